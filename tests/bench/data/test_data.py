@@ -15,6 +15,7 @@ from examples.workloads import Example, fresh, grouped, other_tasks, rows, strid
 from examples.workloads import dataset as workloads
 from fleet_tune.records.datasets.dataset import Dataset, load
 from fleet_tune.runs.collection import refresh
+from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model
 
 PATH = Path(__file__).parents[3] / "bench" / "data" / "znver5-2.ftd"
 
@@ -67,11 +68,14 @@ def test_the_grouped_convolutions_are_all_in_their_dataset() -> None:
         ("fresh", {13: 1, 400: 13}),
         ("strided", {180: 8}),
         ("deployed", {7: 1, 36: 1, 363: 1, 400: 13}),
+        ("served", {6: 1, 29: 1, 99: 1, 400: 15}),
+        ("hosted", {8: 1, 25: 1, 217: 1, 400: 13}),
     ],
-    ids=["fresh", "strided", "deployed"],
+    ids=["fresh", "strided", "deployed", "served", "hosted"],
 )
-def test_sets_of_two_cores_hold_what_they_are_said_to(name: str, counts: dict[int, int]) -> None:
-    data = load(PATH.parent / name / "znver4-2.ftd")
+def test_sets_hold_what_they_are_said_to(name: str, counts: dict[int, int]) -> None:
+    (path,) = (PATH.parent / name).glob("*.ftd")
+    data = load(path)
     assert Counter(len(task) for task in data) == counts
     for task in data:
         assert task.ok.mean() > 0.8, task.task.workload.name
@@ -102,6 +106,21 @@ def test_workloads_for_figures_are_none_of_those_that_something_was_fitted_on(
         assert len(module(*inputs)) == count
     fitted = [_shapes(example) for example in (workloads(), other_tasks(), grouped(), rows(), strided())]
     assert set().union(*fitted).isdisjoint(_shapes((module, inputs)))
+
+
+def test_the_hosted_workloads_are_in_no_other_set_and_no_model_has_seen_them() -> None:
+    path = PATH.parent / "hosted" / "rocketlake-1.ftd"
+    data = load(path)
+    others = {task.task.workload.hash for each in PATH.parent.rglob("*.ftd") if each != path for task in load(each)}
+    assert len(others) > 100
+    assert others.isdisjoint({task.task.workload.hash for task in data})
+    digest = data_sources("", data).digest
+    for path in BUILTIN_PATHS.values():
+        sources = read_model(path)[1].data
+        assert sources
+        for source in sources:
+            assert source.digest != digest
+            assert "rocketlake-1" not in source.device_classes
 
 
 def test_the_fresh_workloads_are_in_no_other_set() -> None:
