@@ -6,7 +6,7 @@ its explored set and ``L_i`` the best in the kept share of it,
     Best-1 = sum_i(L_i* w_i) / sum_i(L_i w_i)
 
 averaged over seeds. A seed draws the records to learn from (64 of each task); the explored set is all others. One
-eighth is kept: by our draft (the analyzer as it is, corrected by the records, and together with boosted trees trained
+eighth is kept: by our draft (the analyzer as it is, corrected by the records, and by the model of ``fleet`` trained
 on them), by MetaSchedule's cost model trained on the same records (:mod:`bench.peers.per_store`), and at random.
 """
 
@@ -146,7 +146,7 @@ def table(result: Mapping[str, Any]) -> str:
     names = {
         "analyzer": "analyzer alone",
         "calibrated": "calibrated",
-        "with-model": "with boosted trees",
+        "with-model": "with the model",
         "metaschedule": "MetaSchedule's model",
         "random": "random",
     }

@@ -35,7 +35,7 @@ from policies.space.sampling import sample
 Floats = NDArray[np.float64]
 
 SCORERS = ("analyzer", "calibrated", "with-model")
-"""The analyzer as it is; corrected by the records; and averaged with boosted trees that were trained on them."""
+"""The analyzer as it is; corrected by the records; and what starts from it and was trained on them, as in ``fleet``."""
 SCORED = 16384
 """Candidates in one call of the speed's measurement."""
 POINTS = 60
