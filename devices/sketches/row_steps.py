@@ -13,6 +13,7 @@ from tvm.tirx import Add, BufferStore, Div, Max, Min, Mul, PrimFunc, Sub
 from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_walk
 
+from devices.sketches.description.undescribed import UndescribedError
 from fleet_tune.sketch import RowStep
 
 _ARITHMETIC = (Add, Sub, Mul, Max, Min)
@@ -22,6 +23,8 @@ _NO_FUNCTIONS = frozenset({"tirx.if_then_else", "tirx.likely", "tirx.reinterpret
 
 def row_step(block: SBlock, columns: int, rows: int, few: int, column: int | None) -> RowStep:
     """The step that ``block`` is, of so many ``rows``.
+
+    UndescribedError for a block that stores more than one value.
 
     ``columns``: how many of its last axes are taken together, in vectors: the reduced ones of a reduction; 0 for an
     element by itself. ``few``, ``column``: see :class:`RowStep`.
@@ -34,6 +37,9 @@ def row_step(block: SBlock, columns: int, rows: int, few: int, column: int | Non
 
     stores: list[BufferStore] = []
     structural_walk(block.body, (BufferStore, stores.append))
+    if len(stores) != 1:
+        # What they store is bound before, as of an index of a maximum: it is not counted here.
+        raise UndescribedError(f"block {block.name_hint} writes {len(stores)} results of a row together")
     values = [store.value for store in stores]
     written = sum(any(_depends(index, along) for index in store.indices) for store in stores) if columns else 1
     elements = prod(int(iteration.dom.extent) for iteration in block.iter_vars) // rows

@@ -12,7 +12,8 @@ counts and times ``1 + (2 max(r, 0))^2``: a candidate that is far slower than ex
 must not bend what is predicted of its neighbours. ``a`` and ``b`` are those of a grid under which the records are most
 likely, with a prior on both: few records must not be explained by noise alone, nor by none.
 
-Beyond :data:`MOST_RECORDS` the fastest and the latest records alone count: the cost is cubic in their number.
+Beyond :data:`MOST_RECORDS` the records of the lowest targets (the fastest, or, beneath another model, the fastest
+beside what it expects) and the latest alone count: the cost is cubic in their number.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def _log_likelihood(near: Floats, residual: Floats, share: Floats, amplitude: fl
 
 
 def _chosen(log_secs: Floats) -> NDArray[np.intp]:
-    """Rows that count: all, or the fastest half of :data:`MOST_RECORDS` and as many of the latest others."""
+    """Rows that count: all, or the lowest half of :data:`MOST_RECORDS` and as many of the latest others."""
     count = len(log_secs)
     if count <= MOST_RECORDS:
         return np.arange(count)

@@ -225,7 +225,8 @@ class RowWiseModel:
 
 def unrolled(steps: Floats, body: Floats) -> Floats:
     """How many iterations of a loop of ``steps`` the compiler makes one: the largest divisor that keeps a body of so
-    many operations below :data:`UNROLLED_PART`, shape ``(n,)``."""
+    many operations (one at least) below :data:`UNROLLED_PART`, shape ``(n,)``."""
+    body = np.maximum(body, 1.0)
     times = np.ones_like(steps)
     for divisor in range(2, int(UNROLLED_PART / body.min(initial=UNROLLED_PART)) + 1):
         times = np.where((steps % divisor == 0) & (divisor * body <= UNROLLED_PART), divisor, times)

@@ -58,6 +58,8 @@ def method_named(name: str) -> Method:
     if len(models) > 1:
         raise UserError(f"'{name}' names {len(models)} cost models", "name one")
     training = replace(method.training, offline=OFFLINE in changes)
+    if models == [method.training.model] and not training.offline:
+        return replace(method, name=name)
     if models:
         training = replace(training, model=models[0], alone=False)  # what is said of the method's own model
     return replace(method, name=name, training=training, starts_from="")

@@ -14,6 +14,7 @@ from tvm.target import Target
 
 from devices.networks.graph.legalization import group_norm
 from devices.sketches import intrinsics
+from devices.sketches.description.undescribed import UndescribedError
 from devices.sketches.rows import row_wise, row_wise_kernel
 from devices.targets import parse_target, resolve_target
 from fleet_tune.sketch import RowStep
@@ -209,3 +210,10 @@ def test_what_has_no_rows_that_can_be_cut_has_no_such_sketch(define: Callable[[]
 
 def test_it_is_a_rule_for_cpus() -> None:
     assert row_wise(_softmax(), CUDA) == []
+
+
+@pytest.mark.parametrize("make", [topi.argmax, topi.argmin], ids=["argmax", "argmin"])
+def test_the_index_of_a_maximum_is_searched_without_a_description(make: Any) -> None:
+    x = te.placeholder((48, 1000), name="x")
+    with pytest.raises(UndescribedError, match="2 results of a row together"):
+        row_wise_kernel(_module(x, make(x, axis=1)), CPU)
