@@ -16,22 +16,22 @@ from fleet_tune.records.datasets.model_file import DataSource, Manifest
 from fleet_tune.records.datasets.sources import MODEL_SUFFIX, is_builtin
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model, to_file
 from fleet_tune.runs.reusing.transfer import Knowledge, read_source
-from policies.cost_models.boosted import BoostedSettings, InvariantTreesModel
+from policies.cost_models.boosted import TRANSFERRED, InvariantTreesModel
 from policies.cost_models.global_local import GlobalLocalModel, transferable
 from policies.cost_models.knowledge import Examples, general_examples
 from policies.cost_models.moa import MomentumModel, Weighted, copied
 from policies.cost_models.neural import NeuralModel
 from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.rank_quality import rank_correlation, top_k
-from policies.cost_models.registry import MODEL_NAMES, ModelName, load_model, make_model, transfers, views_of
+from policies.cost_models.registry import MODEL_NAMES, ModelName, load_model, make_general_model, transfers, views_of
 from policies.features.views import FEATURE_VERSION, PER_STORE
 
 PRETRAINABLE: tuple[ModelName, ...] = tuple(
     name for name in MODEL_NAMES if transfers(name) and PER_STORE not in views_of(name)
 )
 """The models whose features are the same for all tasks and need no lowered program."""
-COMPACT = BoostedSettings(members=2, rounds=100, depth=5)
-"""Trees of the model that comes with fleet-tune: half a megabyte."""
+COMPACT = dataclasses.replace(TRANSFERRED, rounds=100, depth=5)
+"""Fewer and smaller trees: a third of the size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def pretrain(
     tasks, data = read_tasks(sources)
     kind = _one_kind(tasks)
     model: CostModel
-    model = make_model(name, seed, 0 if from_analyzer else None)
+    model = make_general_model(name, seed, from_analyzer=from_analyzer)
     if compact:
         if isinstance(model, NeuralModel):
             model.settings = dataclasses.replace(model.settings, members=1)

@@ -56,7 +56,8 @@ class BoostedSettings:
     ``ndcg`` weighs the pairs by what they change at the top of the list (LambdaRank). ``members``: size of the
     bootstrap; one member is trained on all records, and its deviation is its training error. ``emphasis``: in a
     regression a record weighs ``exp(-emphasis * slowdown)``, with its slowdown over its task's fastest in log seconds,
-    at most 3: the search visits the top only.
+    at most 3: the search visits the top only. ``levelled``: of trees that start from the analyzer, what it errs by on a
+    task as a whole is taken out of the task's records, and no error counts as more than :data:`LARGEST_ERROR`.
     """
 
     objective: Objective = "regression"
@@ -69,6 +70,7 @@ class BoostedSettings:
     column_share: float = 0.5
     gamma: float = 0.0
     emphasis: float = 0.5
+    levelled: bool = False
 
     def __post_init__(self) -> None:
         if self.members < 1 or self.rounds < 1:
@@ -96,10 +98,17 @@ AUTOTVM_REGRESSION = replace(AUTOTVM_TREES, objective="regression")
 
 
 TRANSFERRED = BoostedSettings(
-    members=2, rounds=150, depth=6, eta=0.06, min_child_weight=10.0, subsample=0.6, column_share=0.3
+    members=2,
+    rounds=150,
+    depth=6,
+    eta=0.06,
+    min_child_weight=10.0,
+    subsample=0.6,
+    column_share=0.3,
+    levelled=True,
 )
 """Of trees that are trained on many tasks for others: slow and from parts of the data, so that they learn what tasks
-have in common."""
+have in common. The level of a new task is known from its first records (the shift of equation 4)."""
 LARGEST_ERROR = 2.0
 """An error of the analyzer, relative to its others on the task, that is larger in log seconds counts as this large."""
 
@@ -318,9 +327,8 @@ class GradientBoostedModel:
 class InvariantTreesModel(GradientBoostedModel):
     """The same trees on features that all tasks and devices share: what they learn on some tasks serves others.
 
-    ``from_analyzer``: they start from the analyzer's log seconds, and learn how its errors differ within a task: where
-    several tasks are trained on, what it errs by on a task as a whole is no concern of theirs. The level of a new task
-    is what the analyzer says of it, shifted as on the others.
+    ``from_analyzer``: they start from the analyzer's log seconds. Where several tasks are trained on, each counts the
+    same per record, and the level of a new task is what the analyzer says of it, shifted as on the others.
     """
 
     KIND: ClassVar[str] = "boosted-invariant"
@@ -335,7 +343,7 @@ class InvariantTreesModel(GradientBoostedModel):
         from_analyzer: bool = False,
     ) -> None:
         # The first column of the view that comes first is the analyzer's.
-        super().__init__(seed, settings or TRANSFERRED, 0 if from_analyzer else offset_column)
+        super().__init__(seed, settings, 0 if from_analyzer else offset_column)
 
     @classmethod
     def _joined(cls, features: FeatureTable) -> NDArray[np.float32]:
@@ -345,7 +353,7 @@ class InvariantTreesModel(GradientBoostedModel):
         return matrix
 
     def _train(self, matrix: NDArray[np.float32], log_secs: Floats, groups: Groups, counts: Floats) -> None:
-        if self.offset_column is not None:
+        if self.settings.levelled and self.offset_column is not None:
             log_secs = _levelled(log_secs, matrix[:, self.offset_column].astype(np.float64), groups)
         super()._train(matrix, log_secs, groups, counts)
 

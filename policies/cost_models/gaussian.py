@@ -12,8 +12,8 @@ counts and times ``1 + (2 max(r, 0))^2``: a candidate that is far slower than ex
 must not bend what is predicted of its neighbours. ``a`` and ``b`` are those of a grid under which the records are most
 likely, with a prior on both: few records must not be explained by noise alone, nor by none.
 
-Beyond :data:`MOST_RECORDS` the records of the lowest targets (the fastest, or, beneath another model, the fastest
-beside what it expects) and the latest alone count: the cost is cubic in their number.
+Beyond :data:`MOST_RECORDS` the fastest and the latest records alone count (:func:`counted`): the cost is cubic in their
+number.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from policies.features.table import STANDARD, SYMBOLIC, FeatureTable
 from policies.features.views import FEATURE_VERSION, check_version
 
 LENGTH = 0.2
-"""``l``: two random candidates of a sketch have a squared distance of about 2."""
+"""``l``: two random candidates have a squared distance of about 2, those of one sketch mostly of 0.5 to 2."""
 SLOW_NOISE = 2.0
+"""How fast the noise grows with what a record is slower than expected, in log seconds."""
 AMPLITUDES = (0.04, 0.09, 0.2, 0.4, 0.8)
 NOISES = (0.01, 0.03, 0.1, 0.25)
 USUAL_AMPLITUDE, USUAL_NOISE = 0.3, 0.04
@@ -75,7 +76,7 @@ class GaussianProcessModel:
         self._read(features)
         self._seen.add(features, log_secs, groups, weights)
         table, seen_log_secs, _, counts = self._seen.all()
-        rows = _chosen(seen_log_secs)
+        rows = counted(seen_log_secs)
         self._train(table.take(rows), seen_log_secs[rows], counts[rows])
 
     def _train(self, table: FeatureTable, log_secs: Floats, counts: Floats) -> None:
@@ -170,8 +171,8 @@ def _log_likelihood(near: Floats, residual: Floats, share: Floats, amplitude: fl
     return float(-0.5 * half @ half - np.log(np.diag(factor)).sum() - 0.5 * prior)
 
 
-def _chosen(log_secs: Floats) -> NDArray[np.intp]:
-    """Rows that count: all, or the lowest half of :data:`MOST_RECORDS` and as many of the latest others."""
+def counted(log_secs: Floats) -> NDArray[np.intp]:
+    """Rows that count: all, or the fastest for half of :data:`MOST_RECORDS` and as many of the latest others."""
     count = len(log_secs)
     if count <= MOST_RECORDS:
         return np.arange(count)

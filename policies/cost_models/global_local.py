@@ -17,6 +17,7 @@ import numpy as np
 
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
+from policies.cost_models.gaussian import GaussianProcessModel, counted
 from policies.cost_models.protocol import CostModel, Seen
 from policies.features.table import OF_A_TASK, FeatureTable
 
@@ -70,7 +71,10 @@ class GlobalLocalModel:
         table, seen_log_secs, tasks, counts = self._seen.all()
         self.level(table, seen_log_secs)
         if self._local is not None:
-            self._local.fit(table, seen_log_secs - self._general.predict(table)[0] - self._shift, tasks, counts)
+            # By what they took, not by what is left of it: the local model sees that alone.
+            rows = counted(seen_log_secs) if isinstance(self._local, GaussianProcessModel) else slice(None)
+            left = seen_log_secs - self._general.predict(table)[0] - self._shift
+            self._local.fit(table.take(rows), left[rows], tasks[rows], counts[rows])
             self._trained = True
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:

@@ -21,7 +21,7 @@ from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
 from policies.arrays import Floats, Groups
 from policies.cost_models.protocol import CostModel, targets
-from policies.cost_models.registry import ModelName, make_model, views_of
+from policies.cost_models.registry import ModelName, make_general_model, make_model, views_of
 from policies.features.table import FeatureTable, joint_layout, symbolic_features
 from policies.features.views import table
 
@@ -166,7 +166,7 @@ def general_prior(
     examples = general_examples(sources, views_of(name))
     if examples is None:
         return None
-    model = make_model(name, seed, 0 if from_analyzer else None)
+    model = make_general_model(name, seed, from_analyzer=from_analyzer)
     model.fit(examples.features, examples.log_secs, examples.groups)
     return model
 

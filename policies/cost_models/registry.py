@@ -17,6 +17,7 @@ from policies.cost_models.architectures import (
 from policies.cost_models.boosted import (
     AUTOTVM_REGRESSION,
     AUTOTVM_TREES,
+    TRANSFERRED,
     GradientBoostedModel,
     InvariantTreesModel,
     LoopTreesModel,
@@ -123,6 +124,14 @@ def make_model(name: ModelName, seed: int, offset_column: int | None = None) -> 
     if name in _NETWORKS:
         return _NETWORKS[name](seed, from_analyzer=from_analyzer)
     raise ValueError(f"there is no cost model '{name}'")
+
+
+def make_general_model(name: ModelName, seed: int, *, from_analyzer: bool) -> CostModel:
+    """An untrained cost model to be trained on many tasks for others. ``from_analyzer``: where it can, it starts from
+    the analyzer's log seconds."""
+    if name == "boosted-invariant":
+        return InvariantTreesModel(seed, TRANSFERRED, from_analyzer=from_analyzer)
+    return make_model(name, seed, 0 if from_analyzer else None)
 
 
 def views_of(name: ModelName) -> tuple[str, ...]:

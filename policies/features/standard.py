@@ -3,8 +3,9 @@
 The features of a candidate (:mod:`policies.features.table`) are logarithms of very different spread, and many of them
 say nearly the same. Here each is centred and divided by its deviation over random candidates of the task's whole space,
 so that its weight does not depend on which candidates happen to be measured; and all are divided by the square root of
-their summed variances, so that two random candidates of a sketch are a squared distance of about 2 apart, however many
-features there are. A feature that a sketch lacks is 0, the centre.
+their summed variances, so that two random candidates are a squared distance of about 2 apart, however many features
+there are (those of one sketch less, where its features vary less than they differ from the other sketches'). A feature
+that a sketch lacks is 0, the centre.
 """
 
 from __future__ import annotations

@@ -57,7 +57,9 @@ def method_named(name: str) -> Method:
         raise UserError(f"the method '{base}' has no cost model to replace or to keep offline", choose)
     if len(models) > 1:
         raise UserError(f"'{name}' names {len(models)} cost models", "name one")
-    training = replace(method.training, offline=OFFLINE in changes)
+    # A model that is never trained here does not know the level of the task: the calibrated analyzer does.
+    offline = OFFLINE in changes
+    training = replace(method.training, offline=offline, alone=method.training.alone and not offline)
     if models == [method.training.model] and not training.offline:
         return replace(method, name=name)
     if models:

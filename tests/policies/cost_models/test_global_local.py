@@ -13,6 +13,7 @@ from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch, Tile
 from policies.cost_models.architectures import PacmModel
 from policies.cost_models.boosted import GradientBoostedModel, InvariantTreesModel
+from policies.cost_models.gaussian import MOST_RECORDS, GaussianProcessModel
 from policies.cost_models.global_local import PRIOR_DEVIATION, GlobalLocalModel
 from policies.cost_models.knowledge import skeleton
 from policies.cost_models.moa import MomentumModel
@@ -213,3 +214,27 @@ def test_the_skeleton_of_a_sketch_is_without_what_its_target_and_its_names_decid
 
     assert skeleton(traced("sum", 32, 4)) == skeleton(traced("input_sum", 16, 4))
     assert skeleton(traced("sum", 32, 4)) != skeleton(traced("sum", 32, 8))
+
+
+def test_of_many_records_the_local_process_has_the_fastest_by_what_they_took() -> None:
+    """Not by what the global model leaves of them: that one expects the fastest record to be the fastest."""
+    count = MOST_RECORDS + 60
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((count, 3)).astype(np.float32)
+    logs = rng.uniform(-5.0, -4.0, count)
+    logs[3] = -9.0  # early, fastest, and as expected
+    points[3] = 20.0  # nothing else is near it
+
+    class Knowing:
+        views = ("symbolic",)
+
+        def predict(self, features: FeatureTable) -> tuple[np.ndarray, np.ndarray]:
+            expected = np.where(features.view("symbolic")[:, 0] > 10, -9.0 + 1.0, -4.0)
+            return expected, np.zeros(len(features))
+
+    table = FeatureTable({"symbolic": points, "standard": points})
+    model = GlobalLocalModel(Knowing(), GaussianProcessModel())  # type: ignore[arg-type]
+    model.fit(table, logs, np.zeros(count, dtype=np.int64))
+    mean, deviation = model.predict(table.take(slice(3, 4)))
+    assert deviation[0] < 0.3  # it is one of the records
+    assert mean[0] < -8.3
