@@ -13,7 +13,7 @@ from actors.clients.calls import told
 from actors.hosts import Hosts
 from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.succession import Scheduling
-from fleet_tune.errors import UserError
+from fleet_tune.base.errors import UserError
 from policies.runs.cluster.placement import Node
 
 _LOG = logging.getLogger(__name__)

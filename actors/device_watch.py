@@ -10,8 +10,8 @@ from actors.hosts import Hosts
 from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.reception import Reception
 from actors.scheduling.succession import Scheduling
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.errors import UserError
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.errors import UserError
 from policies.runs.cluster.placement import Node
 
 

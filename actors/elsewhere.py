@@ -20,9 +20,9 @@ from devices.protocol import Artifact, Device, MeasureRequest
 from devices.timing.arguments import Array
 from devices.timing.in_place import InPlace
 from devices.timing.network_device import NetworkDevice, NetworkThere
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Fingerprint, Measurement, Outcome
-from fleet_tune.errors import DeviceUnreachableError, UncheckedError
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Fingerprint, Measurement, Outcome
+from fleet_tune.base.errors import DeviceUnreachableError, UncheckedError
 from policies.runs.cluster.placement import device_place
 
 # A device keeps deadlines of its own, among them those of loading a network on a slow link: nobody waits for so long

@@ -21,8 +21,8 @@ from actors.turns.run_turns import RunTurns
 from devices.builds.builder import BuildWorker
 from devices.protocol import Device
 from devices.simulated.recorded import RecordedBuilder
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection
-from fleet_tune.errors import FleetFileError
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection
+from fleet_tune.base.errors import FleetFileError
 from policies.runs.cluster.placement import Node, builder_places, device_place
 
 OpenDevice = Callable[[DeviceConfig, bool], contextlib.AbstractContextManager[Device]]

@@ -1,4 +1,5 @@
-"""What people want of the devices of a fleet file, as a session asks for it: see :mod:`fleet_tune.records.orders`."""
+"""What people want of the devices of a fleet file, as a session asks for it: see
+:mod:`fleet_tune.base.records.orders`."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from fleet_tune.config.fleet_file import FleetConfig
-from fleet_tune.device_state import Admin
-from fleet_tune.errors import FleetOrdersError
-from fleet_tune.records.orders import FleetOrders, orders_path
+from fleet_tune.base.config.fleet_file import FleetConfig
+from fleet_tune.base.device_state import Admin
+from fleet_tune.base.errors import FleetOrdersError
+from fleet_tune.base.records.orders import FleetOrders, orders_path
 
 _LOG = logging.getLogger(__name__)
 

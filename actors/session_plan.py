@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.clients.calls import WINDOW_WAIT_SECS
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
-from fleet_tune.config.request import RunRequest
-from fleet_tune.domain import Limits, StopRule
-from fleet_tune.search_task import SearchTask
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig
+from fleet_tune.base.config.request import RunRequest
+from fleet_tune.base.domain import Limits, StopRule
+from fleet_tune.base.search_task import SearchTask
 from policies.runs.cluster.turns import Party
 from policies.runs.plan import PlannedTask, RunPlan
 

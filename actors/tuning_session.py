@@ -41,17 +41,17 @@ from actors.turns.run_turns import RunTurns
 from devices.host.standstill.quiet import QuietWindow
 from devices.host.versions import Host, check_same_tvm, this_host
 from devices.opening import opened_device, told_with_its_place
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, RecordedConnection
-from fleet_tune.device_state import DeviceState
-from fleet_tune.domain import Fingerprint, Record
-from fleet_tune.errors import (
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, RecordedConnection
+from fleet_tune.base.device_state import DeviceState
+from fleet_tune.base.domain import Fingerprint, Record
+from fleet_tune.base.errors import (
     DeviceUnreachableError,
     FleetFileError,
     FleetTuneError,
     UserError,
 )
-from fleet_tune.results import Progress
-from fleet_tune.search_task import SearchTask
+from fleet_tune.base.results import Progress
+from fleet_tune.base.search_task import SearchTask
 from policies.runs.cluster.turns import Party
 from policies.runs.plan import RunPlan
 from policies.runs.spared import last_snapshot
@@ -125,8 +125,8 @@ class TuningSession:
         A device that does not answer joins when it does. One that people have taken out of use is not asked; it joins
         when they resume it, as one of the class that the fleet file says, if another device of that class answers; else
         it is none of the session until :meth:`add_device`.
-        Raises :class:`fleet_tune.errors.FleetFileError` where none answers, naming one, or one has a wrong target or
-        another version of TVM, and VersionsDifferError for another machine of the cluster that has.
+        Raises :class:`fleet_tune.base.errors.FleetFileError` where none answers, naming one, or one has a wrong target
+        or another version of TVM, and VersionsDifferError for another machine of the cluster that has.
         """
         _ = self.window  # what is wrong with its folder is told before anything starts
         unused = await out_of_use(self._fleet, self._configs)

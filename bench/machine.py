@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fleet_tune.records.sharing.shared import STORE_VARIABLE
+from fleet_tune.base.records.sharing.shared import STORE_VARIABLE
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ray", "torch", "onnxruntime", "xgboost-cpu", "numpy")
 

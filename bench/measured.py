@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.result import BenchError
-from fleet_tune.errors import UserError
-from fleet_tune.records.datasets.dataset import Dataset, TaskData, load
+from fleet_tune.base.errors import UserError
+from fleet_tune.base.records.datasets.dataset import load
+from fleet_tune.base.task_data import Dataset, TaskData
 from policies.search.search import Observation
 
 DATA = Path(__file__).parent / "data"

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.benchmark import Benchmark
 from bench.result import BenchError
-from fleet_tune.records.files.atomic_file import write_atomically
+from fleet_tune.base.records.files.atomic_file import write_atomically
 
 
 def write_table(page: Path, benchmark: Benchmark, result: Mapping[str, Any], command: str) -> None:

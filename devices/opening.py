@@ -12,14 +12,14 @@ from devices.server.server import DeviceServer
 from devices.simulated.recorded import RecordedDevice
 from devices.timing.evaluator import load_decide
 from devices.wire.keys import default_key_file, new_key, read_key
-from fleet_tune.config.fleet_file import (
+from fleet_tune.base.config.fleet_file import (
     DeviceConfig,
     FleetConfig,
     LocalConnection,
     RecordedConnection,
     TrackerConnection,
 )
-from fleet_tune.errors import (
+from fleet_tune.base.errors import (
     DatasetError,
     DeviceKeyError,
     DeviceUnreachableError,
@@ -27,7 +27,7 @@ from fleet_tune.errors import (
     UserError,
     VersionsDifferError,
 )
-from fleet_tune.records.datasets.dataset import load
+from fleet_tune.base.records.datasets.dataset import load
 
 STOP_DECISION = "policies.measuring.stopping:decide"
 """The stopping rule by name: devices load it where the kernel runs, and this package imports no policy."""
@@ -38,7 +38,7 @@ def opened_device(config: DeviceConfig, realtime: bool = True) -> Iterator[Devic
     """The device of ``config``: a local one behind a server of its own, the one at its address, one that a tracker
     hands out, or a dataset. ``realtime``: a local one's kernels are timed at real-time priority where that is allowed.
 
-    Raises :class:`fleet_tune.errors.UserError` for a target that nobody knows, or a dataset that cannot be read.
+    Raises :class:`fleet_tune.base.errors.UserError` for a target that nobody knows, or a dataset that cannot be read.
     """
     connection = config.connection
     if isinstance(connection, RecordedConnection):

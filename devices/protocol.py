@@ -7,7 +7,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fleet_tune.domain import (
+from fleet_tune.base.domain import (
     Candidate,
     Confirmation,
     DeviceClass,

@@ -13,8 +13,8 @@ import tvm
 from tvm.target import Target, codegen
 
 from devices.instruction_sets import native_cpu
-from fleet_tune.config.values import shown
-from fleet_tune.errors import UserError
+from fleet_tune.base.config.values import shown
+from fleet_tune.base.errors import UserError
 
 NATIVE = "native"
 

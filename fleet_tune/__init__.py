@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
-from fleet_tune.errors import FleetTuneError, UserError
-from fleet_tune.version import __version__
+from fleet_tune.base.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
+from fleet_tune.base.errors import FleetTuneError, UserError
+from fleet_tune.base.version import __version__
 
 if TYPE_CHECKING:
     from fleet_tune.api import TuneResult, load, stream, tune

@@ -1,7 +1,7 @@
 """The Python API: ``tune``, ``stream``, ``plan``, ``collect``, ``compile_network``, ``load``.
 
 ``run_tuning``, ``run_collection`` and ``make_plan`` are the same for whoever has a
-:class:`fleet_tune.config.request.RunRequest` already: the command line.
+:class:`fleet_tune.base.config.request.RunRequest` already: the command line.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fleet_tune.config import values
-from fleet_tune.config.fleet_file import FleetConfig
-from fleet_tune.config.request import RunRequest, run_request
-from fleet_tune.domain import Record
-from fleet_tune.results import Collected, Plan, Progress, TuneResult
+from fleet_tune.base.config import values
+from fleet_tune.base.config.fleet_file import FleetConfig
+from fleet_tune.base.config.request import RunRequest, run_request
+from fleet_tune.base.domain import Record
+from fleet_tune.base.results import Collected, Plan, Progress, TuneResult
 
 if TYPE_CHECKING:
     from devices.networks.compiled import CompiledNetwork
@@ -85,7 +85,7 @@ def tune(
     highest priority goes first (default 0), those of one priority have shares by weight (default 1).
 
     SIGINT and SIGTERM end the tuning early: the result says ``interrupted`` and everything measured is stored.
-    Raises :class:`fleet_tune.errors.UserError` for what the caller can mend.
+    Raises :class:`fleet_tune.base.errors.UserError` for what the caller can mend.
     """
     request = run_request(
         network,
@@ -203,7 +203,7 @@ def collect(
 
     The trials of earlier runs in ``out`` count; the other arguments are those of :func:`tune`. The dataset is written
     also where SIGINT or SIGTERM end the collecting early, once all tasks are described. Raises
-    :class:`fleet_tune.errors.UserError`.
+    :class:`fleet_tune.base.errors.UserError`.
     """
     request = run_request(
         network,
@@ -263,7 +263,7 @@ def run_tuning(request: RunRequest, on_progress: Callable[[Progress], None] | No
 def run_collection(request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> Collected:
     """:func:`collect` for a request that ``collects``."""
     values.callback("what is told of the progress", on_progress, "on_progress")
-    from fleet_tune.runs import collection
+    from fleet_tune.training import collection
 
     return _run(lambda: collection.collect(request, on_progress))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.records.sharing.shared import SHIPPED_VARIABLE, STORE_VARIABLE
+from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, STORE_VARIABLE
 from tests.helpers import properties
 from tests.helpers.memory import rise_below
 

@@ -12,7 +12,7 @@ from typing import Any
 from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, wait_fixed
 
 from actors.clients.calls import LOST, ask
-from fleet_tune.errors import RecorderLostError
+from fleet_tune.base.errors import RecorderLostError
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SECS = 1.0

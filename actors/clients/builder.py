@@ -12,7 +12,7 @@ from typing import Any
 from actors.clients.base import RestartedClient
 from actors.clients.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask
 from devices.protocol import BuildFailure, BuildRequest
-from fleet_tune.domain import Candidate, Task
+from fleet_tune.base.domain import Candidate, Task
 
 _THERE_SECS = 5.0
 _GATHER_SECS = 0.002  # what is asked for within this time goes in one call

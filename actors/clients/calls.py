@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 
-from fleet_tune.errors import FleetTuneError
+from fleet_tune.base.errors import FleetTuneError
 
 T = TypeVar("T")
 # The longest wait for a quiet window, or for its end: a window may last a dozen measurements that all time out.

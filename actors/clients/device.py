@@ -13,9 +13,9 @@ from actors.clients import waiting
 from actors.clients.base import BusyClient, beating
 from actors.clients.calls import LOST, WINDOW_WAIT_SECS, Shared, ask, first_line
 from actors.clients.recorder import RecorderClient
-from fleet_tune.domain import Fingerprint, Incumbent, Outcome, StopRule
-from fleet_tune.errors import DeviceUnreachableError, FleetTuneError
-from fleet_tune.results import DeviceTime
+from fleet_tune.base.domain import Fingerprint, Incumbent, Outcome, StopRule
+from fleet_tune.base.errors import DeviceUnreachableError, FleetTuneError
+from fleet_tune.base.results import DeviceTime
 
 _START_SECS = 120.0
 _NEWCOMER_SECS = 5.0
@@ -37,8 +37,8 @@ class BatchReport:
     the last one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty
     if it was not. ``vitals``: what the device told of its hardware (see :mod:`devices.host.vitals`), and its ``speed``
     and ``usual_speed`` (see :mod:`policies.measuring.speed`). ``waits``: seconds that were no measuring, by what they
-    were. ``records``: of the outcomes, as :func:`fleet_tune.records.stores.codec.encode_record` packs them; whoever
-    asked for the batch has them made durable.
+    were. ``records``: of the outcomes, as :func:`fleet_tune.base.records.stores.codec.encode_record` packs them;
+    whoever asked for the batch has them made durable.
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)

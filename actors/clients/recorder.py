@@ -19,12 +19,12 @@ from actors.clients.calls import (
     fetch,
     first_line,
 )
-from fleet_tune.device_state import DeviceEvent, DeviceState
-from fleet_tune.domain import Record, Task
-from fleet_tune.errors import RecorderLostError
-from fleet_tune.records.stores.codec import readable_records
-from fleet_tune.records.stores.origin import Origin
-from fleet_tune.records.stores.pages import unpack_pages
+from fleet_tune.base.device_state import DeviceEvent, DeviceState
+from fleet_tune.base.domain import Record, Task
+from fleet_tune.base.errors import RecorderLostError
+from fleet_tune.base.records.stores.codec import readable_records
+from fleet_tune.base.records.stores.origin import Origin
+from fleet_tune.base.records.stores.pages import unpack_pages
 
 # The recorder may take this long, and is told to be slow after a part of it.
 _STORE_SECS = 600.0
@@ -43,7 +43,7 @@ class RecorderClient(RestartedClient):
     other things, and as the process takes to start that takes the place of a lost one: every call may be made twice. A
     run without it cannot go on.
 
-    Every call may raise :class:`fleet_tune.errors.RecorderLostError` in place of what calls usually do.
+    Every call may raise :class:`fleet_tune.base.errors.RecorderLostError` in place of what calls usually do.
     """
 
     async def put_tasks(self, tasks: Sequence[Task]) -> None:
@@ -165,7 +165,7 @@ class RecorderClient(RestartedClient):
 
 class StoreWriter:
     """The store of a run that goes on, for threads that write more into it than records: the methods are those of
-    :class:`fleet_tune.records.stores.store.RecordStore`, and raise what calls of the recorder do."""
+    :class:`fleet_tune.base.records.stores.store.RecordStore`, and raise what calls of the recorder do."""
 
     def __init__(self, recorder: RecorderClient) -> None:
         self._recorder = recorder

@@ -10,7 +10,7 @@ from actors.clients.builder import BuilderClient
 from actors.clients.calls import ask
 from actors.clients.device import DeviceHandle
 from actors.clients.searcher import SearcherClient
-from fleet_tune.results import Progress
+from fleet_tune.base.results import Progress
 from policies.runs.plan import PlannedTask
 
 _START_SECS = 120.0

@@ -13,7 +13,7 @@ from actors.clients.calls import (
     ask,
 )
 from devices.host.standstill.quiet import QuietWindow
-from fleet_tune.domain import Candidate
+from fleet_tune.base.domain import Candidate
 
 _START_SECS = 120.0
 _MISSED_BEATS = 4

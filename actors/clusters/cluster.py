@@ -23,7 +23,7 @@ from actors.clusters.nodes import nodes_of_cluster, pinned_to
 from actors.clusters.run_folder import run_folder
 from actors.clusters.watch import end_all, raylet_of, started_here, until_lost
 from devices.host.collection import without_collection
-from fleet_tune.errors import ClusterError
+from fleet_tune.base.errors import ClusterError
 from policies.runs.cluster.placement import Node
 
 _REACH_SECS = 10.0

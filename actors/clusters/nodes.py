@@ -11,7 +11,7 @@ from typing import Any
 
 from actors.clients.calls import WINDOW_WAIT_SECS, first_line
 from devices.host.standstill.quiet import QuietWindow
-from fleet_tune.errors import ClusterError
+from fleet_tune.base.errors import ClusterError
 from policies.runs.cluster.placement import HOST_RESOURCE, Node
 
 

@@ -14,8 +14,8 @@ from actors.clients.builder import Done, Job
 from actors.clients.calls import remote_actor
 from devices.host.versions import Host, this_host
 from devices.protocol import Artifact, BuildRequest, BuildResult
-from fleet_tune.domain import Task
-from fleet_tune.errors import FleetTuneError
+from fleet_tune.base.domain import Task
+from fleet_tune.base.errors import FleetTuneError
 
 # What is done within this time goes in one answer: a share of what a build takes, so that no builder waits for long,
 # and none where so few build that nothing else is done within it.

@@ -22,10 +22,10 @@ from devices.host.children.child import without_torch
 from devices.host.standstill.quiet import QuietWindow
 from devices.host.versions import Host, this_host
 from devices.protocol import Artifact, Device, MeasureRequest
-from fleet_tune.domain import Fingerprint, Incumbent, Measurement, Outcome, StopRule
-from fleet_tune.errors import DeviceUnreachableError, ProbeError
-from fleet_tune.records.stores.codec import encode_record
-from fleet_tune.results import DeviceTime
+from fleet_tune.base.domain import Fingerprint, Incumbent, Measurement, Outcome, StopRule
+from fleet_tune.base.errors import DeviceUnreachableError, ProbeError
+from fleet_tune.base.records.stores.codec import encode_record
+from fleet_tune.base.results import DeviceTime
 from policies.measuring.speed import Speedometer, changed
 from policies.measuring.stopping import confirmation, following
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from devices.protocol import Artifact, MeasureRequest
-from fleet_tune.domain import Comparison, Incumbent, Measurement, Outcome, StopRule
+from fleet_tune.base.domain import Comparison, Incumbent, Measurement, Outcome, StopRule
 from policies.measuring.duel import challenger_first, judged, run_rule
 
 STOPPED = "duel"

@@ -24,8 +24,8 @@ from actors.clients.recorder import RecorderClient
 from actors.processes.roster import EarlyRecords, Roster
 from actors.processes.searcher import Priors, group_observations, model_key
 from devices.host.standstill.quiet import QuietWindow
-from fleet_tune.domain import Record
-from fleet_tune.records.files.atomic_file import write_atomically
+from fleet_tune.base.domain import Record
+from fleet_tune.base.records.files.atomic_file import write_atomically
 from policies.cost_models.registry import load_model
 from policies.cost_models.xgboost_module import spare_scikit_learn
 from policies.search.methods import method_named

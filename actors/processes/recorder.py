@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
-from fleet_tune.domain import Candidate, Measurement, Record, Task
-from fleet_tune.errors import StaleLeaseError, StoreInUseError
-from fleet_tune.records.stores.codec import decode_record, encode_record
-from fleet_tune.records.stores.origin import Origin
-from fleet_tune.records.stores.pages import RecentPages, Row, pack_page
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import RecordStore
+from fleet_tune.base.device_state import DeviceEvent, DeviceState, Lease
+from fleet_tune.base.domain import Candidate, Measurement, Record, Task
+from fleet_tune.base.errors import StaleLeaseError, StoreInUseError
+from fleet_tune.base.records.stores.codec import decode_record, encode_record
+from fleet_tune.base.records.stores.origin import Origin
+from fleet_tune.base.records.stores.pages import RecentPages, Row, pack_page
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
 
 # From the beginning of one transaction (and so one fsync) to the next: what arrives meanwhile shares that.
 _GROUP_COMMIT_SECS = 0.02
@@ -74,15 +74,15 @@ class Recorder:
             await self._in_thread(self._store.put_task, task)
 
     async def put_classes(self, prints: Sequence[Mapping[str, Any]]) -> None:
-        """See :meth:`fleet_tune.records.stores.store.RecordStore.put_classes`."""
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.put_classes`."""
         await self._in_thread(self._store.put_classes, prints)
 
     async def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
-        """See :meth:`fleet_tune.records.stores.store.RecordStore.put_run`."""
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.put_run`."""
         await self._in_thread(self._store.put_run, run_id, origins)
 
     async def unit(self, name: str, secs: float) -> float:
-        """See :meth:`fleet_tune.records.stores.store.RecordStore.unit`."""
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.unit`."""
         return await self._in_thread(self._store.unit, name, secs)
 
     async def append(self, records: Sequence[Record], epoch: int | None = None) -> list[int]:
@@ -98,7 +98,7 @@ class Recorder:
         self, batches: Sequence[tuple[Sequence[bytes], int | None]], events: Sequence[DeviceEvent] = ()
     ) -> int:
         """Make durable what devices have measured and what has changed of them, in one transaction. ``batches``: the
-        records of each as :func:`fleet_tune.records.stores.codec.encode_record` packs them, and the epoch of their
+        records of each as :func:`fleet_tune.base.records.stores.codec.encode_record` packs them, and the epoch of their
         lease as for :meth:`append`; they came before the ``events``. How many of the batches are not stored, since
         their lease has ended."""
         taken: list[Record] = []
@@ -148,12 +148,12 @@ class Recorder:
         """A sign of life, also while the disk is waited for."""
 
     async def probed(self, device_id: str, usual_secs: float) -> float:
-        """See :meth:`fleet_tune.records.stores.store.RecordStore.probed`."""
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.probed`."""
         return await self._in_thread(self._store.probed, device_id, usual_secs)
 
     async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[bytes]:
-        """Pages of committed records (:mod:`fleet_tune.records.stores.pages`): all with ``seq > cursor`` up to some
-        record, and perhaps a few before; waits up to ``wait_secs`` for the first, then returns none. Without their
+        """Pages of committed records (:mod:`fleet_tune.base.records.stores.pages`): all with ``seq > cursor`` up to
+        some record, and perhaps a few before; waits up to ``wait_secs`` for the first, then returns none. Without their
         ``traces``, which no search reads. Whoever asks unpacks and decodes them: this process has many to serve."""
         if self._last_seq <= cursor and wait_secs > 0:
             async with self._changed:
@@ -246,7 +246,7 @@ def _opened(path: Path) -> RecordStore:
 def make_record(
     candidate: Candidate, trace: str, measurement: Measurement, run_id: str, device_id: str, revision: int = 0
 ) -> Record:
-    """The record of a trial that ended now, or of a revision (see :class:`fleet_tune.domain.Record`). The same one
+    """The record of a trial that ended now, or of a revision (see :class:`fleet_tune.base.domain.Record`). The same one
     stored twice (a retry after a lost answer) is one record."""
     return Record(
         uid=f"{run_id}-{candidate.id}{f'-{revision}' if revision else ''}",

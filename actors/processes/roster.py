@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from fleet_tune.domain import Record
-from fleet_tune.records.files.atomic_file import write_atomically
-from fleet_tune.search_task import SearchTask
+from fleet_tune.base.domain import Record
+from fleet_tune.base.records.files.atomic_file import write_atomically
+from fleet_tune.base.search_task import SearchTask
 
 
 class Roster:

@@ -17,8 +17,8 @@ from actors.clients.recorder import RecorderClient
 from actors.clients.searcher import Offer
 from actors.processes.roster import EarlyRecords, Roster
 from devices.host.standstill.quiet import QuietWindow
-from fleet_tune.domain import Candidate, Outcome, Record
-from fleet_tune.search_task import SearchTask
+from fleet_tune.base.domain import Candidate, Outcome, Record
+from fleet_tune.base.search_task import SearchTask
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.cost_models.xgboost_module import spare_scikit_learn

@@ -10,8 +10,8 @@ from actors.clients.calls import LOST, ActorLostError, first_line, told
 from devices.builds.builder import BuilderStartError
 from devices.host.standstill.quiet import QuietTimeoutError
 from devices.protocol import BuildRequest
-from fleet_tune.domain import Outcome
-from fleet_tune.errors import UserError
+from fleet_tune.base.domain import Outcome
+from fleet_tune.base.errors import UserError
 from policies.runs.commands import Build
 from policies.runs.events import BuilderLost, Built, Cause
 

@@ -11,9 +11,9 @@ from actors.clients.artifacts import Artifacts
 from actors.clients.calls import LOST, ActorLostError, ActorTimeoutError, first_line
 from actors.clients.device import TURN_PATIENCE_SECS, DeviceHandle, NotOurTurnError, TaskPlaces
 from actors.scheduling.storing import Storing
-from fleet_tune.domain import Incumbent, StopRule
-from fleet_tune.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
-from fleet_tune.results import DeviceTime
+from fleet_tune.base.domain import Incumbent, StopRule
+from fleet_tune.base.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
+from fleet_tune.base.results import DeviceTime
 from policies.runs.commands import Measure, ShootOut
 from policies.runs.events import BatchLost, BatchMeasured, Postponed, Probed, ProbeFailed, ShotOut, Unreachable
 

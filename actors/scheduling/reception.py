@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from actors.clients.calls import told
 from actors.clients.device import DeviceClient
 from actors.scheduling.succession import Scheduling
-from fleet_tune.domain import DeviceClass, Fingerprint
-from fleet_tune.errors import FleetTuneError, UserError
+from fleet_tune.base.domain import DeviceClass, Fingerprint
+from fleet_tune.base.errors import FleetTuneError, UserError
 
 _LOG = logging.getLogger(__name__)
 

@@ -27,11 +27,11 @@ from actors.processes.recorder import make_record
 from actors.scheduling.builder_pool import BuilderPool
 from actors.scheduling.device_lane import DeviceLane
 from actors.scheduling.storing import Storing
-from fleet_tune.device_state import Admin, DeviceState
-from fleet_tune.errors import FleetOrdersError
-from fleet_tune.records.orders import FleetOrders
-from fleet_tune.records.stores.codec import encode_record
-from fleet_tune.results import Progress
+from fleet_tune.base.device_state import Admin, DeviceState
+from fleet_tune.base.errors import FleetOrdersError
+from fleet_tune.base.records.orders import FleetOrders
+from fleet_tune.base.records.stores.codec import encode_record
+from fleet_tune.base.results import Progress
 from policies.runs import commands as to_do
 from policies.runs import events as ev
 from policies.runs.plan import PlannedTask, RunPlan
@@ -49,8 +49,8 @@ _LEVELS = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARN
 @dataclass(frozen=True)
 class SchedulerPlan:
     """``run``: what to tune, on what, within which limits. ``method``: allocates the trials to the tasks. ``orders``:
-    the file with what people want of the devices (:mod:`fleet_tune.records.orders`). ``notices``: what people are told
-    first, of a run that begins."""
+    the file with what people want of the devices (:mod:`fleet_tune.base.records.orders`). ``notices``: what people are
+    told first, of a run that begins."""
 
     run: RunPlan
     method: str

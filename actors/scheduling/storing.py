@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from actors.clients.recorder import RecorderClient
-from fleet_tune.device_state import LEASE_KINDS, DeviceEvent
+from fleet_tune.base.device_state import LEASE_KINDS, DeviceEvent
 
 _LOG = logging.getLogger(__name__)
 GATHER_SECS = 0.05
@@ -50,8 +50,8 @@ class Storing:
         self._sooner = asyncio.Event()
 
     def store(self, records: Sequence[bytes], epoch: int | None = None) -> asyncio.Future[None]:
-        """Hand in records, as :func:`fleet_tune.records.stores.codec.encode_record` packs them: when they are durable.
-        ``epoch``: of the lease under which they were measured; where it has ended, they are not stored."""
+        """Hand in records, as :func:`fleet_tune.base.records.stores.codec.encode_record` packs them: when they are
+        durable. ``epoch``: of the lease under which they were measured; where it has ended, they are not stored."""
         self._last = asyncio.get_running_loop().create_future()
         self._batches.append(_Batch(records, epoch, self._last))
         self._wake(0.0)

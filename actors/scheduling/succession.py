@@ -18,8 +18,8 @@ from actors.clients.device import DeviceHandle
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
 from actors.clusters.cluster import Cluster
-from fleet_tune.errors import ClusterError
-from fleet_tune.results import Notice, Progress
+from fleet_tune.base.errors import ClusterError
+from fleet_tune.base.results import Notice, Progress
 from policies.runs.plan import Before, PlannedTask, RunPlan
 
 # Where the cluster is lost, that is known by then, and is the reason that people are told.

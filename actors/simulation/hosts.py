@@ -16,8 +16,8 @@ from actors.clients.device import BatchReport, TaskPlaces
 from actors.processes.builder import Builders, Worker
 from actors.processes.recorder import make_record
 from devices.protocol import Artifact, BuildRequest, BuildResult
-from fleet_tune.domain import Measurement, Outcome, StopRule
-from fleet_tune.records.stores.codec import encode_record
+from fleet_tune.base.domain import Measurement, Outcome, StopRule
+from fleet_tune.base.records.stores.codec import encode_record
 
 _SPREAD = 0.3
 _LIBRARY_BYTES = 20_000  # about what a kernel has

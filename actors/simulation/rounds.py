@@ -14,7 +14,7 @@ from typing import Any
 from actors.clusters.cluster import Cluster
 from actors.simulation.run import SimulatedFleet, SimulatedParts, SimulatedRun
 from devices.protocol import BuildRequest
-from fleet_tune.domain import Candidate, StopRule, Task
+from fleet_tune.base.domain import Candidate, StopRule, Task
 
 _BATCHES = 4
 """Into so many batches a device's share of a round is cut, so that none waits long for the last one."""

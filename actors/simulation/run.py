@@ -30,9 +30,9 @@ from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.simulation.hosts import SimulatedBuilders, SimulatedDevices, SimulatedHandle
 from devices.simulated.simulated import SIMULATED_CPU
-from fleet_tune.domain import DeviceClass, Limits, StopRule, Task, Workload
-from fleet_tune.search_task import SearchTask
-from fleet_tune.sketch import Sketch, Tile
+from fleet_tune.base.domain import DeviceClass, Limits, StopRule, Task, Workload
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.sketch import Sketch, Tile
 from policies.runs.plan import PlannedTask, RunPlan
 from policies.runs.stages.pace import searchers
 

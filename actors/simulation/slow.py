@@ -11,8 +11,8 @@ from typing import Any
 from devices.opening import opened_device
 from devices.protocol import BuildRequest, BuildResult, Device, MeasureRequest
 from devices.simulated.recorded import RecordedBuilder
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Measurement
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Measurement
 
 
 class SlowDevice:

@@ -10,7 +10,7 @@ from actors.clients.device import turn_of
 from actors.turns.client import TurnClient
 from actors.turns.device_turn import DeviceTurn
 from actors.turns.keeper import turn_keeper
-from fleet_tune.config.fleet_file import DeviceConfig, RecordedConnection, TrackerConnection
+from fleet_tune.base.config.fleet_file import DeviceConfig, RecordedConnection, TrackerConnection
 from policies.runs.cluster.turns import Party
 
 _NATIVE = "native"  # each device has the target of its own processor

@@ -32,8 +32,8 @@ from bench.result import BenchError, BenchResult, spread
 from bench.tables import markdown, median_and_range
 from devices.host.children.child import without_torch
 from devices.protocol import Artifact, MeasureRequest
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Outcome, StopRule
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Outcome, StopRule
 from policies.measuring.stopping import following
 
 ASKED_SECS = {"crash": 3.0}

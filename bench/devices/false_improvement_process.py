@@ -19,8 +19,8 @@ from devices.client.workbench import Workbench
 from devices.opening import STOP_DECISION
 from devices.server.server import DeviceServer
 from devices.targets import resolve_target
-from fleet_tune.domain import Incumbent, StopRule
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.domain import Incumbent, StopRule
+from fleet_tune.base.task_data import TaskData
 
 _CONNECT_SECS = 60.0
 

@@ -14,7 +14,7 @@ from tvm.script import tirx as T
 from devices.builds.linking import link
 from devices.protocol import Artifact, TensorSpec
 from devices.targets import parse_target, resolve_target
-from fleet_tune.domain import Candidate
+from fleet_tune.base.domain import Candidate
 
 SIZE = 1024
 TASK = "scale"

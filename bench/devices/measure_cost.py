@@ -28,7 +28,7 @@ from bench.measured import labels, pick, read
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
-from fleet_tune.records.files.atomic_file import write_atomically
+from fleet_tune.base.records.files.atomic_file import write_atomically
 
 TASKS = ("matmul_add_relu 128x768", "matmul 12x128x128", "conv2d_add_relu 56x56x64", "conv2d_add_relu 14x14x256")
 SIDES = ("ours", "metaschedule", "fixed")

@@ -32,8 +32,8 @@ from devices.opening import STOP_DECISION
 from devices.protocol import Artifact, BuildRequest, MeasureRequest, TensorSpec
 from devices.server.server import DeviceServer
 from devices.timing.evaluator import Evaluation, confirmed, decode_evaluation, encode_request
-from fleet_tune.domain import Incumbent, Measurement, Outcome, StopRule
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.domain import Incumbent, Measurement, Outcome, StopRule
+from fleet_tune.base.task_data import TaskData
 from policies.measuring.duel import run_rule
 from policies.measuring.shootout import Standing, finalists
 from policies.measuring.stopping import confirmation, following

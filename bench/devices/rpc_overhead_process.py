@@ -26,8 +26,8 @@ from devices.client.measuring import LoadedCandidate
 from devices.protocol import Artifact, MeasureRequest, TensorSpec
 from devices.targets import parse_target, resolve_target
 from devices.timing.evaluator import Evaluation
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Candidate, Outcome, StopRule
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Candidate, Outcome, StopRule
 
 _TASK = "matmul"
 

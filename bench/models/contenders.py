@@ -15,7 +15,7 @@ import numpy as np
 from bench.measured import Rows, first, read
 from bench.models.ranking import Floats, Ranked, parts
 from bench.search.draft_process import Scorer, calibrated_predictor, train
-from fleet_tune.records.datasets.dataset import Dataset, TaskData
+from fleet_tune.base.task_data import Dataset, TaskData
 from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.registry import MODEL_NAMES, ModelName, make_model, transfers
 from policies.features.table import FeatureTable, joint_layout

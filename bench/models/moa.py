@@ -26,7 +26,7 @@ from bench.measured import OTHER_CLASS, read
 from bench.processes import die_with_parent
 from bench.result import BenchResult
 from bench.tables import markdown, median_and_range
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 from policies.arrays import Floats
 from policies.cost_models.architectures import PacmModel
 from policies.cost_models.knowledge import general_examples

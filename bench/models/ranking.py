@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bench.measured import Rows
 from bench.result import BenchError
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 from policies.cost_models.protocol import targets
 from policies.cost_models.rank_quality import best_of_first, rank_correlation
 

@@ -69,9 +69,9 @@ def _end_of(log: IO[str]) -> str:
 
 
 def _has_valid_record(path: Path) -> bool:
-    from fleet_tune.domain import Outcome
-    from fleet_tune.errors import RecordStoreError
-    from fleet_tune.records.stores.reader import RecordReader
+    from fleet_tune.base.domain import Outcome
+    from fleet_tune.base.errors import RecordStoreError
+    from fleet_tune.base.records.stores.reader import RecordReader
 
     try:
         with RecordReader(path) as reader:

@@ -122,8 +122,8 @@ def _tuned(model: str, out: Path, budget_secs: float, seed: int) -> dict[str, An
 
 def _stored(out: Path) -> list[float]:
     """When each valid trial was stored, in seconds since 1970."""
-    from fleet_tune.domain import Outcome
-    from fleet_tune.records.stores.reader import RecordReader
+    from fleet_tune.base.domain import Outcome
+    from fleet_tune.base.records.stores.reader import RecordReader
 
     with RecordReader(out / "records.db") as reader:
         records = [each for each in reader if each.revision == 0 and each.measurement.outcome is Outcome.OK]

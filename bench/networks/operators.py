@@ -24,7 +24,7 @@ from bench.networks.network_latency import PEERS, measure_sides
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
-from fleet_tune.records.files.atomic_file import write_atomically
+from fleet_tune.base.records.files.atomic_file import write_atomically
 
 MODULES = Path(__file__).with_name("operator_modules.py")
 TUNERS = ("ours", "metaschedule")

@@ -25,8 +25,8 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
     Only valid trials count: outcome ok. ``valid_per_minute`` is taken from the start to the last record (as for
     MetaSchedule, whose clock ends with its last batch), ``..._after_first`` leaves out everything before the first.
     """
-    from fleet_tune.domain import Outcome
-    from fleet_tune.records.stores.reader import RecordReader
+    from fleet_tune.base.domain import Outcome
+    from fleet_tune.base.records.stores.reader import RecordReader
 
     with RecordReader(records) as reader:
         stored = [record for record in reader if record.revision == 0]

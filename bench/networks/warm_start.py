@@ -22,7 +22,7 @@ from bench.networks.network_latency import measure_sides
 from bench.processes import run_json
 from bench.result import BenchResult
 from bench.tables import markdown, median_and_range
-from fleet_tune.records.sharing.shared import SHIPPED_VARIABLE, STORE_VARIABLE
+from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, STORE_VARIABLE
 
 COLD, WARM = SIDES = ("cold", "warm")
 ASKED_AGAIN_SECS = 30.0

@@ -9,7 +9,7 @@ from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
 from devices.sketches.spaces import DesignSpace, ScheduleError, parse_module
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 
 
 class Scheduler:

@@ -26,7 +26,7 @@ from bench.result import BenchError
 from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import OWN_RULES, parse_module
 from devices.targets import parse_target
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 
 BATCH = 64
 _NO_LIMIT = 1 << 30

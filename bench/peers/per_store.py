@@ -34,8 +34,8 @@ from bench.peers.candidates import Scheduler
 from bench.processes import die_with_parent
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target
-from fleet_tune.records.datasets.dataset import Dataset, TaskData
-from fleet_tune.records.files.atomic_file import write_atomically
+from fleet_tune.base.records.files.atomic_file import write_atomically
+from fleet_tune.base.task_data import Dataset, TaskData
 
 CHUNK = 50
 """Candidates that a process schedules at a time."""

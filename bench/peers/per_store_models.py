@@ -25,7 +25,7 @@ from bench.peers.per_store import Features, _LaidOut, all_features, extract, ran
 from bench.processes import die_with_parent
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 
 EXTRACTED = 64
 """Candidates whose feature extraction is timed; prediction is timed for as many as ours."""

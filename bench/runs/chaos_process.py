@@ -30,7 +30,7 @@ from bench.processes import ROOT, die_with_parent
 from bench.result import BenchError
 from bench.runs.chaos import CANDIDATE_SECS
 from bench.runs.chaos_nodes import Nodes
-from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.reader import RecordReader
 
 ACTORS = ("Scheduler", "Recorder", "Searcher", "Learner", "Builders", "DeviceActor")
 CHILDREN = {"Builders": "build child", "DeviceActor": "device server"}

@@ -26,12 +26,12 @@ from actors.simulation.slow import SlowBuilder, opened_slowly
 from actors.tuning_session import TuningSession
 from bench.measured import OTHER_CLASS, dataset_path
 from bench.runs.chaos import CANDIDATE_SECS
-from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
-from fleet_tune.domain import Limits, Record
-from fleet_tune.errors import ClusterError, UserError
-from fleet_tune.records.datasets.dataset import load
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.search_task import SearchTask
+from fleet_tune.base.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
+from fleet_tune.base.domain import Limits, Record
+from fleet_tune.base.errors import ClusterError, UserError
+from fleet_tune.base.records.datasets.dataset import load
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.search_task import SearchTask
 
 BUILD_SECS = 0.03
 BUILDERS = 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.measured import read
 from bench.result import BenchError
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record, Task
+from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record, Task
 
 
 def tasks_of(dataset: Path) -> list[Task]:

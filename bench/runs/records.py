@@ -23,7 +23,7 @@ from bench.benchmark import Benchmark
 from bench.result import BenchResult
 from bench.runs import made_up_records
 from bench.tables import markdown
-from fleet_tune.records.stores.pages import unpack_pages
+from fleet_tune.base.records.stores.pages import unpack_pages
 
 ASKED_A_SECOND, ASKED_START_SECS = 20_000.0, 10.0
 _BATCH = 16  # records that a device hands in at once
@@ -107,7 +107,7 @@ async def _written(path: Path, dataset: Path, count: int, followers: int, most_s
 
 def fill(path: Path, dataset: Path, count: int) -> float | None:
     """Appends records alone, many at a time; how many a second, with the making of them left out."""
-    from fleet_tune.records.stores.store import RecordStore
+    from fleet_tune.base.records.stores.store import RecordStore
 
     if count <= 0:
         return None
@@ -128,7 +128,7 @@ async def _start(path: Path, dataset: Path) -> dict[str, Any]:
     """Seconds until a recorder has opened the store, and until the state of a run knows all of its records."""
     from actors.clients.calls import MANY_OBJECTS
     from actors.processes.recorder import Recorder
-    from fleet_tune.records.stores.codec import decode_record
+    from fleet_tune.base.records.stores.codec import decode_record
     from policies.runs import events as ev
     from policies.runs.plan import PlannedTask, RunPlan
     from policies.runs.state import RunState
@@ -171,8 +171,8 @@ def sizes(path: Path, count: int) -> dict[str, float]:
     import contextlib
     import sqlite3
 
-    from fleet_tune.device_state import Connectivity, DeviceEvent, DeviceState, Health, Lease
-    from fleet_tune.records.stores.store import RecordStore
+    from fleet_tune.base.device_state import Connectivity, DeviceEvent, DeviceState, Health, Lease
+    from fleet_tune.base.records.stores.store import RecordStore
 
     with contextlib.closing(sqlite3.connect(path)) as connection:
 

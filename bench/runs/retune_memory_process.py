@@ -22,10 +22,10 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from bench.runs import made_up_records
-from fleet_tune.config.retune_file import NetworkConfig, load_retune
-from fleet_tune.domain import Record
-from fleet_tune.records.stores.origin import Origin
-from fleet_tune.records.stores.store import RecordStore
+from fleet_tune.base.config.retune_file import NetworkConfig, load_retune
+from fleet_tune.base.domain import Record
+from fleet_tune.base.records.stores.origin import Origin
+from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.retuning.hands import Meeting, Ran, Turn
 from fleet_tune.retuning.service import Service, held
 from fleet_tune.runs.reusing.sharing import Giving

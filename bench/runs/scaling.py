@@ -19,7 +19,7 @@ from bench.processes import run_json
 from bench.result import BenchResult
 from bench.runs.virtual_fleet import Costs, VirtualFleet
 from bench.tables import markdown
-from fleet_tune.results import bound_by
+from fleet_tune.base.results import bound_by
 from policies.runs.stages.pace import searchers
 
 ASKED_BUSY = 0.95

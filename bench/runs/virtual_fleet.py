@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
-from fleet_tune.results import DeviceTime
+from fleet_tune.base.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
+from fleet_tune.base.results import DeviceTime
 from policies.runs import commands as to_do
 from policies.runs import events as ev
 from policies.runs.plan import PlannedTask, RunPlan

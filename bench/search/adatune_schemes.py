@@ -33,7 +33,7 @@ from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import TOLERANCE, RecordedTask, quartiles
 from bench.tables import markdown
 from devices.timing.evaluator import Evaluation, evaluate
-from fleet_tune.domain import StopRule
+from fleet_tune.base.domain import StopRule
 from policies.measuring.evaluators import DETERMINISTIC, RACED
 from policies.measuring.stopping import confirmation, decide, following
 from policies.search.exploration import Exploration, FixedEpsilon

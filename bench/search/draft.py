@@ -29,7 +29,7 @@ from bench.processes import run_json
 from bench.result import BenchError, BenchResult, spread
 from bench.search.draft_process import SCORED, SCORERS
 from bench.tables import markdown
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 
 OURS = "calibrated"
 _TIMEOUT_SECS = 7200.0

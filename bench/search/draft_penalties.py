@@ -20,9 +20,9 @@ from bench.benchmark import Benchmark
 from bench.measured import labels, read
 from bench.result import BenchResult
 from bench.tables import markdown
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.records.datasets.dataset import TaskData
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
+from fleet_tune.base.task_data import TaskData
 from policies.analysis.analyzer import feasible
 from policies.analysis.published import equation_1_log_secs
 from policies.arrays import Floats, Matrix

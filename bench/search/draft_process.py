@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bench.measured import Rows, best_of_share, observations, read, split, with_enough
 from bench.processes import die_with_parent
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 from policies.search.draft import DraftSettings, random_generation, scores
 from policies.search.methods.fleet import FLEET
 from policies.search.prediction import Predictor

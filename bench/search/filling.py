@@ -32,9 +32,9 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.records.datasets.dataset import TaskData
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
+from fleet_tune.base.task_data import TaskData
 from policies.arrays import Floats, Matrix
 from policies.cost_models.rank_quality import rank_correlation
 from policies.features.views import LOOP_TREE, describe

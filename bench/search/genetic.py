@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.sketch import Sketch
 from policies.arrays import Matrix
 from policies.search.allocation import Arms
 from policies.search.draft import Drafted

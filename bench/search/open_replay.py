@@ -35,7 +35,7 @@ from bench.search.replay import all_methods, is_deep
 from bench.search.replay_pool import collect
 from bench.search.replay_runs import TOLERANCE, near_best, overall, quartiles
 from bench.tables import markdown
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 from policies.search.generators import AnnealingGenerator
 from policies.search.methods import Method, method_named
 

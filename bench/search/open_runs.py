@@ -14,7 +14,7 @@ import numpy as np
 from bench.result import BenchError
 from bench.search.filling import Filling, Kind
 from bench.search.replay_runs import RANDOM_REASON, TOLERANCE, RecordedTask
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 from policies.cost_models.protocol import CostModel
 from policies.search.methods import Method
 from policies.search.search import Observation, Proposal, TaskSearch

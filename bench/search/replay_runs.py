@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.measured import observations
 from bench.result import BenchError
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 from policies.cost_models.protocol import CostModel
 from policies.search.acquisition import ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches, UniformSketches

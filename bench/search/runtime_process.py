@@ -24,9 +24,9 @@ from bench.measured import read
 from bench.runs.chaos import CANDIDATE_SECS
 from bench.runs.chaos_run import BUILD_SECS, BUILDERS
 from bench.search.replay_runs import TOLERANCE
-from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
-from fleet_tune.domain import Limits
-from fleet_tune.search_task import SearchTask
+from fleet_tune.base.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
+from fleet_tune.base.domain import Limits
+from fleet_tune.base.search_task import SearchTask
 
 
 async def arrival(dataset: Path, method: str, devices: int, seed: int, out: Path) -> int:

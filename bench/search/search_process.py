@@ -20,7 +20,7 @@ import numpy as np
 from bench.measured import observations, read
 from bench.processes import die_with_parent
 from bench.result import BenchError
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 from policies.search.methods import method_named
 from policies.search.search import TaskSearch
 

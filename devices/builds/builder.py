@@ -33,8 +33,8 @@ from devices.protocol import (
     TensorSpec,
     encode_task,
 )
-from fleet_tune.domain import Measurement, Outcome
-from fleet_tune.errors import FleetTuneError, UserError
+from fleet_tune.base.domain import Measurement, Outcome
+from fleet_tune.base.errors import FleetTuneError, UserError
 
 # A child takes 0.2 GiB before its first build: with much less than this many builds would fail.
 MIN_BUILD_BYTES = 1 << 30

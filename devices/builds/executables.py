@@ -26,7 +26,7 @@ from devices.cuda.compiler import compiling_for, with_pass_options
 from devices.protocol import TensorSpec
 from devices.sketches.defaults import default_schedules
 from devices.targets import NATIVE, parse_target, resolve_target
-from fleet_tune.errors import UnsupportedNetworkError
+from fleet_tune.base.errors import UnsupportedNetworkError
 
 Array = npt.NDArray[Any]
 
@@ -47,7 +47,7 @@ class Executable:
 def tensor_specs(types: list[Any]) -> tuple[TensorSpec, ...]:
     """Shapes and dtypes of Relax tensor types, tuples flattened.
 
-    Raises :class:`~fleet_tune.errors.UnsupportedNetworkError` for a shape that is not fixed.
+    Raises :class:`~fleet_tune.base.errors.UnsupportedNetworkError` for a shape that is not fixed.
     """
     specs: list[TensorSpec] = []
     for kind in types:

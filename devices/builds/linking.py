@@ -25,7 +25,7 @@ import tvm
 
 from devices.targets import is_native
 from devices.wire.linking_there import LINK_OPTIONS, LINK_TIMEOUT_SECS
-from fleet_tune.errors import UserError
+from fleet_tune.base.errors import UserError
 
 # Objects are position-independent; a compiler adds nothing of its own to them.
 _COMPILER_OPTIONS = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,-z,noexecstack")

@@ -21,8 +21,8 @@ from devices.host import warm_child
 from devices.host.children.child import Channel
 from devices.host.limits.memory import resident_bytes
 from devices.protocol import decode_task
-from fleet_tune.domain import Candidate, Task
-from fleet_tune.errors import UserError
+from fleet_tune.base.domain import Candidate, Task
+from fleet_tune.base.errors import UserError
 
 # A task's design space holds a TVM schedule for each sketch: about a megabyte each.
 CACHED_TASKS = 64

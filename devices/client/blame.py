@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from devices.client.session import SessionLostError, SessionTimeoutError
 from devices.host.children.endings import from_outside
-from fleet_tune.domain import Measurement, Outcome, StopRule
+from fleet_tune.base.domain import Measurement, Outcome, StopRule
 
 ILLEGAL = "SIGILL"
 """In the detail of a session whose code has an instruction that its processor lacks, or was overwritten."""

@@ -14,8 +14,8 @@ from devices.client.session import SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.protocol import UNKNOWN, Artifact, CheckPlan
 from devices.timing.arguments import Array, is_float, nbytes
-from fleet_tune.config.patience import Patience
-from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.domain import DeviceAbstraction
 
 DEFAULT = Patience()
 # What an oracle has beside what its operations and its bytes take: to be loaded, its inputs to be made.

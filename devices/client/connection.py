@@ -11,7 +11,7 @@ from devices.client.session import RpcSession, ServerKey, SessionLostError, Sess
 from devices.client.workbench import Workbench
 from devices.targets import NATIVE, TargetError, device_kind, resolve_target
 from devices.wire.tracker import TrackerError, request_server
-from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.base.config.fleet_file import DeviceConfig
 
 T = TypeVar("T")
 

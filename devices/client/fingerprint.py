@@ -21,7 +21,7 @@ from devices.host.machine import parse_size
 from devices.host.versions import tvm_differs
 from devices.protocol import TensorSpec
 from devices.targets import vector_registers
-from fleet_tune.domain import DeviceAbstraction, DeviceClass, Fingerprint
+from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Fingerprint
 
 UNTOLD = "unknown"
 """What a plain TVM RPC server does not tell: its machine's processor and version of TVM."""
@@ -48,7 +48,7 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
     each step has the time that the slowest device takes. Raises SessionLostError.
 
     ``threads``: threads that the fleet file asks for, checked against what the server runs kernels on. Raises
-    :class:`fleet_tune.errors.VersionsDifferError` where the device has another version of TVM than this process.
+    :class:`fleet_tune.base.errors.VersionsDifferError` where the device has another version of TVM than this process.
     """
     with bench.session.deadline(bench.patience.probe_secs):
         says = describe(bench)

@@ -7,8 +7,8 @@ from devices.client.workbench import Workbench
 from devices.protocol import MeasureRequest
 from devices.timing.arguments import Array
 from devices.timing.evaluator import Decide, Evaluation, batch_timer, decode_evaluation, encode_request, evaluate
-from fleet_tune.config.patience import Patience
-from fleet_tune.domain import StopRule
+from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.domain import StopRule
 
 
 class LoadedCandidate:

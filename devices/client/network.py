@@ -17,8 +17,8 @@ from devices.client.workbench import Workbench
 from devices.failures import last_line
 from devices.timing.arguments import Array
 from devices.timing.in_place import InPlace
-from fleet_tune.config.patience import Patience
-from fleet_tune.errors import NetworkRunError, UncheckedError
+from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.errors import NetworkRunError, UncheckedError
 
 # A library of many kernels is linked and loaded; and an unscheduled network runs on a small board.
 _LOAD_SECS = 600.0

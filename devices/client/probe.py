@@ -14,7 +14,7 @@ from devices.client.workbench import Workbench
 from devices.protocol import TensorSpec
 from devices.targets import vector_bits
 from devices.timing.evaluator import decode_evaluation, encode_request
-from fleet_tune.domain import StopRule
+from fleet_tune.base.domain import StopRule
 
 # The best of three single runs: what is in the way of one run of a millisecond is seldom in that of all.
 _RUNS = 3

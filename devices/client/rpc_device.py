@@ -22,9 +22,9 @@ from devices.protocol import Artifact, MeasureRequest, measurable, oracle_task
 from devices.targets import TargetError, default_device_class_name
 from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import DeviceAbstraction, DeviceClass, Fingerprint, Measurement, Outcome, StopRule
-from fleet_tune.errors import DeviceKeyError, DeviceUnreachableError, ProbeError, UncheckedError, UserError
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Fingerprint, Measurement, Outcome, StopRule
+from fleet_tune.base.errors import DeviceKeyError, DeviceUnreachableError, ProbeError, UncheckedError, UserError
 
 
 class RpcDevice:

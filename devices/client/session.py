@@ -29,7 +29,7 @@ from devices.failures import last_line
 from devices.wire import handshake
 from devices.wire.handshake import HandshakeError, KeyRefusedError
 from devices.wire.linking_there import NO_LINKER
-from fleet_tune.config.patience import Patience
+from fleet_tune.base.config.patience import Patience
 
 _ALIVE_SECS = 5.0
 

@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fleet_tune.errors import UserError
+from fleet_tune.base.errors import UserError
 
 T = TypeVar("T")
 

@@ -27,10 +27,10 @@ from devices.host.limits.memory import over_memory
 from devices.host.standstill.pausing import Registration
 from devices.host.standstill.quiet import QuietTimeoutError, QuietWindow
 from devices.protocol import encode_task
-from fleet_tune.domain import Task
-from fleet_tune.errors import FleetTuneError
-from fleet_tune.records.datasets.dataset_codec import decode_sketches
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import Task
+from fleet_tune.base.errors import FleetTuneError
+from fleet_tune.base.records.datasets.dataset_codec import decode_sketches
+from fleet_tune.base.sketch import Sketch
 
 ANSWER_SECS = 180.0
 """Seconds without an answer after which a child counts as hung. The descriptions of a task end by themselves after a

@@ -2,7 +2,7 @@
 
 The key is a hash of all that they follow from: the program, the target, the versions of TVM, and the code of
 ``devices`` and of the values that a description consists of. A file is zlib over msgpack, written by
-:mod:`fleet_tune.records.datasets.dataset_codec`.
+:mod:`fleet_tune.base.records.datasets.dataset_codec`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 import msgpack  # type: ignore[import-untyped]
 
 from devices.host.file_cache import FileCache, key_of, source_digest, tvm_versions
-from fleet_tune import sketch
-from fleet_tune.domain import Task
-from fleet_tune.records.datasets import dataset_codec
-from fleet_tune.sketch import Sketch
+from fleet_tune.base import sketch
+from fleet_tune.base.domain import Task
+from fleet_tune.base.records.datasets import dataset_codec
+from fleet_tune.base.sketch import Sketch
 
 _BROKEN = (zlib.error, msgpack.UnpackException, ValueError, TypeError, KeyError, IndexError)
 

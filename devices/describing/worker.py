@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from devices.host import warm_child
 from devices.host.limits.memory import resident_bytes
 from devices.protocol import decode_task
-from fleet_tune.records.datasets.dataset_codec import encode_sketches
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.records.datasets.dataset_codec import encode_sketches
+from fleet_tune.base.sketch import Sketch
 
 if TYPE_CHECKING:  # slow to import: it loads TVM
     from devices.sketches.spaces import DesignSpace

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from fleet_tune.records.files.atomic_file import write_atomically
+from fleet_tune.base.records.files.atomic_file import write_atomically
 
 DEFAULT_BYTES = 1 << 30
 _DIGEST_BYTES = 16

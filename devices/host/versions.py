@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from devices.host.file_cache import tvm_versions
-from fleet_tune.errors import VersionsDifferError
+from fleet_tune.base.errors import VersionsDifferError
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from devices.host.children.child import Child
 from devices.host.standstill.pausing import Registration
 from devices.host.standstill.quiet import QuietWindow
-from fleet_tune.errors import FleetTuneError
+from fleet_tune.base.errors import FleetTuneError
 
 _START_SECS = 120.0
 

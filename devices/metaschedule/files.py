@@ -20,9 +20,9 @@ from tvm.s_tir.analysis import estimate_tir_flops
 
 from devices.networks.lowering import normal_form, workload_hash
 from devices.targets import resolve_target
-from fleet_tune.domain import Workload
-from fleet_tune.errors import TransferError, UserError
-from fleet_tune.records.datasets.sources import METASCHEDULE_FILES
+from fleet_tune.base.domain import Workload
+from fleet_tune.base.errors import TransferError, UserError
+from fleet_tune.base.records.datasets.sources import METASCHEDULE_FILES
 
 WORKLOADS, RECORDS = METASCHEDULE_FILES
 

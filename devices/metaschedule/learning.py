@@ -17,10 +17,10 @@ from devices.cuda.tensor_cores import tensor_cores, tensor_flops
 from devices.metaschedule.files import FAILED_SECS, DatabaseFiles, Line
 from devices.metaschedule.recognition import Recognising
 from devices.targets import default_device_class_name, device_kind, vector_bits, vector_registers
-from fleet_tune.domain import DeviceAbstraction, DeviceClass, Measurement, Outcome, Record, Task
-from fleet_tune.records.datasets import dataset
-from fleet_tune.records.datasets.dataset import TaskData
-from fleet_tune.records.datasets.sources import BY_METASCHEDULE
+from fleet_tune.base import task_data
+from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Measurement, Outcome, Record, Task
+from fleet_tune.base.records.datasets.sources import BY_METASCHEDULE
+from fleet_tune.base.task_data import TaskData
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,5 +86,5 @@ def _task_data(task: Task, abstraction: DeviceAbstraction, lines: Sequence[Line]
         if candidate is not None:
             uid, by, measured = f"{BY_METASCHEDULE}-{at}", BY_METASCHEDULE, measurement_of(line.run_secs)
             recognised.append(Record(uid, by, candidate, "", measured, by, math.nan))
-    data, unknown = dataset.task_data(task, abstraction, recognising.space.sketches, recognised)
+    data, unknown = task_data.task_data(task, abstraction, recognising.space.sketches, recognised)
     return data, len(lines) - len(recognised) + unknown

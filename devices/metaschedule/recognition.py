@@ -12,7 +12,7 @@ from tvm.s_tir import Schedule, Trace
 
 from devices.metaschedule.files import REFUSALS
 from devices.sketches.spaces import DesignSpace
-from fleet_tune.domain import Candidate, Task
+from fleet_tune.base.domain import Candidate, Task
 
 _END = "EnterPostproc"
 

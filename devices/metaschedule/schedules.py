@@ -1,7 +1,7 @@
 """The schedules of a MetaSchedule database as records of ours.
 
 A record whose trace follows one of our sketches is a candidate of it. A trace that follows none becomes a sketch of its
-own, which a run then has beside those of the rules (:attr:`fleet_tune.domain.Task.imported`): its candidates are
+own, which a run then has beside those of the rules (:attr:`fleet_tune.base.domain.Task.imported`): its candidates are
 built, measured and searched as all others. MetaSchedule compares no outputs and does not say on which processor it
 measured, with which version and how many threads: its records depend on something else than any run's, so that a run
 tries the best of them first, and believes its own measurements.
@@ -21,16 +21,16 @@ from devices.metaschedule.files import RECORDS, DatabaseFiles, Line, class_writt
 from devices.metaschedule.learning import measurement_of
 from devices.metaschedule.recognition import Recognising, before_postprocessing
 from devices.targets import default_device_class_name
-from fleet_tune.domain import Candidate, DeviceClass, Record, Task
-from fleet_tune.records.datasets.sources import BY_METASCHEDULE
-from fleet_tune.records.stores.origin import MEASURED_BY, Effort, Origin
-from fleet_tune.sketch import MOST_IMPORTED
+from fleet_tune.base.domain import Candidate, DeviceClass, Record, Task
+from fleet_tune.base.records.datasets.sources import BY_METASCHEDULE
+from fleet_tune.base.records.stores.origin import MEASURED_BY, Effort, Origin
+from fleet_tune.base.sketch import MOST_IMPORTED
 
 _PAGE_RECORDS = 1000
 
 
 class Schedules:
-    """What a database has: a source of :func:`fleet_tune.records.sharing.shared.copy_records`.
+    """What a database has: a source of :func:`fleet_tune.base.records.sharing.shared.copy_records`.
 
     ``device_class``: name of the class that it was measured on; empty: what we have written there, or else what such a
     target is called by itself.

@@ -1,7 +1,7 @@
 """Records of ours as a MetaSchedule database, which TVM's ``MetaScheduleApplyDatabase`` and ``JSONDatabase`` read.
 
 TVM takes the record of the lowest mean of its seconds, whatever it was measured on: so a folder is of one device class,
-and a record has the one figure by which we choose (:attr:`fleet_tune.domain.Measurement.rank_secs`). Of candidates
+and a record has the one figure by which we choose (:attr:`fleet_tune.base.domain.Measurement.rank_secs`). Of candidates
 whose output was not compared those are left out that TVM would take in place of the best.
 """
 
@@ -20,9 +20,9 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
 from devices.metaschedule.files import ABOUT, RECORDS, WORKLOADS
-from fleet_tune.domain import Outcome, Record, Task
-from fleet_tune.errors import RecordFileError
-from fleet_tune.records.files.atomic_file import sync_file, sync_folder
+from fleet_tune.base.domain import Outcome, Record, Task
+from fleet_tune.base.errors import RecordFileError
+from fleet_tune.base.records.files.atomic_file import sync_file, sync_folder
 
 _NOT_RUN_SECS = 1e10
 """What MetaSchedule writes for a candidate that failed."""

@@ -29,9 +29,9 @@ from devices.networks.lowering import LoweredNetwork
 from devices.networks.tensor_file import contents, digest, file_digest
 from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
 from devices.targets import device_kind
-from fleet_tune.domain import Task
-from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
-from fleet_tune.records.files.atomic_file import sync_folder, write_atomically
+from fleet_tune.base.domain import Task
+from fleet_tune.base.errors import DiskFullError, OutputFolderError, RecordStoreError
+from fleet_tune.base.records.files.atomic_file import sync_folder, write_atomically
 
 __all__ = ["CompiledNetwork", "compile_network", "load", "publish", "scheduled_module", "staging", "update_manifest"]
 

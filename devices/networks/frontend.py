@@ -3,8 +3,8 @@
 Three forms are read: ``file.py:function`` (the function returns a torch module and its example inputs), an ``.onnx``
 file, and a ``.pt2`` file saved by :func:`torch.export.save`. Importing this module loads neither torch, onnx nor TVM.
 
-Every mistake in the input is a :class:`~fleet_tune.errors.NetworkError`; what was read but cannot be compiled is an
-:class:`~fleet_tune.errors.UnsupportedNetworkError` that names the operator, or the input and dimension.
+Every mistake in the input is a :class:`~fleet_tune.base.errors.NetworkError`; what was read but cannot be compiled is
+an :class:`~fleet_tune.base.errors.UnsupportedNetworkError` that names the operator, or the input and dimension.
 """
 
 from __future__ import annotations

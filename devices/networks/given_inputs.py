@@ -9,7 +9,7 @@ import numpy as np
 from devices.failures import brief
 from devices.networks.network import Array, Network
 from devices.timing.arguments import is_float, numpy_dtype
-from fleet_tune.errors import NetworkError
+from fleet_tune.base.errors import NetworkError
 
 _ARCHIVE, _ARRAY = b"PK", b"\x93NUMPY"
 

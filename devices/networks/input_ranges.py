@@ -18,7 +18,7 @@ from tvm import ir, relax, tirx
 
 from devices.networks.network import SEED, Array, Network
 from devices.timing.arguments import is_float, numpy_dtype
-from fleet_tune.errors import UserError
+from fleet_tune.base.errors import UserError
 
 _SAME_VALUES = frozenset(
     f"relax.{name}"

@@ -39,8 +39,8 @@ from devices.protocol import TensorSpec
 from devices.targets import device_kind, is_native
 from devices.timing.in_place import InPlace, timed_in_place
 from devices.wire.linking_there import linked
-from fleet_tune.config.values import shown
-from fleet_tune.errors import OutputFolderError, UserError
+from fleet_tune.base.config.values import shown
+from fleet_tune.base.errors import OutputFolderError, UserError
 
 _SCHEMA = 1
 _LONG_SECS = 0.5

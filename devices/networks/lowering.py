@@ -38,8 +38,8 @@ from devices.networks.network import Array, Network
 from devices.protocol import TensorSpec
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
 from devices.targets import parse_target
-from fleet_tune.domain import DeviceClass, Task, Workload
-from fleet_tune.errors import NetworkError, UnsupportedNetworkError
+from fleet_tune.base.domain import DeviceClass, Task, Workload
+from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
 # Operators of Relax that are no calls of kernels and that the build turns into calls of the runtime.
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})

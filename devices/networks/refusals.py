@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from devices.failures import brief
-from fleet_tune.errors import UnsupportedNetworkError
+from fleet_tune.base.errors import UnsupportedNetworkError
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fleet_tune.records.files.atomic_file import write_atomically
+from fleet_tune.base.records.files.atomic_file import write_atomically
 
 Array = npt.NDArray[Any]
 

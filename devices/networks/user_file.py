@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devices.failures import brief
-from fleet_tune.errors import NetworkError
+from fleet_tune.base.errors import NetworkError
 
 if TYPE_CHECKING:
     import torch

@@ -29,7 +29,7 @@ from devices.server.registration import Tracker
 from devices.server.session_server import Settings
 from devices.timing.evaluator import load_decide
 from devices.wire.keys import read_or_make_key
-from fleet_tune.errors import FleetTuneError, UserError
+from fleet_tune.base.errors import FleetTuneError, UserError
 
 DEFAULT_KEY = ""
 _START_TIMEOUT_SECS = 60.0

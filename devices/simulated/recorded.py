@@ -22,9 +22,10 @@ from devices.protocol import (
     oracle_task,
 )
 from devices.timing.evaluator import Decide, Evaluation, confirmed, evaluate
-from fleet_tune.domain import Candidate, Fingerprint, Measurement, Outcome, StopRule
-from fleet_tune.errors import DatasetError, DeviceUnreachableError
-from fleet_tune.records.datasets.dataset import MEASURED_BY, OUTCOMES, Dataset, TaskData, load
+from fleet_tune.base.domain import Candidate, Fingerprint, Measurement, Outcome, StopRule
+from fleet_tune.base.errors import DatasetError, DeviceUnreachableError
+from fleet_tune.base.records.datasets.dataset import load
+from fleet_tune.base.task_data import MEASURED_BY, OUTCOMES, Dataset, TaskData
 
 NOT_RECORDED = "the candidate is not in the dataset"
 _BUILD_OUTCOMES = (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT)
@@ -32,7 +33,7 @@ _BUILD_OUTCOMES = (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT)
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a dataset says of one candidate; see :class:`fleet_tune.records.datasets.dataset.TaskData`."""
+    """What a dataset says of one candidate; see :class:`fleet_tune.base.task_data.TaskData`."""
 
     outcome: Outcome
     run_secs: tuple[float, ...]

@@ -27,7 +27,7 @@ from devices.protocol import (
 )
 from devices.simulated.recorded import Recording, without_kernel
 from devices.timing.evaluator import Decide, Evaluation, confirmed, evaluate
-from fleet_tune.domain import (
+from fleet_tune.base.domain import (
     Candidate,
     DeviceAbstraction,
     DeviceClass,
@@ -36,7 +36,7 @@ from fleet_tune.domain import (
     Outcome,
     StopRule,
 )
-from fleet_tune.errors import DeviceUnreachableError, ProbeError
+from fleet_tune.base.errors import DeviceUnreachableError, ProbeError
 
 SIMULATED_CPU = DeviceAbstraction(
     kind="cpu",

@@ -55,7 +55,7 @@ def generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, lis
 
 
 def rule_name(trace: Trace) -> str:
-    """The rule that made a trace, as :attr:`fleet_tune.sketch.Sketch.rule` names it."""
+    """The rule that made a trace, as :attr:`fleet_tune.base.sketch.Sketch.rule` names it."""
     kinds = {inst.kind.name for inst in trace.insts}
     keys = {str(inst.attrs[0]) for inst in trace.insts if inst.kind.name == "Annotate"}
     if "Tensorize" in kinds or "meta_schedule.auto_tensorize" in keys:

@@ -14,7 +14,7 @@ from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_walk
 
 from devices.sketches.description.undescribed import UndescribedError
-from fleet_tune.sketch import RowStep
+from fleet_tune.base.sketch import RowStep
 
 _ARITHMETIC = (Add, Sub, Mul, Max, Min)
 _OPERATORS = "tirx."  # what is called by such a name computes something

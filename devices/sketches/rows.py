@@ -31,7 +31,7 @@ from devices.sketches.inlining import blocks_of, inline_element_wise
 from devices.sketches.one_sketch import one_sketch
 from devices.sketches.row_steps import row_bytes, row_step
 from devices.sketches.strides import alike, strides_of
-from fleet_tune.sketch import RowStep, RowWise
+from fleet_tune.base.sketch import RowStep, RowWise
 
 ROW_WISE = "row-wise"
 # Partial results of one row: several vectors hide how long an addition takes.

@@ -2,8 +2,8 @@
 
 The sketches of a task are MetaSchedule's (its space generator with the default rules of the target), those of our own
 rules (:data:`OWN_RULES`), and those of traces that were found elsewhere and follow none of them
-(:attr:`fleet_tune.domain.Task.imported`). A sketch is a trace whose sampling decisions are open; a candidate closes
-them. Scheduling applies the closed trace to the task's program and then MetaSchedule's post-processors, which
+(:attr:`fleet_tune.base.domain.Task.imported`). A sketch is a trace whose sampling decisions are open; a candidate
+closes them. Scheduling applies the closed trace to the task's program and then MetaSchedule's post-processors, which
 vectorise, unroll, bind threads and re-lay out constant weights (one that was found elsewhere and has none of them stays
 without). The resulting trace, post-processors included, is what a record stores: applied to the unscheduled program it
 gives the same scheduled program, here and in plain TVM."""
@@ -38,8 +38,8 @@ from devices.sketches.symbolic import SAMPLING, Description, describe, describe_
 from devices.sketches.traces import full_text, open_text
 from devices.sketches.transposes import TILED_TRANSPOSE, tiled_transposes
 from devices.targets import parse_target
-from fleet_tune.domain import Candidate, Task
-from fleet_tune.sketch import IMPORTED, Choice, Sketch, Tile
+from fleet_tune.base.domain import Candidate, Task
+from fleet_tune.base.sketch import IMPORTED, Choice, Sketch, Tile
 
 _POSTPROCESSING = "EnterPostproc"
 _LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"

@@ -16,7 +16,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from devices.sketches.spaces import DesignSpace, ScheduleError, parse_module
 from devices.targets import parse_target
-from fleet_tune.domain import Candidate, Task
+from fleet_tune.base.domain import Candidate, Task
 
 STORES = 8
 STORE_NUMBERS = 164

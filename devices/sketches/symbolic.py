@@ -6,7 +6,7 @@ operations) is read from the scheduled program, where splitting and reordering h
 
 Where one block may be placed inside of the main one's loops, its place stays open in the description. Where several
 blocks may be placed, or the main one itself, where a block may go depends on where the others are: every combination of
-places then has its own description (:attr:`fleet_tune.sketch.Sketch.variants`,
+places then has its own description (:attr:`fleet_tune.base.sketch.Sketch.variants`,
 :mod:`devices.sketches.description.places`).
 
 The description is checked against the replayed schedule before it is given out: for the decisions of the replay, loop
@@ -26,7 +26,7 @@ from devices.sketches.description.places import Combinations
 from devices.sketches.description.statements import Describer, loop_depths
 from devices.sketches.description.undescribed import reason_of
 from devices.sketches.traces import instructions
-from fleet_tune.sketch import Decision, Location, Statement
+from fleet_tune.base.sketch import Decision, Location, Statement
 
 __all__ = ["SAMPLING", "Description", "describe", "describe_variants"]
 
@@ -35,7 +35,7 @@ __all__ = ["SAMPLING", "Description", "describe", "describe_variants"]
 class Description:
     """What is known of a trace. ``locations``: for every decision the values TVM gives to its choices (of a Location:
     depths in TVM's fused loops, where the Location's own count the statement's loops), else None. ``variants`` and
-    ``variant_of`` as in :class:`fleet_tune.sketch.Sketch`."""
+    ``variant_of`` as in :class:`fleet_tune.base.sketch.Sketch`."""
 
     decisions: tuple[Decision, ...]
     locations: tuple[tuple[int, ...] | None, ...]

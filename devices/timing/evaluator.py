@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from devices.protocol import MeasureRequest
-from fleet_tune.domain import StopRule
+from fleet_tune.base.domain import StopRule
 
 Decide = Callable[[Sequence[float], StopRule, float], str | None]
 """``decide(run_secs of the micro-batches so far, rule, incumbent_secs)``: why to stop now, or None to go on."""

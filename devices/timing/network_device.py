@@ -12,8 +12,8 @@ from devices.timing.in_place import InPlace
 
 class NetworkThere(Protocol):
     """A compiled network that is loaded on a device with its inputs and parameters. Every method raises
-    :class:`fleet_tune.errors.NetworkRunError` where the network fails or crashes, UncheckedError where the device is
-    lost, and the latter also for what its server cannot do."""
+    :class:`fleet_tune.base.errors.NetworkRunError` where the network fails or crashes, UncheckedError where the device
+    is lost, and the latter also for what its server cannot do."""
 
     def outputs(self) -> tuple[Array, ...]: ...
 

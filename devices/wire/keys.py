@@ -16,7 +16,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from fleet_tune.errors import DeviceKeyError
+from fleet_tune.base.errors import DeviceKeyError
 
 _KEY_BYTES = 32
 _LEAST_BYTES, _MOST_BYTES = 16, 4096

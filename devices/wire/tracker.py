@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from fleet_tune.config.values import is_host
+from fleet_tune.base.config.values import is_host
 
 MAGIC = 0x2F271
 _SUCCESS, _PUT, _REQUEST, _UPDATE_INFO, _SUMMARY, _PENDING = 0, 3, 4, 5, 6, 7

@@ -12,7 +12,7 @@ import click
 from fleet_tune.cli.options import cost_model_option, json_option
 
 if TYPE_CHECKING:
-    from fleet_tune.records.datasets.model_file import Manifest
+    from fleet_tune.base.records.datasets.model_file import Manifest
 
 _SOURCES_HELP = """
 
@@ -41,11 +41,11 @@ def model() -> None:
 def pretrain(
     data: tuple[Path, ...], out: Path, cost_model: str, compact: bool, no_analyzer: bool, seed: int, as_json: bool
 ) -> None:
-    from fleet_tune.runs import training
+    from fleet_tune.training import cost_models
 
-    training.check_out(out)
-    name = training.checked_name(cost_model)
-    manifest = training.pretrain(data, out, name, seed, compact=compact, from_analyzer=not no_analyzer)
+    cost_models.check_out(out)
+    name = cost_models.checked_name(cost_model)
+    manifest = cost_models.pretrain(data, out, name, seed, compact=compact, from_analyzer=not no_analyzer)
     _show(manifest, out, as_json)
 
 
@@ -60,12 +60,12 @@ def pretrain(
 @click.option("--momentum", type=click.FloatRange(0.0, 1.0), default=0.99, show_default=True, help="Of --moa.")
 @json_option
 def finetune(model: Path, data: tuple[Path, ...], out: Path, moa: bool, momentum: float, as_json: bool) -> None:
-    from fleet_tune.config import values
-    from fleet_tune.runs import training
+    from fleet_tune.base.config import values
+    from fleet_tune.training import cost_models
 
     values.share("the momentum", momentum, "--momentum")  # a range of click's lets NaN pass
-    training.check_out(out)
-    _show(training.finetune(model, data, out, momentum if moa else None), out, as_json)
+    cost_models.check_out(out)
+    _show(cost_models.finetune(model, data, out, momentum if moa else None), out, as_json)
 
 
 @model.command(
@@ -79,13 +79,13 @@ def finetune(model: Path, data: tuple[Path, ...], out: Path, moa: bool, momentum
 def evaluate(model: Path, data: tuple[Path, ...], as_json: bool) -> None:
     from fleet_tune.report.cost_models import render_quality
     from fleet_tune.report.run import make_console
-    from fleet_tune.runs import training
+    from fleet_tune.training import cost_models
 
-    qualities = training.evaluate(model, data)
-    make_console(stderr=as_json).print(render_quality(qualities, training.summary(qualities)))
+    qualities = cost_models.evaluate(model, data)
+    make_console(stderr=as_json).print(render_quality(qualities, cost_models.summary(qualities)))
     if as_json:
         body = {"model": str(model), "tasks": [dataclasses.asdict(each) for each in qualities]}
-        click.echo(json.dumps({**body, "mean": dict(training.summary(qualities))}))
+        click.echo(json.dumps({**body, "mean": dict(cost_models.summary(qualities))}))
 
 
 @model.command(short_help="Write the cost model of a run as a file.")
@@ -96,10 +96,10 @@ def evaluate(model: Path, data: tuple[Path, ...], as_json: bool) -> None:
 def export(source: Path, out: Path, device_class: str | None, as_json: bool) -> None:
     """Write the cost model that the run in the folder SOURCE has adapted to its devices (methods pruner and
     moa-pruner), or one that comes with fleet-tune ('pretrained', 'pretrained-pacm'), as a file."""
-    from fleet_tune.runs import training
+    from fleet_tune.training import cost_models
 
-    training.check_out(out)
-    _show(training.export(source, out, device_class), out, as_json)
+    cost_models.check_out(out)
+    _show(cost_models.export(source, out, device_class), out, as_json)
 
 
 def _show(manifest: Manifest, out: Path, as_json: bool) -> None:

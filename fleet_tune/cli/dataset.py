@@ -48,7 +48,7 @@ def collect(
     as_json: bool,
 ) -> int:
     from fleet_tune import api
-    from fleet_tune.config.request import run_request
+    from fleet_tune.base.config.request import run_request
 
     # What is wrong with these is told before anything heavy is loaded.
     request = run_request(
@@ -83,9 +83,9 @@ def collect(
 @json_option
 def pack(folder: Path, out: Path, fleet: Path | None, as_json: bool) -> None:
     """Make a dataset of the records in FOLDER, which 'collect' or 'tune' wrote."""
-    from fleet_tune.config.fleet_file import default_fleet, load_fleet
-    from fleet_tune.records.datasets.dataset import save
-    from fleet_tune.runs import collection
+    from fleet_tune.base.config.fleet_file import default_fleet, load_fleet
+    from fleet_tune.base.records.datasets.dataset import save
+    from fleet_tune.training import collection
 
     packed, left_out = collection.pack(folder, default_fleet() if fleet is None else load_fleet(fleet))
     save(packed, out)
@@ -107,8 +107,8 @@ def show(file: Path, as_json: bool) -> None:
 @json_option
 def refresh(file: Path, out: Path | None, as_json: bool) -> None:
     """Describe the sketches of a dataset anew, with this version's rules; the measurements stay."""
-    from fleet_tune.records.datasets.dataset import load, save
-    from fleet_tune.runs import collection
+    from fleet_tune.base.records.datasets.dataset import load, save
+    from fleet_tune.training import collection
 
     renewed, left_out = collection.refresh(load(file))
     save(renewed, out or file)
@@ -122,7 +122,7 @@ def _tell_left_out(count: int) -> None:
 
 
 def _show(path: Path, as_json: bool) -> None:
-    from fleet_tune.records.datasets.dataset import load
+    from fleet_tune.base.records.datasets.dataset import load
     from fleet_tune.report.dataset import dataset_json, render_dataset
     from fleet_tune.report.run import make_console
 

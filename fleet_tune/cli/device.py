@@ -11,8 +11,8 @@ import click
 from fleet_tune.cli.options import json_option
 
 if TYPE_CHECKING:
-    from fleet_tune.config.fleet_file import FleetConfig
-    from fleet_tune.device_state import Admin
+    from fleet_tune.base.config.fleet_file import FleetConfig
+    from fleet_tune.base.device_state import Admin
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _fleet_argument = click.argument("fleet", type=click.Path(path_type=Path))
@@ -55,7 +55,7 @@ def check(fleet: Path, names: tuple[str, ...], address: str | None, as_json: boo
 
     Ends with code 2 where one does not pass. A device that a run is using is busy: check it when the run has ended.
     """
-    from fleet_tune.errors import DevicesLostError
+    from fleet_tune.base.errors import DevicesLostError
     from fleet_tune.report.devices import checks_json, render_checks
     from fleet_tune.report.run import make_console, plural
     from fleet_tune.runs.compiling.device_check import check_devices, known_devices
@@ -79,7 +79,7 @@ def check(fleet: Path, names: tuple[str, ...], address: str | None, as_json: boo
 @_order
 def drain(fleet: Path, names: tuple[str, ...], reason: str) -> None:
     """Give the devices no more work. What they are measuring is finished; then they are in maintenance."""
-    from fleet_tune.device_state import Admin
+    from fleet_tune.base.device_state import Admin
 
     _give(fleet, names, Admin.DRAINING, reason, "drained: it gets no new work from any run until it is resumed")
 
@@ -88,7 +88,7 @@ def drain(fleet: Path, names: tuple[str, ...], reason: str) -> None:
 @_order
 def resume(fleet: Path, names: tuple[str, ...], reason: str) -> None:
     """Use the devices again, after their probe has run; also ends a quarantine at once."""
-    from fleet_tune.device_state import Admin
+    from fleet_tune.base.device_state import Admin
 
     _give(fleet, names, Admin.ACTIVE, reason, "in use again, once its probe has run")
 
@@ -97,7 +97,7 @@ def resume(fleet: Path, names: tuple[str, ...], reason: str) -> None:
 @_order
 def retire(fleet: Path, names: tuple[str, ...], reason: str) -> None:
     """Take the devices out of use for good; 'resume' would bring them back."""
-    from fleet_tune.device_state import Admin
+    from fleet_tune.base.device_state import Admin
 
     _give(fleet, names, Admin.RETIRED, reason, "retired: it gets no new work from any run")
 
@@ -111,7 +111,7 @@ def _give(fleet: Path, names: tuple[str, ...], admin: Admin, reason: str, told: 
 
 def _devices_of(file: Path) -> FleetConfig:
     """The fleet of a file, with all the boards that trackers list now."""
-    from fleet_tune.config.fleet_file import load_fleet
+    from fleet_tune.base.config.fleet_file import load_fleet
     from fleet_tune.runs.preparing.boards import with_boards
 
     return with_boards(load_fleet(file))

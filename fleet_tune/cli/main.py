@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from fleet_tune.base.errors import RequestError, UserError
+from fleet_tune.base.version import __version__
 from fleet_tune.cli.cost_models import model as model_group
 from fleet_tune.cli.dataset import dataset
 from fleet_tune.cli.device import ADMIN_COMMANDS
@@ -35,12 +37,10 @@ from fleet_tune.cli.records import records as records_group
 from fleet_tune.cli.retune import retune
 from fleet_tune.cli.scale import scale
 from fleet_tune.cli.store import store as store_group
-from fleet_tune.errors import RequestError, UserError
-from fleet_tune.version import __version__
 from policies.cost_models.xgboost_module import spare_scikit_learn
 
 if TYPE_CHECKING:
-    from fleet_tune.results import TuneResult
+    from fleet_tune.base.results import TuneResult
 
 PROGRAM = "fleet-tune"
 _DEFAULT_OUT = Path("fleet-tune-out")
@@ -187,7 +187,7 @@ def tune(
     svg: Path | None,
 ) -> int:
     from fleet_tune import api
-    from fleet_tune.config.request import run_request
+    from fleet_tune.base.config.request import run_request
 
     # What is wrong with these is told before anything heavy is loaded.
     if no_store and store is not None:
@@ -255,7 +255,7 @@ def compile_command(
     svg: Path | None,
 ) -> int:
     from fleet_tune import api
-    from fleet_tune.config.fleet_file import load_fleet
+    from fleet_tune.base.config.fleet_file import load_fleet
 
     check_picture(svg)
     fleet_config = None if fleet is None else load_fleet(fleet)

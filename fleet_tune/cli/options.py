@@ -47,7 +47,7 @@ def json_option(command: _F) -> _F:
 
 def check_picture(svg: Path | None) -> None:
     """Raises RequestError for a picture that cannot be written: what takes minutes is not measured in vain."""
-    from fleet_tune.errors import RequestError
+    from fleet_tune.base.errors import RequestError
 
     if svg is not None and (svg.is_dir() or not svg.absolute().parent.is_dir()):
         raise RequestError(
@@ -56,8 +56,8 @@ def check_picture(svg: Path | None) -> None:
 
 
 def time_budget_secs(text: str | None) -> float | None:
-    """The value of ``--time-budget`` in seconds. Raises :class:`fleet_tune.errors.UserError`."""
-    from fleet_tune.config.values import duration
+    """The value of ``--time-budget`` in seconds. Raises :class:`fleet_tune.base.errors.UserError`."""
+    from fleet_tune.base.config.values import duration
 
     return None if text is None else duration(text)
 

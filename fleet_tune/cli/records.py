@@ -12,8 +12,8 @@ import click
 from fleet_tune.cli.options import fleet_option, json_option
 
 if TYPE_CHECKING:
-    from fleet_tune.records.sharing.shared import Copied
-    from fleet_tune.records.sharing.store_place import StorePlace
+    from fleet_tune.base.records.sharing.shared import Copied
+    from fleet_tune.base.records.sharing.store_place import StorePlace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _class_option = click.option("--class", "device_class", metavar="NAME", help="Of this device class alone.")
@@ -33,13 +33,13 @@ class _OfStores(click.Group):
     output folder for, or to go without a store."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from fleet_tune.errors import DamagedStoreError, RecordStoreError
+        from fleet_tune.base.errors import DamagedStoreError, RecordStoreError
 
         try:
             return super().invoke(ctx)
         except RecordStoreError as error:
-            from fleet_tune.records.sharing.shared import WITHOUT
-            from fleet_tune.records.stores.store_errors import ANOTHER_FOLDER
+            from fleet_tune.base.records.sharing.shared import WITHOUT
+            from fleet_tune.base.records.stores.store_errors import ANOTHER_FOLDER
 
             next_step = error.next_step
             for said in (WITHOUT, ANOTHER_FOLDER):
@@ -61,7 +61,7 @@ def records() -> None:
 @json_option
 def top(store: str | None, device_class: str | None, rows: int, as_json: bool) -> None:
     """Print the best of every task, and whether it counts for runs of this version."""
-    from fleet_tune.records.sharing.upkeep import Upkeep
+    from fleet_tune.base.records.sharing.upkeep import Upkeep
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_top, top_json
     from fleet_tune.runs.reusing.upkeep import store_at, versions_now
@@ -78,7 +78,7 @@ def top(store: str | None, device_class: str | None, rows: int, as_json: bool) -
 @json_option
 def stats(store: str | None, as_json: bool) -> None:
     """Print counts by device class, workload and outcome, and of what the records are."""
-    from fleet_tune.records.sharing.upkeep import Upkeep
+    from fleet_tune.base.records.sharing.upkeep import Upkeep
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_statistics, statistics_json
     from fleet_tune.runs.reusing.upkeep import store_at
@@ -114,8 +114,8 @@ def export(
 ) -> None:
     """Write the records of a store to OUT: a file of JSON lines, deflated where its name ends in .gz,
     TVM's own, or a Parquet file (one row for each record)."""
-    from fleet_tune.errors import RequestError
-    from fleet_tune.records.sharing.shared import Copied
+    from fleet_tune.base.errors import RequestError
+    from fleet_tune.base.records.sharing.shared import Copied
     from fleet_tune.report.run import plural
     from fleet_tune.runs.reusing import formats, upkeep
 
@@ -145,7 +145,7 @@ def export(
 def import_command(source: Path, store: str | None, device_class: str | None, as_json: bool) -> None:
     """Take records into a store: of a file that 'export' wrote, or the schedules of a folder with a MetaSchedule
     database, or several. Lines that cannot be read are told and skipped."""
-    from fleet_tune.errors import RequestError
+    from fleet_tune.base.errors import RequestError
     from fleet_tune.report.run import plural
     from fleet_tune.runs.reusing import formats, upkeep
 
@@ -173,7 +173,7 @@ def import_command(source: Path, store: str | None, device_class: str | None, as
 @json_option
 def merge(sources: tuple[Path, ...], store: str | None, as_json: bool) -> None:
     """Copy the records of each SOURCE, a store or the output folder of a run, into a store."""
-    from fleet_tune.records.sharing.shared import Copied
+    from fleet_tune.base.records.sharing.shared import Copied
     from fleet_tune.runs.reusing import upkeep
 
     moved = [each for _, each in upkeep.merge(sources, _named(store))]
@@ -189,7 +189,7 @@ def merge(sources: tuple[Path, ...], store: str | None, as_json: bool) -> None:
 @json_option
 def verify(store: str | None, as_json: bool) -> int:
     """Read everything of a store, and name what is damaged. Ends with code 2 where something is."""
-    from fleet_tune.records.sharing.upkeep import Upkeep
+    from fleet_tune.base.records.sharing.upkeep import Upkeep
     from fleet_tune.report.run import plural
     from fleet_tune.report.stores import integrity_lines
     from fleet_tune.runs.reusing.upkeep import store_at
@@ -233,9 +233,9 @@ def prune(
 
     --keep-best keeps what was found wrong, too, and the best of each origin by itself.
     """
-    from fleet_tune.config.values import duration
-    from fleet_tune.errors import RequestError
-    from fleet_tune.records.sharing.upkeep import Rule
+    from fleet_tune.base.config.values import duration
+    from fleet_tune.base.errors import RequestError
+    from fleet_tune.base.records.sharing.upkeep import Rule
     from fleet_tune.report.run import plural
     from fleet_tune.runs.reusing import upkeep
 
@@ -274,7 +274,7 @@ def why(task: str, store: str | None, device_class: str | None, fleet: Path | No
 
     now = None
     if fleet is not None:
-        from fleet_tune.config.fleet_file import load_fleet
+        from fleet_tune.base.config.fleet_file import load_fleet
         from fleet_tune.runs.preparing.preparation import origin_of, probe_fleet
 
         prints = probe_fleet(load_fleet(fleet)).values()
@@ -292,9 +292,9 @@ _AWAY = "fleet_tune.store.away"
 
 def _place(store: str | None) -> StorePlace:
     """The store that is meant. Raises :class:`RequestError` where there is none."""
-    from fleet_tune.errors import RequestError
-    from fleet_tune.records.sharing.shared import default_place
-    from fleet_tune.records.sharing.store_place import place_of
+    from fleet_tune.base.errors import RequestError
+    from fleet_tune.base.records.sharing.shared import default_place
+    from fleet_tune.base.records.sharing.store_place import place_of
 
     place = default_place() if store is None else place_of(store)
     if place is None:
@@ -304,7 +304,7 @@ def _place(store: str | None) -> StorePlace:
 
 def _named(store: str | None) -> Path:
     """The file of the store that is meant; of a team's, the copy here, with what is new on the server."""
-    from fleet_tune.records.sharing.team import met
+    from fleet_tune.base.records.sharing.team import met
 
     place = _place(store)
     team = met(place)
@@ -314,7 +314,7 @@ def _named(store: str | None) -> Path:
 
 def _changed(store: str | None) -> None:
     """What came into the copy of a team's store goes to the server; later, where that did not answer a moment ago."""
-    from fleet_tune.records.sharing.team import met
+    from fleet_tune.base.records.sharing.team import met
 
     if not click.get_current_context().meta.get(_AWAY):
         met(_place(store))

@@ -10,7 +10,7 @@ import click
 from fleet_tune.cli.options import json_option
 
 if TYPE_CHECKING:
-    from fleet_tune.config.retune_file import RetuneConfig
+    from fleet_tune.base.config.retune_file import RetuneConfig
     from fleet_tune.retuning.artifacts import Artifacts
 
 _RUN = "run"
@@ -43,7 +43,7 @@ def retune() -> None:
 @json_option
 def run(file: Path, once: bool, as_json: bool) -> int:
     """Keep networks tuned; 'fleet-tune retune FILE' is the same."""
-    from fleet_tune.config.retune_file import load_retune
+    from fleet_tune.base.config.retune_file import load_retune
     from fleet_tune.retuning.running import run_service
 
     config = load_retune(file)
@@ -58,7 +58,7 @@ def run(file: Path, once: bool, as_json: bool) -> int:
 @json_option
 def status(file: Path, as_json: bool) -> None:
     """Print what is kept tuned, what the next hour of a device would buy, and what happened last."""
-    from fleet_tune.config.retune_file import load_retune
+    from fleet_tune.base.config.retune_file import load_retune
 
     _show(load_retune(file), as_json)
 
@@ -83,7 +83,7 @@ def _show(config: RetuneConfig, as_json: bool) -> None:
 @json_option
 def versions(file: Path, network: str | None, as_json: bool) -> None:
     """Print the versions that are kept, of NETWORK or of all."""
-    from fleet_tune.config.retune_file import load_retune
+    from fleet_tune.base.config.retune_file import load_retune
     from fleet_tune.report.retuning import render_versions, versions_json
     from fleet_tune.report.run import make_console
     from fleet_tune.retuning.service import artifacts_of
@@ -107,7 +107,7 @@ def versions(file: Path, network: str | None, as_json: bool) -> None:
 @click.option("--to", type=click.IntRange(1), metavar="VERSION", help="Default: the one before the current one.")
 def rollback(file: Path, network: str, device_class: str | None, to: int | None) -> None:
     """Make an older version of NETWORK the current one. What is newer is not published again; the hook is run."""
-    from fleet_tune.config.retune_file import load_retune
+    from fleet_tune.base.config.retune_file import load_retune
     from fleet_tune.retuning.running import roll_back
     from fleet_tune.retuning.service import artifacts_of
 
@@ -120,8 +120,8 @@ def rollback(file: Path, network: str, device_class: str | None, to: int | None)
 
 
 def _places(artifacts: Artifacts, network: str | None, device_class: str | None) -> list[tuple[str, str]]:
-    """The networks and classes with versions. Raises :class:`fleet_tune.errors.RetuneError` for a name of none."""
-    from fleet_tune.errors import RetuneError
+    """The networks and classes with versions. Raises :class:`fleet_tune.base.errors.RetuneError` for a name of none."""
+    from fleet_tune.base.errors import RetuneError
 
     places = artifacts.places()
     found = [each for each in places if network in (None, each[0]) and device_class in (None, each[1])]
@@ -133,7 +133,7 @@ def _places(artifacts: Artifacts, network: str | None, device_class: str | None)
 
 
 def _only(places: list[tuple[str, str]], network: str) -> tuple[str, str]:
-    from fleet_tune.errors import RetuneError
+    from fleet_tune.base.errors import RetuneError
 
     if len(places) > 1:
         classes = ", ".join(name for _, name in places)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fleet_tune.base.errors import RequestError
 from fleet_tune.cli.options import check_picture, inputs_option, json_option, trust_option
-from fleet_tune.errors import RequestError
 
 if TYPE_CHECKING:
     from actors.fleet_use import FleetUse
@@ -61,7 +61,7 @@ def scale(
     if network is None and fleet is None:
         if inputs is not None or trust_model:
             raise RequestError("simulated devices tune no network: --inputs and --trust-model are of one", _EITHER)
-        from fleet_tune.runs.scaling import run_scaling, scale_request
+        from fleet_tune.scaling.simulated_fleet import run_scaling, scale_request
 
         given = {name: value for name, value in simulated.items() if value is not None}
         run = partial(run_scaling, scale_request(devices, **{**_STATED, **given}, secs=secs, address=address))
@@ -73,7 +73,7 @@ def scale(
             raise RequestError(
                 "--candidate, --build and --faults are of simulated devices, and these are real", _EITHER
             )
-        from fleet_tune.runs.fleet_scaling import fleet_scale_request, run_fleet_scaling
+        from fleet_tune.scaling.real_fleet import fleet_scale_request, run_fleet_scaling
 
         request = fleet_scale_request(
             network, devices, fleet=fleet, secs=secs, address=address, inputs=inputs, trust_model=trust_model

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from fleet_tune.config import values
-from fleet_tune.errors import UserError
+from fleet_tune.base.config import values
+from fleet_tune.base.errors import UserError
 
 if TYPE_CHECKING:
     from devices.host.limits.confinement import SessionLimits

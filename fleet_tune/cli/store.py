@@ -30,9 +30,9 @@ def store() -> None:
 @click.option("--host", default="", metavar="NAME", help="The name by which others reach it, for their keys.")
 def serve(folder: Path, bind: str, port: int, host: str) -> int:
     """Serve the store in FOLDER until Ctrl-C or SIGTERM: a PostgreSQL of its own, made where there is none."""
-    from fleet_tune.config import values
-    from fleet_tune.errors import RequestError
-    from fleet_tune.runs.serving.postgres_server import PostgresServer
+    from fleet_tune.base.config import values
+    from fleet_tune.base.errors import RequestError
+    from fleet_tune.store_server.postgres_server import PostgresServer
 
     if host and not values.is_host(host):
         raise RequestError(f"--host {values.shown(host)} is not the name or address of a host", "give another")
@@ -79,8 +79,8 @@ def serve(folder: Path, bind: str, port: int, host: str) -> int:
 @click.option("--remove", is_flag=True, help="Nobody comes in with it any more; what it has added stays.")
 def key(folder: Path, name: str, records: int | None, connections: int | None, remove: bool) -> None:
     """Make the key NAME for the store that is served from FOLDER, or change its limits; print its file."""
-    from fleet_tune.runs.serving.keys import put_key, remove_key
-    from fleet_tune.runs.serving.server_folder import ServerFolder
+    from fleet_tune.store_server.keys import put_key, remove_key
+    from fleet_tune.store_server.server_folder import ServerFolder
 
     served = ServerFolder(folder.absolute())
     if remove:
@@ -96,8 +96,8 @@ def key(folder: Path, name: str, records: int | None, connections: int | None, r
 @json_option
 def keys_command(folder: Path, as_json: bool) -> None:
     """Print the keys of the store that is served from FOLDER, what they have added and what they may."""
-    from fleet_tune.runs.serving.keys import keys
-    from fleet_tune.runs.serving.server_folder import ServerFolder
+    from fleet_tune.store_server.keys import keys
+    from fleet_tune.store_server.server_folder import ServerFolder
 
     found = keys(ServerFolder(folder.absolute()))
     if as_json:

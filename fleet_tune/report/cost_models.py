@@ -14,8 +14,8 @@ from rich.text import Text
 from fleet_tune.report.run import cut, fact_grid, plural
 
 if TYPE_CHECKING:
-    from fleet_tune.records.datasets.model_file import Manifest
-    from fleet_tune.runs.training import TaskQuality
+    from fleet_tune.base.records.datasets.model_file import Manifest
+    from fleet_tune.training.cost_models import TaskQuality
 
 
 def render_manifest(manifest: Manifest, path: Path) -> RenderableType:

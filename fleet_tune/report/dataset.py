@@ -12,11 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fleet_tune.domain import Outcome
-from fleet_tune.records.datasets.dataset import OUTCOMES, Dataset, TaskData
+from fleet_tune.base.domain import Outcome
+from fleet_tune.base.results import Collected
+from fleet_tune.base.task_data import OUTCOMES, Dataset, TaskData
 from fleet_tune.report.run import cut, fact_grid, format_outcomes, plural
 from fleet_tune.report.words import NONE, format_secs
-from fleet_tune.results import Collected
 
 
 def render_dataset(dataset: Dataset, path: Path) -> RenderableType:
@@ -78,7 +78,8 @@ def dataset_json(dataset: Dataset, path: Path) -> str:
 
 
 def collected_json(result: Collected) -> str:
-    """One line of JSON text, by the names of :class:`fleet_tune.results.Collected` (the network's is ``model``)."""
+    """One line of JSON text, by the names of :class:`fleet_tune.base.results.Collected` (the network's is
+    ``model``)."""
     return _line(
         {
             "model": result.network,

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from devices.host.vitals import CLOCK, TEMPERATURE
-from fleet_tune.device_state import DeviceEvent
+from fleet_tune.base.device_state import DeviceEvent
 from fleet_tune.report.run import cut
 from fleet_tune.report.words import NONE, format_secs
 from fleet_tune.runs.compiling.device_check import DeviceCheck, FleetListing, ListedDevice

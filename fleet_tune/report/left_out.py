@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fleet_tune.base.results import LeftOut
 from fleet_tune.report.words import named
-from fleet_tune.results import LeftOut
 
 _LINES = 8
 _ORDER = ("check", "record", "rewrite", "task", "sketch", "description")

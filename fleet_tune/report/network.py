@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fleet_tune.base.results import Fallback, InNetwork, NetworkResult, Used
 from fleet_tune.report.words import format_secs, named
-from fleet_tune.results import Fallback, InNetwork, NetworkResult, Used
 
 _USED = {
     Used.RECORD: "the next best of its records is used",

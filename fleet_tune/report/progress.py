@@ -14,6 +14,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from fleet_tune.base.results import Progress
 from fleet_tune.report.run import (
     cut,
     fact_grid,
@@ -25,7 +26,6 @@ from fleet_tune.report.run import (
     task_table,
 )
 from fleet_tune.report.words import format_secs
-from fleet_tune.results import Progress
 
 _LINE_SECS = 5.0
 _REFRESH_PER_SEC = 4.0

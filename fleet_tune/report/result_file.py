@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fleet_tune.records.files.atomic_file import write_atomically
+from fleet_tune.base.records.files.atomic_file import write_atomically
+from fleet_tune.base.results import TuneResult
 from fleet_tune.report.run import to_json
-from fleet_tune.results import TuneResult
 
 RESULT_FILE = "result.json"
 

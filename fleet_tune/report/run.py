@@ -20,11 +20,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fleet_tune.records.datasets.sources import BUILTINS
-from fleet_tune.report.left_out import left_out_lines
-from fleet_tune.report.network import network_lines
-from fleet_tune.report.words import NONE, format_secs
-from fleet_tune.results import (
+from fleet_tune.base.records.datasets.sources import BUILTINS
+from fleet_tune.base.results import (
     DeviceTime,
     FromStore,
     InNetwork,
@@ -36,6 +33,9 @@ from fleet_tune.results import (
     TuneResult,
     bound_by,
 )
+from fleet_tune.report.left_out import left_out_lines
+from fleet_tune.report.network import network_lines
+from fleet_tune.report.words import NONE, format_secs
 
 _WIDTH_WITHOUT_TERMINAL = 120
 _NOTICES = 5  # of the last ones in the summary
@@ -280,7 +280,7 @@ def save_svg(renderable: RenderableType, path: Path, title: str, width: int = 11
 
 def format_bounds(device_time: Mapping[str, Mapping[str, float]]) -> str:
     """What bounds each device class, and for how much of their time its devices measure; see
-    :attr:`fleet_tune.results.Progress.device_time`."""
+    :attr:`fleet_tune.base.results.Progress.device_time`."""
     texts = []
     for device_class, shares in device_time.items():
         measured = shares.get(DeviceTime.MEASURE, 0.0)

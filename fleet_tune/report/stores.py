@@ -13,9 +13,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fleet_tune.domain import Task
-from fleet_tune.records.sharing.upkeep import Integrity, Reason, Statistics, TopTask
-from fleet_tune.records.stores.origin import MEASURED_BY, Origin
+from fleet_tune.base.domain import Task
+from fleet_tune.base.records.sharing.upkeep import Integrity, Reason, Statistics, TopTask
+from fleet_tune.base.records.stores.origin import MEASURED_BY, Origin
 from fleet_tune.report.run import cut, fact_grid, format_outcomes, plural
 from fleet_tune.report.words import NONE, format_secs
 

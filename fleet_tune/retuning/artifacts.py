@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from devices.networks.tensor_file import file_digest
-from fleet_tune.errors import DiskFullError, RetuneError
-from fleet_tune.records.files.atomic_file import sync_file, sync_folder, write_atomically
+from fleet_tune.base.errors import DiskFullError, RetuneError
+from fleet_tune.base.records.files.atomic_file import sync_file, sync_folder, write_atomically
 from policies.retuning.publishing import superseded
 
 MANIFEST, INPUTS = "manifest.json", "inputs.safetensors"

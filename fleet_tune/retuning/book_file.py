@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from fleet_tune.errors import DiskFullError, RetuneError
-from fleet_tune.records.files.atomic_file import write_atomically
+from fleet_tune.base.errors import DiskFullError, RetuneError
+from fleet_tune.base.records.files.atomic_file import write_atomically
 from policies.retuning.book import Book
 
 BOOK_FILE = "state.json"

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from devices.host.children.child import die_with_parent
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, default_fleet, load_fleet
-from fleet_tune.errors import FleetTuneError, UserError
-from fleet_tune.records.files.atomic_file import write_atomically
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, default_fleet, load_fleet
+from fleet_tune.base.errors import FleetTuneError, UserError
+from fleet_tune.base.records.files.atomic_file import write_atomically
 from fleet_tune.retuning.hands import Ran, StepError
 
 _Step = Callable[..., Any]
@@ -38,7 +38,7 @@ def _device(fleet: str | None, name: str) -> DeviceConfig:
 
 def ask(fleet: str | None, devices: Sequence[str], address: str | None = None) -> list[dict[str, str]]:
     """What devices are: the fields of :class:`policies.retuning.book.Device`."""
-    from fleet_tune.records.stores.origin import encode_origin
+    from fleet_tune.base.records.stores.origin import encode_origin
     from fleet_tune.runs.compiling.device_check import check_devices
     from fleet_tune.runs.preparing.preparation import origin_of
 
@@ -65,7 +65,7 @@ def tune(
 ) -> dict[str, Any]:
     """A run: the fields of :class:`fleet_tune.retuning.hands.Ran`."""
     from devices.networks.tensor_file import write
-    from fleet_tune.config.request import run_request
+    from fleet_tune.base.config.request import run_request
     from fleet_tune.retuning.artifacts import INPUTS
     from fleet_tune.runs.run import Run
 
@@ -132,7 +132,7 @@ def check(
 
 def prune(store: str, keep_best: int) -> int:
     """How many records were pruned: those beside the best candidates of each task and origin."""
-    from fleet_tune.records.sharing.upkeep import Rule
+    from fleet_tune.base.records.sharing.upkeep import Rule
     from fleet_tune.runs.reusing.upkeep import pruned
 
     return pruned(Path(store), Rule(keep_best=keep_best), dry_run=False)[0]

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from devices.networks.user_file import locate
-from fleet_tune.config.retune_file import NetworkConfig, RetuneConfig
-from fleet_tune.errors import OutputFolderError, UserError
+from fleet_tune.base.config.retune_file import NetworkConfig, RetuneConfig
+from fleet_tune.base.errors import OutputFolderError, UserError
 from fleet_tune.retuning.hands import (
     HOOK_SECS,
     PRUNE_SECS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fleet_tune.config.retune_file import NetworkConfig
+from fleet_tune.base.config.retune_file import NetworkConfig
 from policies.retuning.book import Device
 from policies.retuning.rules import Moment
 from policies.retuning.slowdown import Baseline, Timed

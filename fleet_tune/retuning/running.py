@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from fleet_tune.config.retune_file import RetuneConfig, load_retune
-from fleet_tune.errors import RetuneFileError, UserError
-from fleet_tune.records.files.lock_file import LockedError, take_lock
+from fleet_tune.base.config.retune_file import RetuneConfig, load_retune
+from fleet_tune.base.errors import RetuneFileError, UserError
+from fleet_tune.base.records.files.lock_file import LockedError, take_lock
 from fleet_tune.retuning.artifacts import Version
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book
 from fleet_tune.retuning.children import LOGS, Children

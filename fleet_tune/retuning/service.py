@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fleet_tune.config.retune_file import NetworkConfig, RetuneConfig, parse_hours
-from fleet_tune.errors import RecordStoreError, RetuneError, UnreadableRecordError, UserError
-from fleet_tune.records.datasets.sources import RECORDS_FILE
-from fleet_tune.records.files.lock_file import LockedError, take_lock
-from fleet_tune.records.sharing.store_place import shown
-from fleet_tune.records.sharing.team_lock import TeamLock
-from fleet_tune.records.stores.origin import decode_origin
+from fleet_tune.base.config.retune_file import NetworkConfig, RetuneConfig, parse_hours
+from fleet_tune.base.errors import RecordStoreError, RetuneError, UnreadableRecordError, UserError
+from fleet_tune.base.records.datasets.sources import RECORDS_FILE
+from fleet_tune.base.records.files.lock_file import LockedError, take_lock
+from fleet_tune.base.records.sharing.store_place import shown
+from fleet_tune.base.records.sharing.team_lock import TeamLock
+from fleet_tune.base.records.stores.origin import decode_origin
+from fleet_tune.base.version import __version__
 from fleet_tune.retuning.artifacts import MANIFEST, Artifacts, Version
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book, save_book
 from fleet_tune.retuning.hands import (
@@ -34,7 +35,6 @@ from fleet_tune.retuning.hands import (
     StepError,
     StoppedError,
 )
-from fleet_tune.version import __version__
 from policies.measuring.duel import Verdict, judged
 from policies.retuning.allowance import Hours
 from policies.retuning.benefit import DAY_SECS

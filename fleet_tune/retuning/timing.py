@@ -14,8 +14,8 @@ from pathlib import Path
 from devices.networks.loaded import read_for_elsewhere
 from devices.networks.tensor_file import read
 from devices.timing.network_device import NetworkDevice
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.errors import NetworkRunError, OutputFolderError, UncheckedError
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.errors import NetworkRunError, OutputFolderError, UncheckedError
 from fleet_tune.retuning.artifacts import INPUTS
 from fleet_tune.retuning.hands import Meeting, StepError, Turn
 from fleet_tune.runs.opening import opened, reached

@@ -1,1 +1,1 @@
-"""Whole runs: from a request to a compiled network, a dataset, or a trained cost model."""
+"""One run: from its request to compiled networks."""

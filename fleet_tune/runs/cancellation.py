@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Protocol
 
-from fleet_tune.errors import FleetTuneError
+from fleet_tune.base.errors import FleetTuneError
 
 
 class CancelledBuildError(FleetTuneError):

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from actors.clients.threads import in_thread
 from actors.tuning_session import TuningSession
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, load_fleet, with_boards_of
-from fleet_tune.errors import ClusterError, FleetFileError, FleetOrdersError, UserError
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, load_fleet, with_boards_of
+from fleet_tune.base.errors import ClusterError, FleetFileError, FleetOrdersError, UserError
 from fleet_tune.runs.preparing.boards import with_boards
 
 LOOK_SECS = 2.0

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, start_http_server
 from prometheus_client.registry import Collector
 
-from fleet_tune.domain import Outcome, Record
-from fleet_tune.errors import UserError
-from fleet_tune.results import DeviceTime, Progress, bound_by
-from fleet_tune.version import __version__
+from fleet_tune.base.domain import Outcome, Record
+from fleet_tune.base.errors import UserError
+from fleet_tune.base.results import DeviceTime, Progress, bound_by
+from fleet_tune.base.version import __version__
 
 ADDRESS = "127.0.0.1"
 _BUILD_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60)

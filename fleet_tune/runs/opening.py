@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from devices.opening import opened_device
 from devices.protocol import Device
-from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.base.config.fleet_file import DeviceConfig
 
 
 def opened(config: DeviceConfig, realtime: bool = True) -> contextlib.AbstractContextManager[Device]:

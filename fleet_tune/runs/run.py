@@ -20,17 +20,18 @@ from actors.session_plan import SessionPlan, party_of
 from actors.tuning_session import TuningSession
 from devices.networks.frontend import Network, locate
 from devices.networks.processes.lowering_process import LoweringProcess
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
-from fleet_tune.config.request import RunRequest
-from fleet_tune.domain import Fingerprint, Record
-from fleet_tune.errors import ClusterError, FleetTuneError, RecordStoreError, UserError
-from fleet_tune.records.datasets.dataset import MEASURED_BY
-from fleet_tune.records.datasets.sources import check_source
-from fleet_tune.records.sharing.shared import check_shared, shared_store
-from fleet_tune.records.sharing.team import Team, met
-from fleet_tune.records.stores.reader import check_store
-from fleet_tune.records.stores.store import RecordStore
-from fleet_tune.results import LeftOut, NetworkResult, Progress, Transferred, TuneResult
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig
+from fleet_tune.base.config.request import RunRequest
+from fleet_tune.base.domain import Fingerprint, Record
+from fleet_tune.base.errors import ClusterError, FleetTuneError, RecordStoreError, UserError
+from fleet_tune.base.records.datasets.sources import check_source
+from fleet_tune.base.records.sharing.shared import check_shared, shared_store
+from fleet_tune.base.records.sharing.team import Team, met
+from fleet_tune.base.records.stores.reader import check_store
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import LeftOut, NetworkResult, Progress, Transferred, TuneResult
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.task_data import MEASURED_BY
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.fleet_watch import FleetWatch
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside
@@ -39,7 +40,6 @@ from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.reusing.sharing import Found, Giving, Watching, note_efforts, take, tried_in
 from fleet_tune.runs.telling import Teller
-from fleet_tune.search_task import SearchTask
 from policies.search.methods import method_named
 
 if TYPE_CHECKING:

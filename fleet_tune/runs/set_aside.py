@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.reader import RecordReader
 
 _NAMED = 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from fleet_tune.results import Notice
+from fleet_tune.base.results import Notice
 
 
 class Teller:

@@ -17,8 +17,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.analysis import cuda as cuda_analysis
 from policies.analysis.cpu import model as cpu_analysis
 from policies.analysis.cpu.model import CpuModel

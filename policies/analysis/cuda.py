@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import INLINE_LOCATION, Access, Sketch, Statement
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import INLINE_LOCATION, Access, Sketch, Statement
 from policies.analysis import symbols as pruner
 from policies.analysis.launch import placed_inside, shared_bytes
 from policies.analysis.quantities import (

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fleet_tune.sketch import Access, Sketch, Statement
+from fleet_tune.base.sketch import Access, Sketch, Statement
 from policies.analysis.quantities import Nest, dimension_ranges, nest, product_of, touched_elements
 from policies.arrays import Floats, Matrix
 

@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fleet_tune.sketch import Access, Statement
+from fleet_tune.base.sketch import Access, Statement
 from policies.arrays import Floats, Matrix
 
 Ints = NDArray[np.int64]
@@ -32,7 +32,7 @@ def loop_extents(statement: Statement, matrix: Matrix) -> Floats:
 
 
 def _fill_extents(statement: Statement, matrix: Matrix, loops: Sequence[int], extents: Floats) -> None:
-    """Write the extents of these loops (:class:`fleet_tune.sketch.Loop`) into the rows of ``extents``."""
+    """Write the extents of these loops (:class:`fleet_tune.base.sketch.Loop`) into the rows of ``extents``."""
     for row, at in enumerate(loops):
         loop = statement.loops[at]
         if loop.rest:

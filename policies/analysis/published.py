@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import models
 from policies.analysis.cpu.model import CpuModel
 from policies.analysis.symbols import Penalties, limits, penalties, statement_secs

@@ -11,7 +11,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fleet_tune.sketch import INLINE_LOCATION, Access, Choice, Location, Sketch, Statement
+from fleet_tune.base.sketch import INLINE_LOCATION, Access, Choice, Location, Sketch, Statement
 from policies.analysis.nests import (
     Dimension,
     Ints,

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.base.domain import DeviceAbstraction
 from policies.arrays import Floats
 
 ELEMENT_BYTES = 4

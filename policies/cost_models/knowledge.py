@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.arrays import Floats, Groups
 from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.registry import ModelName, make_general_model, make_model, views_of
@@ -26,7 +26,7 @@ from policies.features.table import FeatureTable, joint_layout, symbolic_feature
 from policies.features.views import table
 
 if TYPE_CHECKING:  # the type alone: nothing here reads a file
-    from fleet_tune.records.datasets.dataset import TaskData
+    from fleet_tune.base.task_data import TaskData
 
 LEAST_RECORDS = 32
 """Fewer aligned records of a workload than this say less than what is known of other workloads."""

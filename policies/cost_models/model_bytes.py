@@ -1,5 +1,5 @@
 """What a saved cost model is: plain values and arrays by name, in the bytes of
-:mod:`fleet_tune.records.datasets.array_codec`.
+:mod:`fleet_tune.base.array_codec`.
 
 A model that is made of others holds their arrays beside its own, under a prefix (:func:`with_inner`)."""
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.records.datasets import array_codec
+from fleet_tune.base import array_codec
 
 _INNER = "inner"
 

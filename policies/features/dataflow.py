@@ -38,8 +38,8 @@ from math import prod
 
 import numpy as np
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Access, Sketch, Statement
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Access, Sketch, Statement
 from policies.analysis.launch import block_inside, bound_depth, launch
 from policies.analysis.quantities import (
     Ints,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.analysis import cuda as cuda_analysis
 from policies.analysis.analyzer import core_names, model
 from policies.analysis.cpu import model as cpu_analysis

@@ -7,16 +7,16 @@ comes after the one that it stands in. The rows of the main statement come first
 than :data:`LOOPS` in all, the statements that come last are left out.
 
 A statement that is computed inside a loop of the main one has the loops of the region that is needed there, one for
-each of its axes. One whose own description lists the loops around it (:class:`fleet_tune.sketch.Statement`) is a tree
-of its own, and one that is inlined has no loop.
+each of its axes. One whose own description lists the loops around it (:class:`fleet_tune.base.sketch.Statement`) is a
+tree of its own, and one that is inlined has no loop.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import INLINE_LOCATION, Sketch, Statement
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import INLINE_LOCATION, Sketch, Statement
 from policies.analysis.launch import placed_inside
 from policies.analysis.quantities import Nest, enclosing_depth, nest
 from policies.arrays import Features, Floats, Matrix

@@ -36,8 +36,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Access, Choice, Sketch, Statement
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Access, Choice, Sketch, Statement
 from policies.analysis.quantities import Nest, footprint, nest, parallel_extent, vector_extent
 from policies.arrays import Features, Floats, Matrix
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.arrays import Features
 from policies.features.table import JointLayout, symbolic_features
 from policies.space.sampling import sample

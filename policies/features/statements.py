@@ -21,8 +21,8 @@ from math import prod
 
 import numpy as np
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import INLINE_LOCATION, Choice, Sketch, Statement
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import INLINE_LOCATION, Choice, Sketch, Statement
 from policies.analysis import symbols as pruner
 from policies.analysis.analyzer import analyse
 from policies.analysis.launch import launch

@@ -17,8 +17,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Choice, Sketch, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Choice, Sketch, Tile
 from policies.analysis.analyzer import Analysis, analyse
 from policies.arrays import Features, Matrix
 from policies.space.sampling import log_coordinates, sample

@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.arrays import Features, Matrix
 from policies.features import dataflow, invariant, loop_tree
 from policies.features import loops as loop_context

@@ -22,7 +22,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fleet_tune.domain import StopRule
+from fleet_tune.base.domain import StopRule
 from policies.measuring.stopping import CONFIRM_BATCH_SECS
 
 LEAST_PAIRS = 3

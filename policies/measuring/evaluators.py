@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from fleet_tune.domain import StopRule
+from fleet_tune.base.domain import StopRule
 
 RUNS = 500
 MICRO_BATCH = 50

@@ -1,6 +1,6 @@
 """How the state of a device changes: what happened goes in, the new state and the reason come out.
 
-A pure state machine over :class:`fleet_tune.device_state.DeviceState`; every time is handed in as unix seconds.
+A pure state machine over :class:`fleet_tune.base.device_state.DeviceState`; every time is handed in as unix seconds.
 
 - A device gets work only while it is online, good and active (:func:`may_work`). Unknown and suspect mean that the
   probe comes first (:func:`needs_probe`).
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
+from fleet_tune.base.device_state import Admin, Connectivity, DeviceState, Health, Lease
 
 QUARANTINE_LOSSES = 3
 PROBATION_SECS = 15.0

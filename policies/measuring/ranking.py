@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fleet_tune.domain import Candidate, Incumbent, Measurement, Outcome, Record
+from fleet_tune.base.domain import Candidate, Incumbent, Measurement, Outcome, Record
 from policies.measuring.shootout import MAX_FINALISTS, MAX_MARGIN, Standing, finalists
 
 

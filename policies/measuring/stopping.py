@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fleet_tune.domain import Confirmation, StopRule
+from fleet_tune.base.domain import Confirmation, StopRule
 
 # A second measurement of a candidate that would be the new incumbent: micro-batches at least this long, at least so
 # many, until they vary less. Some 50 ms, for one in ten to twenty candidates.

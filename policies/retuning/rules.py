@@ -19,7 +19,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the file asks for; see :mod:`fleet_tune.config.retune_file`."""
+    """What the file asks for; see :mod:`fleet_tune.base.config.retune_file`."""
 
     subjects: tuple[Subject, ...]
     devices: tuple[str, ...]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fleet_tune.device_state import DeviceEvent
-from fleet_tune.domain import Candidate, Incumbent, Measurement, StopRule, Task
-from fleet_tune.errors import FleetTuneError
+from fleet_tune.base.device_state import DeviceEvent
+from fleet_tune.base.domain import Candidate, Incumbent, Measurement, StopRule, Task
+from fleet_tune.base.errors import FleetTuneError
 
 
 @dataclass(frozen=True, slots=True)

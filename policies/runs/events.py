@@ -6,9 +6,9 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet_tune.device_state import Admin, DeviceState
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record
-from fleet_tune.results import DeviceTime
+from fleet_tune.base.device_state import Admin, DeviceState
+from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.base.results import DeviceTime
 from policies.runs.plan import PlannedTask
 
 

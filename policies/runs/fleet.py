@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from fleet_tune.device_state import LEASE_KINDS, Admin, Connectivity, DeviceEvent, DeviceState, Health
+from fleet_tune.base.device_state import LEASE_KINDS, Admin, Connectivity, DeviceEvent, DeviceState, Health
 from policies.measuring import health
 from policies.runs.commands import Command, KeepDeviceEvents, Say
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fleet_tune.results import Notice
+from fleet_tune.base.results import Notice
 
 MOST = 20
 # What is told again within this time is counted, and no notice of its own.

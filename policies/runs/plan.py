@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fleet_tune.domain import Limits, StopRule, Task
-from fleet_tune.results import Notice
+from fleet_tune.base.domain import Limits, StopRule, Task
+from fleet_tune.base.results import Notice
 from policies.measuring.health import PROBE_EVERY_SECS
 
 DEVICE_PATIENCE_SECS = 120.0
@@ -59,8 +59,9 @@ class PlannedTask:
     """A task of a run. ``rules``: what made each of its sketches, None while it is still being described, and empty
     where it turned out to have none. ``floor_secs``: a cost that no schedule can beat. ``oracle_secs``: the longest
     that a run of its oracle may take. ``searcher``: number of the searcher that knows it. ``settled``: why it needs no
-    trial at all, empty where it is tuned. ``enough``: see :attr:`fleet_tune.search_task.SearchTask.enough`. ``late``:
-    of a device class that joined while the run went on: the time budget does not wait until it is described."""
+    trial at all, empty where it is tuned. ``enough``: see :attr:`fleet_tune.base.search_task.SearchTask.enough`.
+    ``late``: of a device class that joined while the run went on: the time budget does not wait until it is
+    described."""
 
     task: Task
     rules: tuple[str, ...] | None
@@ -77,7 +78,7 @@ class Before:
     """What a state takes over from the one before it in the same run, which was lost with its process; the records and
     the states of devices say everything else. ``secs``: of the run by then. ``budget_from_secs``: from when the time
     budget counts, if all tasks are described. ``notices``: what people were told. ``device_changes``: see
-    :class:`fleet_tune.results.Progress`."""
+    :class:`fleet_tune.base.results.Progress`."""
 
     secs: float = 0.0
     budget_from_secs: float = 0.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from fleet_tune.device_state import DeviceState
-from fleet_tune.domain import Record
-from fleet_tune.results import Progress
+from fleet_tune.base.device_state import DeviceState
+from fleet_tune.base.domain import Record
+from fleet_tune.base.results import Progress
 from policies.runs.commands import CatchUp, KeepDeviceEvents
 from policies.runs.events import CaughtUp, Committed, DeviceEventsKept, Event, Noticed, Restored
 from policies.runs.plan import RunPlan

@@ -12,9 +12,9 @@ import enum
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record
-from fleet_tune.errors import BuildersLostError, DevicesLostError
-from fleet_tune.results import DeviceTime, Progress
+from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.base.errors import BuildersLostError, DevicesLostError
+from fleet_tune.base.results import DeviceTime, Progress
 from policies.measuring import health
 from policies.measuring.build_limit import UNKNOWN_SECS
 from policies.runs.commands import Abort, CatchUp, Command, Finish, Forget, RecordFailure, RestartSearcher, Say

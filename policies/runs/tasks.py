@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record, Task
-from fleet_tune.results import TaskProgress
+from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record, Task
+from fleet_tune.base.results import TaskProgress
 from policies.measuring.build_limit import BuildLimit
 from policies.measuring.ranking import Ranking
 from policies.runs.plan import PlannedTask

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fleet_tune.domain import Limits
+from fleet_tune.base.domain import Limits
 
 # A run ends a little before or after its limit, and trials come in batches.
 _ENOUGH = 0.9

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fleet_tune.sketch import Sketch, Tile
+from fleet_tune.base.sketch import Sketch, Tile
 from policies.space.sampling import TABLE_LIMIT, options, tile_count, tile_table
 
 # What is done to every program when all decisions are taken, and no part of a sketch.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch, Tile
 from policies.analysis.analyzer import analyse, feasible
 from policies.arrays import Floats, Matrix
 from policies.features.table import symbolic_features

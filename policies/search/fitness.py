@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import core_names, models
 from policies.analysis.cuda import CudaModel
 from policies.arrays import Features, Floats, Matrix

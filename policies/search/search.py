@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.arrays import Floats
 from policies.cost_models.global_local import GlobalLocalModel
 from policies.cost_models.protocol import CostModel

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.sketch import Sketch
 from policies.arrays import Floats, Matrix
 from policies.space.sampling import is_valid, row_keys
 
@@ -20,7 +20,7 @@ class Observation:
     """Outcome of a candidate. ``cost_secs``: seconds per run; infinite (or NaN) for a failure that blames the
     candidate. ``trial_secs``: what the trial took to build and measure, ``build_secs``: to build, 0 where unknown.
     ``revised``: the cost takes the place of what was known of the candidate, whichever is lower. ``weight``: what the
-    cost counts in training (see :attr:`fleet_tune.domain.Measurement.weight`)."""
+    cost counts in training (see :attr:`fleet_tune.base.domain.Measurement.weight`)."""
 
     sketch: int
     decisions: tuple[int, ...]

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.domain import StopRule
+from fleet_tune.base.domain import StopRule
 from policies.arrays import Features, Floats
 from policies.search.acquisition import normal_cdf
 

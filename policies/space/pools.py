@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.sketch import Sketch
 from policies.arrays import Matrix
 from policies.space.sampling import decision_ids, is_valid, log_coordinates, row_keys, unique_rows
 

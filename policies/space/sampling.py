@@ -1,7 +1,7 @@
 """Random, mutated and crossed decision matrices of a sketch.
 
 A decision matrix has the shape ``(n, d)``, dtype int64, one candidate a row, columns as laid out in
-:mod:`fleet_tune.sketch`. Nothing here loops over candidates in Python.
+:mod:`fleet_tune.base.sketch`. Nothing here loops over candidates in Python.
 
 A tile is drawn uniformly from all ordered factorisations of its extent whose innermost factor respects the limit: from
 a table where there are at most ``TABLE_LIMIT`` of them, else by drawing the exponents of its primes one part after
@@ -16,7 +16,7 @@ from math import comb, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.sketch import Choice, Decision, Location, Sketch, Tile
+from fleet_tune.base.sketch import Choice, Decision, Location, Sketch, Tile
 from policies.arrays import Matrix
 
 TABLE_LIMIT = 50_000

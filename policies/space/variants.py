@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.sketch import Location, Sketch
+from fleet_tune.base.sketch import Location, Sketch
 from policies.arrays import Matrix
 
 Rows = NDArray[np.intp]

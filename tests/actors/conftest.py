@@ -35,10 +35,10 @@ from devices.simulated.simulated import (
     SimulatedDevice,
     Steps,
 )
-from fleet_tune.domain import DeviceClass, Limits, Record, StopRule
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.search_task import SearchTask
-from fleet_tune.sketch import Sketch, Tile
+from fleet_tune.base.domain import DeviceClass, Limits, Record, StopRule
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.sketch import Sketch, Tile
 from policies.measuring.stopping import decide
 from policies.runs.plan import Flow, PlannedTask, RunPlan
 from tests.helpers.tasks import make_task

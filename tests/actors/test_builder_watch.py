@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from actors.builder_watch import BuilderWatch
 from actors.scheduling.heartbeats import Heartbeats
-from fleet_tune.errors import UserError
+from fleet_tune.base.errors import UserError
 from policies.runs.cluster.placement import Node
 
 

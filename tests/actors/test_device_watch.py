@@ -11,8 +11,8 @@ import pytest
 
 from actors.device_watch import DeviceWatch
 from actors.scheduling.heartbeats import Heartbeats
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.errors import UserError
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.errors import UserError
 
 
 class World:

@@ -21,9 +21,9 @@ from devices.protocol import Artifact, MeasureRequest
 from devices.timing.arguments import Array
 from devices.timing.in_place import InPlace
 from devices.timing.network_device import NetworkDevice
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Candidate, Measurement, Outcome
-from fleet_tune.errors import DeviceUnreachableError, NetworkRunError, ProbeError, UncheckedError
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Candidate, Measurement, Outcome
+from fleet_tune.base.errors import DeviceUnreachableError, NetworkRunError, ProbeError, UncheckedError
 from fleet_tune.runs.opening import opened, reached
 from tests.helpers.waiting import wait_until
 

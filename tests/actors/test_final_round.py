@@ -12,9 +12,9 @@ import pytest
 
 from actors.clients.calls import ask
 from devices.simulated.simulated import Landscape, Steps
-from fleet_tune.domain import Outcome, Record, StopRule
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import Progress
+from fleet_tune.base.domain import Outcome, Record, StopRule
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import Progress
 from policies.measuring.duel import LEAST_PAIRS
 from policies.measuring.shootout import MAX_FINALISTS
 from tests.actors.conftest import Fleet, search_task, trials

@@ -15,13 +15,13 @@ from actors.clients.recorder import RecorderClient
 from actors.processes.recorder import make_record
 from actors.processes.searcher import Searcher
 from devices.simulated.simulated import Faults
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record
-from fleet_tune.errors import DevicesLostError
-from fleet_tune.records.stores.codec import encode_record
-from fleet_tune.records.stores.pages import pack_page
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.search_task import SearchTask
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.base.errors import DevicesLostError
+from fleet_tune.base.records.stores.codec import encode_record
+from fleet_tune.base.records.stores.pages import pack_page
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.sketch import Sketch
 from policies.measuring.ranking import Ranking
 from policies.search.bandits import CONVERGENCE_TRIALS, is_finished
 from policies.search.search import Proposal, TaskSearch

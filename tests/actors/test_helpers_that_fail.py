@@ -18,10 +18,10 @@ from actors.clients.calls import ask
 from devices.builds.builder import BuildWorker
 from devices.protocol import BuildRequest, BuildResult
 from devices.simulated.simulated import SimulatedBuilder
-from fleet_tune.domain import Outcome
-from fleet_tune.errors import BuildersLostError
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import Progress
+from fleet_tune.base.domain import Outcome
+from fleet_tune.base.errors import BuildersLostError
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import Progress
 from policies.runs.plan import Flow
 from tests.actors.conftest import Fleet, search_task, trials
 from tests.actors.processes.test_learner import models_of, within

@@ -24,13 +24,13 @@ from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
 from devices.protocol import Device
 from devices.simulated.simulated import SIMULATED_CPU, SimulatedBuilder, SimulatedDevice
-from fleet_tune.config.fleet_file import DeviceConfig, load_fleet
-from fleet_tune.device_state import Admin
-from fleet_tune.domain import DeviceClass, Fingerprint, Limits, Record
-from fleet_tune.errors import DeviceUnreachableError, FleetFileError, UserError
-from fleet_tune.records.orders import FleetOrders, orders_path
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import Progress
+from fleet_tune.base.config.fleet_file import DeviceConfig, load_fleet
+from fleet_tune.base.device_state import Admin
+from fleet_tune.base.domain import DeviceClass, Fingerprint, Limits, Record
+from fleet_tune.base.errors import DeviceUnreachableError, FleetFileError, UserError
+from fleet_tune.base.records.orders import FleetOrders, orders_path
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import Progress
 from fleet_tune.runs.interruption import beside
 from policies.measuring.stopping import decide
 from tests.actors.conftest import CLASS, search_task

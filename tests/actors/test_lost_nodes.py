@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.reader import RecordReader
 from tests.helpers.ray_nodes import DEADLINE_SECS, Node, Run, free_address
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]

@@ -22,12 +22,12 @@ from actors.scheduling import heartbeats
 from actors.session_plan import SessionPlan
 from actors.simulation.slow import opened_slowly
 from actors.tuning_session import TuningSession
-from fleet_tune.config.fleet_file import load_fleet
-from fleet_tune.domain import Limits, Record
-from fleet_tune.records.datasets.dataset import load
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import Progress
-from fleet_tune.search_task import SearchTask
+from fleet_tune.base.config.fleet_file import load_fleet
+from fleet_tune.base.domain import Limits, Record
+from fleet_tune.base.records.datasets.dataset import load
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import Progress
+from fleet_tune.base.search_task import SearchTask
 
 DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
 DEADLINE_SECS = 120.0

@@ -12,7 +12,7 @@ from devices.opening import opened_device
 from devices.server.registration import Tracker
 from devices.server.server import DeviceServer
 from devices.wire.tracker import listed
-from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.base.config.fleet_file import DeviceConfig
 
 TRACKER = """
 import ctypes, sys

@@ -12,9 +12,9 @@ from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
 from devices.host.versions import Host
-from fleet_tune.config.fleet_file import load_fleet
-from fleet_tune.domain import Limits, StopRule
-from fleet_tune.errors import FleetFileError, VersionsDifferError
+from fleet_tune.base.config.fleet_file import load_fleet
+from fleet_tune.base.domain import Limits, StopRule
+from fleet_tune.base.errors import FleetFileError, VersionsDifferError
 from tests.actors.conftest import search_task
 
 

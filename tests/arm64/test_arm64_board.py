@@ -34,9 +34,9 @@ from devices.client.workbench import Workbench
 from devices.host.children.parent import end_with_parent
 from devices.targets import parse_target, resolve_target
 from devices.wire.linking_there import is_archive
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Outcome
-from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Outcome
+from fleet_tune.base.records.stores.reader import RecordReader
 
 ROOT = Path(__file__).parents[2]
 MODEL = "tests/arm64/small_network.py:small"

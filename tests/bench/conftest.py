@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 from tests.bench.made_up import made_up
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fleet_tune.domain import DeviceAbstraction, DeviceClass, Outcome, Task, Workload
-from fleet_tune.records.datasets.dataset import OUTCOMES, TaskData
-from fleet_tune.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
+from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Outcome, Task, Workload
+from fleet_tune.base.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
+from fleet_tune.base.task_data import OUTCOMES, TaskData
 from policies.space.sampling import enumerate_all
 
 CPU = DeviceAbstraction("cpu", 2, 16, 32, 48 * 1024, 1024 * 1024, 32 * 1024 * 1024, 512e9, 40e9)

@@ -9,7 +9,7 @@ import pytest
 
 from bench.measured import best_of_share, labels, observations, pick, split
 from bench.result import BenchError
-from fleet_tune.records.datasets.dataset import Dataset, TaskData
+from fleet_tune.base.task_data import Dataset, TaskData
 from tests.bench.made_up import made_up
 
 

@@ -50,7 +50,7 @@ def test_alerts_use_metrics_that_a_run_and_the_service_export(tmp_path: Path) ->
 
 
 def _of_the_service(folder: Path) -> set[str]:
-    from fleet_tune.config.retune_file import load_retune
+    from fleet_tune.base.config.retune_file import load_retune
     from fleet_tune.retuning.metrics import RetuneMetrics
     from fleet_tune.retuning.service import Service
     from tests.helpers.retune_world import World, WorldDevice

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fleet_tune.domain import Outcome
-from fleet_tune.errors import UserError
-from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.base.domain import Outcome
+from fleet_tune.base.errors import UserError
+from fleet_tune.base.records.stores.reader import RecordReader
 from tests.helpers.guide_cluster import (
     RAY,
     ROOT,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.errors import UserError
+from fleet_tune.base.errors import UserError
 from tests.helpers.guide_cluster import RAY, Head, Served, block, changed, environment, free_ports, shell, wait_until
 
 MODEL = "examples/networks.py:mlp"
@@ -70,7 +70,7 @@ def _tune(out: Path, *options: str) -> list[str]:
 
 
 def _uids(out: Path) -> list[str]:
-    from fleet_tune.records.stores.reader import RecordReader
+    from fleet_tune.base.records.stores.reader import RecordReader
 
     with RecordReader(out / "records.db") as reader:
         return [record.uid for record in reader]
@@ -125,8 +125,8 @@ def test_a_stopped_job_loses_no_record_and_another_resumes_and_leaves_its_result
     assert resumed[: len(after)] == after
     assert len(resumed) >= len(after) + 6
 
-    from fleet_tune.domain import Outcome
-    from fleet_tune.records.stores.reader import RecordReader
+    from fleet_tune.base.domain import Outcome
+    from fleet_tune.base.records.stores.reader import RecordReader
 
     with RecordReader(out / "records.db") as reader:
         measured = [

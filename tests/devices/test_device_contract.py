@@ -12,15 +12,15 @@ from devices.protocol import Device, MeasureRequest
 from devices.server.server import DeviceServer
 from devices.simulated.recorded import RecordedDevice
 from devices.simulated.simulated import Faults, SimulatedDevice
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import (
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import (
     Candidate,
     DeviceClass,
     Measurement,
     Outcome,
     StopRule,
 )
-from fleet_tune.errors import DeviceUnreachableError
+from fleet_tune.base.errors import DeviceUnreachableError
 from tests.helpers import virtual_devices as virtual
 from tests.helpers.kernels import MakeArtifact
 from tests.helpers.virtual_devices import FAILURES, recorded, recorded_artifact

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from devices.opening import opened_device, told_with_its_place
-from fleet_tune.config.fleet_file import FleetConfig, default_fleet, load_fleet
-from fleet_tune.errors import DatasetError, DeviceUnreachableError, FleetFileError, UserError
+from fleet_tune.base.config.fleet_file import FleetConfig, default_fleet, load_fleet
+from fleet_tune.base.errors import DatasetError, DeviceUnreachableError, FleetFileError, UserError
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from devices.protocol import BuildRequest
-from fleet_tune.domain import Task
+from fleet_tune.base.domain import Task
 from tests.helpers.tasks import make_candidate
 
 STAND_IN = """
@@ -14,7 +14,7 @@ from devices.builds.worker import serve
 from devices.host.children.child import parent_channel, read_in_background
 from devices.host.limits.memory import limit_memory
 from devices.protocol import decode_task
-from fleet_tune.errors import UserError
+from fleet_tune.base.errors import UserError
 
 class Compiler:
     tasks = {}

@@ -20,11 +20,11 @@ from actors.hosts import OpenDevice
 from actors.session_plan import SessionPlan
 from actors.simulation.slow import opened_slowly
 from actors.tuning_session import TuningSession
-from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig, load_fleet
-from fleet_tune.domain import Limits
-from fleet_tune.errors import ClusterError
-from fleet_tune.records.datasets.dataset import load
-from fleet_tune.search_task import SearchTask
+from fleet_tune.base.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig, load_fleet
+from fleet_tune.base.domain import Limits
+from fleet_tune.base.errors import ClusterError
+from fleet_tune.base.records.datasets.dataset import load
+from fleet_tune.base.search_task import SearchTask
 from tests.helpers.watching import opened_watching
 
 DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"

@@ -19,15 +19,15 @@ from devices.networks.network import Array
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.sketches.traces import full_text
 from devices.targets import NATIVE, resolve_target
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import DeviceClass, Task
-from fleet_tune.records.stores.store import RecordStore
-from fleet_tune.results import NetworkResult
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import DeviceClass, Task
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import NetworkResult
+from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compiling.compilation import ToBuild, build_networks
 from fleet_tune.runs.compiling.places import Here, OnDevice, Place
 from fleet_tune.runs.telling import Teller
-from fleet_tune.search_task import SearchTask
 from tests.helpers.devices import CPU, make_fingerprint
 from tests.helpers.records import make_record, ok
 from tests.helpers.tasks import make_candidate

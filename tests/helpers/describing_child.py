@@ -9,7 +9,7 @@ import os, signal, sys, time
 import devices.sketches
 from types import SimpleNamespace
 from dataclasses import replace
-from fleet_tune.sketch import Axis, Choice, Sketch, Statement
+from fleet_tune.base.sketch import Axis, Choice, Sketch, Statement
 
 def misbehave(how):
     if how == "crash":

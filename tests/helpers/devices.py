@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet_tune.domain import DeviceAbstraction, DeviceClass, Fingerprint
+from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Fingerprint
 
 #: Two AVX-512 cores at 4 GHz: 2 cores x 16 lanes x 2 ports x 2 operations x 4e9.
 CPU = DeviceAbstraction("cpu", 2, 16, 32, 48 << 10, 1 << 20, 32 << 20, 512e9, 40e9)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 
 from devices.protocol import Artifact, TensorSpec
-from fleet_tune.domain import Candidate
+from fleet_tune.base.domain import Candidate
 
 MakeArtifact = Callable[..., Artifact]
 

@@ -12,7 +12,7 @@ from devices.networks.lowering import (
     import_network,
 )
 from devices.targets import resolve_target
-from fleet_tune.domain import DeviceClass
+from fleet_tune.base.domain import DeviceClass
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 

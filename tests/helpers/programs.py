@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import te, topi
 
-from fleet_tune.domain import DeviceClass, Task, Workload
+from fleet_tune.base.domain import DeviceClass, Task, Workload
 
 
 def make_function(tensors: Sequence[te.Tensor], constants: tuple[int, ...] = ()) -> tvm.tirx.PrimFunc:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fleet_tune.device_state import DeviceEvent, DeviceState
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.base.device_state import DeviceEvent, DeviceState
+from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
 from tests.helpers.tasks import make_candidate
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from devices.networks.tensor_file import digest
-from fleet_tune.config.retune_file import NetworkConfig
+from fleet_tune.base.config.retune_file import NetworkConfig
 from fleet_tune.retuning.hands import Meeting, Ran, StepError, StoppedError, Turn
 from policies.measuring.duel import MAX_PAIRS, judged
 from policies.retuning.book import Device

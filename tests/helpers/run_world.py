@@ -12,9 +12,9 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
-from fleet_tune.domain import Measurement, Outcome, Record, Task
-from fleet_tune.errors import FleetTuneError
+from fleet_tune.base.device_state import DeviceEvent, DeviceState, Lease
+from fleet_tune.base.domain import Measurement, Outcome, Record, Task
+from fleet_tune.base.errors import FleetTuneError
 from policies.runs import commands as to_do
 from policies.runs import events as ev
 from policies.runs.plan import Before, PlannedTask, RunPlan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
+from fleet_tune.base.domain import Candidate, DeviceClass, Task, Workload
 
 
 def make_task(

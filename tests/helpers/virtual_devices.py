@@ -5,9 +5,9 @@ from __future__ import annotations
 from devices.protocol import Artifact, BuildRequest
 from devices.simulated.recorded import without_kernel
 from devices.simulated.simulated import SIMULATED_CPU, SimulatedBuilder
-from fleet_tune.domain import Candidate, Measurement, Outcome
-from fleet_tune.records.datasets.dataset import Dataset, task_data
-from fleet_tune.sketch import Choice, Sketch
+from fleet_tune.base.domain import Candidate, Measurement, Outcome
+from fleet_tune.base.sketch import Choice, Sketch
+from fleet_tune.base.task_data import Dataset, task_data
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.records import make_record
 from tests.helpers.tasks import make_task

@@ -13,8 +13,8 @@ import psutil
 
 from devices.opening import opened_device
 from devices.protocol import Device, MeasureRequest
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Measurement
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Measurement
 
 _BUILDS = "devices.builds.worker"
 

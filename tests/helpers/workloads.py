@@ -9,7 +9,7 @@ from tvm import te, topi
 
 from devices.sketches.spaces import DesignSpace
 from devices.targets import resolve_target
-from fleet_tune.domain import Task
+from fleet_tune.base.domain import Task
 from tests.helpers.programs import program_task
 
 Tensors = tuple[te.Tensor, ...]

@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
+from fleet_tune.base.device_state import Admin, DeviceEvent, DeviceState
 from policies.runs.plan import Flow
 from policies.runs.stages.measuring import Work
 from policies.runs.state import Phase, RunState

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet_tune.device_state import Admin
-from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
+from fleet_tune.base.device_state import Admin
+from fleet_tune.base.domain import Candidate, DeviceClass, Task, Workload
 from policies.runs import events as ev
 
 Spans = tuple[tuple[float, float], ...]

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Set as AbstractSet
 
-from fleet_tune.domain import Comparison, Incumbent, Measurement, Outcome, Record
+from fleet_tune.base.domain import Comparison, Incumbent, Measurement, Outcome, Record
 from policies.measuring.run_limit import run_limit
 from policies.runs import commands as to_do
 from policies.runs import events as ev

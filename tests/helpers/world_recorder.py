@@ -6,8 +6,8 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
-from fleet_tune.device_state import Lease
-from fleet_tune.domain import Candidate, Measurement, Record
+from fleet_tune.base.device_state import Lease
+from fleet_tune.base.domain import Candidate, Measurement, Record
 from policies.runs import events as ev
 from tests.helpers.world_settings import Settings
 from tests.helpers.world_time import Timeline

@@ -6,7 +6,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable
 
-from fleet_tune.domain import Candidate, Task
+from fleet_tune.base.domain import Candidate, Task
 from policies.runs import commands as to_do
 from policies.runs import events as ev
 from tests.helpers.world_devices import candidate_of

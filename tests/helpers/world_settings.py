@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet_tune.device_state import DeviceState
-from fleet_tune.domain import Limits, Record, StopRule, Task
+from fleet_tune.base.device_state import DeviceState
+from fleet_tune.base.domain import Limits, Record, StopRule, Task
 from policies.runs import events as ev
 from policies.runs.plan import Flow
 from tests.helpers.world_devices import Device, Spans

@@ -10,8 +10,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
 from tests.helpers import devices
 
 

@@ -91,7 +91,7 @@ def _with_parameters_fixed(case: Any) -> tuple[tuple[str, ...], Any]:
 
 
 def _outcome(case: Any) -> Outcome:
-    from fleet_tune.errors import NetworkError
+    from fleet_tune.base.errors import NetworkError
 
     next_step = ""
     try:
@@ -132,7 +132,7 @@ def _tried(case: Any) -> tuple[str, str]:
     from devices.networks.frontend import load_network
     from devices.networks.lowering import check_network, import_network
     from devices.targets import resolve_target
-    from fleet_tune.domain import DeviceClass
+    from fleet_tune.base.domain import DeviceClass
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "node.onnx"

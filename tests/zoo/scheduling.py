@@ -12,9 +12,9 @@ from devices.describing import kept
 from devices.describing.worker import TASK_SECS, left_undescribed
 from devices.sketches.generation import first_line
 from devices.sketches.spaces import DesignSpace, ScheduleError
-from fleet_tune.domain import Candidate, Task
+from fleet_tune.base.domain import Candidate, Task
+from fleet_tune.base.sketch import Sketch
 from fleet_tune.runs.preparing.ready_tasks import missing_of
-from fleet_tune.sketch import Sketch
 from policies.analysis.analyzer import score
 from policies.space.sampling import sample
 from tests.helpers.devices import CPU

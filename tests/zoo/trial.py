@@ -22,8 +22,8 @@ from devices.networks.frontend import load_network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.networks.torch.frontend import array_of
 from devices.targets import resolve_target
-from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import NetworkError
+from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import NetworkError
 from tests.zoo.catalogue import Example, lifeless, tensors, use_installed
 from tests.zoo.scheduling import Descriptions
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devices.host.limits.priority import KERNEL_PRIORITY
-from fleet_tune.errors import UserError
+from fleet_tune.base.errors import UserError
 
 DEFAULT_UPLOAD_BYTES = 256 << 20
 _FOLDER_PREFIX = "fleet-tune-device-"

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from devices.host.children.child import Child
 from devices.host.standstill.pausing import ROOM, Pausing, Registration, Stoppable, running_clock
-from fleet_tune.errors import WindowFolderError
+from fleet_tune.base.errors import WindowFolderError
 
 
 class QuietTimeoutError(TimeoutError):

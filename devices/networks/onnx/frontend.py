@@ -14,7 +14,7 @@ import numpy as np
 from devices.failures import brief
 from devices.networks.network import Array, Network, example_array, network_of
 from devices.networks.refusals import onnx_node_in, quiet, unsupported
-from fleet_tune.errors import NetworkError, UnsupportedNetworkError
+from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
     import onnx

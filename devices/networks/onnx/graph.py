@@ -20,7 +20,7 @@ from devices.networks.onnx.images import upsampled
 from devices.networks.onnx.nodes import FINAL, Graph, Node, NotKnownError, Writer
 from devices.networks.onnx.operators import REWRITES, Rewrite
 from devices.networks.refusals import OTHER_OPERATORS, unsupported
-from fleet_tune.errors import UnsupportedNetworkError
+from fleet_tune.base.errors import UnsupportedNetworkError
 
 _MISREAD = frozenset({"Attention", "Mish", "Celu"})
 """Operators with a function in ONNX whose translation by TVM loses precision, is of another type, or is that of another

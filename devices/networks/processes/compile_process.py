@@ -15,7 +15,7 @@ from devices.host.warm_process import ChildLostError, WarmProcess
 from devices.networks.processes.compile_worker import REFUSALS
 from devices.networks.processes.exchange_folder import ExchangeFolder, writing
 from devices.protocol import encode_task
-from fleet_tune.errors import FleetTuneError, MemoryLackedError
+from fleet_tune.base.errors import FleetTuneError, MemoryLackedError
 
 if TYPE_CHECKING:
     from devices.networks.lowering import LoweredNetwork

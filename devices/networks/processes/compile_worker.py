@@ -13,8 +13,8 @@ from typing import Any
 from devices.failures import last_line
 from devices.host import warm_child
 from devices.protocol import TensorSpec, decode_task
-from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError, UserError
+from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import DiskFullError, OutputFolderError, RecordStoreError, UserError
 
 REFUSALS: dict[str, type[UserError]] = {
     kind.__name__: kind for kind in (DiskFullError, RecordStoreError, OutputFolderError, UserError)

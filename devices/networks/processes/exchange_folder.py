@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from devices.host.owned_folder import owned_folder
-from fleet_tune.errors import DiskFullError
+from fleet_tune.base.errors import DiskFullError
 
 MORE_SPACE = "free some space on the disk, or set TMPDIR to a folder that has some"
 

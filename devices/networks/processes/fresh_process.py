@@ -28,7 +28,7 @@ from devices.host.limits.memory import over_memory
 from devices.networks.network import Array
 from devices.networks.tensor_file import read, write
 from devices.timing.in_place import InPlace
-from fleet_tune.errors import NetworkRunError, UncheckedError
+from fleet_tune.base.errors import NetworkRunError, UncheckedError
 
 if TYPE_CHECKING:
     from devices.networks.loaded import CompiledNetwork

@@ -19,8 +19,8 @@ from devices.host.warm_process import ChildLostError, WarmProcess
 from devices.networks.network import Array, Network
 from devices.networks.processes.exchange_folder import ExchangeFolder, writing
 from devices.protocol import TensorSpec, decode_task
-from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import NetworkError, UncheckedError, UnsupportedNetworkError
+from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import NetworkError, UncheckedError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
     from devices.networks.lowering import LoweredNetwork

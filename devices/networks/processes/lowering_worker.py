@@ -17,8 +17,8 @@ from devices.host import warm_child
 from devices.host.children.child import Channel
 from devices.networks.processes.exchange_folder import MORE_SPACE
 from devices.protocol import encode_task
-from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import NetworkError, UnsupportedNetworkError
+from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import Array, array_of, tensor_of
 from devices.networks.tensor_file import can_hold, contents, read
-from fleet_tune.records.files.atomic_file import write_atomically
+from fleet_tune.base.records.files.atomic_file import write_atomically
 
 # Shapes may follow from small constants: without them, types would be lost.
 _LEAST_BYTES = 4096

@@ -16,7 +16,7 @@ from devices.networks.refusals import quiet, unsupported
 from devices.networks.torch.arrays import array_of, tensor_of
 from devices.networks.torch.trusted import load_program
 from devices.networks.user_file import FORMS
-from fleet_tune.errors import NetworkError, UnsupportedNetworkError
+from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
     import torch

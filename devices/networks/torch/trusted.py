@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from devices.failures import brief
-from fleet_tune.errors import NetworkError
+from fleet_tune.base.errors import NetworkError
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

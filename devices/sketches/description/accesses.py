@@ -1,4 +1,4 @@
-"""What a block of TensorIR computes and touches, as the plain types of :mod:`fleet_tune.sketch`."""
+"""What a block of TensorIR computes and touches, as the plain types of :mod:`fleet_tune.base.sketch`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvm_ffi import structural_map, structural_visit, structural_walk
 
 from devices.sketches.description.digits import Terms, index_rows, terms_of
 from devices.sketches.description.undescribed import UndescribedError
-from fleet_tune.sketch import Access, Axis, Scope
+from fleet_tune.base.sketch import Access, Axis, Scope
 
 # Values of tvm.tirx.IterVar.iter_type.
 DATA_PARALLEL = 0

@@ -2,7 +2,8 @@
 
 After fusing and re-laying out, a buffer is indexed by quotients and remainders of an axis: ``A[i // 64, i % 64]``. A
 *digit* ``(axis, divisor, extent)`` stands for ``axis // divisor % extent``; an index is a sum of digits times
-constants. All digits of an axis that a block uses are refined to one sequence (:attr:`fleet_tune.sketch.Axis.digits`).
+constants. All digits of an axis that a block uses are refined to one sequence
+(:attr:`fleet_tune.base.sketch.Axis.digits`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from tvm.tirx import Add, Cast, FloorDiv, FloorMod, IntImm, Mul, Sub, Var
 
-from fleet_tune.sketch import Axis
+from fleet_tune.base.sketch import Axis
 
 Digit = tuple[int, int, int]
 Terms = dict[Digit, int]

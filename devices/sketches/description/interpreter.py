@@ -35,7 +35,7 @@ from devices.sketches.description.schedules import (
     sampled_loop,
 )
 from devices.sketches.description.undescribed import UndescribedError, reason_of
-from fleet_tune.sketch import INLINE_LOCATION, ROOT_LOCATION, Axis, Choice, Decision, Location, LoopKind, Tile
+from fleet_tune.base.sketch import INLINE_LOCATION, ROOT_LOCATION, Axis, Choice, Decision, Location, LoopKind, Tile
 
 SAMPLING = ("SamplePerfectTile", "SampleCategorical", "SampleComputeLocation")
 

@@ -13,7 +13,7 @@ from math import prod
 
 from devices.sketches.description.accesses import Rebinding
 from devices.sketches.description.undescribed import UndescribedError
-from fleet_tune.sketch import LoopKind
+from fleet_tune.base.sketch import LoopKind
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from devices.sketches.description.loopnest import Block, distinct, framed
 from devices.sketches.description.schedules import content, loop_of_place, named_block, perform
 from devices.sketches.description.statements import Describer, FactsCache, main_block, main_first
 from devices.sketches.description.undescribed import UndescribedError
-from fleet_tune.sketch import INLINE_LOCATION, ROOT_LOCATION, Statement
+from fleet_tune.base.sketch import INLINE_LOCATION, ROOT_LOCATION, Statement
 
 MAX_COMBINATIONS = 1 << 16
 """Combinations of places that are put together; a trace with more is left undescribed."""

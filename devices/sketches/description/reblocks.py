@@ -9,7 +9,7 @@ from math import prod
 from devices.sketches.description.accesses import Rebinding
 from devices.sketches.description.loopnest import Block, Factor, Nested, distinct
 from devices.sketches.description.undescribed import UndescribedError
-from fleet_tune.sketch import Axis
+from fleet_tune.base.sketch import Axis
 
 
 def decompose(block: Block, loop: Nested, reductions: set[int]) -> Block:

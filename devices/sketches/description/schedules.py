@@ -16,7 +16,7 @@ from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_walk
 
 from devices.sketches.description.accesses import REDUCTION, axis_of
-from fleet_tune.sketch import Axis
+from fleet_tune.base.sketch import Axis
 
 _GET: Callable[..., Any] = inspect.unwrap(Schedule.get)
 _GET_SBLOCK: Callable[..., Any] = inspect.unwrap(Schedule.get_sblock)

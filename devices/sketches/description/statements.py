@@ -23,7 +23,7 @@ from devices.sketches.description.interpreter import Interpreter
 from devices.sketches.description.loopnest import Block, Factor, Nested, distinct, framed
 from devices.sketches.description.schedules import loops_around, named_block
 from devices.sketches.description.undescribed import UndescribedError
-from fleet_tune.sketch import Access, Axis, Loop, LoopKind, Statement
+from fleet_tune.base.sketch import Access, Axis, Loop, LoopKind, Statement
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fleet_tune.domain import Measurement, Record
-from fleet_tune.errors import FleetTuneError
+from fleet_tune.base.domain import Measurement, Record
+from fleet_tune.base.errors import FleetTuneError
 
 # Records of a task that are tried before it stays as it was imported.
 ATTEMPTS = 4

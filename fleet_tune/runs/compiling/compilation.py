@@ -25,8 +25,8 @@ from devices.networks.lowering import LoweredNetwork, compare, tolerance
 from devices.networks.network import Array
 from devices.networks.processes.compile_process import CompileProcess
 from devices.timing.in_place import InPlace
-from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record
-from fleet_tune.errors import (
+from fleet_tune.base.domain import Fingerprint, Measurement, Outcome, Record
+from fleet_tune.base.errors import (
     DiskFullError,
     FleetFileError,
     FleetTuneError,
@@ -35,8 +35,9 @@ from fleet_tune.errors import (
     UncheckedError,
     UserError,
 )
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import ChosenInPlace, Fallback, NetworkResult, Used, is_busy
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import ChosenInPlace, Fallback, NetworkResult, Used, is_busy
+from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compiling import manifest, versions_in_place
 from fleet_tune.runs.compiling.admission import Admitted, UnscheduledWrongError, admit
@@ -47,7 +48,6 @@ from fleet_tune.runs.compiling.task_results import reason_of, usual_secs
 from fleet_tune.runs.compiling.untuned_times import CLEARLY, UntunedTimes
 from fleet_tune.runs.compiling.versions_in_place import Ranked
 from fleet_tune.runs.telling import Teller
-from fleet_tune.search_task import SearchTask
 from policies.measuring.in_place import is_worth_it
 
 # Times that differ by less are the same.

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from devices.opening import told_with_its_place
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
-from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
-from fleet_tune.domain import Fingerprint
-from fleet_tune.errors import DeviceUnreachableError, FleetFileError, ProbeError
-from fleet_tune.records.orders import FleetOrders, Order, orders_path
-from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig
+from fleet_tune.base.device_state import Admin, DeviceEvent, DeviceState
+from fleet_tune.base.domain import Fingerprint
+from fleet_tune.base.errors import DeviceUnreachableError, FleetFileError, ProbeError
+from fleet_tune.base.records.orders import FleetOrders, Order, orders_path
+from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.runs.opening import opened, reached
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from devices.networks.lowering import LoweredNetwork
 from devices.timing.in_place import InPlace, kernel_of
-from fleet_tune.results import InNetwork, KernelTime
+from fleet_tune.base.results import InNetwork, KernelTime
 
 
 def in_network(timed: InPlace, lowered: LoweredNetwork, alone_secs: Mapping[str, float]) -> InNetwork:

@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fleet_tune.domain import Measurement, Outcome, Record
-from fleet_tune.errors import UserError
-from fleet_tune.records.stores.choices import keep_choices, kept_choices
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import RecordStore
-from fleet_tune.results import ChosenInPlace
+from fleet_tune.base.domain import Measurement, Outcome, Record
+from fleet_tune.base.errors import UserError
+from fleet_tune.base.records.stores.choices import keep_choices, kept_choices
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import ChosenInPlace
 from policies.measuring.in_place import still_holds
 
 Supply = Callable[[Sequence[str]], None]

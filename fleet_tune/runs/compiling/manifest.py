@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fleet_tune.domain import Fingerprint, Record, Task
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import NetworkResult
+from fleet_tune.base.domain import Fingerprint, Record, Task
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import NetworkResult
 from fleet_tune.runs.compiling.task_results import usual_secs
 
 

@@ -14,8 +14,8 @@ from devices.networks.network import Array
 from devices.networks.processes import fresh_process
 from devices.timing.in_place import InPlace
 from devices.timing.network_device import NetworkDevice, NetworkThere
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.errors import FleetTuneError, NetworkRunError, UncheckedError
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.errors import FleetTuneError, NetworkRunError, UncheckedError
 from fleet_tune.runs.opening import opened
 
 # Of measuring one network.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from fleet_tune.domain import Measurement, Outcome, Record, Task
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import TaskProgress
+from fleet_tune.base.domain import Measurement, Outcome, Record, Task
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import TaskProgress
 
 
 def task_results(tasks: Iterable[Task], rules: Mapping[str, str], records: Path) -> tuple[TaskProgress, ...]:

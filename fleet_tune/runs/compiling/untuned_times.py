@@ -15,7 +15,7 @@ from pathlib import Path
 from devices.host.file_cache import FileCache, key_of
 from devices.networks.compiled import made_of
 from devices.networks.lowering import LoweredNetwork
-from fleet_tune.domain import Fingerprint
+from fleet_tune.base.domain import Fingerprint
 
 CLEARLY = 2.0
 """A tuned network is faster beyond doubt where it takes less than one part in so many of what the untuned one took at

@@ -24,14 +24,14 @@ from actors.processes.searcher import group_observations, pools_of
 from devices.builds.builder import BuildWorker
 from devices.failures import last_line
 from devices.protocol import BuildFailure, BuildRequest, BuildResult, Device, MeasureRequest
-from fleet_tune.config.fleet_file import DeviceConfig, MeasureConfig
-from fleet_tune.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, StopRule, Task
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import RecordStore
+from fleet_tune.base.config.fleet_file import DeviceConfig, MeasureConfig
+from fleet_tune.base.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, StopRule, Task
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.opening import opened
 from fleet_tune.runs.preparing.ready_tasks import ReadyTasks
 from fleet_tune.runs.telling import Teller
-from fleet_tune.search_task import SearchTask
 from policies.measuring.stopping import following
 from policies.search.methods import method_named
 from policies.search.search import TaskSearch

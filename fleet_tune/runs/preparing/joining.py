@@ -14,11 +14,11 @@ from pathlib import Path
 from actors.clients.recorder import StoreWriter
 from devices.host.standstill.quiet import QuietWindow
 from devices.networks.processes.lowering_process import LoweringProcess
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.config.request import RunRequest
-from fleet_tune.domain import Fingerprint
-from fleet_tune.errors import RecordStoreError
-from fleet_tune.records.datasets.dataset_codec import encode_value
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.config.request import RunRequest
+from fleet_tune.base.domain import Fingerprint
+from fleet_tune.base.errors import RecordStoreError
+from fleet_tune.base.records.datasets.dataset_codec import encode_value
 from fleet_tune.runs.preparing import preparation
 from fleet_tune.runs.preparing.preparation import Prepared
 from fleet_tune.runs.reusing.sharing import Found, take

@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from fleet_tune.errors import DiskFullError, OutputFolderError
-from fleet_tune.records.files.lock_file import LockedError, take_lock
-from fleet_tune.records.files.network_drive import network_drive
+from fleet_tune.base.errors import DiskFullError, OutputFolderError
+from fleet_tune.base.records.files.lock_file import LockedError, take_lock
+from fleet_tune.base.records.files.network_drive import network_drive
 
 LOCK_FILE = "run.lock"
 _LOG = logging.getLogger(__name__)

@@ -27,20 +27,22 @@ from devices.networks.network import Array
 from devices.networks.processes.lowering_process import LoweringProcess
 from devices.opening import told_with_its_place
 from devices.targets import NATIVE, resolve_target
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
-from fleet_tune.config.request import RunRequest
-from fleet_tune.device_state import Admin, DeviceState, Health
-from fleet_tune.domain import Fingerprint
-from fleet_tune.errors import DeviceUnreachableError, RecordStoreError, UncheckedError, UnsupportedNetworkError
-from fleet_tune.records.datasets.dataset_codec import encode_value
-from fleet_tune.records.datasets.sources import RECORDS_FILE, check_source
-from fleet_tune.records.sharing.shared import SharedReader
-from fleet_tune.records.sharing.team import met
-from fleet_tune.records.stores.classes import classes_in
-from fleet_tune.records.stores.origin import Origin
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import BOUND, NAME, RecordStore, class_unit
-from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, TuneResult
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig
+from fleet_tune.base.config.request import RunRequest
+from fleet_tune.base.device_state import Admin, DeviceState, Health
+from fleet_tune.base.domain import Fingerprint
+from fleet_tune.base.errors import DeviceUnreachableError, RecordStoreError, UncheckedError, UnsupportedNetworkError
+from fleet_tune.base.records.datasets.dataset_codec import encode_value
+from fleet_tune.base.records.datasets.sources import RECORDS_FILE, check_source
+from fleet_tune.base.records.sharing.shared import SharedReader
+from fleet_tune.base.records.sharing.team import met
+from fleet_tune.base.records.stores.classes import classes_in
+from fleet_tune.base.records.stores.origin import Origin
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import BOUND, NAME, RecordStore, class_unit
+from fleet_tune.base.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, TuneResult
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.sketch import MOST_IMPORTED
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compiling.compilation import (
     ToBuild,
@@ -63,8 +65,6 @@ from fleet_tune.runs.reusing.transfer import Teaching, what_applies
 from fleet_tune.runs.reusing.upkeep import versions_now
 from fleet_tune.runs.set_aside import set_aside
 from fleet_tune.runs.telling import Teller
-from fleet_tune.search_task import SearchTask
-from fleet_tune.sketch import MOST_IMPORTED
 from policies.search.methods import method_named
 
 if TYPE_CHECKING:

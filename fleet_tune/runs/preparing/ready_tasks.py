@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from devices.describing.describer import Describing
 from devices.describing.kept import Described
 from devices.host.standstill.quiet import QuietWindow
-from fleet_tune.domain import Task
-from fleet_tune.records.datasets.dataset import Dataset, load
-from fleet_tune.results import LeftOut
-from fleet_tune.search_task import SearchTask
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import Task
+from fleet_tune.base.records.datasets.dataset import load
+from fleet_tune.base.results import LeftOut
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.sketch import Sketch
+from fleet_tune.base.task_data import Dataset
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet_tune.errors import RequestError
-from fleet_tune.records.datasets.sources import METASCHEDULE_FILES
-from fleet_tune.records.sharing.parquet import write_parquet
-from fleet_tune.records.sharing.shared import Copied, copy_records
-from fleet_tune.records.sharing.upkeep import Upkeep
+from fleet_tune.base.errors import RequestError
+from fleet_tune.base.records.datasets.sources import METASCHEDULE_FILES
+from fleet_tune.base.records.sharing.parquet import write_parquet
+from fleet_tune.base.records.sharing.shared import Copied, copy_records
+from fleet_tune.base.records.sharing.upkeep import Upkeep
 from fleet_tune.runs.reusing.upkeep import Moved, opened_target, store_at, versions_now
 
 MOST_WORDS = 10_000

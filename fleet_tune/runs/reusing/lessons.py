@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from devices.describing.kept import DescriptionCache
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.records.datasets import dataset
-from fleet_tune.records.datasets.dataset import TaskData
-from fleet_tune.records.datasets.sources import BUILTIN
-from fleet_tune.records.sharing.shared import SharedReader, class_of
-from fleet_tune.search_task import SearchTask
+from fleet_tune.base import task_data
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.records.datasets.sources import BUILTIN
+from fleet_tune.base.records.sharing.shared import SharedReader, class_of
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.task_data import TaskData
 from policies.cost_models.knowledge import general_prior
 from policies.search.methods import Method
 
@@ -92,7 +92,7 @@ def read_lessons(
             if task is None or described is None or not described.sketches:
                 continue
             records = (dataclasses.replace(each, trace="") for each in reader.some_of(task_id, MOST_RECORDS))
-            data, _ = dataset.task_data(task, devices[task.device_class.name], described.sketches, records)
+            data, _ = task_data.task_data(task, devices[task.device_class.name], described.sketches, records)
             if data.ok.any():
                 of_class.append(data)
     ran = {name: sum(int(data.ok.sum()) for data in of_class) for name, of_class in sources.items()}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fleet_tune.errors import ModelFileError
-from fleet_tune.records.datasets import model_file
-from fleet_tune.records.datasets.dataset import TaskData
-from fleet_tune.records.datasets.model_file import DataSource, Manifest, ModelFile
-from fleet_tune.records.datasets.sources import BUILTIN, BUILTIN_PACM, is_builtin
-from fleet_tune.version import __version__
+from fleet_tune.base.errors import ModelFileError
+from fleet_tune.base.records.datasets import model_file
+from fleet_tune.base.records.datasets.model_file import DataSource, Manifest, ModelFile
+from fleet_tune.base.records.datasets.sources import BUILTIN, BUILTIN_PACM, is_builtin
+from fleet_tune.base.task_data import TaskData
+from fleet_tune.base.version import __version__
 from policies.cost_models import model_bytes
 from policies.cost_models.model_bytes import Saved
 from policies.cost_models.protocol import CostModel

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from fleet_tune.domain import Limits, Outcome, Record, Task
-from fleet_tune.records.datasets.sources import BY_METASCHEDULE
-from fleet_tune.records.sharing.shared import (
+from fleet_tune.base.domain import Limits, Outcome, Record, Task
+from fleet_tune.base.records.datasets.sources import BY_METASCHEDULE
+from fleet_tune.base.records.sharing.shared import (
     SharedReader,
     class_of,
     copy_records,
@@ -27,13 +27,13 @@ from fleet_tune.records.sharing.shared import (
     rescaled,
     shared_store,
 )
-from fleet_tune.records.stores.origin import Effort, Origin
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import RecordStore, class_unit
-from fleet_tune.results import FromStore, TaskProgress
+from fleet_tune.base.records.stores.origin import Effort, Origin
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore, class_unit
+from fleet_tune.base.results import FromStore, TaskProgress
+from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.reusing.lessons import MOST_WORKLOADS, Lessons
 from fleet_tune.runs.reusing.shipped import Seed, Shipped
-from fleet_tune.search_task import SearchTask
 from policies.runs.warm_start import Share, covered, effort_of, share_of
 from policies.search.adapting import seeds
 from policies.search.bandits import kind_of_name
@@ -59,10 +59,10 @@ class Found:
     first, in the store's seconds; ``units``: the probe's seconds at these, by device class. ``settled``: the tasks that
     need no trial. ``seeds``: by task id traces with their decisions that the search of others begins with;
     ``confirmed``: those of them of the same workload are tried, and if one is right that is all. ``imported``: by task
-    id its sketches that no rule makes, see :attr:`fleet_tune.domain.Task.imported`. ``shipped``: those of the seeded
-    tasks whose seeds come with fleet-tune. ``similar``: by id of each task that is not settled those of the nearest
-    similar ones, ``lessons``: what cost models learn from them. ``shown``: what people call the store, empty for its
-    path."""
+    id its sketches that no rule makes, see :attr:`fleet_tune.base.domain.Task.imported`. ``shipped``: those of the
+    seeded tasks whose seeds come with fleet-tune. ``similar``: by id of each task that is not settled those of the
+    nearest similar ones, ``lessons``: what cost models learn from them. ``shown``: what people call the store, empty
+    for its path."""
 
     path: Path
     words: Mapping[str, Sequence[Record]] = field(default_factory=dict)

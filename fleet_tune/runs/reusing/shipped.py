@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet_tune.domain import Record, Task, Workload
-from fleet_tune.errors import RecordFileError
-from fleet_tune.records.sharing.exchange import RecordsFile
-from fleet_tune.records.sharing.shared import SHIPPED_VARIABLE, Source, class_of, is_found_wrong
-from fleet_tune.records.stores.origin import Effort, Origin
+from fleet_tune.base.domain import Record, Task, Workload
+from fleet_tune.base.errors import RecordFileError
+from fleet_tune.base.records.sharing.exchange import RecordsFile
+from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, Source, class_of, is_found_wrong
+from fleet_tune.base.records.stores.origin import Effort, Origin
 from policies.runs.warm_start import Share, covered
 from policies.search.bandits import kind_of_name
 

@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fleet_tune.errors import TransferError, UserError
-from fleet_tune.records.datasets import dataset
-from fleet_tune.records.datasets.dataset import TaskData
-from fleet_tune.records.datasets.dataset_codec import decode_value
-from fleet_tune.records.datasets.sources import RECORDS_FILE, check_source
-from fleet_tune.records.stores.classes import FINGERPRINTS
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import Transferred
+from fleet_tune.base import task_data
+from fleet_tune.base.errors import TransferError, UserError
+from fleet_tune.base.records.datasets import dataset
+from fleet_tune.base.records.datasets.dataset_codec import decode_value
+from fleet_tune.base.records.datasets.sources import RECORDS_FILE, check_source
+from fleet_tune.base.records.stores.classes import FINGERPRINTS
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import Transferred
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.task_data import TaskData
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
 from fleet_tune.runs.set_aside import set_aside
-from fleet_tune.search_task import SearchTask
 from policies.cost_models.global_local import transferable
 from policies.cost_models.knowledge import by_workload, general_prior, own_prior, teaches_own
 from policies.cost_models.protocol import CostModel
@@ -84,7 +85,7 @@ def _read_records(path: Path, entries: Sequence[SearchTask]) -> Knowledge:
 
     with RecordReader(path) as reader:
         meta, tasks = reader.meta(), reader.tasks()
-        records = dataset.by_task(reader)
+        records = task_data.by_task(reader)
     if damaged := set_aside(path):
         _LOG.warning("records that cannot be read are set aside: %s", damaged)
     known = [task for task in tasks if task.id in records]
@@ -105,7 +106,7 @@ def _read_records(path: Path, entries: Sequence[SearchTask]) -> Knowledge:
     found: list[TaskData] = []
     for task, described in zip(known, describe_tasks(known), strict=True):
         abstraction = abstractions[task.device_class.name]
-        data, unknown = dataset.task_data(task, abstraction, described.sketches, records[task.id])
+        data, unknown = task_data.task_data(task, abstraction, described.sketches, records[task.id])
         left_out += unknown
         if len(data):
             found.append(data)

@@ -9,25 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devices.host.file_cache import source_digest, tvm_versions
-from fleet_tune.domain import Task
-from fleet_tune.errors import RecordStoreError, RequestError
-from fleet_tune.records.datasets.sources import RECORDS_FILE
-from fleet_tune.records.sharing.exchange import RecordsFile, RecordsFileWriter
-from fleet_tune.records.sharing.own_store import OwnStore
-from fleet_tune.records.sharing.salvage import Salvage
-from fleet_tune.records.sharing.shared import Copied, SharedReader, Target, copy_records, shared_store
-from fleet_tune.records.sharing.store_place import StorePlace
-from fleet_tune.records.sharing.team import Team
-from fleet_tune.records.sharing.upkeep import Excerpt, Reason, Rule, Upkeep, prune
-from fleet_tune.records.stores.origin import Origin
-from fleet_tune.records.stores.reader import PROBE, RecordReader
-from fleet_tune.records.stores.store import BOUND
+from fleet_tune.base.domain import Task
+from fleet_tune.base.errors import RecordStoreError, RequestError
+from fleet_tune.base.records.datasets.sources import RECORDS_FILE
+from fleet_tune.base.records.sharing.exchange import RecordsFile, RecordsFileWriter
+from fleet_tune.base.records.sharing.own_store import OwnStore
+from fleet_tune.base.records.sharing.salvage import Salvage
+from fleet_tune.base.records.sharing.shared import Copied, SharedReader, Target, copy_records, shared_store
+from fleet_tune.base.records.sharing.store_place import StorePlace
+from fleet_tune.base.records.sharing.team import Team
+from fleet_tune.base.records.sharing.upkeep import Excerpt, Reason, Rule, Upkeep, prune
+from fleet_tune.base.records.stores.origin import Origin
+from fleet_tune.base.records.stores.reader import PROBE, RecordReader
+from fleet_tune.base.records.stores.store import BOUND
 
 _LEAST_TEXT = 3
 
 
 def versions_now() -> dict[str, str]:
-    """Of what makes and measures kernels here: see :class:`fleet_tune.records.stores.origin.Origin`. Loads no TVM."""
+    """Of what makes and measures kernels here: see :class:`fleet_tune.base.records.stores.origin.Origin`. Loads no
+    TVM."""
     return {**tvm_versions(), "kernels": source_digest(), "probe": PROBE}
 
 
@@ -56,8 +57,8 @@ def target_at(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Moved:
-    """What was copied: see :class:`fleet_tune.records.sharing.shared.Copied`. ``skipped``: lines of a file that could
-    not be read."""
+    """What was copied: see :class:`fleet_tune.base.records.sharing.shared.Copied`. ``skipped``: lines of a file that
+    could not be read."""
 
     copied: Copied
     skipped: Sequence[str] = ()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fleet_tune.sketch import Statement
+from fleet_tune.base.sketch import Statement
 from policies.analysis import symbols as pruner
 from policies.analysis.cpu.constants import FMA_PORTS, L2_FILL_BYTES_PER_CYCLE, LAUNCH_SECS, LOAD_PORTS, ROW_CYCLES
 from policies.analysis.cpu.parts import Beside, elements_of, instructions, parallel_depth

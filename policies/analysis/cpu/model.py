@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.analysis import symbols as pruner
 from policies.analysis.cpu.beside import count_partial_sums, fusible, local_bytes, place, row_run, secs_beside
 from policies.analysis.cpu.constants import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fleet_tune.sketch import Access, Statement
+from fleet_tune.base.sketch import Access, Statement
 from policies.analysis.cpu.constants import (
     MOVE_CYCLES,
     MOVE_ITERATION_CYCLES,

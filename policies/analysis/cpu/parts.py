@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.sketch import INLINE_LOCATION, Access, Statement
+from fleet_tune.base.sketch import INLINE_LOCATION, Access, Statement
 from policies.analysis import symbols as pruner
 from policies.analysis.cpu.constants import FLOP_PER_FMA
 from policies.analysis.quantities import Ints, Nest, footprint, touched_elements

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from numpy.typing import DTypeLike
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Access, Sketch, Statement
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Access, Sketch, Statement
 from policies.analysis.cpu.constants import FLOP_PER_FMA, FMA_PORTS
 from policies.analysis.cpu.parts import footprints, spatial_within, step_depths
 from policies.analysis.nests import Nest, nest

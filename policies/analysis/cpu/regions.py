@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.sketch import Access
+from fleet_tune.base.sketch import Access
 from policies.analysis.cpu.parts import Beside
 from policies.analysis.cpu.program import Program
 from policies.analysis.nests import dimensions_of, shape_of

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Choice, RowStep, RowWise, Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Choice, RowStep, RowWise, Sketch
 from policies.analysis import symbols as pruner
 from policies.analysis.cpu.constants import FLOP_PER_FMA, FMA_PORTS, LOAD_PORTS, USABLE_CACHE
 from policies.analysis.cpu.parts import smooth_max

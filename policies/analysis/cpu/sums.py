@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.sketch import Statement
+from fleet_tune.base.sketch import Statement
 from policies.analysis.cpu.constants import (
     FMA_LATENCY,
     FULLY_UNROLLED_STEPS,

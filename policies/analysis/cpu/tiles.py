@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fleet_tune.sketch import Access, Statement
+from fleet_tune.base.sketch import Access, Statement
 from policies.analysis.cpu.constants import (
     AROUND_LOADS,
     FULLY_UNROLLED,

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fleet_tune.domain import Measurement, Outcome, Task
+from fleet_tune.base.domain import Measurement, Outcome, Task
 from policies.runs.commands import Build
 from policies.runs.events import Cause
 from policies.runs.plan import Flow

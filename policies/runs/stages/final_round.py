@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from fleet_tune.device_state import Admin, Health
-from fleet_tune.domain import Candidate
+from fleet_tune.base.device_state import Admin, Health
+from fleet_tune.base.domain import Candidate
 from policies.runs.commands import Command, ShootOut
 from policies.runs.fleet import Fleet
 from policies.runs.plan import RunPlan

@@ -13,9 +13,9 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet_tune.device_state import Admin, Connectivity, Health
-from fleet_tune.domain import Candidate, Measurement, Outcome
-from fleet_tune.errors import DevicesLostError
+from fleet_tune.base.device_state import Admin, Connectivity, Health
+from fleet_tune.base.domain import Candidate, Measurement, Outcome
+from fleet_tune.base.errors import DevicesLostError
 from policies.measuring import health
 from policies.measuring.run_limit import run_limit
 from policies.runs.commands import Abort, Check, Command, Measure, RecordFailure, RestartDevice, Say

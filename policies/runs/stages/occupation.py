@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet_tune.results import DeviceTime
+from fleet_tune.base.results import DeviceTime
 from policies.runs.stages.building import BuildStage
 from policies.runs.stages.granting import Granting
 from policies.runs.stages.measuring import MeasureStage

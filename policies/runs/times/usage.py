@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from fleet_tune.results import DeviceTime
+from fleet_tune.base.results import DeviceTime
 
 # After this time a second counts 1/e.
 _FORGET_SECS = 20.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fleet_tune.domain import StopRule
+from fleet_tune.base.domain import StopRule
 from policies.cost_models.protocol import CostModel
 from policies.measuring.evaluators import RACED
 from policies.search.acquisition import Acquisition

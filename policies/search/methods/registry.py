@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet_tune.errors import UserError
+from fleet_tune.base.errors import UserError
 from policies.cost_models.registry import MODEL_NAMES, ModelName, views_of
 from policies.features.views import PER_STORE
 from policies.measuring.evaluators import EVALUATORS

@@ -15,8 +15,8 @@ from actors.clients.builder import BuilderClient, builder_clients
 from actors.clients.calls import ActorLostError
 from actors.processes.builder import Builders, ReplacedError
 from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult
-from fleet_tune.domain import Candidate, Measurement, Outcome, Task
-from fleet_tune.errors import UserError
+from fleet_tune.base.domain import Candidate, Measurement, Outcome, Task
+from fleet_tune.base.errors import UserError
 from tests.helpers.tasks import make_task
 
 TASK = make_task("matmul")

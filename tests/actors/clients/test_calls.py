@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from actors.clients.calls import ActorLostError, ActorTimeoutError, Shared, ask, fetch, remote_actor
-from fleet_tune.errors import DiskFullError
+from fleet_tune.base.errors import DiskFullError
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

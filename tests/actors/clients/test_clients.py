@@ -13,10 +13,10 @@ from actors.clients.device import BatchReport, DeviceClient
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.clients.searcher import Offer, SearcherClient
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record, StopRule
-from fleet_tune.errors import RecorderLostError
-from fleet_tune.records.stores.codec import encode_record
-from fleet_tune.records.stores.pages import pack_page
+from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record, StopRule
+from fleet_tune.base.errors import RecorderLostError
+from fleet_tune.base.records.stores.codec import encode_record
+from fleet_tune.base.records.stores.pages import pack_page
 
 
 class Actor:

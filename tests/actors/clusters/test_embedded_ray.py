@@ -15,7 +15,7 @@ import pytest
 
 from actors.clusters.cluster import _connect
 from actors.clusters.run_folder import remove_abandoned, run_folder
-from fleet_tune.errors import ClusterError
+from fleet_tune.base.errors import ClusterError
 
 # Ray itself lets its agents wait for a minute for a server that is gone.
 DEADLINE_SECS = 30.0

@@ -14,8 +14,17 @@ from actors.clients.device import BatchReport, TaskPlaces
 from actors.processes.device import DeviceActor
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.simulated.simulated import SIMULATED_CPU
-from fleet_tune.domain import Candidate, DeviceClass, Fingerprint, Incumbent, Measurement, Outcome, Record, StopRule
-from fleet_tune.records.stores.codec import decode_record
+from fleet_tune.base.domain import (
+    Candidate,
+    DeviceClass,
+    Fingerprint,
+    Incumbent,
+    Measurement,
+    Outcome,
+    Record,
+    StopRule,
+)
+from fleet_tune.base.records.stores.codec import decode_record
 from tests.helpers.devices import make_fingerprint
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")

@@ -24,12 +24,12 @@ import pytest
 from actors.clients.calls import ask
 from devices.protocol import Artifact, BuildRequest, BuildResult
 from devices.simulated.simulated import SimulatedBuilder
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.device_state import Admin, DeviceEvent
-from fleet_tune.domain import DeviceClass, Outcome, StopRule
-from fleet_tune.records.orders import FleetOrders
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import Progress
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.device_state import Admin, DeviceEvent
+from fleet_tune.base.domain import DeviceClass, Outcome, StopRule
+from fleet_tune.base.records.orders import FleetOrders
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import Progress
 from tests.actors.conftest import Fleet, search_task
 from tests.helpers.kernels import make_artifact, native_target
 

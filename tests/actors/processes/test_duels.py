@@ -8,7 +8,7 @@ import pytest
 
 from actors.processes.duels import duel, tournament
 from devices.protocol import Artifact, MeasureRequest
-from fleet_tune.domain import Candidate, Incumbent, Measurement, Outcome, StopRule
+from fleet_tune.base.domain import Candidate, Incumbent, Measurement, Outcome, StopRule
 
 
 def artifact(number: int) -> Artifact:

@@ -19,8 +19,8 @@ from actors.clients.calls import ActorLostError, ActorTimeoutError, Shared, ask
 from actors.clients.recorder import RecorderClient
 from actors.processes.learner import Learner
 from actors.processes.searcher import model_key
-from fleet_tune.search_task import SearchTask
-from fleet_tune.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
 from policies.cost_models.boosted import InvariantTreesModel
 from policies.cost_models.global_local import GlobalLocalModel
 from policies.cost_models.knowledge import general_examples, own_prior

@@ -11,13 +11,13 @@ import pytest
 from actors.processes import recorder as recording
 from actors.processes.recorder import Recorder, make_record
 from actors.scheduling.heartbeats import START_SECS
-from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record
-from fleet_tune.errors import StaleLeaseError, StoreInUseError
-from fleet_tune.records.stores.codec import decode_record, encode_record
-from fleet_tune.records.stores.pages import RecentPages, unpack_pages
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import RecordStore
+from fleet_tune.base.device_state import DeviceEvent, DeviceState, Lease
+from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.base.errors import StaleLeaseError, StoreInUseError
+from fleet_tune.base.records.stores.codec import decode_record, encode_record
+from fleet_tune.base.records.stores.pages import RecentPages, unpack_pages
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
 from tests.helpers.tasks import make_task
 
 TASK = make_task("matmul", "cpu-2", weight=3)

@@ -13,8 +13,8 @@ from actors.scheduling.builder_pool import BuilderPool
 from devices.builds.builder import BuilderStartError
 from devices.host.standstill.quiet import QuietTimeoutError
 from devices.protocol import BuildFailure
-from fleet_tune.domain import Measurement, Outcome
-from fleet_tune.errors import UserError
+from fleet_tune.base.domain import Measurement, Outcome
+from fleet_tune.base.errors import UserError
 from policies.runs.commands import Build
 from policies.runs.events import BuilderLost, Built, Cause
 from tests.helpers.tasks import make_candidate, make_task

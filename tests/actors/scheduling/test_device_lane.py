@@ -13,9 +13,9 @@ from actors.clients.calls import ActorLostError, ActorTimeoutError
 from actors.clients.device import BatchReport, DeviceHandle, NotOurTurnError
 from actors.scheduling.device_lane import DeviceLane
 from actors.scheduling.storing import Storing
-from fleet_tune.domain import Incumbent, StopRule
-from fleet_tune.errors import DeviceUnreachableError, StaleLeaseError
-from fleet_tune.results import DeviceTime
+from fleet_tune.base.domain import Incumbent, StopRule
+from fleet_tune.base.errors import DeviceUnreachableError, StaleLeaseError
+from fleet_tune.base.results import DeviceTime
 from policies.runs.commands import Measure, ShootOut
 from policies.runs.events import BatchLost, BatchMeasured, Postponed, Unreachable
 

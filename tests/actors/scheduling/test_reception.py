@@ -12,7 +12,7 @@ from actors.clients.device import DeviceClient
 from actors.scheduling.reception import Reception
 from actors.scheduling.succession import Scheduling
 from devices.simulated.simulated import SIMULATED_CPU
-from fleet_tune.domain import DeviceClass, Fingerprint
+from fleet_tune.base.domain import DeviceClass, Fingerprint
 from tests.helpers.devices import make_fingerprint
 
 ORIN = DeviceClass("orin", "{}")

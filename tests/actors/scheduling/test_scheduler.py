@@ -16,9 +16,9 @@ import ray
 
 from actors.clients.calls import ask
 from devices.simulated.simulated import Faults
-from fleet_tune.domain import Outcome
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import Progress
+from fleet_tune.base.domain import Outcome
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import Progress
 from tests.actors.conftest import Fleet, search_task, trials
 
 DEADLINE_SECS = 120.0

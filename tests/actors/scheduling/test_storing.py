@@ -12,7 +12,7 @@ import pytest
 from actors.clients.recorder import RecorderClient
 from actors.scheduling import storing
 from actors.scheduling.storing import Storing, worth_keeping
-from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
+from fleet_tune.base.device_state import DeviceEvent, DeviceState, Lease
 
 
 def event(device_id: str, kind: str, epoch: int) -> DeviceEvent:

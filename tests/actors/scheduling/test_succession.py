@@ -11,8 +11,8 @@ import pytest
 from actors.clients.calls import ActorDeadError, ActorLostError
 from actors.scheduling import succession as scheduling
 from actors.scheduling.succession import Scheduling
-from fleet_tune.errors import ClusterError
-from fleet_tune.results import Notice, Progress
+from fleet_tune.base.errors import ClusterError
+from fleet_tune.base.results import Notice, Progress
 from policies.runs.plan import PlannedTask, RunPlan
 from tests.helpers.tasks import make_task
 

@@ -20,8 +20,8 @@ from actors.turns.keeper import turn_keeper
 from actors.turns.run_turns import pool_of
 from devices.protocol import Device
 from devices.simulated.simulated import SimulatedDevice
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Fingerprint
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Fingerprint
 from policies.measuring.stopping import decide
 from policies.runs.cluster.turns import Party, Turn
 from tests.actors.conftest import CLASS

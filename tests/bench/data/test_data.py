@@ -13,9 +13,10 @@ import torch
 
 from examples.workloads import Example, fresh, grouped, other_tasks, rows, strided, unseen, untouched
 from examples.workloads import dataset as workloads
-from fleet_tune.records.datasets.dataset import Dataset, load
-from fleet_tune.runs.collection import refresh
+from fleet_tune.base.records.datasets.dataset import load
+from fleet_tune.base.task_data import Dataset
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model
+from fleet_tune.training.collection import refresh
 
 PATH = Path(__file__).parents[3] / "bench" / "data" / "znver5-2.ftd"
 

@@ -14,7 +14,7 @@ from bench import options
 from bench.devices.gpu import BENCHMARK, compare, fleet_file, skipped
 from bench.processes import ROOT
 from bench.result import BenchError
-from fleet_tune.config.fleet_file import load_fleet
+from fleet_tune.base.config.fleet_file import load_fleet
 
 GPU = {"name": "a GPU", "target": {"kind": "cuda", "arch": "sm_90"}}
 

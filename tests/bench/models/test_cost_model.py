@@ -14,7 +14,7 @@ from bench.models.contenders import TaskFeatures
 from bench.models.cost_model import BENCHMARK, _figures, run
 from bench.models.ranking import Ranked, correlation, parts
 from bench.result import BenchError
-from fleet_tune.records.datasets.dataset import save
+from fleet_tune.base.records.datasets.dataset import save
 from policies.features.views import describe
 
 

@@ -12,7 +12,7 @@ import pytest
 from actors.clusters.cluster import connected
 from actors.simulation.rounds import SimulatedRounds
 from actors.simulation.run import SimulatedFleet
-from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.reader import RecordReader
 
 SIZE, ROUNDS = 6, 4
 

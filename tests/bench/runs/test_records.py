@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bench.measured import dataset_path
 from bench.runs import made_up_records, records
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import RecordStore
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
 
 DOCS = Path(__file__).parents[3] / "docs" / "records.md"
 

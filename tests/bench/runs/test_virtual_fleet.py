@@ -8,7 +8,7 @@ import pytest
 
 from bench.runs import scaling
 from bench.runs.virtual_fleet import Costs, VirtualFleet
-from fleet_tune.results import DeviceTime
+from fleet_tune.base.results import DeviceTime
 from policies.runs.stages.pace import searchers
 
 # Nobody is lost or waits: what is left is the flow.

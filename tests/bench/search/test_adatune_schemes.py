@@ -13,7 +13,7 @@ import pytest
 from bench.search.adatune_schemes import BASELINE, BENCHMARK, TIMED, Timed, figures, measured, run_scheme, schemes
 from bench.search.kept_runs import KeptRuns
 from bench.search.replay_runs import TOLERANCE, RecordedTask
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 from policies.measuring.evaluators import ADAPTIVE, DETERMINISTIC, RACED
 from policies.search.methods import method_named
 

@@ -10,7 +10,7 @@ import pytest
 from bench.search.bansor_networks import BENCHMARK, PEER, lines, variants
 from bench.search.kept_runs import COURSES, REPLAYED, KeptRuns
 from bench.search.replay_runs import TOLERANCE, Course, RecordedTask, run_course, run_network
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 from policies.search.methods import method_named
 from tests.bench.made_up import made_up
 

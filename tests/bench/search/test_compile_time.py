@@ -10,7 +10,7 @@ import pytest
 from bench.search.compile_time import BENCHMARK, COSTS, PEER, Cost, search_cost, variants
 from bench.search.kept_runs import KeptRuns
 from bench.search.replay_runs import RecordedTask
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 from policies.search.generators import GeneticGenerator, LatentGenerator
 from policies.search.methods import method_named
 

@@ -10,7 +10,7 @@ from bench.measured import first, with_enough
 from bench.result import BenchError
 from bench.search.draft import BENCHMARK, best_1, random_best_1, speed_figures
 from bench.search.draft_process import SCORERS, points, quality, speed
-from fleet_tune.records.datasets.dataset import Dataset, TaskData
+from fleet_tune.base.task_data import Dataset, TaskData
 from tests.bench.made_up import made_up
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from bench.measured import observations
 from bench.search.genetic import genetic_method, nearest
 from bench.search.replay_runs import RecordedTask, run_task
-from fleet_tune.records.datasets.dataset import TaskData
-from fleet_tune.sketch import Choice, Sketch, Tile
+from fleet_tune.base.sketch import Choice, Sketch, Tile
+from fleet_tune.base.task_data import TaskData
 from policies.space.sampling import row_keys
 
 SKETCH = Sketch(0, "tiling", "sketch 0", (Tile(16, 2, 16), Choice("unroll", (0, 16, 64))), (), "made up")

@@ -15,7 +15,7 @@ from bench.search.open_replay import BENCHMARK, METHODS, PAPERS, figures, is_slo
 from bench.search.open_runs import OpenRun, OpenTask, run_open
 from bench.search.replay import is_deep
 from bench.search.replay_runs import TOLERANCE, near_best
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 from policies.cost_models.rank_quality import rank_correlation
 from policies.search.methods import METHOD_NAMES, method_named
 from policies.search.search import Proposal

@@ -7,7 +7,7 @@ import pytest
 from bench.result import BenchError
 from bench.search.search_process import propose_once
 from bench.search.search_time import BENCHMARK, pair_figures
-from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.base.task_data import TaskData
 
 
 def test_search_time_compares_medians(data: TaskData) -> None:

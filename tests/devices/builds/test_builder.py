@@ -17,8 +17,8 @@ import pytest
 from devices.builds.builder import BuilderStartError, BuildWorker, memory_limit
 from devices.host.standstill.quiet import QuietWindow
 from devices.protocol import Artifact, BuildFailure, BuildRequest
-from fleet_tune.domain import Candidate, Outcome, Task
-from fleet_tune.errors import UserError
+from fleet_tune.base.domain import Candidate, Outcome, Task
+from fleet_tune.base.errors import UserError
 from tests.helpers.build_child import (
     ABORT,
     CRASH,

@@ -16,9 +16,10 @@ from devices.builds.builder import BuildWorker
 from devices.protocol import Artifact, BuildFailure, BuildRequest
 from devices.simulated.recorded import RecordedBuilder
 from devices.simulated.simulated import SIMULATED_CPU, Faults, SimulatedBuilder
-from fleet_tune.domain import Candidate, Outcome
-from fleet_tune.records.datasets.dataset import Dataset, save, task_data
-from fleet_tune.sketch import Choice, Sketch
+from fleet_tune.base.domain import Candidate, Outcome
+from fleet_tune.base.records.datasets.dataset import save
+from fleet_tune.base.sketch import Choice, Sketch
+from fleet_tune.base.task_data import Dataset, task_data
 from tests.helpers.build_child import CRASH, HANG, OK
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.records import failed, make_record, ok

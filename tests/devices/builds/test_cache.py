@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from devices.builds import cache as artifact_cache
 from devices.builds.cache import ArtifactCache, artifact_key, folder_here
 from devices.protocol import Artifact, BuildRequest, TensorSpec
-from fleet_tune.domain import Candidate, DeviceClass
+from fleet_tune.base.domain import Candidate, DeviceClass
 from tests.helpers.properties import examples
 from tests.helpers.tasks import make_candidate, make_task
 

@@ -5,7 +5,7 @@ import pytest
 from devices.client.blame import verdict
 from devices.client.session import SessionLostError, SessionTimeoutError
 from devices.host.children.endings import for_its_memory
-from fleet_tune.domain import Outcome, StopRule
+from fleet_tune.base.domain import Outcome, StopRule
 
 RULE = StopRule(timeout_secs=2.0)
 GREEDY = for_its_memory("killed by SIGKILL", 600 << 20, 1000 << 20, 1)

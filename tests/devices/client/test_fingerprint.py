@@ -15,9 +15,9 @@ from devices.client.probe_kernels import CHUNK, SLOWEST_FLOPS, ProbeKernel, arit
 from devices.client.rpc_device import RpcDevice
 from devices.server.server import DeviceServer
 from devices.targets import resolve_target
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.config.patience import Patience
-from fleet_tune.errors import DeviceUnreachableError, VersionsDifferError
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.errors import DeviceUnreachableError, VersionsDifferError
 
 
 def test_a_cpu_is_probed_through_its_server(server: DeviceServer) -> None:

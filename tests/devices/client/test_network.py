@@ -10,8 +10,8 @@ import pytest
 
 from devices.client.network import LoadedNetwork
 from devices.client.session import SessionLostError, SessionTimeoutError
-from fleet_tune.config.patience import Patience
-from fleet_tune.errors import NetworkRunError, UncheckedError
+from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.errors import NetworkRunError, UncheckedError
 
 
 def lost(monkeypatch: pytest.MonkeyPatch, error: Exception, end: str | Exception | None) -> LoadedNetwork:

@@ -23,10 +23,10 @@ from devices.client.workbench import Workbench
 from devices.protocol import Artifact, MeasureRequest, TensorSpec
 from devices.server.server import DeviceServer
 from devices.targets import TargetError
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.config.patience import Patience
-from fleet_tune.domain import Candidate, Measurement, Outcome, StopRule
-from fleet_tune.errors import DeviceUnreachableError
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.domain import Candidate, Measurement, Outcome, StopRule
+from fleet_tune.base.errors import DeviceUnreachableError
 from tests.helpers.kernels import MakeArtifact
 
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=60.0)

@@ -13,8 +13,8 @@ from tvm import rpc
 from devices.client.rpc_device import RpcDevice
 from devices.protocol import MeasureRequest
 from devices.server.server import DeviceServer
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Outcome, StopRule
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Outcome, StopRule
 from tests.helpers.kernels import MakeArtifact
 
 

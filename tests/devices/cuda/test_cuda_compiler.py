@@ -27,7 +27,7 @@ from devices.cuda.compiler import (
 from devices.protocol import Artifact, BuildRequest
 from devices.sketches.spaces import Scheduled, ScheduleError
 from devices.targets import parse_target
-from fleet_tune.domain import Candidate
+from fleet_tune.base.domain import Candidate
 from policies.analysis.launch import shared_bytes
 from policies.space.sampling import sample
 from tests.devices.sketches.test_symbolic_launch import threads_per_block

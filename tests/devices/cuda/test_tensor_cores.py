@@ -8,7 +8,7 @@ import pytest
 
 from devices.client.fingerprint import cuda_limits
 from devices.cuda.tensor_cores import TensorCores, tensor_cores, tensor_flops
-from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.base.domain import DeviceAbstraction
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from devices.describing import kept, worker
 from devices.describing.describer import DescriberStartError, Describing, describe_tasks
 from devices.describing.kept import Described, DescriptionCache
 from devices.host.standstill.quiet import QuietWindow
-from fleet_tune.sketch import Choice, Sketch
+from fleet_tune.base.sketch import Choice, Sketch
 from tests.helpers.describing_child import write_stand_in
 from tests.helpers.tasks import make_task
 from tests.helpers.workloads import space, task

@@ -5,7 +5,7 @@ import importlib.metadata
 import pytest
 
 from devices.host.versions import Host, check_same_tvm, this_host
-from fleet_tune.errors import VersionsDifferError
+from fleet_tune.base.errors import VersionsDifferError
 
 
 def test_this_host_says_what_is_installed() -> None:

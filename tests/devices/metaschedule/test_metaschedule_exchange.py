@@ -24,9 +24,9 @@ from devices.protocol import decode_task, encode_task
 from devices.sketches.spaces import DesignSpace, apply_trace, parse_module
 from devices.sketches.traces import full_text
 from devices.targets import parse_target, resolve_target
-from fleet_tune.domain import Candidate, DeviceClass, Outcome, Record, Task
-from fleet_tune.errors import RecordFileError
-from fleet_tune.sketch import IMPORTED
+from fleet_tune.base.domain import Candidate, DeviceClass, Outcome, Record, Task
+from fleet_tune.base.errors import RecordFileError
+from fleet_tune.base.sketch import IMPORTED
 from policies.space.sampling import sample
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.workloads import TARGETS

@@ -15,8 +15,8 @@ from devices.metaschedule.learning import assumed, read_database
 from devices.networks.lowering import workload_hash
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.targets import parse_target, resolve_target
-from fleet_tune.domain import Candidate, DeviceClass, Task
-from fleet_tune.errors import TransferError
+from fleet_tune.base.domain import Candidate, DeviceClass, Task
+from fleet_tune.base.errors import TransferError
 from policies.space.sampling import sample
 from tests.helpers.workloads import TARGETS, task
 

@@ -14,7 +14,7 @@ from devices.networks.lowering import (
     compare,
     tolerance,
 )
-from fleet_tune.errors import NetworkError
+from fleet_tune.base.errors import NetworkError
 from tests.helpers.lowered_networks import imported
 
 

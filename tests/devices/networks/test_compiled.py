@@ -45,8 +45,8 @@ from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target, resolve_target
 from examples import networks
-from fleet_tune.domain import DeviceClass, Task
-from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
+from fleet_tune.base.domain import DeviceClass, Task
+from fleet_tune.base.errors import DiskFullError, OutputFolderError, RecordStoreError
 
 ROOT = Path(__file__).resolve().parents[3]
 CPU = DeviceClass("cpu", resolve_target("native", 2))

@@ -16,7 +16,7 @@ from torch import nn
 from devices.networks.frontend import Network, load_network
 from devices.networks.input_ranges import MADE_UP
 from devices.networks.network import EXAMPLE
-from fleet_tune.errors import NetworkError
+from fleet_tune.base.errors import NetworkError
 
 FLOAT, INT64, INT32, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
 Value = tuple[str, int, list[int]]

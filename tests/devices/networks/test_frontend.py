@@ -17,7 +17,7 @@ from torch import nn
 
 from devices.networks.frontend import load_network
 from examples import networks
-from fleet_tune.errors import NetworkError, UnsupportedNetworkError
+from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
 ROOT = Path(__file__).resolve().parents[3]
 NETWORKS = ROOT / "examples" / "networks.py"

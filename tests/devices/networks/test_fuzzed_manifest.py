@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from devices.networks import compiled
 from devices.networks.tensor_file import file_digest
-from fleet_tune.errors import UserError
+from fleet_tune.base.errors import UserError
 from tests.helpers.fuzz import changed, damaged, json_values
 from tests.helpers.kernels import native_target
 from tests.helpers.properties import examples

@@ -22,8 +22,8 @@ from devices.networks.lowering import (
 )
 from devices.targets import resolve_target
 from examples import networks
-from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import UnsupportedNetworkError
+from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import UnsupportedNetworkError
 from tests.helpers.lowered_networks import CPU, agrees, imported, names
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -240,7 +240,7 @@ def test_hashes_are_equal_in_every_process() -> None:
 from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
 from devices.targets import resolve_target
-from fleet_tune.domain import DeviceClass
+from fleet_tune.base.domain import DeviceClass
 device_class = DeviceClass("cpu", resolve_target("native", 2))
 lowered = import_network(load_network("examples/networks.py:small_cnn"), device_class)
 print(*(task.workload.hash for task in lowered.tasks))

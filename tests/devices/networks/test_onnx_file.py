@@ -15,8 +15,8 @@ from devices.networks.frontend import load_network
 from devices.networks.lowering import check_network, import_network
 from devices.networks.onnx import file as onnx_file
 from devices.targets import resolve_target
-from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import NetworkError
+from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import NetworkError
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 

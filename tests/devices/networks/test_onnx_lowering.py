@@ -16,7 +16,7 @@ from devices.networks.lowering import (
     import_network,
 )
 from devices.protocol import TensorSpec
-from fleet_tune.errors import UnsupportedNetworkError
+from fleet_tune.base.errors import UnsupportedNetworkError
 from tests.helpers.lowered_networks import CPU, agrees, names
 
 

@@ -13,7 +13,7 @@ from devices.builds.executables import compile_host
 from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
 from devices.targets import resolve_target
-from fleet_tune.domain import DeviceClass
+from fleet_tune.base.domain import DeviceClass
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 _EVEN, _ODD = torch.tensor([0, 2, -1]), torch.tensor([[1], [-2]])

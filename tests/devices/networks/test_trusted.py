@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from devices.networks.frontend import load_network
-from fleet_tune.errors import NetworkError
+from fleet_tune.base.errors import NetworkError
 
 Program = dict[str, Any]
 

@@ -16,8 +16,8 @@ from devices.networks.compiled import compile_network, load
 from devices.networks.frontend import load_network
 from devices.networks.lowering import check_network, import_network, tolerance
 from devices.targets import resolve_target
-from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import NetworkError, UnsupportedNetworkError
+from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 RELATIVE_ERROR = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-12}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devices.networks.user_file import call_function
-from fleet_tune.errors import NetworkError
+from fleet_tune.base.errors import NetworkError
 
 
 @pytest.mark.parametrize("text", ["import nowhere.at_all\n", "def make():\n    import nowhere.at_all\n"])

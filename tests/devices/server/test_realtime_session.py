@@ -17,8 +17,8 @@ from devices.host.limits.priority import refusal
 from devices.protocol import Artifact, MeasureRequest, TensorSpec
 from devices.server.server import DeviceServer
 from devices.targets import parse_target
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Candidate, Outcome, StopRule
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Candidate, Outcome, StopRule
 
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=0.5)
 FIFO, OTHER = 1, 0

@@ -22,8 +22,8 @@ from devices.client.session import RpcSession, SessionLostError, SessionTimeoutE
 from devices.host.machine import cache_sizes, describe, gpu_driver, parse_size, processor_name
 from devices.protocol import Artifact, MeasureRequest
 from devices.server.server import DeviceServer, ServerAddressError
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import StopRule
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import StopRule
 from tests.helpers.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]

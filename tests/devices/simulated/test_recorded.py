@@ -10,7 +10,7 @@ import pytest
 from devices.protocol import Artifact, BuildFailure, BuildRequest, MeasureRequest
 from devices.simulated.recorded import NOT_RECORDED, RecordedBuilder, RecordedDevice
 from devices.simulated.simulated import SIMULATED_CPU
-from fleet_tune.domain import (
+from fleet_tune.base.domain import (
     Candidate,
     DeviceClass,
     Measurement,
@@ -18,9 +18,10 @@ from fleet_tune.domain import (
     StopRule,
     Task,
 )
-from fleet_tune.errors import DatasetError
-from fleet_tune.records.datasets.dataset import Dataset, save, task_data
-from fleet_tune.sketch import Choice, Sketch
+from fleet_tune.base.errors import DatasetError
+from fleet_tune.base.records.datasets.dataset import save
+from fleet_tune.base.sketch import Choice, Sketch
+from fleet_tune.base.task_data import Dataset, task_data
 from policies.measuring.stopping import decide
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.records import make_record

@@ -17,8 +17,8 @@ from devices.simulated.simulated import (
     Steps,
     VirtualClock,
 )
-from fleet_tune.domain import Candidate, Measurement, Outcome, StopRule
-from fleet_tune.errors import DeviceUnreachableError, ProbeError
+from fleet_tune.base.domain import Candidate, Measurement, Outcome, StopRule
+from fleet_tune.base.errors import DeviceUnreachableError, ProbeError
 from tests.helpers.tasks import make_candidate, make_task
 from tests.helpers.virtual_devices import recorded, recorded_artifact
 

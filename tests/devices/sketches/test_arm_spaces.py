@@ -12,7 +12,7 @@ from tvm import te
 
 from devices.sketches.spaces import DesignSpace
 from devices.targets import architecture, is_native, parse_target, resolve_target, vector_bits, vector_registers
-from fleet_tune.domain import Candidate, Task
+from fleet_tune.base.domain import Candidate, Task
 from policies.space.sampling import sample
 from tests.helpers.programs import program_task
 from tests.helpers.workloads import WORKLOADS

@@ -13,8 +13,8 @@ from devices.sketches.description import deadline
 from devices.sketches.description.interpreter import Interpreter
 from devices.sketches.rules import REGISTER_BLOCKED
 from devices.sketches.spaces import GENERATED, DesignSpace
-from fleet_tune.domain import Candidate, Task
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import Candidate, Task
+from fleet_tune.base.sketch import Sketch
 from policies.space.sampling import sample
 from tests.helpers.workloads import space, task
 

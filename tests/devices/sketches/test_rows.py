@@ -17,7 +17,7 @@ from devices.sketches import intrinsics
 from devices.sketches.description.undescribed import UndescribedError
 from devices.sketches.rows import row_wise, row_wise_kernel
 from devices.targets import parse_target, resolve_target
-from fleet_tune.sketch import RowStep
+from fleet_tune.base.sketch import RowStep
 
 CPU = Target({"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
 CUDA = Target({"kind": "cuda", "arch": "sm_90"})

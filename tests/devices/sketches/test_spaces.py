@@ -25,8 +25,8 @@ from devices.sketches.spaces import (
     unscheduled,
 )
 from devices.targets import parse_target, resolve_target
-from fleet_tune.domain import Candidate, Task
-from fleet_tune.sketch import Choice, Sketch, Tile
+from fleet_tune.base.domain import Candidate, Task
+from fleet_tune.base.sketch import Choice, Sketch, Tile
 from tests.helpers.programs import matmul, program_task
 
 TARGET = resolve_target("native", threads=2)
@@ -261,7 +261,7 @@ def test_invalid_candidates_are_refused_with_the_reason() -> None:
 def test_sketches_are_the_same_in_every_process() -> None:
     """The decisions drawn when a space is generated differ from process to process; the sketches do not."""
     code = (
-        "import sys; from fleet_tune.domain import *; from devices.sketches.spaces import DesignSpace;"
+        "import sys; from fleet_tune.base.domain import *; from devices.sketches.spaces import DesignSpace;"
         f"task = Task(Workload('hash-test', 'test', 1.0, sys.stdin.read()), DeviceClass('here', {TARGET!r}));"
         "print([(s.id, s.rule, s.decisions, s.statements) for s in DesignSpace(task).sketches])"
     )

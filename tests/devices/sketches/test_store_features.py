@@ -9,7 +9,7 @@ from tvm import te
 
 from devices.sketches.spaces import DesignSpace
 from devices.sketches.store_features import STORE_NUMBERS, STORES, StoreFeatures
-from fleet_tune.domain import Candidate, Task
+from fleet_tune.base.domain import Candidate, Task
 from policies.features.views import PER_STORE, VIEW_SHAPES
 from policies.space.sampling import sample
 from tests.helpers.kernels import native_target

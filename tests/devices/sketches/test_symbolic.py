@@ -17,8 +17,8 @@ from devices.sketches.description import places
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.sketches.symbolic import describe
 from devices.targets import resolve_target
-from fleet_tune.domain import Candidate, Task
-from fleet_tune.sketch import Axis, Choice, Location, Sketch, Statement, Tile
+from fleet_tune.base.domain import Candidate, Task
+from fleet_tune.base.sketch import Axis, Choice, Location, Sketch, Statement, Tile
 from policies.analysis.quantities import touched_elements
 from tests.helpers.programs import program_task
 from tests.helpers.properties import examples

@@ -7,7 +7,7 @@ from tvm import topi
 
 from devices.sketches.spaces import DesignSpace, ScheduleError
 from devices.targets import resolve_target
-from fleet_tune.domain import Candidate
+from fleet_tune.base.domain import Candidate
 from policies.analysis.analyzer import score
 from policies.space.sampling import sample
 from tests.helpers.devices import GPU

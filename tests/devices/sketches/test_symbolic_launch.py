@@ -15,7 +15,7 @@ from tvm.s_tir import transform as passes
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.sketch import Sketch
 from policies.analysis.launch import launch, shared_bytes
 from policies.analysis.quantities import nest
 from policies.arrays import Floats, Matrix

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from devices.sketches.rows import ROW_WISE
-from fleet_tune.domain import Candidate
-from fleet_tune.sketch import Access, Location, Sketch, Statement
+from fleet_tune.base.domain import Candidate
+from fleet_tune.base.sketch import Access, Location, Sketch, Statement
 from policies.analysis.launch import accumulators, placed_inside
 from policies.analysis.quantities import (
     contiguous_run,

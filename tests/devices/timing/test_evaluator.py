@@ -24,7 +24,7 @@ from devices.timing.evaluator import (
     evaluate,
     load_decide,
 )
-from fleet_tune.domain import Candidate, Confirmation, StopRule
+from fleet_tune.base.domain import Candidate, Confirmation, StopRule
 
 RULE = StopRule(micro_batch_secs=0.01, min_batches=3, max_batches=5, timeout_secs=10.0)
 

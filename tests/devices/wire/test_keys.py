@@ -23,8 +23,8 @@ from devices.server.server import DeviceServer
 from devices.wire import handshake
 from devices.wire.handshake import Greeting
 from devices.wire.keys import new_key, proof, proves, read_key, read_or_make_key
-from fleet_tune.config.fleet_file import DeviceConfig, default_fleet, load_fleet
-from fleet_tune.errors import DeviceKeyError, DeviceUnreachableError, FleetFileError
+from fleet_tune.base.config.fleet_file import DeviceConfig, default_fleet, load_fleet
+from fleet_tune.base.errors import DeviceKeyError, DeviceUnreachableError, FleetFileError
 
 ROOT = Path(__file__).parents[3]
 SECRET = new_key()

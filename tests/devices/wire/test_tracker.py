@@ -19,9 +19,9 @@ from devices.protocol import Artifact, MeasureRequest
 from devices.server.registration import Registration, Tracker
 from devices.server.server import DeviceServer
 from devices.wire.tracker import TrackerClient, TrackerError, request_server
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Measurement, Outcome, StopRule
-from fleet_tune.errors import DeviceUnreachableError
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Measurement, Outcome, StopRule
+from fleet_tune.base.errors import DeviceUnreachableError
 from tests.helpers.kernels import MakeArtifact
 from tests.helpers.waiting import wait_until
 

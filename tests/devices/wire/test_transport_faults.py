@@ -22,8 +22,8 @@ from devices.client.session import RpcSession, SessionLostError
 from devices.host.limits.confinement import SessionLimits
 from devices.protocol import Artifact, MeasureRequest
 from devices.server.server import DeviceServer
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Measurement, Outcome, StopRule
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Measurement, Outcome, StopRule
 from tests.helpers.kernels import MakeArtifact
 from tests.helpers.waiting import wait_until
 

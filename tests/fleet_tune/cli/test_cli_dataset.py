@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from fleet_tune import api
-from fleet_tune.cli import main as cli
-from fleet_tune.config.fleet_file import default_fleet, load_fleet
-from fleet_tune.config.request import RunRequest
-from fleet_tune.domain import (
+from fleet_tune.base.config.fleet_file import default_fleet, load_fleet
+from fleet_tune.base.config.request import RunRequest
+from fleet_tune.base.domain import (
     Candidate,
     DeviceClass,
     Fingerprint,
@@ -23,13 +22,15 @@ from fleet_tune.domain import (
     Record,
     Task,
 )
-from fleet_tune.records.datasets.dataset import Dataset, load, save
-from fleet_tune.records.datasets.dataset_codec import encode_value
-from fleet_tune.records.stores.store import RecordStore
-from fleet_tune.results import Collected
-from fleet_tune.runs import collection
+from fleet_tune.base.records.datasets.dataset import load, save
+from fleet_tune.base.records.datasets.dataset_codec import encode_value
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import Collected
+from fleet_tune.base.sketch import Sketch
+from fleet_tune.base.task_data import Dataset
+from fleet_tune.cli import main as cli
 from fleet_tune.runs.preparing import preparation
-from fleet_tune.sketch import Sketch
+from fleet_tune.training import collection
 from policies.space.sampling import sample
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.records import failed, make_record, ok

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fleet_tune.base.device_state import Admin, Connectivity, DeviceEvent, DeviceState, Health, Lease
+from fleet_tune.base.records.orders import FleetOrders, orders_path
+from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.cli.main import main
-from fleet_tune.device_state import Admin, Connectivity, DeviceEvent, DeviceState, Health, Lease
-from fleet_tune.records.orders import FleetOrders, orders_path
-from fleet_tune.records.stores.store import RecordStore
 
 
 @pytest.fixture(autouse=True)

@@ -14,15 +14,15 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from fleet_tune.base.domain import Outcome, Record
+from fleet_tune.base.errors import RecordFileError
+from fleet_tune.base.records.sharing.exchange import RecordsFileWriter
+from fleet_tune.base.records.sharing.parquet import COLUMNS
+from fleet_tune.base.records.sharing.shared import STORE_VARIABLE, SharedReader
+from fleet_tune.base.records.stores.origin import Effort, Origin
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.cli import main as cli
-from fleet_tune.domain import Outcome, Record
-from fleet_tune.errors import RecordFileError
-from fleet_tune.records.sharing.exchange import RecordsFileWriter
-from fleet_tune.records.sharing.parquet import COLUMNS
-from fleet_tune.records.sharing.shared import STORE_VARIABLE, SharedReader
-from fleet_tune.records.stores.origin import Effort, Origin
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.runs.reusing.upkeep import versions_now
 from tests.helpers.records import named_record
 from tests.helpers.tasks import make_task

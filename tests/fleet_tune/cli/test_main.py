@@ -17,12 +17,12 @@ import pytest
 
 import fleet_tune
 from fleet_tune import api
+from fleet_tune.base.config.fleet_file import load_fleet
+from fleet_tune.base.config.request import RunRequest
+from fleet_tune.base.domain import Limits
+from fleet_tune.base.errors import NetworkError
+from fleet_tune.base.results import NetworkResult, Plan, Progress, TaskProgress, TuneResult
 from fleet_tune.cli import main as cli
-from fleet_tune.config.fleet_file import load_fleet
-from fleet_tune.config.request import RunRequest
-from fleet_tune.domain import Limits
-from fleet_tune.errors import NetworkError
-from fleet_tune.results import NetworkResult, Plan, Progress, TaskProgress, TuneResult
 from policies.search.methods import METHOD_NAMES
 
 TASK = TaskProgress("h@zen5", "conv", "zen5", 2, 2e9, 3, 8, 1e-3, best_rule="register_blocked")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fleet_tune import api
+from fleet_tune.base.config.request import RunRequest
+from fleet_tune.base.records.sharing.shared import STORE_VARIABLE
+from fleet_tune.base.results import Plan
 from fleet_tune.cli import main as cli
-from fleet_tune.config.request import RunRequest
-from fleet_tune.records.sharing.shared import STORE_VARIABLE
-from fleet_tune.results import Plan
 from policies.search.methods import SEARCH_MODELS, method_named
 
 

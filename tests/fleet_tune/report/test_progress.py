@@ -7,8 +7,8 @@ import math
 import pytest
 from rich.console import Console
 
+from fleet_tune.base.results import Notice, Progress, TaskProgress
 from fleet_tune.report.progress import ProgressView, progress_line
-from fleet_tune.results import Notice, Progress, TaskProgress
 
 TASKS = tuple(
     TaskProgress(f"h{i}@zen5", f"task{i:02d}", "zen5", 1, 2e9, 2, 8, 1e-3, finished=i < 3, best_rule="rule")

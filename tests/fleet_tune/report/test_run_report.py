@@ -11,18 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from fleet_tune.report.run import (
-    format_clock,
-    format_outcomes,
-    render_plan,
-    render_summary,
-    save_svg,
-    task_table,
-    to_json,
-    to_json_line,
-)
-from fleet_tune.report.words import format_secs
-from fleet_tune.results import (
+from fleet_tune.base.results import (
     Fallback,
     FromStore,
     InNetwork,
@@ -35,6 +24,17 @@ from fleet_tune.results import (
     TuneResult,
     Used,
 )
+from fleet_tune.report.run import (
+    format_clock,
+    format_outcomes,
+    render_plan,
+    render_summary,
+    save_svg,
+    task_table,
+    to_json,
+    to_json_line,
+)
+from fleet_tune.report.words import format_secs
 
 
 def _task(name: str, weight: int, best_secs: float, device_class: str = "zen5") -> TaskProgress:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.errors import DiskFullError, RetuneError
+from fleet_tune.base.errors import DiskFullError, RetuneError
 from fleet_tune.retuning.artifacts import Artifacts
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from fleet_tune.config.retune_file import RetuneConfig, load_retune
-from fleet_tune.errors import RetuneError
+from fleet_tune.base.config.retune_file import RetuneConfig, load_retune
+from fleet_tune.base.errors import RetuneError
 from fleet_tune.report.retuning import render_status, status_json
 from fleet_tune.retuning.artifacts import Artifacts
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book
@@ -253,7 +253,7 @@ def test_of_a_damaged_version_and_one_that_was_rolled_back_neither_is_published(
 def test_a_full_disk_is_waited_for(
     config: RetuneConfig, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from fleet_tune.records.files import atomic_file
+    from fleet_tune.base.records.files import atomic_file
 
     replace = atomic_file.os.replace
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.config.retune_file import load_retune
+from fleet_tune.base.config.retune_file import load_retune
 from fleet_tune.retuning.artifacts import Artifacts, Version
 from fleet_tune.retuning.book_file import BOOK_FILE
 from fleet_tune.retuning.service import Service, held

@@ -14,9 +14,9 @@ from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
 from devices.networks.tensor_file import write
 from devices.targets import resolve_target
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import FleetTuneError
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import FleetTuneError
 from fleet_tune.retuning.artifacts import INPUTS
 from fleet_tune.retuning.service import baselines_of, verdict_of
 from fleet_tune.retuning.timing import Timer, checked, met, timer_on

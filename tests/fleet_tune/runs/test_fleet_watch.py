@@ -10,8 +10,8 @@ import pytest
 
 from actors.tuning_session import TuningSession
 from devices.wire.tracker import TrackerError
-from fleet_tune.config.fleet_file import DeviceConfig, load_fleet
-from fleet_tune.errors import FleetOrdersError, UserError
+from fleet_tune.base.config.fleet_file import DeviceConfig, load_fleet
+from fleet_tune.base.errors import FleetOrdersError, UserError
 from fleet_tune.runs.fleet_watch import FleetWatch, changes
 from fleet_tune.runs.preparing import boards
 

@@ -18,11 +18,11 @@ import pytest
 import fleet_tune
 from examples.networks import mlp
 from fleet_tune.api import run_tuning
-from fleet_tune.config.request import run_request
-from fleet_tune.records.stores.classes import classes_in
-from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.base.config.request import run_request
+from fleet_tune.base.records.stores.classes import classes_in
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import Progress
 from fleet_tune.report.run import to_json
-from fleet_tune.results import Progress
 
 ROOT = Path(__file__).parents[3]
 # Of any machine's kind, and of none's own.

@@ -23,10 +23,10 @@ from devices.sketches.spaces import DesignSpace
 from devices.targets import resolve_target
 from examples.networks import mlp, small_cnn
 from fleet_tune import api
-from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import UnsupportedNetworkError
+from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import UnsupportedNetworkError
+from fleet_tune.base.results import LeftOut
 from fleet_tune.report.run import to_json
-from fleet_tune.results import LeftOut
 from fleet_tune.runs.preparing import preparation, ready_tasks
 from fleet_tune.runs.preparing.preparation import Prepared
 from fleet_tune.runs.preparing.ready_tasks import missing_of

@@ -17,9 +17,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import fleet_tune
-from fleet_tune.domain import Measurement, Outcome, Record
-from fleet_tune.errors import UserError
-from fleet_tune.results import Progress, TaskProgress
+from fleet_tune.base.domain import Measurement, Outcome, Record
+from fleet_tune.base.errors import UserError
+from fleet_tune.base.results import Progress, TaskProgress
 from fleet_tune.runs.metrics import Metrics
 from tests.helpers.records import make_record
 from tests.helpers.tasks import make_candidate

@@ -11,8 +11,8 @@ from unittest.mock import Mock
 import pytest
 
 from actors.tuning_session import TuningSession
-from fleet_tune.config.request import run_request
-from fleet_tune.errors import RecorderLostError, RecordStoreError, StoreUnreachableError
+from fleet_tune.base.config.request import run_request
+from fleet_tune.base.errors import RecorderLostError, RecordStoreError, StoreUnreachableError
 from fleet_tune.runs.interruption import beside
 from fleet_tune.runs.run import Run
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.reader import RecordReader
 from policies.cost_models.knowledge import LEAST_RECORDS
 from tests.helpers.commands import fleet_tune_here
 

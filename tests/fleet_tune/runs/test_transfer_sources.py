@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fleet_tune.base.errors import TransferError, UserError
+from fleet_tune.base.records.datasets.dataset import load, save
+from fleet_tune.base.records.datasets.sources import check_source
+from fleet_tune.base.results import Transferred
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.task_data import Dataset, TaskData
 from fleet_tune.cli.main import main
-from fleet_tune.errors import TransferError, UserError
-from fleet_tune.records.datasets.dataset import Dataset, TaskData, load, save
-from fleet_tune.records.datasets.sources import check_source
-from fleet_tune.results import Transferred
-from fleet_tune.runs import training
 from fleet_tune.runs.reusing.transfer import (
     Knowledge,
     Teaching,
@@ -25,7 +26,7 @@ from fleet_tune.runs.reusing.transfer import (
     read_source,
     what_applies,
 )
-from fleet_tune.search_task import SearchTask
+from fleet_tune.training import cost_models
 from policies.cost_models.architectures import PacmModel
 from policies.cost_models.boosted import GradientBoostedModel, InvariantTreesModel, LoopTreesModel
 from policies.cost_models.registry import load_model
@@ -211,7 +212,7 @@ def test_a_model_is_pretrained_evaluated_and_finetuned(
 def test_the_same_data_and_seed_make_the_same_model(other: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
     for path in (one, two):
-        training.pretrain([other], path, "boosted-invariant", 7, compact=True)
+        cost_models.pretrain([other], path, "boosted-invariant", 7, compact=True)
     assert one.read_bytes() == two.read_bytes()
 
 
@@ -254,5 +255,5 @@ def test_the_quality_of_a_perfect_order() -> None:
 
     (data,) = load(DATA / "other-tasks" / "znver5-2.ftd").tasks[:1]
     order = np.concatenate([data.rows(at) for at in range(len(data.sketches))])
-    (found,) = training.quality(Oracle(np.log(data.cost_secs[order])), [data])  # type: ignore[arg-type]
+    (found,) = cost_models.quality(Oracle(np.log(data.cost_secs[order])), [data])  # type: ignore[arg-type]
     assert (found.top_1, found.top_5, found.rank_correlation) == pytest.approx((1.0, 1.0, 1.0))

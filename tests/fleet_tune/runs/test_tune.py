@@ -24,9 +24,9 @@ import pytest
 
 import fleet_tune
 from examples.networks import mlp
-from fleet_tune.records.sharing.shared import SharedReader
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import RecordStore
+from fleet_tune.base.records.sharing.shared import SharedReader
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
 from tests.helpers.commands import Done, fleet_tune_here
 
 ROOT = Path(__file__).parents[3]

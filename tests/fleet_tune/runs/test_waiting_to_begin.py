@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.config.request import run_request
-from fleet_tune.results import Progress
+from fleet_tune.base.config.request import run_request
+from fleet_tune.base.results import Progress
 from fleet_tune.runs import run as runs
 from fleet_tune.runs.interruption import beside
 from fleet_tune.runs.run import Run

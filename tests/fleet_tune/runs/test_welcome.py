@@ -13,17 +13,17 @@ import pytest
 from actors.tuning_session import TuningSession
 from devices.describing.describer import DescriberStartError
 from devices.simulated.simulated import SIMULATED_CPU
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.config.request import run_request
-from fleet_tune.domain import Fingerprint
-from fleet_tune.errors import NetworkError
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.config.request import run_request
+from fleet_tune.base.domain import Fingerprint
+from fleet_tune.base.errors import NetworkError
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.sketch import Sketch, Tile
 from fleet_tune.runs.preparing import joining, preparation
 from fleet_tune.runs.preparing.joining import Newcomer
 from fleet_tune.runs.preparing.preparation import Prepared
 from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
 from fleet_tune.runs.run import Run
-from fleet_tune.search_task import SearchTask
-from fleet_tune.sketch import Sketch, Tile
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.tasks import make_task
 

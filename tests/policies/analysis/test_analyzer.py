@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Access, Axis, Location, Loop, Sketch, Statement, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Access, Axis, Location, Loop, Sketch, Statement, Tile
 from policies.analysis.analyzer import CHUNK, analyse, feasible, latency_secs, model, score
 from policies.analysis.cpu.constants import L1_FILL_BYTES_PER_CYCLE
 from policies.analysis.symbols import (

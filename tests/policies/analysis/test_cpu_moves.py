@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Access, Axis, Loop, Sketch, Statement, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Access, Axis, Loop, Sketch, Statement, Tile
 from policies.analysis.analyzer import analyse, latency_secs
 from policies.analysis.cpu.constants import MOVE_LAUNCH_SECS
 from policies.analysis.cpu.moves import cycles_of_moves, moves_across, share_beyond

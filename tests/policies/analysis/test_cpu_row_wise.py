@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Choice, RowStep, RowWise, Sketch, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Choice, RowStep, RowWise, Sketch, Tile
 from policies.analysis.analyzer import analyse, feasible, model, score
 from policies.analysis.cpu.model import CORE
 from policies.analysis.cpu.row_wise import CLOCK_HERTZ, flop, lanes_of, unrolled

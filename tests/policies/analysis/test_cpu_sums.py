@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
 from policies.analysis.analyzer import analyse
 from policies.analysis.cpu.sums import SumLoops, cycles_of_sums, hoisted, sum_loops
 from policies.analysis.nests import nest

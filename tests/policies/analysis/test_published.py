@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import analyse, score
 from policies.analysis.published import equation_1_log_secs
 from policies.space.sampling import sample

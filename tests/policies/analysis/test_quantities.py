@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.sketch import Access, Axis, Location, Loop, Sketch, Statement, Tile
+from fleet_tune.base.sketch import Access, Axis, Location, Loop, Sketch, Statement, Tile
 from policies.analysis.quantities import (
     contiguous_run,
     enclosing_depth,

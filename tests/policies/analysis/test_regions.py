@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.records.datasets.dataset import load
-from fleet_tune.sketch import Access, Axis, Location, Loop, Sketch, Statement, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.records.datasets.dataset import load
+from fleet_tune.base.sketch import Access, Axis, Location, Loop, Sketch, Statement, Tile
 from policies.analysis.analyzer import analyse
 from policies.analysis.cpu.beside import count_partial_sums, place
 from policies.analysis.cpu.program import Program

@@ -256,7 +256,7 @@ def test_importing_the_models_loads_no_heavy_library() -> None:
 
 def test_importing_what_records_teach_loads_nothing_that_reads_files() -> None:
     code = "import sys, policies.cost_models.knowledge; "
-    code += "names = ['fleet_tune.records.' + each for each in ('dataset', 'reader', 'store')]; "
+    code += "names = ['fleet_tune.base.records.' + each for each in ('dataset', 'reader', 'store')]; "
     code += "print([name for name in names if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

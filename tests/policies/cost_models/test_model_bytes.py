@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fleet_tune.records.datasets import array_codec
+from fleet_tune.base import array_codec
 from policies.cost_models.model_bytes import Saved, inner, opaque, pack, prefixed, unpack, with_inner
 
 ONE = Saved("one", {"noise": 0.5}, {"weights": np.arange(3.0)})

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import analyse
 from policies.cost_models.protocol import targets
 from policies.features.table import PREDICTED, FeatureTable, feature_names, joint_layout, symbolic_features

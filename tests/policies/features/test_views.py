@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
 from policies.features import statements as statement_features
 from policies.features.invariant import NAMES
 from policies.features.loop_tree import PARENT

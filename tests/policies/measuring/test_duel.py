@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.domain import StopRule
+from fleet_tune.base.domain import StopRule
 from policies.measuring.duel import LEAST_PAIRS, MAX_PAIRS, challenger_first, judged, run_rule
 
 RATIOS = st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=MAX_PAIRS)

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from fleet_tune.domain import StopRule
-from fleet_tune.errors import UserError
+from fleet_tune.base.domain import StopRule
+from fleet_tune.base.errors import UserError
 from policies.measuring.duel import run_rule
 from policies.measuring.evaluators import ADAPTIVE, DETERMINISTIC, EVALUATORS, RACED
 from policies.measuring.stopping import confirmation, decide, following, precise

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
+from fleet_tune.base.device_state import Admin, Connectivity, DeviceState, Health, Lease
 from policies.measuring import health
 from policies.measuring.health import (
     Acquitted,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.domain import Comparison, Outcome, Record
+from fleet_tune.base.domain import Comparison, Outcome, Record
 from policies.measuring.ranking import Ranking
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.domain import StopRule
+from fleet_tune.base.domain import StopRule
 from policies.measuring.stopping import confirmation, decide, following, precise, throughput_variation
 
 RULE = StopRule(min_batches=3, max_batches=5, max_cv=0.03, race_factor=2.0)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.device_state import Admin
-from fleet_tune.domain import Limits, Outcome
-from fleet_tune.errors import DevicesLostError
+from fleet_tune.base.device_state import Admin
+from fleet_tune.base.domain import Limits, Outcome
+from fleet_tune.base.errors import DevicesLostError
 from policies.runs import events as ev
 from policies.runs.state import Phase
 from tests.helpers.properties import examples

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.device_state import Admin
-from fleet_tune.domain import Limits, Outcome
+from fleet_tune.base.device_state import Admin
+from fleet_tune.base.domain import Limits, Outcome
 from policies.runs import events as ev
 from policies.runs.plan import Flow
 from policies.runs.tasks import TaskTrials

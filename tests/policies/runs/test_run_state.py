@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fleet_tune.domain import Limits, Outcome
+from fleet_tune.base.domain import Limits, Outcome
 from policies.runs import events as ev
 from policies.runs.state import Phase
 from tests.helpers.run_world import World, played

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from fleet_tune.domain import Outcome, StopRule
-from fleet_tune.errors import BuildersLostError
+from fleet_tune.base.domain import Outcome, StopRule
+from fleet_tune.base.errors import BuildersLostError
 from policies.measuring.build_limit import LEAST_SECS, UNKNOWN_SECS
 from tests.helpers.run_world import World, played
 from tests.helpers.world_devices import Device, task_of

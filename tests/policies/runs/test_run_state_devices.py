@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_tune.device_state import Admin, DeviceState, Health
-from fleet_tune.domain import Limits, Outcome
-from fleet_tune.errors import DevicesLostError
+from fleet_tune.base.device_state import Admin, DeviceState, Health
+from fleet_tune.base.domain import Limits, Outcome
+from fleet_tune.base.errors import DevicesLostError
 from policies.measuring import health
 from policies.runs import events as ev
 from policies.runs.plan import Flow

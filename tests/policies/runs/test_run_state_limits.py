@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from fleet_tune.domain import Limits, StopRule
+from fleet_tune.base.domain import Limits, StopRule
 from policies.runs import events as ev
 from tests.helpers.run_world import World, played
 from tests.helpers.world_devices import Device, task_of

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from fleet_tune.device_state import Admin, DeviceState, Health
-from fleet_tune.domain import Limits
+from fleet_tune.base.device_state import Admin, DeviceState, Health
+from fleet_tune.base.domain import Limits
 from policies.runs.plan import PlannedTask, RunPlan
 from policies.runs.spared import last_snapshot
 from policies.runs.warm_start import Share, covered, effort_of, share_of

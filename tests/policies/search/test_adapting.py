@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.sketch import Choice, Location, Sketch, Tile
+from fleet_tune.base.sketch import Choice, Location, Sketch, Tile
 from policies.search.adapting import adapted, nearest_tile, outline, seeds
 from policies.search.task_records import as_matrix
 from policies.space.sampling import is_valid

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.sketch import Sketch
 from policies.search.allocation import Arms, JointSketches, SketchAllocation, UcbSketches, UniformSketches
 from policies.search.task_records import Observation, TaskRecords
 from policies.space.sampling import sample, unique_rows

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Choice, Sketch, Statement, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Choice, Sketch, Statement, Tile
 from policies.analysis.analyzer import analyse
 from policies.analysis.published import equation_1_log_secs
 from policies.arrays import Floats, Matrix

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Choice, Location, Sketch, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Choice, Location, Sketch, Tile
 from policies.analysis.analyzer import feasible
 from policies.search.draft import DraftSettings, draft, evaluate, scores
 from policies.space.sampling import is_valid, sample, space_size, unique_rows

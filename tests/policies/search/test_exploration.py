@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.search.batch import Offered
 from policies.search.draft import evaluate, innermost_tiles
 from policies.search.exploration import (

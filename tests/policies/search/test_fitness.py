@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import CHUNK, analyse
 from policies.features.table import joint_layout, symbolic_features
 from policies.search.calibration import PRIOR_DEVIATION, RIDGES, Calibration, calibrate, uncalibrated

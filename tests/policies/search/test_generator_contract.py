@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Choice, Sketch, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Choice, Sketch, Tile
 from policies.search import generators
 from policies.search.annealing import AnnealingSettings
 from policies.search.generators import AnnealingGenerator, Generator

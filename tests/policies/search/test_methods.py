@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.errors import UserError
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.errors import UserError
+from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import analyse
 from policies.analysis.published import equation_1_log_secs
 from policies.arrays import Floats

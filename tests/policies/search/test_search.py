@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.errors import UserError
-from fleet_tune.sketch import Choice, Sketch, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.errors import UserError
+from fleet_tune.base.sketch import Choice, Sketch, Tile
 from policies.analysis.analyzer import analyse
 from policies.search.annealing import AnnealingSettings
 from policies.search.generators import AnnealingGenerator

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Choice, Sketch, Tile
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Choice, Sketch, Tile
 from policies.arrays import Floats
 from policies.search.annealing import AnnealingSettings, Chains
 from policies.search.draft import DraftSettings

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.sketch import Sketch
 from policies.search.task_records import Observation
 from policies.search.training_table import TrainingTable
 from policies.space.sampling import sample, unique_rows

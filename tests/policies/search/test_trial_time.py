@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fleet_tune.domain import DeviceAbstraction, StopRule
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.domain import DeviceAbstraction, StopRule
+from fleet_tune.base.sketch import Sketch
 from policies.features.table import joint_layout, symbolic_features
 from policies.search.draft import evaluate
 from policies.search.methods import method_named

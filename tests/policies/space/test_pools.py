@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fleet_tune.sketch import Sketch
+from fleet_tune.base.sketch import Sketch
 from policies.space.pools import NEIGHBOURS, Pool
 from policies.space.sampling import row_keys, sample, unique_rows
 

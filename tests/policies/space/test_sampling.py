@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.sketch import Choice, Location, Sketch, Tile
+from fleet_tune.base.sketch import Choice, Location, Sketch, Tile
 from policies.space import sampling
 from policies.space.sampling import (
     crossover,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fleet_tune.sketch import Location, Sketch, Tile
+from fleet_tune.base.sketch import Location, Sketch, Tile
 from policies.space.sampling import is_valid, sample
 from policies.space.variants import chosen_variants, of_few_variants, with_few_places
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from devices.host.standstill.quiet import QuietTimeoutError, QuietWindow
-from fleet_tune.errors import WindowFolderError
+from fleet_tune.base.errors import WindowFolderError
 
 HOLDER = """
 import sys

@@ -18,7 +18,7 @@ from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.rewrites import rewrite
 from devices.networks.lowering import check_network, import_network
 from devices.targets import resolve_target
-from fleet_tune.domain import DeviceClass
+from fleet_tune.base.domain import DeviceClass
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 X = np.array([[0.5, -1.0, 3.0], [2.0, 0.0, -4.0]], np.float32)

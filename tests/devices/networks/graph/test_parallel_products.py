@@ -11,7 +11,7 @@ from torch import nn
 from devices.networks.frontend import load_network
 from devices.networks.lowering import check_network, import_network
 from devices.targets import resolve_target
-from fleet_tune.domain import DeviceClass
+from fleet_tune.base.domain import DeviceClass
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 

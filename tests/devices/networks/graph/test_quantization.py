@@ -24,8 +24,8 @@ from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import check_network, import_network
 from devices.networks.torch import quantization
 from devices.targets import resolve_target
-from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import UnsupportedNetworkError
+from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import UnsupportedNetworkError
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 Array = npt.NDArray[Any]

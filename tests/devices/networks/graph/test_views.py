@@ -15,7 +15,7 @@ from devices.networks.compiled import compile_network, load
 from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
 from devices.targets import resolve_target
-from fleet_tune.domain import DeviceClass
+from fleet_tune.base.domain import DeviceClass
 
 CPU = DeviceClass("cpu", resolve_target("native", 1))
 

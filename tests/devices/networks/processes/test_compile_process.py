@@ -22,8 +22,8 @@ from devices.networks.processes import compile_worker
 from devices.networks.processes.compile_process import CompilationError, CompileProcess
 from devices.targets import NATIVE, resolve_target
 from examples.networks import mlp
-from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import DiskFullError, MemoryLackedError, OutputFolderError, RecordStoreError
+from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import DiskFullError, MemoryLackedError, OutputFolderError, RecordStoreError
 
 THIS_MODULE = "tests.devices.networks.processes.test_compile_process"
 CRASHES, WAITS, KILLED, STARVED = "it crashes", "it waits", "it is killed", "it gets no memory"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from devices.networks.processes import fresh_process
-from fleet_tune.errors import NetworkRunError, UncheckedError
+from fleet_tune.base.errors import NetworkRunError, UncheckedError
 
 INPUTS = (np.zeros(4, np.float32),)
 

@@ -19,8 +19,8 @@ from devices.networks.processes import exchange_folder
 from devices.networks.processes.lowering_process import LoweringProcess
 from devices.targets import resolve_target
 from examples.networks import small_cnn
-from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import DiskFullError, NetworkError, UncheckedError, UnsupportedNetworkError
+from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import DiskFullError, NetworkError, UncheckedError, UnsupportedNetworkError
 from tests.helpers.lowering_child import write_stand_in
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))

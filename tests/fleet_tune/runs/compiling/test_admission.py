@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.domain import Measurement, Outcome, Record
+from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.runs.compiling.admission import ATTEMPTS, UnscheduledWrongError, admit, bisect
 from tests.helpers.properties import examples
 from tests.helpers.records import make_record, ok

@@ -15,11 +15,11 @@ from devices.host.warm_process import ChildStartError
 from devices.networks import compiled
 from devices.networks.frontend import Network
 from devices.networks.network import Array
-from fleet_tune.domain import Outcome
-from fleet_tune.errors import FleetTuneError, MemoryLackedError, RecordStoreError
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import RecordStore
-from fleet_tune.results import Used
+from fleet_tune.base.domain import Outcome
+from fleet_tune.base.errors import FleetTuneError, MemoryLackedError, RecordStoreError
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import Used
 from fleet_tune.runs.cancellation import Cancellation, CancelledBuildError
 from fleet_tune.runs.compiling.compilation import ToBuild, build_networks, check_records, compile_limit_secs
 from tests.helpers.compiling import CLASS, Board, Example, Faked, crashing, failing_where, trace, wrong

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from devices.protocol import BuildFailure, BuildRequest
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Measurement, Outcome
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import Used
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Measurement, Outcome
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import Used
 from fleet_tune.runs.preparing.first_choices import FirstChoices
 from fleet_tune.runs.telling import Teller
 from tests.helpers.compiling import Example, Faked, Told

@@ -6,13 +6,13 @@ import dataclasses
 import json
 from pathlib import Path
 
-from fleet_tune.domain import Outcome
-from fleet_tune.records.sharing.shared import SharedReader
-from fleet_tune.records.stores.choices import keep_choices, kept_choices
-from fleet_tune.records.stores.origin import Origin
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import RecordStore
-from fleet_tune.results import ChosenInPlace
+from fleet_tune.base.domain import Outcome
+from fleet_tune.base.records.sharing.shared import SharedReader
+from fleet_tune.base.records.stores.choices import keep_choices, kept_choices
+from fleet_tune.base.records.stores.origin import Origin
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import ChosenInPlace
 from fleet_tune.runs.compiling.incumbents import Incumbents
 from fleet_tune.runs.reusing.sharing import Giving
 from tests.helpers.records import failed, make_record, named_record, ok

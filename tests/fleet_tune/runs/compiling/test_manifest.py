@@ -4,8 +4,8 @@ import dataclasses
 import json
 from pathlib import Path
 
-from fleet_tune.records.stores.store import RecordStore
-from fleet_tune.results import Fallback, NetworkResult, Used
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import Fallback, NetworkResult, Used
 from fleet_tune.runs.compiling.manifest import found, made_of
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.records import make_record, ok

@@ -10,9 +10,9 @@ import pytest
 
 from devices.host import other_work
 from devices.networks.frontend import Network
-from fleet_tune.errors import DiskFullError, NetworkRunError
+from fleet_tune.base.errors import DiskFullError, NetworkRunError
+from fleet_tune.base.results import Notice, Used
 from fleet_tune.report.network import network_lines
-from fleet_tune.results import Notice, Used
 from fleet_tune.runs.compiling.places import Here
 from fleet_tune.runs.compiling.untuned_times import UntunedTimes
 from fleet_tune.runs.telling import Teller

@@ -14,8 +14,8 @@ import pytest
 from devices.networks import compiled
 from devices.networks.lowering import LoweredNetwork
 from devices.timing.in_place import InPlace, kernel_of
-from fleet_tune.errors import DiskFullError
-from fleet_tune.records.stores.store import RecordStore
+from fleet_tune.base.errors import DiskFullError
+from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.runs.compiling import versions_in_place
 from tests.helpers.compiling import Example, Faked, Told, crashing, trace
 from tests.helpers.records import make_record, ok

@@ -9,8 +9,8 @@ import pytest
 
 from devices.networks.lowering import LoweredNetwork
 from devices.simulated.simulated import SIMULATED_CPU
-from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.config.request import run_request
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.config.request import run_request
 from fleet_tune.runs.preparing import joining, preparation
 from fleet_tune.runs.preparing.preparation import Prepared
 from fleet_tune.runs.reusing.sharing import Found

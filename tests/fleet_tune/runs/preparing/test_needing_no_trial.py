@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from fleet_tune.config.request import RunRequest, run_request
+from fleet_tune.base.config.request import RunRequest, run_request
+from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.preparing.preparation import Prepared, needs_no_trial
 from fleet_tune.runs.reusing.sharing import Found
 from fleet_tune.runs.run import Run
-from fleet_tune.search_task import SearchTask
 from tests.helpers.devices import CPU
 from tests.helpers.tasks import make_task
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.errors import OutputFolderError
-from fleet_tune.records.files.lock_file import LockedError, take_lock
-from fleet_tune.records.stores.store import RecordStore
+from fleet_tune.base.errors import OutputFolderError
+from fleet_tune.base.records.files.lock_file import LockedError, take_lock
+from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.runs.preparing import out_folder
 from fleet_tune.runs.preparing.out_folder import held_folder
 from tests.helpers.commands import fleet_tune_here

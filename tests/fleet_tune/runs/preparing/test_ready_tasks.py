@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from fleet_tune.errors import UserError
-from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.base.errors import UserError
+from fleet_tune.base.records.stores.reader import RecordReader
 
 ROOT = Path(__file__).parents[4]
 DEADLINE_SECS = 240.0

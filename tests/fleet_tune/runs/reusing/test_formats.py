@@ -13,15 +13,15 @@ from tvm.s_tir import meta_schedule as ms
 from devices.networks.lowering import workload_hash
 from devices.sketches.spaces import DesignSpace, apply_trace, parse_module
 from devices.targets import parse_target, resolve_target
+from fleet_tune.base.domain import Candidate, DeviceClass, Limits, Task
+from fleet_tune.base.records.datasets.sources import METASCHEDULE_FILES
+from fleet_tune.base.records.stores.origin import Origin
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.search_task import SearchTask
 from fleet_tune.cli import main as cli
-from fleet_tune.domain import Candidate, DeviceClass, Limits, Task
-from fleet_tune.records.datasets.sources import METASCHEDULE_FILES
-from fleet_tune.records.stores.origin import Origin
-from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.runs.reusing.sharing import look_up
 from fleet_tune.runs.reusing.transfer import read_source
 from fleet_tune.runs.reusing.upkeep import versions_now
-from fleet_tune.search_task import SearchTask
 from policies.space.sampling import sample
 from tests.helpers.devices import CPU
 from tests.helpers.records import make_record, ok

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from devices.simulated.simulated import SIMULATED_CPU
-from fleet_tune.domain import Limits, Outcome, Record, Task
-from fleet_tune.errors import RecorderLostError
-from fleet_tune.records.sharing.shared import SharedReader
-from fleet_tune.records.sharing.upkeep import Upkeep
-from fleet_tune.records.stores.origin import Origin
-from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import RecordStore
-from fleet_tune.results import FromStore, TaskProgress
+from fleet_tune.base.domain import Limits, Outcome, Record, Task
+from fleet_tune.base.errors import RecorderLostError
+from fleet_tune.base.records.sharing.shared import SharedReader
+from fleet_tune.base.records.sharing.upkeep import Upkeep
+from fleet_tune.base.records.stores.origin import Origin
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import FromStore, TaskProgress
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.sketch import Sketch, Tile
 from fleet_tune.runs.reusing.sharing import SETTLED, Giving, Watching, look_up, note_efforts, take, tried_in
-from fleet_tune.search_task import SearchTask
-from fleet_tune.sketch import Sketch, Tile
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
 

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from devices.simulated.simulated import SIMULATED_CPU
+from fleet_tune.base.domain import DeviceClass, Limits, Record, Task
+from fleet_tune.base.records.sharing.exchange import RecordsFile
+from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, shared_store
+from fleet_tune.base.records.stores.origin import Effort, Origin
+from fleet_tune.base.results import FromStore
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.sketch import Sketch, Tile
 from fleet_tune.cli import main as cli
-from fleet_tune.domain import DeviceClass, Limits, Record, Task
-from fleet_tune.records.sharing.exchange import RecordsFile
-from fleet_tune.records.sharing.shared import SHIPPED_VARIABLE, shared_store
-from fleet_tune.records.stores.origin import Effort, Origin
-from fleet_tune.results import FromStore
 from fleet_tune.runs.reusing.sharing import Found, look_up
 from fleet_tune.runs.reusing.shipped import SHIPPED_PATH, Shipped, shipped
 from fleet_tune.runs.reusing.upkeep import export
-from fleet_tune.search_task import SearchTask
-from fleet_tune.sketch import Sketch, Tile
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
 

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from devices.describing.kept import Described, DescriptionCache
-from fleet_tune.domain import Candidate, Outcome, Record
-from fleet_tune.records.datasets.dataset import OUTCOMES, TaskData, load
-from fleet_tune.records.stores.store import RecordStore
-from fleet_tune.results import FromStore
+from fleet_tune.base.domain import Candidate, Outcome, Record
+from fleet_tune.base.records.datasets.dataset import load
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import FromStore
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.task_data import OUTCOMES, TaskData
 from fleet_tune.runs.reusing import lessons
 from fleet_tune.runs.reusing.lessons import Lessons, learns_from_store, read_lessons
 from fleet_tune.runs.reusing.sharing import Found
-from fleet_tune.search_task import SearchTask
 from policies.cost_models.knowledge import general_examples
 from policies.cost_models.rank_quality import rank_correlation
 from policies.cost_models.registry import load_model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet_tune.domain import Outcome
+from fleet_tune.base.domain import Outcome
 from policies.runs.events import Cause
 from policies.runs.plan import Flow
 from policies.runs.stages.building import BuildStage, Job

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet_tune.device_state import Admin
+from fleet_tune.base.device_state import Admin
 from policies.measuring import health
 from policies.runs.fleet import Fleet
 from policies.runs.plan import Flow, PlannedTask, RunPlan

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet_tune.results import DeviceTime
+from fleet_tune.base.results import DeviceTime
 from policies.runs.stages.occupation import Occupation
 
 

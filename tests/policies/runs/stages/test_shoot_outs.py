@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from fleet_tune.device_state import Admin
-from fleet_tune.domain import StopRule
+from fleet_tune.base.device_state import Admin
+from fleet_tune.base.domain import StopRule
 from tests.helpers.run_world import World, played
 from tests.helpers.world_devices import Device, order, task_of
 

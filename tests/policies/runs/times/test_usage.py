@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_tune.results import DeviceTime, bound_by
+from fleet_tune.base.results import DeviceTime, bound_by
 from policies.runs.times.usage import Usage
 
 

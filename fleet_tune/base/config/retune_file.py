@@ -1,0 +1,282 @@
+"""The file of ``fleet-tune retune``: which networks are kept tuned, for which fleet, and what that may take.
+
+.. code-block:: toml
+
+    folder = "/srv/fleet-tune"       # versions, state, logs and work; one service's alone
+    fleet = "fleet.toml"             # default: this machine's CPU
+    store = "/srv/team/store.db"     # the records that runs share, also "postgresql://..." or "@key.file" of a team's
+                                     # server; default: store.db in the folder
+    store_mb = 4096                  # above this the store is pruned; default: 4096 of its own, never one that is named
+    address = "auto"                 # a Ray cluster; default: an embedded one for each run
+    hook = ["./deploy.sh"]           # a command that is run after each publish
+    metrics_port = 9465              # Prometheus metrics on 127.0.0.1
+
+    [[network]]
+    name = "resnet18"                # unique; a folder of this name
+    path = "networks.py:resnet18"    # as of 'fleet-tune tune'
+    calls_per_day = 2_000_000        # on devices of each class
+    inputs = "inputs.npz"            # to compare and time it on; default: its own examples
+    trust = false                    # code in a .pt2 file may be run
+    classes = ["orin"]               # device classes; default: all of the fleet
+
+    [time]
+    share = 0.1                      # of the time of each class's devices, in any 24 hours
+    hours = "22:00-06:00"            # local time in which devices may be used; default: always
+    span = "10m"                     # tuning time of one run
+    payback = "30d"                  # a run must be expected to save as much time as it takes of devices within this
+
+    [watch]
+    files_every = "1m"               # how often the networks' files are looked at
+    devices_every = "6h"             # how often devices are asked what they are, and networks timed on them
+    slower = 0.05                    # a network that is slower by more than this, beside the probe, is tuned again
+    drift = 0.25                     # so is one on devices that are slower by more than this altogether
+    again = "15m"                    # a device that is the only one of its class confirms that after this
+    age = "90d"                      # after this, half of what was spent on a network counts
+
+    [publish]
+    devices = 3                      # a new version meets the last one on up to so many devices of the class
+    versions = 5                     # so many are kept of each network and class
+
+A mistake raises :class:`RetuneFileError` with file, line and key. Relative paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from fleet_tune.base.config import values
+from fleet_tune.base.config.fleet_file import NAME_FORM, FleetConfig, Name, default_fleet, load_fleet
+from fleet_tune.base.config.toml_file import FileKind, Frozen, TomlText, as_toml, read_toml
+from fleet_tune.base.errors import RequestError, RetuneFileError
+from fleet_tune.base.records.sharing.store_place import StorePlace, is_address, place_of
+
+STATE_STORE = "store.db"
+_OWN_STORE_MB = 4096
+_DAY_SECS = 86400.0
+_MOST_PATH = 4096
+_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+
+
+def _seconds(value: Any) -> Any:
+    """Seconds of a duration as people write it; numbers as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return values.duration(value)
+    except RequestError as error:
+        raise ValueError(error.problem) from error
+
+
+_PathText = Annotated[str, Field(min_length=1, max_length=_MOST_PATH, pattern=r"^[^\x00]*$")]
+_Secs = Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=values.MOST_SECS)]
+
+
+class NetworkConfig(Frozen):
+    """A network to keep tuned. ``classes``: None for all of the fleet."""
+
+    name: Name
+    path: _PathText
+    calls_per_day: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
+    inputs: _PathText | None = None
+    trust: bool = False
+    classes: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)] | None = None
+
+
+class TimeConfig(Frozen):
+    """What may be used of the devices, and when a run is worth it."""
+
+    share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    hours: str | None = None
+    span: Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=_DAY_SECS)] = 600.0
+    payback: _Secs = 30 * _DAY_SECS
+
+    @field_validator("hours")
+    @classmethod
+    def _hours_parse(cls, text: str | None) -> str | None:
+        if text is not None:
+            parse_hours(text)
+        return text
+
+
+class WatchConfig(Frozen):
+    """How networks and devices are watched."""
+
+    files_every: _Secs = 60.0
+    devices_every: _Secs = 6 * 3600.0
+    slower: Annotated[float, Field(gt=0, le=10)] = 0.05
+    drift: Annotated[float, Field(gt=0, le=10)] = 0.25
+    again: _Secs = 900.0
+    age: _Secs = 90 * _DAY_SECS
+
+
+class PublishConfig(Frozen):
+    """How a version is compared before it is published, and how many are kept."""
+
+    devices: Annotated[int, Field(ge=1, le=64)] = 3
+    versions: Annotated[int, Field(ge=2, le=1000)] = 5
+
+
+class _RetuneFile(Frozen):
+    folder: _PathText
+    fleet: _PathText | None = None
+    store: _PathText | None = None
+    store_mb: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    address: Annotated[str, Field(min_length=1, max_length=_MOST_PATH)] | None = None
+    hook: Annotated[tuple[_PathText, ...], Field(min_length=1, strict=False)] | None = None
+    metrics_port: Annotated[int, Field(ge=1, le=values.MAX_PORT)] | None = None
+    network: Annotated[tuple[NetworkConfig, ...], Field(strict=False)] = ()
+    time: TimeConfig = TimeConfig()
+    watch: WatchConfig = WatchConfig()
+    publish: PublishConfig = PublishConfig()
+
+    @field_validator("address")
+    @classmethod
+    def _address_parses(cls, text: str | None) -> str | None:
+        try:
+            return values.cluster_address(text)
+        except RequestError as error:
+            raise ValueError(error.problem) from error
+
+
+class RetuneConfig(Frozen):
+    """What a file asks for, with absolute paths. ``store_mb``: None for a store that is never pruned; ``server``:
+    address of the server whose copy the store is, empty for none. ``source``: the file as it was read."""
+
+    folder: Path
+    fleet: FleetConfig
+    store: Path
+    server: Annotated[str, Field(repr=False)]
+    store_mb: int | None
+    address: str | None
+    hook: tuple[str, ...]
+    metrics_port: int | None
+    networks: tuple[NetworkConfig, ...]
+    time: TimeConfig
+    watch: WatchConfig
+    publish: PublishConfig
+    source: TomlText
+    fleet_path: Path | None
+
+
+def parse_hours(text: str) -> tuple[float, float]:
+    """Begin and end of ``22:00-06:00`` in seconds since midnight; the end may be before the begin. Raises ValueError
+    for anything else, and where both are the same."""
+    match = _HOURS.fullmatch(text)
+    if match is None or match[1] + match[2] == match[3] + match[4]:
+        raise ValueError("give two different times of the day")
+    first, second = (3600.0 * int(match[at]) + 60.0 * int(match[at + 1]) for at in (1, 3))
+    return first, second
+
+
+def load_retune(path: Path) -> RetuneConfig:
+    """Reads such a file and its fleet file. Raises :class:`RetuneFileError`, :class:`FleetFileError`."""
+    file, source = read_toml(path, _KIND, _RetuneFile)
+    if not file.network:
+        raise RetuneFileError(f"{path} has no network", "add a table [[network]] with name, path and calls_per_day")
+    names: dict[str, int] = {}
+    for index, network in enumerate(file.network):
+        if network.name in names:
+            first = source.where(("network", names[network.name], "name"))
+            where = source.where(("network", index, "name"))
+            raise RetuneFileError(
+                f"{where}: name = {as_toml(network.name)} is used already ({first})", "give every network its own name"
+            )
+        names[network.name] = index
+    folder = path.absolute().parent
+    fleet_path = None if file.fleet is None else _under(folder, file.fleet)
+    home = _under(folder, file.folder)
+    own_store_mb = _OWN_STORE_MB if file.store is None else None
+    place = StorePlace(home / STATE_STORE) if file.store is None else _store_of(folder, file.store, source)
+    if place.server and file.store_mb is not None:
+        raise RetuneFileError(
+            f"{source.where(('store_mb',))}: a store on a server is pruned there, and not by this service",
+            "remove store_mb, and see 'fleet-tune records prune'",
+        )
+    return RetuneConfig(
+        folder=home,
+        fleet=default_fleet() if fleet_path is None else load_fleet(fleet_path),
+        store=place.path,
+        server=place.server,
+        store_mb=own_store_mb if file.store_mb is None else file.store_mb,
+        address=file.address,
+        hook=() if file.hook is None else _command(folder, file.hook),
+        metrics_port=file.metrics_port,
+        networks=tuple(_resolved(folder, network) for network in file.network),
+        time=file.time,
+        watch=file.watch,
+        publish=file.publish,
+        source=source,
+        fleet_path=fleet_path,
+    )
+
+
+def _store_of(folder: Path, name: str, source: TomlText) -> StorePlace:
+    """A path, the address of a server, or ``@`` and the path of a file that has the address."""
+    try:
+        if is_address(name):
+            return place_of(name)
+        return place_of(f"@{_under(folder, name[1:])}") if name.startswith("@") else StorePlace(_under(folder, name))
+    except RequestError as error:
+        raise RetuneFileError(f"{source.where(('store',))}: {error.problem}", error.next_step) from error
+
+
+def _under(folder: Path, text: str) -> Path:
+    return folder / os.path.expanduser(text)
+
+
+def _resolved(folder: Path, network: NetworkConfig) -> NetworkConfig:
+    inputs = None if network.inputs is None else str(_under(folder, network.inputs))
+    return network.model_copy(update={"path": str(_under(folder, network.path)), "inputs": inputs})
+
+
+def _command(folder: Path, words: tuple[str, ...]) -> tuple[str, ...]:
+    """A program with a slash in its name is one of the file's folder, another one of the PATH."""
+    program = str(_under(folder, words[0])) if "/" in words[0] else words[0]
+    return (program, *words[1:])
+
+
+_DURATION = "a duration of at least a second, as 90s, 10m, 6h or 30d"
+_KIND = FileKind(
+    what="the file",
+    error=RetuneFileError,
+    example="examples/retune.toml",
+    give="give an existing file, as examples/retune.toml",
+    tables={"network": NetworkConfig, "time": TimeConfig, "watch": WatchConfig, "publish": PublishConfig},
+    lists=frozenset({"network"}),
+    expected={
+        "network": "[[network]] tables, with double brackets",
+        "time": "one [time] table, with single brackets",
+        "watch": "one [watch] table, with single brackets",
+        "publish": "one [publish] table, with single brackets",
+        "folder": "the path of a folder for versions, state, logs and work",
+        "fleet": "the path of a fleet file",
+        "store": "the path of a record store, or the address of a team's",
+        "store_mb": "a whole number of megabytes",
+        "address": 'HOST:PORT of a Ray cluster, or "auto"',
+        "hook": 'a command as a list of words, as ["./deploy.sh", "production"]',
+        "metrics_port": f"a whole number from 1 to {values.MAX_PORT}",
+        "name": NAME_FORM,
+        "path": "file.py:function, an .onnx file or a .pt2 file",
+        "calls_per_day": "how often it runs a day: a number above 0",
+        "inputs": "the path of an .npz file",
+        "trust": "true or false",
+        "classes": 'names of device classes, as ["orin"]',
+        "share": "a number above 0, at most 1",
+        "hours": 'two different times of the day, as "22:00-06:00"',
+        "span": f"{_DURATION}, at most a day",
+        "payback": _DURATION,
+        "files_every": _DURATION,
+        "devices_every": _DURATION,
+        "slower": "a share above 0, at most 10",
+        "drift": "a share above 0, at most 10",
+        "again": _DURATION,
+        "age": _DURATION,
+        "publish.devices": "a whole number from 1 to 64",
+        "versions": "a whole number from 2 to 1000",
+    },
+)

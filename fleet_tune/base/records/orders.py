@@ -1,0 +1,130 @@
+"""What people want of the devices of a fleet file: a small SQLite file beside it, which command line and runs share.
+
+``fleet.toml`` has its orders in ``fleet.orders.db``. An order (drain, maintenance, retire, resume) holds for every run
+that uses the fleet file, also for later ones; a run that goes on obeys within a second. The file also says which runs
+used the fleet last, so that ``fleet-tune device list`` finds what they know of the devices.
+
+Any number of processes read and write it: every call opens the file for one short transaction. A fleet without a file,
+or a file that does not exist yet, has no orders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from fleet_tune.base.device_state import Admin
+from fleet_tune.base.errors import FleetOrdersError
+
+_VERSION = 1
+_BUSY_SECS = 5.0
+_SCHEMA = (
+    "CREATE TABLE orders (seq INTEGER PRIMARY KEY AUTOINCREMENT, device TEXT NOT NULL, admin TEXT NOT NULL,"
+    " reason TEXT NOT NULL, unix_secs REAL NOT NULL)",
+    "CREATE TABLE runs (run_id TEXT PRIMARY KEY, records TEXT NOT NULL, unix_secs REAL NOT NULL)",
+    f"PRAGMA user_version={_VERSION}",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``admin``: what shall be of the device (DRAINING, MAINTENANCE, RETIRED, or ACTIVE again). ``seq`` only grows."""
+
+    seq: int
+    device_id: str
+    admin: Admin
+    reason: str
+    unix_secs: float
+
+
+def orders_path(fleet_file: Path) -> Path:
+    """Where the orders of a fleet file are."""
+    return fleet_file.absolute().with_suffix(".orders.db")
+
+
+class FleetOrders:
+    """The orders in the file at ``path``, which need not exist.
+
+    Every method raises :class:`FleetOrdersError` where the file cannot be read or written, is of a newer version, or is
+    something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def give(self, device_id: str, admin: Admin, reason: str) -> None:
+        """Give an order; durable when this returns."""
+        with self._writing() as connection:
+            connection.execute(
+                "INSERT INTO orders (device, admin, reason, unix_secs) VALUES (?, ?, ?, ?)",
+                (device_id, admin.value, reason, time.time()),
+            )
+
+    def since(self, cursor: int) -> list[Order]:
+        """Orders with ``seq > cursor``, in the order in which they were given."""
+        rows = self._rows("SELECT seq, device, admin, reason, unix_secs FROM orders WHERE seq > ? ORDER BY seq", cursor)
+        try:
+            return [Order(seq, device, Admin(admin), reason, secs) for seq, device, admin, reason, secs in rows]
+        except ValueError as error:
+            raise self._unusable(str(error)) from error
+
+    def latest(self) -> dict[str, Order]:
+        """The last order for every device that ever had one."""
+        return {order.device_id: order for order in self.since(0)}
+
+    def note_run(self, run_id: str, records: Path) -> None:
+        """Note that a run uses the fleet, with its record database."""
+        with self._writing() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", (run_id, str(records.absolute()), time.time())
+            )
+
+    def last_records(self) -> Path | None:
+        """The record database of the last run that used the fleet; None where none did, or it is gone."""
+        rows = self._rows("SELECT records FROM runs ORDER BY unix_secs DESC, rowid DESC")
+        return next((path for (text,) in rows if (path := Path(text)).is_file()), None)
+
+    def _rows(self, query: str, *values: int) -> list[tuple]:  # type: ignore[type-arg]
+        if not self.path.exists():
+            return []
+        with self._connected("ro") as connection:
+            return connection.execute(query, values).fetchall()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._connected("rwc") as connection:
+            # From here on nobody else writes; without the COMMIT, closing undoes everything.
+            connection.execute("BEGIN IMMEDIATE")
+            if connection.execute("PRAGMA user_version").fetchone() == (0,):
+                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+                    raise self._unusable("it holds something else")
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+            yield connection
+            connection.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _connected(self, mode: str) -> Iterator[sqlite3.Connection]:
+        try:
+            uri = f"file:{quote(str(self.path))}?mode={mode}"
+            with contextlib.closing(
+                sqlite3.connect(uri, uri=True, timeout=_BUSY_SECS, isolation_level=None)
+            ) as connection:
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+                if version > _VERSION:
+                    raise self._unusable(f"version {version}, this fleet-tune reads up to version {_VERSION}")
+                connection.execute("PRAGMA synchronous=FULL")
+                yield connection
+        except sqlite3.Error as error:
+            raise self._unusable(str(error)) from error
+
+    def _unusable(self, reason: str) -> FleetOrdersError:
+        return FleetOrdersError(
+            f"cannot use the orders of the fleet in {self.path}: {reason}",
+            "make it writable, or move it away: without it every device is in use",
+        )

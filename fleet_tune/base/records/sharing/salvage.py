@@ -1,0 +1,104 @@
+"""What is sound of a store whose file is damaged: where SQLite cannot read many rows at once, each by itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator
+
+from fleet_tune.base.domain import Record
+from fleet_tune.base.errors import DamagedStoreError, UnreadableRecordError
+from fleet_tune.base.records.sharing.shared import SharedReader
+from fleet_tune.base.records.stores.origin import Effort, Origin, decode_origin
+
+_PAGE_RECORDS = 1000
+_MOST_ORIGINS = 10_000
+_MOST_EMPTY = 1_000_000
+"""A damaged file may name any number as the last one."""
+
+
+class Salvage(SharedReader):
+    """A store of which parts of the file cannot be read: a source of
+    :func:`fleet_tune.base.records.sharing.shared.copy_records`. ``lost``: records that cannot be read; ``is_damaged``:
+    whether anything could not. Raises :class:`DamagedStoreError` where not even the number of records can be told, as
+    opening it does where the file has no tables any more."""
+
+    lost = 0
+    is_damaged = False
+
+    def origins(self) -> dict[int, Origin]:
+        """As of a :class:`SharedReader`."""
+        try:
+            return super().origins()
+        except DamagedStoreError:
+            found = {}
+            for number in range(1, _MOST_ORIGINS + 1):
+                with contextlib.suppress(DamagedStoreError, UnreadableRecordError):
+                    for (body,) in self._rows("SELECT body FROM origins WHERE id = ?", number):
+                        found[number] = decode_origin(body)
+            return found
+
+    def efforts(self) -> list[tuple[Effort, Origin]]:
+        """None where they cannot be read: the tasks are tuned again."""
+        try:
+            return super().efforts()
+        except DamagedStoreError:
+            return []
+
+    def unit_secs(self, device_id: str, device_class: str) -> float | None:
+        """None where it cannot be read, too."""
+        try:
+            return super().unit_secs(device_id, device_class)
+        except DamagedStoreError:
+            return None
+
+    def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
+        """The records that can be read."""
+        empty = 0  # numbers one after the other of which there is nothing
+        while empty < _MOST_EMPTY:
+            try:
+                rows = self._rows_after(cursor, _PAGE_RECORDS)
+                if not rows:
+                    return
+                page, cursor = self._readable(rows), rows[-1][0]
+            except DamagedStoreError:
+                numbers = range(cursor + 1, min(cursor + _PAGE_RECORDS, self._last()) + 1)
+                if not numbers:
+                    return
+                page, cursor = [each for number in numbers for each in self._one(number)], numbers[-1]
+            empty = 0 if page else empty + _PAGE_RECORDS
+            if page:
+                yield page
+
+    def _one(self, number: int) -> list[Record]:
+        try:
+            return self._readable(self._record_rows("WHERE records.seq = ?", number))
+        except DamagedStoreError:
+            self.lost += 1
+            return []
+
+    def _last(self) -> int:
+        """The highest number that a record may have."""
+        try:
+            ((last,),) = self._rows("SELECT coalesce(max(seq), 0) FROM records")
+        except DamagedStoreError:
+            rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'records'")
+            last = rows[0][0] if rows else 0
+        return int(last)
+
+    def _rows(self, query: str, *values: str | int) -> list[tuple]:  # type: ignore[type-arg]
+        try:
+            return super()._rows(query, *values)
+        except DamagedStoreError:
+            self.is_damaged = True
+            raise
+
+    def _rows_of(self, query: str, names: Collection[str]) -> list[tuple]:  # type: ignore[type-arg]
+        try:
+            return super()._rows_of(query, names)
+        except DamagedStoreError:
+            return list(self._each(query, names))
+
+    def _each(self, query: str, names: Iterable[str]) -> Iterator[tuple]:  # type: ignore[type-arg]
+        for name in names:
+            with contextlib.suppress(DamagedStoreError):
+                yield from super()._rows_of(query, (name,))

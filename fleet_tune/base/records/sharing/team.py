@@ -1,0 +1,129 @@
+"""The store of a team and the copy of it on this machine.
+
+Runs and commands use the copy, a store as any other, and meet the server before and after: what is new there comes
+here, what is new here goes there. While the server does not answer everything goes on with the copy; nothing is lost,
+and what was found meanwhile is handed over by whoever meets the server next. Records are known by their ids: what
+travels twice is there once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from fleet_tune.base.errors import StoreUnreachableError
+from fleet_tune.base.records.sharing.postgres import TeamStore
+from fleet_tune.base.records.sharing.shared import SharedReader, copy_records, shared_store
+from fleet_tune.base.records.sharing.store_place import StorePlace
+from fleet_tune.base.records.stores.store import RecordStore
+
+_HURRY_SECS = 3.0
+_LOG = logging.getLogger(__name__)
+
+
+def met(place: StorePlace) -> Team | None:
+    """The team whose copy a store is, met; None for a store of its own. One that does not answer is warned of: what is
+    here is used. Raises :class:`RecordStoreError` where it refuses."""
+    if not place.server:
+        return None
+    team = Team(place)
+    try:
+        team.meet()
+    except StoreUnreachableError as error:
+        team.is_away = True
+        _LOG.warning(
+            "%s: the copy of its records on this machine is used, and what is new goes there when it answers again",
+            error.problem,
+        )
+    return team
+
+
+@dataclass(frozen=True)
+class Met:
+    """What went from the server to the copy, and from the copy to the server: records."""
+
+    taken: int
+    given: int
+
+
+class Team:
+    """The server of a ``place`` and its copy. Every method raises :class:`StoreUnreachableError` where the server does
+    not answer, :class:`RecordStoreError`; the copy is sound whatever happens. ``is_away``: it did not answer when
+    it was :func:`met`."""
+
+    is_away = False
+
+    def __init__(self, place: StorePlace, clock: Callable[[], float] = time.monotonic) -> None:
+        self._place = place
+        self._clock = clock
+        self._warned = False
+
+    def meet(self, *, hurry: bool = False, with_efforts: bool = True) -> Met:
+        """Take what is new, then hand over what is new here. ``hurry``: what takes long is left to the next one.
+        ``with_efforts``: what runs have spent, too, which counts when a run begins and is known when it ends."""
+        deadline = self._clock() + _HURRY_SECS if hurry else float("inf")
+        with TeamStore(self._place.server, hurry=hurry) as server, shared_store(self._place.path) as copy:
+            taken = self._take(server, copy, with_efforts)
+            return Met(taken, self._give(server, copy, lambda: self._clock() > deadline, with_efforts))
+
+    def remove(self, uids: Collection[str]) -> int:
+        """Remove records from the server."""
+        with TeamStore(self._place.server) as server:
+            return server.remove(uids)
+
+    def _take(self, server: TeamStore, copy: RecordStore, with_efforts: bool) -> int:
+        with SharedReader(self._place.path) as reader:
+            taken, given = self._cursors(reader, server)
+            before = reader.last_seq()
+            if self._is_older(reader, server):
+                taken = given = 0
+                _LOG.warning(
+                    "the store %s is older than when it was met last, as one that was restored from a backup: it is"
+                    " read anew, and gets what it lacks of the records here",
+                    self._place.shown,
+                )
+            source = server.since(taken)
+            copied = copy_records(source, copy, taken, with_efforts=with_efforts)
+            if given == before and reader.last_seq() == before + copied.records:
+                given = before + copied.records  # all of that is from there
+        self._note(copy, server, copied.cursor, given)
+        self._warn(len(source.unreadable))
+        return copied.records
+
+    def _warn(self, wrong: int) -> None:
+        """Once: what is wrong with other rows than records is found each time."""
+        if wrong and not self._warned:
+            self._warned = True
+            _LOG.warning("of the store %s %d wrong rows are set aside", self._place.shown, wrong)
+
+    def _give(self, server: TeamStore, copy: RecordStore, is_late: Callable[[], bool], with_efforts: bool) -> int:
+        with SharedReader(self._place.path) as reader:
+            taken, given = self._cursors(reader, server)
+            copied = copy_records(reader, server, given, is_late, with_efforts=with_efforts)
+        self._note(copy, server, taken, copied.cursor)
+        return copied.records
+
+    @staticmethod
+    def _cursors(reader: SharedReader, server: TeamStore) -> tuple[int, int]:
+        """Up to where the copy has the server's records, and the server the copy's."""
+        meta = reader.meta()
+        return int(meta.get(f"taken from {server.id}", 0)), int(meta.get(f"given to {server.id}", 0))
+
+    @staticmethod
+    def _is_older(reader: SharedReader, server: TeamStore) -> bool:
+        """Whether the server has lost what was its last record when it was met."""
+        seq, _, uid = reader.meta().get(f"last seen at {server.id}", "").partition(" ")
+        return seq not in ("", "0") and not server.has(int(seq), uid)
+
+    @staticmethod
+    def _note(copy: RecordStore, server: TeamStore, taken: int, given: int) -> None:
+        seq, uid = server.last()
+        copy.annotate(
+            {
+                f"taken from {server.id}": str(taken),
+                f"given to {server.id}": str(given),
+                f"last seen at {server.id}": f"{seq} {uid}",
+            }
+        )

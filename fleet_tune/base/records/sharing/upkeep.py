@@ -1,0 +1,329 @@
+"""What can be asked of a record store that several runs share, and how it is kept small: ``fleet-tune records``."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from fleet_tune.base.domain import Outcome, Record, Task
+from fleet_tune.base.errors import DamagedStoreError
+from fleet_tune.base.records.datasets.sources import BY_METASCHEDULE
+from fleet_tune.base.records.sharing.shared import SharedReader, class_of, is_found_wrong, is_withdrawal, last_word
+from fleet_tune.base.records.stores.database import open_for_writing
+from fleet_tune.base.records.stores.origin import Effort, Origin, encode_origin
+from fleet_tune.base.records.stores.store import locked_store
+from fleet_tune.base.records.stores.store_errors import translated
+
+_Found = TypeVar("_Found")
+_AT_ONCE = 500
+_ORPHANS = "SELECT count(*) FROM records LEFT JOIN tasks USING (workload, device_class) WHERE tasks.workload IS NULL"
+_LOCK_SECS = 0.5
+"""Who shares a store holds its lock while opening it, a run that of its own all the time."""
+
+
+@dataclass(frozen=True)
+class TopTask:
+    """The best of a task in a store. ``record``: its best verified one, None where it has none; ``records``: how many
+    there are. ``differences``: why it is not used here as it is, empty where it is; see :class:`Origin`."""
+
+    task: Task
+    record: Record | None
+    records: int
+    differences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Counts of a store. ``outcomes``: of trials by device class; ``origins``: records by origin, those of runs that do
+    not say what they depend on under None; ``workloads``: trials by workload name and class."""
+
+    path: Path
+    file_bytes: int
+    records: int
+    runs: int
+    outcomes: Mapping[str, Mapping[str, int]]
+    workloads: Mapping[tuple[str, str], int]
+    origins: Sequence[tuple[Origin | None, int]]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Whether a record counts. ``reasons``: why not, each in a line; none where it does."""
+
+    record: Record
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which records are pruned: those to which everything applies that is given. ``before_unix_secs``: measured before;
+    ``keep_best``: not of this many best candidates of their task and origin, nor what was found wrong;
+    ``versions``: those of the record's origin differ from these; ``device_class``: of this one."""
+
+    before_unix_secs: float | None = None
+    keep_best: int | None = None
+    versions: Mapping[str, str] | None = None
+    device_class: str | None = None
+
+
+@dataclass(frozen=True)
+class Integrity:
+    """What is wrong with a store. ``damaged``: what cannot be read, each with its reason; ``file``: what SQLite finds
+    wrong with the file; ``orphans``: records without their task."""
+
+    records: int
+    damaged: tuple[str, ...]
+    file: tuple[str, ...] = ()
+    orphans: int = 0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.damaged or self.file or self.orphans)
+
+
+class Upkeep(SharedReader):
+    """A store whose records are looked through."""
+
+    def top(self, versions: Mapping[str, str]) -> list[TopTask]:
+        """The best of each task, those of ``versions`` before others."""
+        run_origins = self.run_origins()
+        found = []
+        for task in self.tasks():
+            best = self._best_of(task, versions)
+            count = sum(self.counts(task.id).values())
+            if best is None:
+                found.append(TopTask(task, None, count))
+                continue
+            origin = run_origins.get((best.run_id, task.device_class.name))
+            found.append(TopTask(task, best, count, differences_of(origin, versions)))
+        return found
+
+    def _best_of(self, task: Task, versions: Mapping[str, str]) -> Record | None:
+        here = [number for number, origin in self.origins().items() if origin.versions == versions]
+        words = self.last_words(task.id, here, 1)
+        if words and words[0].measurement.verified:
+            return words[0]
+        return self.best(task.id)
+
+    def known(self, task: Task, versions: Mapping[str, str], most: int) -> list[Record]:
+        """What is known of the ``most`` best candidates of a task, one record each, the best first: by those of
+        ``versions`` where one of them is verified, else by all."""
+        here = [number for number, origin in self.origins().items() if origin.versions == versions]
+        words = self.last_words(task.id, here, most)
+        if words and words[0].measurement.verified:
+            return words
+        by_candidate: dict[str, list[Record]] = {}
+        for record in self.records_of(task.id):
+            by_candidate.setdefault(record.candidate.id, []).append(record)
+        words = [word for records in by_candidate.values() if (word := last_word(records)) is not None]
+        return sorted(words, key=lambda each: (not each.measurement.verified, each.measurement.rank_secs))[:most]
+
+    def statistics(self) -> Statistics:
+        """Counts of everything."""
+        outcomes: dict[str, Counter[str]] = {}
+        workloads: Counter[tuple[str, str]] = Counter()
+        names = {workload.hash: workload.name for workload in self.workloads()}
+        rows = self._rows(
+            "SELECT workload, device_class, outcome, count(*) FROM records"
+            f" WHERE {self._is_trial} GROUP BY workload, device_class, outcome"
+        )
+        for workload, device_class, outcome, count in rows:
+            outcomes.setdefault(device_class, Counter())[outcome] += count
+            workloads[names.get(workload, workload), device_class] += count
+        origins: list[tuple[Origin | None, int]] = []
+        runs = 0
+        if self._has_column("origin"):
+            known = self.origins()
+            counted = self._rows("SELECT origin, count(*) FROM records GROUP BY origin ORDER BY 2 DESC")
+            origins = [(known.get(number), count) for number, count in counted]
+            runs = self._rows("SELECT count(DISTINCT run_id) FROM run_origins")[0][0]
+        ((records,),) = self._rows("SELECT count(*) FROM records")
+        return Statistics(self.path, self.path.stat().st_size, records, runs, outcomes, workloads, origins)
+
+    @property
+    def _is_trial(self) -> str:
+        return "revision = 0" if self._has_column("revision") else "1"
+
+    def why(self, task: Task, versions: Mapping[str, str], now: Mapping[str, Origin] | None = None) -> list[Reason]:
+        """Of each candidate of a task whether what is known of it counts, the best first. ``now``: what records of a
+        fleet depend on, by device class; None: the ``versions`` alone are compared."""
+        by_candidate: dict[str, list[Record]] = {}
+        for record in self.records_of(task.id):
+            by_candidate.setdefault(record.candidate.id, []).append(record)
+        origins = self.run_origins()
+        name = task.device_class.name
+        reasons = []
+        for records in by_candidate.values():
+            word = last_word(records) or records[-1]
+            origin = origins.get((word.run_id, name))
+            found = [*_against(word)]
+            if now is not None and origin is not None:
+                found += (
+                    origin.differences(now[name])
+                    if name in now
+                    else (f"no device of this fleet is of the class {name}",)
+                )
+            else:
+                found += differences_of(origin, versions)
+            reasons.append(Reason(word, tuple(found)))
+        return sorted(reasons, key=lambda each: (bool(each.reasons), each.record.measurement.rank_secs))
+
+    def integrity(self) -> Integrity:
+        """Reads everything. Of a file that SQLite cannot read as a whole, what that prevents is named, too."""
+        file: list[str] = []
+
+        def read(what: str, looks: Callable[[], _Found], instead: _Found) -> _Found:
+            try:
+                return looks()
+            except DamagedStoreError as error:
+                file.append(f"{what} cannot be read: {error.problem.rpartition(' is damaged: ')[2]}")
+                return instead
+
+        found = read("the file as a whole", lambda: self._rows("PRAGMA integrity_check"), list[tuple[str]]())
+        file += [text for (text,) in found if text != "ok"]
+        damaged = read("all of the records", self.unreadable, list[str]())
+        damaged += read("what records depend on", self._damaged_origins, list[str]())
+        orphans = read("the tasks of the records", lambda: self._count(_ORPHANS), 0)
+        records = read("the number of records", lambda: self._count("SELECT count(*) FROM records"), 0)
+        read("the workloads", self.tasks, list[Task]())
+        return Integrity(records, tuple(damaged), tuple(file), orphans)
+
+    def _damaged_origins(self) -> list[str]:
+        if not self._has_table("origins"):
+            return []
+        known = self.origins()
+        numbers = [number for (number,) in self._rows("SELECT id FROM origins ORDER BY id")]
+        return [f"origin {number}: it cannot be read" for number in numbers if number not in known]
+
+    def _count(self, query: str) -> int:
+        ((count,),) = self._rows(query)
+        return int(count)
+
+    def matching(self, rule: Rule) -> list[int]:
+        """The ``seq`` of the records that a rule prunes."""
+        matching: list[int] = []
+        run_origins = self.run_origins()
+        for task in self.tasks():
+            name = task.device_class.name
+            if rule.device_class not in (None, name):
+                continue
+            records = self.records_of(task.id)
+            kept = set() if rule.keep_best is None else _best_candidates(records, run_origins, rule.keep_best)
+            for record in records:
+                old = rule.before_unix_secs is None or record.unix_secs < rule.before_unix_secs
+                origin = run_origins.get((record.run_id, name))
+                other = rule.versions is None or bool(differences_of(origin, rule.versions))
+                spare = rule.keep_best is None or not (is_found_wrong(record) or (origin, record.candidate.id) in kept)
+                if old and other and spare:
+                    matching.append(record.seq)
+        return sorted(matching)
+
+    def uids(self, seqs: Sequence[int]) -> list[str]:
+        """The ``uid`` of each of these records."""
+        found: list[str] = []
+        for start in range(0, len(seqs), _AT_ONCE):
+            some = seqs[start : start + _AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            found += [uid for (uid,) in self._rows(f"SELECT uid FROM records WHERE seq IN ({marks})", *some)]
+        return found
+
+
+class Excerpt:
+    """What a store has of the ``most`` best candidates of each task and origin, one record each, of one class where
+    ``device_class`` names it: a source of :func:`fleet_tune.base.records.sharing.shared.copy_records`. ``most``: None
+    for all records. Of what was spent on a task the most for each origin."""
+
+    def __init__(self, reader: Upkeep, most: int | None, device_class: str | None) -> None:
+        self._reader = reader
+        self._most = most
+        self._class = device_class
+        self.tasks = reader.tasks
+        self.run_origins = reader.run_origins
+        self.unit_secs = reader.unit_secs
+
+    def efforts(self) -> list[tuple[Effort, Origin]]:
+        """What runs have spent, and what their records depend on."""
+        found: dict[tuple[str, str], tuple[Effort, Origin]] = {}
+        for effort, origin in self._reader.efforts():
+            key = effort.task_id, encode_origin(origin)
+            last = found.get(key)
+            if self._class not in (None, class_of(effort.task_id)):
+                continue
+            if last is None or (effort.secs, effort.trials) > (last[0].secs, last[0].trials):
+                found[key] = effort, origin
+        return list(found.values())
+
+    def pages(self, cursor: int = 0) -> Iterator[list[Record]]:  # noqa: ARG002
+        """The records, those of a task at a time."""
+        origins = self._reader.run_origins()
+        for task in self._reader.tasks():
+            if self._class in (None, task.device_class.name):
+                records = self._reader.records_of(task.id)
+                page = records if self._most is None else _best_words(records, origins, self._most)
+                if page:
+                    yield page
+
+
+def prune(path: Path, seqs: Sequence[int]) -> None:
+    """Removes these records of a store, and makes the file smaller where nobody else uses it. Raises
+    :class:`RecordStoreError`, also where a run is writing its own."""
+    with locked_store(path, _LOCK_SECS), translated(path), closing(open_for_writing(path)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        for start in range(0, len(seqs), _AT_ONCE):
+            some = seqs[start : start + _AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            for table in ("traces", "records"):
+                connection.execute(f"DELETE FROM {table} WHERE seq IN ({marks})", some)
+        connection.execute("COMMIT")
+        with suppress(sqlite3.OperationalError):  # others use it: what is free now is used again
+            connection.execute("VACUUM")
+
+
+def differences_of(origin: Origin | None, versions: Mapping[str, str]) -> tuple[str, ...]:
+    """In which versions what a record depends on differs from ``versions``; of a run that does not say, just that."""
+    if origin is None:
+        return ("its run does not say what it depends on",)
+    return origin.differences(replace(origin, versions=versions))
+
+
+def _against(word: Record) -> Iterator[str]:
+    """What the last word of a candidate has against it."""
+    measured = word.measurement
+    outcome = measured.outcome.value.replace("_", " ")
+    detail = f": {' '.join(measured.detail.split())}" if measured.detail else ""
+    if is_withdrawal(word):
+        yield f"withdrawn: {outcome}{detail}"
+    elif measured.outcome is not Outcome.OK:
+        yield f"{outcome}{detail}"
+    elif not measured.verified:
+        by_others = word.run_id == BY_METASCHEDULE
+        why = "MetaSchedule does not" if by_others else "it was clearly slower than the best"
+        yield f"its output was not compared: {why}"
+
+
+def _best_candidates(
+    records: Sequence[Record], run_origins: Mapping[tuple[str, str], Origin], most: int
+) -> set[tuple[Origin | None, str]]:
+    """The ``most`` best candidates of a task for each origin."""
+    best = _best_words(records, run_origins, most)
+    return {(run_origins.get((word.run_id, class_of(word.task_id))), word.candidate.id) for word in best}
+
+
+def _best_words(records: Sequence[Record], run_origins: Mapping[tuple[str, str], Origin], most: int) -> list[Record]:
+    """The last words of the ``most`` best candidates of a task for each origin."""
+    grouped: dict[Origin | None, dict[str, list[Record]]] = {}
+    for record in records:
+        origin = run_origins.get((record.run_id, class_of(record.task_id)))
+        grouped.setdefault(origin, {}).setdefault(record.candidate.id, []).append(record)
+    best: list[Record] = []
+    for by_candidate in grouped.values():
+        words = [word for each in by_candidate.values() if (word := last_word(each)) is not None]
+        verified = sorted((w for w in words if w.measurement.verified), key=lambda w: w.measurement.rank_secs)
+        best += verified[:most]
+    return best

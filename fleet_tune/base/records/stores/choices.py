@@ -1,0 +1,53 @@
+"""Which records of a task turned out to be the fastest in a network, as a store keeps it from run to run.
+
+A decision is of one network and one task: an entry of the store's table ``meta``, as JSON. It is replaced by the next
+one; whether it still holds is decided when it is read (:func:`policies.measuring.in_place.still_holds`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import ChosenInPlace
+
+_KEY = "chosen in place: "
+
+
+def keep_choices(store: RecordStore, network: str, choices: Iterable[ChosenInPlace]) -> None:
+    """Make decisions in the network of this fingerprint durable, each in place of the last one of its task."""
+    store.annotate({_key(network) + each.task_id: json.dumps(dataclasses.asdict(each)) for each in choices})
+
+
+def kept_choices(reader: RecordReader, network: str) -> dict[str, ChosenInPlace]:
+    """The last decision of each task in the network of this fingerprint, by task id."""
+    return {each.task_id: each for each in _readable(reader.meta(), _key(network))}
+
+
+def _readable(meta: Mapping[str, str], key: str) -> Iterator[ChosenInPlace]:
+    """What another version wrote, or somebody else, counts as absent: the network decides again."""
+    for name, text in meta.items():
+        if not name.startswith(key):
+            continue
+        try:
+            found = json.loads(text)
+            compared = tuple(str(each) for each in found["compared"])
+            choice = ChosenInPlace(
+                str(found["task_id"]),
+                str(found["candidate_id"]),
+                compared,
+                float(found["ratio"]),
+                float(found["error"]),
+                int(found["rounds"]),
+            )
+        except (ValueError, TypeError, KeyError):
+            continue
+        if choice.task_id == name.removeprefix(key):
+            yield choice
+
+
+def _key(network: str) -> str:
+    return f"{_KEY}{network} "

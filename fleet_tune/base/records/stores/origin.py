@@ -1,0 +1,102 @@
+"""What a measurement depends on beside its task and its candidate, and what a run has spent on a task: by these a store
+that several runs share tells which of its records count for another run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fleet_tune.base.errors import UnreadableRecordError
+
+_WORDS = {
+    "apache-tvm": "TVM",
+    "apache-tvm-ffi": "TVM's FFI",
+    "kernels": "our own code",
+    "probe": "the probe",
+    "compiler": "the CUDA compiler",
+    "driver": "the GPU's driver",
+}
+_SHOWN = 40
+MEASURED_BY = "measured by"
+"""Among the versions, the name of another program than ours that has measured: all that is known of it."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Of a device class in one run. ``target``: canonical JSON text of the TVM target. ``versions``: of what makes and
+    measures kernels, by name: TVM's packages, a digest of our own code (``kernels``), the probe. ``machine``: what else
+    its devices and their builds are made of, as far as it is known: the processor's ``microcode``; for a GPU its
+    ``driver`` and the ``compiler`` of its machine code.
+
+    Records of an equal origin count as if the run had measured them itself; those of another one are to be confirmed.
+    """
+
+    target: str
+    cpu_model: str
+    threads: int
+    versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    machine: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def differences(self, now: Origin) -> tuple[str, ...]:
+        """In which parts this one is another than ``now``, each in words; none where both are equal."""
+        found = []
+        for word, then, here in (
+            ("target", self.target, now.target),
+            ("processor", self.cpu_model, now.cpu_model),
+            ("threads", str(self.threads), str(now.threads)),
+        ):
+            if then != here:
+                found.append(f"{word} {_short(then)} there and {_short(here)} here")
+        for before, after in ((self.versions, now.versions), (self.machine, now.machine)):
+            for name in sorted({*before, *after}):
+                then, here = before.get(name, "none"), after.get(name, "none")
+                if then != here:
+                    found.append(f"{_WORDS.get(name, name)} {_short(then)} there and {_short(here)} here")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What a run has spent on a task, as an even share of what it spent on all that it tuned: ``secs`` of tuning and
+    ``trials``; infinite where the search of the task came to its end."""
+
+    task_id: str
+    run_id: str
+    secs: float
+    trials: float
+
+
+def encode_origin(origin: Origin) -> str:
+    """JSON text of an origin: the same for equal ones."""
+    body = {
+        "target": origin.target,
+        "cpu_model": origin.cpu_model,
+        "threads": origin.threads,
+        "versions": dict(origin.versions),
+    }
+    # As before where nothing of it is known: equal origins are one row of a store.
+    return json.dumps({**body, "machine": dict(origin.machine)} if origin.machine else body, sort_keys=True)
+
+
+def decode_origin(body: str) -> Origin:
+    """The origin that :func:`encode_origin` wrote; names that it does not know are ignored. Raises
+    :class:`UnreadableRecordError`."""
+    try:
+        fields = json.loads(body)
+        versions, machine = fields["versions"], fields.get("machine", {})
+        if not isinstance(versions, dict) or not isinstance(machine, dict):
+            raise ValueError("names and versions are expected")
+        texts = (fields["target"], fields["cpu_model"], *versions, *versions.values(), *machine, *machine.values())
+        if not all(isinstance(each, str) for each in texts):
+            raise ValueError("a text is expected")
+        return Origin(fields["target"], fields["cpu_model"], int(fields["threads"]), versions, machine)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        raise UnreadableRecordError(
+            f"the origin of a run cannot be read: {error}", "restore the database from a copy"
+        ) from error
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split()) or "none"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -1,0 +1,315 @@
+"""What is in a record store, for any number of readers beside the one who writes it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fleet_tune.base.device_state import LEASE_KINDS, DeviceEvent
+from fleet_tune.base.domain import DeviceClass, Outcome, Record, Task, Workload
+from fleet_tune.base.errors import RecordStoreError, UnreadableRecordError
+from fleet_tune.base.records.stores.codec import decode_record, decode_state, readable_records
+from fleet_tune.base.records.stores.database import is_unfinished, open_for_reading
+from fleet_tune.base.records.stores.store_errors import translated
+from fleet_tune.base.records.stores.traces import unpack_trace
+
+# Seconds of the probe of a device, by its id: those of speed 1, and the usual ones. Another probe needs other keys.
+PROBE = "2"
+UNIT = f"probe {PROBE} unit: "
+USUAL = f"probe {PROBE} usual: "
+
+# The stored form of a record: seq, body, number of the sketch's trace, packed trace.
+_RecordRow = tuple[int, bytes, int | None, bytes]
+
+_EVENTS = "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM device_events"
+_LAST_STATES = "SELECT device, run_id, kind, reason, state, unix_secs, 0 FROM device_states"
+
+_PAGE_RECORDS = 1000
+_OUTCOMES = frozenset(Outcome)
+_NAMES_AT_ONCE = 500
+_HIGHEST_SEQ = (1 << 63) - 1
+
+
+class RecordReader:
+    """A read-only view of a record database, which may be written at the same time. May be used from any thread.
+
+    Every call sees what was committed when it began. What cannot be decoded is set aside: every answer is of the rest,
+    and :meth:`unreadable` names it. Raises :class:`RecordStoreError` where there is no record database, or one of a
+    newer schema.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mutex = threading.Lock()
+        if not path.is_file():
+            raise RecordStoreError(f"no such record database: {path}", "give the path of a records.db")
+        self._sketch_traces: dict[int, bytes] = {}
+        self._has_traces = False  # once it has, it keeps them
+        with translated(path):
+            self._connection = open_for_reading(path)
+
+    def since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[Record]:
+        """The first of the records with ``seq > cursor``, in order, at most ``limit``; none where there are no more."""
+        while rows := self._rows_after(cursor, limit):
+            if records := self._readable(rows):
+                return records
+            cursor = rows[-1][0]
+        return []
+
+    def encoded_since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[tuple[int, bytes]]:
+        """The first ``limit`` of the records with ``seq > cursor`` as ``seq`` and body, damaged ones among them,
+        without the trace where that is kept beside the record."""
+        return self._rows("SELECT seq, body FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, limit)
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records in order of ``seq``, those appended meanwhile included."""
+        cursor = 0
+        while page := self.since(cursor):
+            yield from page
+            cursor = page[-1].seq
+
+    def last_seq(self) -> int:
+        """The ``seq`` of the last record, 0 where there is none."""
+        before = _HIGHEST_SEQ
+        while rows := self._rows("SELECT seq, body FROM records WHERE seq < ? ORDER BY seq DESC LIMIT 1", before):
+            before = rows[0][0]
+            if readable_records(rows):
+                return int(before)
+        return 0
+
+    def best(self, task_id: str, but: Collection[str] = (), candidate_id: str | None = None) -> Record | None:
+        """The incumbent: the verified record of the lowest :attr:`~fleet_tune.base.domain.Measurement.rank_secs`; the
+        earlier one where two are equal. ``but``: ids of candidates that shall not be it; ``candidate_id``: of the only
+        one that may.
+
+        Of a candidate with revisions the last one counts, and only that; but one that ran and was not checked again
+        takes nothing from what was verified before (older versions wrote such ones for a device that had drifted).
+        """
+        revised = (
+            " AND NOT EXISTS (SELECT 1 FROM records AS later WHERE later.workload = records.workload"
+            " AND later.device_class = records.device_class AND later.candidate = records.candidate"
+            " AND later.seq > records.seq AND later.revision > 0 AND (later.verified = 1 OR later.cost_secs IS NULL))"
+        )
+        rank = "rank_secs" if self._has_column("rank_secs") else "cost_secs"
+        where = (
+            f"WHERE workload = ? AND device_class = ? AND {rank} IS NOT NULL"
+            f" AND verified = 1{revised if self._has_column('revision') else ''}"
+            f"{' AND candidate NOT IN (' + ', '.join('?' * len(but)) + ')' if but else ''}"
+            f"{'' if candidate_id is None else ' AND candidate = ?'}"
+            f" ORDER BY {rank}, records.seq LIMIT 1 OFFSET ?"
+        )
+        only = () if candidate_id is None else (candidate_id,)
+        at = 0
+        while rows := self._record_rows(where, *split_task_id(task_id), *but, *only, at):
+            if records := self._readable(rows):
+                return records[0]
+            at += 1
+        return None
+
+    def records_of(self, task_id: str) -> list[Record]:
+        """All records of a task, in order of ``seq``."""
+        where = "WHERE workload = ? AND device_class = ? ORDER BY records.seq"
+        return self._readable(self._record_rows(where, *split_task_id(task_id)))
+
+    def unreadable(self) -> list[str]:
+        """What is set aside, each with the reason: ``record 7: ...``. Reads the whole store."""
+        reasons: list[str] = []
+        cursor = 0
+        while rows := self._rows_after(cursor, _PAGE_RECORDS, reasons):
+            self._readable(rows, reasons)
+            cursor = rows[-1][0]
+        if self._has_table("device_events"):
+            _readable_events(self._rows(f"{_EVENTS} ORDER BY seq"), reasons)
+        if self._has_table("device_states"):
+            _readable_events(self._rows(_LAST_STATES), reasons)
+        return list(dict.fromkeys(reasons))
+
+    def _rows_after(self, cursor: int, limit: int, reasons: list[str] | None = None) -> list[_RecordRow]:
+        """The stored form of the first ``limit`` of the records with ``seq > cursor``, in order. Of a damaged file
+        SQLite may give some that lead back: these are left out. ``reasons``: gets which."""
+        ordered = []
+        for row in self._record_rows("WHERE records.seq > ? ORDER BY records.seq LIMIT ?", cursor, limit):
+            if row[0] > cursor:
+                ordered.append(row)
+                cursor = row[0]
+            elif reasons is not None:
+                reasons.append(f"record {row[0]}: it stands behind record {cursor}")
+        return ordered
+
+    def _record_rows(self, where: str, *values: str | int) -> list[_RecordRow]:
+        """The stored form of the records that a condition with an order chooses."""
+        self._has_traces = self._has_traces or self._has_table("traces")
+        if not self._has_traces:
+            return self._rows(f"SELECT records.seq, body, NULL, NULL FROM records {where}", *values)
+        return self._rows(
+            "SELECT records.seq, body, traces.sketch, packed FROM records"
+            f" LEFT JOIN traces ON traces.seq = records.seq {where}",
+            *values,
+        )
+
+    def _readable(self, rows: Iterable[_RecordRow], reasons: list[str] | None = None) -> list[Record]:
+        """The records of those rows that can be decoded. ``reasons``: gets why the others cannot."""
+        records = []
+        for seq, body, sketch, packed in rows:
+            try:
+                trace = None if sketch is None else unpack_trace(packed, self._sketch_trace(sketch), f"record {seq}")
+                records.append(decode_record(body, seq, trace))
+            except UnreadableRecordError as error:
+                if reasons is not None:
+                    reasons.append(error.problem)
+        return records
+
+    def _sketch_trace(self, number: int) -> bytes:
+        """The first trace of a sketch; empty, with which nothing can be unpacked, where it is gone."""
+        if number not in self._sketch_traces:
+            rows = self._rows("SELECT trace FROM sketch_traces WHERE id = ?", number)
+            self._sketch_traces[number] = rows[0][0] if rows else b""
+        return self._sketch_traces[number]
+
+    def counts(self, task_id: str | None = None) -> dict[Outcome, int]:
+        """Number of trials by outcome, of one task or of all; outcomes without one are left out."""
+        is_trial = "revision = 0" if self._has_column("revision") else "1"
+        trials = f"SELECT outcome, count(*) FROM records WHERE {is_trial}"
+        if task_id is None:
+            rows = self._rows(f"{trials} GROUP BY outcome")
+        else:
+            rows = self._rows(
+                f"{trials} AND workload = ? AND device_class = ? GROUP BY outcome", *split_task_id(task_id)
+            )
+        return {Outcome(outcome): count for outcome, count in rows if outcome in _OUTCOMES}
+
+    def tried(self, after_seq: int = 0) -> set[str]:
+        """The ids of the tasks with trials that came after ``after_seq``."""
+        is_trial = "revision = 0" if self._has_column("revision") else "1"
+        query = f"SELECT DISTINCT workload, device_class FROM records WHERE {is_trial} AND seq > ?"
+        return {f"{workload}@{device_class}" for workload, device_class in self._rows(query, after_seq)}
+
+    def workloads(self) -> list[Workload]:
+        """The stored workloads, by name."""
+        rows = self._rows("SELECT hash, name, flop, module FROM workloads ORDER BY name, hash")
+        return [Workload(*row) for row in rows]
+
+    def tasks(self, only: Collection[str] | None = None) -> list[Task]:
+        """The stored tasks in the order in which they were first stored. ``only``: those of these ids."""
+        query = (
+            "SELECT hash, name, flop, module, device_class, target, weight, tasks.rowid FROM tasks"
+            " JOIN workloads ON hash = workload"
+        )
+        if only is None:
+            rows = self._rows(query)
+        else:
+            rows = self._rows_of(f"{query} WHERE workload IN", {split_task_id(each)[0] for each in only})
+            rows = [row for row in rows if f"{row[0]}@{row[4]}" in only]
+        rows.sort(key=lambda row: row[7])
+        return [Task(Workload(*row[:4]), DeviceClass(*row[4:6]), row[6]) for row in rows]
+
+    def device_events(self, limit: int) -> list[DeviceEvent]:
+        """The last ``limit`` changes of devices other than leases, the oldest first."""
+        if not self._has_table("device_events"):
+            return []
+        rows = self._rows(
+            f"{_EVENTS} WHERE kind NOT IN (?, ?) ORDER BY seq DESC LIMIT ?",
+            *LEASE_KINDS,  # stores of older versions have them
+            limit,
+        )
+        return _readable_events(reversed(rows))
+
+    def device_states(self) -> dict[str, DeviceEvent]:
+        """The last change of every device, by device id, leases among them: its state is the device's state. Where that
+        is damaged, the last one of which an event was kept."""
+        if not self._has_table("device_events"):
+            return {}
+        states: dict[str, DeviceEvent] = {}
+        if self._has_table("device_states"):
+            states = {event.device_id: event for event in _readable_events(self._rows(_LAST_STATES))}
+        for (device,) in self._rows("SELECT DISTINCT device FROM device_events"):
+            before = _HIGHEST_SEQ
+            while device not in states and (
+                rows := self._rows(f"{_EVENTS} WHERE device = ? AND seq < ? ORDER BY seq DESC LIMIT 1", device, before)
+            ):
+                states |= {event.device_id: event for event in _readable_events(rows)}
+                before = rows[0][-1]
+        return dict(sorted(states.items()))
+
+    def _has_table(self, name: str) -> bool:
+        """A store of an older version is only brought up to date by the next run that writes to it."""
+        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", name))
+
+    def _has_column(self, name: str) -> bool:
+        """A store of an older version is only brought up to date by the next run that writes to it."""
+        return bool(self._rows("SELECT 1 FROM pragma_table_info('records') WHERE name = ?", name))
+
+    def meta(self) -> dict[str, str]:
+        """What the store is bound to, with ``schema_version`` and ``created_unix_secs``."""
+        return dict(self._rows("SELECT key, value FROM meta"))
+
+    def unit_of(self, name: str) -> float | None:
+        """See :meth:`RecordStore.unit`; None where nothing was given."""
+        rows = self._rows("SELECT value FROM meta WHERE key = ?", UNIT + name)
+        return float(rows[0][0]) if rows else None
+
+    def usual_speed(self, device_id: str) -> float:
+        """The usual speed of a device as a multiple of that at which the store counts seconds; 1 where unknown."""
+        rows = self._rows("SELECT key, value FROM meta WHERE key IN (?, ?)", UNIT + device_id, USUAL + device_id)
+        secs = {key: float(value) for key, value in rows}
+        return secs[UNIT + device_id] / secs[USUAL + device_id] if len(secs) == 2 else 1.0
+
+    def close(self) -> None:
+        """Closes the database. May be called twice."""
+        with self._mutex:
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _rows_of(self, query: str, names: Collection[str]) -> list[tuple]:  # type: ignore[type-arg]
+        """What a query that ends in ``IN`` finds for these."""
+        ordered = sorted(names)
+        found = []
+        for start in range(0, len(ordered), _NAMES_AT_ONCE):
+            some = ordered[start : start + _NAMES_AT_ONCE]
+            found += self._rows(f"{query} ({', '.join('?' * len(some))})", *some)
+        return found
+
+    def _rows(self, query: str, *values: str | int) -> list[tuple]:  # type: ignore[type-arg]
+        with self._mutex, translated(self.path):
+            return self._connection.execute(query, values).fetchall()
+
+
+def split_task_id(task_id: str) -> tuple[str, str]:
+    """Workload hash and device class name of a task's id; see :attr:`fleet_tune.base.domain.Task.id`."""
+    workload, _, device_class = task_id.partition("@")
+    return workload, device_class
+
+
+def check_store(path: Path) -> None:
+    """Raises :class:`RecordStoreError` where a run could not use what is at ``path``; nothing, or a database that was
+    torn while it was being made, it makes anew."""
+    with translated(path):
+        if is_unfinished(path):
+            return
+    RecordReader(path).close()
+
+
+def _readable_events(
+    rows: Iterable[tuple[str, str, str, str, bytes, float, int]], reasons: list[str] | None = None
+) -> list[DeviceEvent]:
+    """Those changes of devices whose state can be decoded. ``reasons``: gets why the others cannot. ``seq`` is 0 for
+    what is only the last state of its device."""
+    events = []
+    for device, run_id, kind, reason, state, unix_secs, seq in rows:
+        try:
+            events.append(DeviceEvent(device, run_id, kind, reason, decode_state(state), unix_secs, seq))
+        except UnreadableRecordError as error:
+            if reasons is not None:
+                what = f"change {seq}" if seq else "the state"
+                reasons.append(f"{what} of device {device}: {error.problem}")
+    return events

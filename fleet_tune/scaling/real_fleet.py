@@ -1,0 +1,166 @@
+"""How a run scales on a real fleet: a network is tuned on more and more of its devices, one count after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+
+from actors.fleet_use import FleetUse, since
+from actors.tuning_session import TuningSession
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, RecordedConnection, load_fleet
+from fleet_tune.base.config.request import RunRequest, run_request
+from fleet_tune.base.config.values import MOST_SECS, path, seconds
+from fleet_tune.base.errors import RequestError
+from fleet_tune.base.results import DeviceTime
+from fleet_tune.runs.preparing.boards import with_boards
+from fleet_tune.runs.run import Run
+from fleet_tune.scaling.simulated_fleet import WARM_UP_SECS, counts
+
+_LOOK_SECS = 0.5
+
+
+@dataclass(frozen=True)
+class FleetScaleRequest:
+    """``run``: with all devices of the fleet; each count has an output folder of its own, which nobody keeps.
+    ``devices``: how many at a time; ``secs``: how long each count is watched."""
+
+    run: RunRequest
+    devices: tuple[int, ...]
+    secs: float
+
+
+def fleet_scale_request(
+    network: str,
+    devices: str,
+    *,
+    fleet: Path | str,
+    secs: float,
+    address: str | None = None,
+    inputs: Path | str | None = None,
+    trust_model: bool = False,
+) -> FleetScaleRequest:
+    """Checks what a user asks for. ``fleet``: the path of a fleet file, whose trackers are asked for their boards.
+    ``devices``: counts, as ``1,2,4``; the rest: as of :func:`fleet_tune.base.config.request.run_request`. Raises
+    :class:`RequestError`, :class:`FleetFileError`."""
+    asked, secs = counts(devices), seconds("the time for each count", secs, "--seconds")
+    config = with_boards(load_fleet(path("a fleet file", fleet, "--fleet")))
+    there = len(config.devices)
+    if max(asked) > there:
+        raise RequestError(f"--devices has {max(asked)}, and {fleet} has {there}", f"give counts from 1 to {there}")
+    if any(isinstance(device.connection, RecordedConnection) for device in config.devices):
+        raise RequestError(
+            f"{fleet} has recorded devices, which take no time", "leave them out; without --fleet devices are simulated"
+        )
+    request = run_request(
+        network,
+        out=Path(tempfile.gettempdir()).absolute(),
+        time_budget_secs=MOST_SECS,
+        fleet=config,
+        address=address,
+        inputs=inputs,
+        trust_model=trust_model,
+        store="",
+    )
+    return FleetScaleRequest(request, asked, secs)
+
+
+def part(fleet: FleetConfig, count: int) -> FleetConfig:
+    """So many devices of the fleet, of each kind (its class, or else its target) one after the other, in their
+    order."""
+    kinds: dict[str, list[str]] = {}
+    for device in fleet.devices:
+        kinds.setdefault(_kind(device), []).append(device.name)
+    in_turn = [name for name in chain(*zip_longest(*kinds.values())) if name is not None]
+    # Of a tracker's boards there are those that were listed, and no others.
+    return fleet.only(in_turn[:count]).model_copy(update={"all_of_a_key": ()})
+
+
+def _kind(device: DeviceConfig) -> str:
+    return device.device_class or json.dumps(device.target, sort_keys=True)
+
+
+def run_fleet_scaling(request: FleetScaleRequest, on_count: Callable[[int], None]) -> list[FleetUse]:
+    """What parts of the fleet do while they tune the network, in the order of the request. ``on_count`` is told each
+    count when its run starts. Raises KeyboardInterrupt where a signal came, :class:`RequestError` where a device does
+    not answer or the network has too little to tune, and as runs do."""
+    uses = []
+    for count in request.devices:
+        on_count(count)
+        with tempfile.TemporaryDirectory(prefix="fleet-tune-scale-", ignore_cleanup_errors=True) as folder:
+            run = dataclasses.replace(request.run, out=Path(folder).absolute(), fleet=part(request.run.fleet, count))
+            use = asyncio.run(_played(run, request.secs))
+        if use is None:
+            raise KeyboardInterrupt
+        uses.append(use)
+    return uses
+
+
+async def _played(request: RunRequest, secs: float) -> FleetUse | None:
+    """None where a signal came."""
+    run = Run(request, None, follows_fleet=False)
+    async with run.opened():
+        session = run.session
+        if session is None:
+            return None
+        _check_all_answer(request.fleet, session.members)
+        watching, tuning = asyncio.create_task(_watched(session, secs)), asyncio.create_task(_tuned(run))
+        try:
+            await asyncio.wait([watching, tuning], return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                return watching.result()
+            tuning.result()
+        finally:
+            for each in (watching, tuning):
+                each.cancel()
+            await asyncio.gather(watching, tuning, return_exceptions=True)
+    if run.was_interrupted:
+        return None
+    raise RequestError("the network was tuned to its end before the time was over", "give a larger one, or less time")
+
+
+def _check_all_answer(fleet: FleetConfig, members: Mapping[str, tuple[DeviceConfig, ...]]) -> None:
+    there = {device.name for devices in members.values() for device in devices}
+    missing = [device.name for device in fleet.devices if device.name not in there]
+    if missing:
+        raise RequestError(
+            f"{', '.join(missing)}: no answer, or out of use: what fewer devices do says nothing of so many",
+            "see fleet-tune device check, or leave it out of the fleet file",
+        )
+
+
+async def _tuned(run: Run) -> None:
+    async for _ in run.records():
+        pass
+
+
+async def _watched(session: TuningSession, secs: float) -> FleetUse:
+    """From some seconds after the first trial on."""
+    while not (await session.progress()).new_trials:
+        await asyncio.sleep(_LOOK_SECS)
+    await asyncio.sleep(WARM_UP_SECS)
+    before, used, began = await session.progress(), await session.used(), time.monotonic()
+    await asyncio.sleep(secs)
+    later, used_later, span = await session.progress(), await session.used(), time.monotonic() - began
+    trials = later.new_trials - before.new_trials
+    busy = {name: shares.get(DeviceTime.MEASURE, 0.0) for name, shares in later.device_time.items()}
+    members = {name: len(devices) for name, devices in session.members.items()}
+    devices, (builders, searchers) = sum(members.values()), session.helpers
+    return FleetUse(
+        devices=devices,
+        builders=builders,
+        searchers=searchers,
+        trials_a_second=trials / span,
+        demand=None,
+        busy=sum(busy.get(name, 0.0) * count for name, count in members.items()) / devices,
+        busy_by_class=busy,
+        bound=later.bounds,
+        roles=since(used, used_later, trials),
+        secs=span,
+    )

@@ -1,0 +1,41 @@
+"""The wall clock is read for time stamps alone: a clock that jumps changes nothing else."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+STAMPS = {
+    "actors/processes/recorder.py end_leases",  # of changes of devices
+    "actors/processes/recorder.py make_record",  # of records
+    "actors/scheduling/scheduler.py _obey",  # of changes of devices: when second 0 of the run was
+    "fleet_tune/base/records/orders.py give",
+    "fleet_tune/base/records/orders.py note_run",
+    "fleet_tune/base/records/stores/database.py _make",  # when the store was made
+    "fleet_tune/cli/retune.py _show",  # how long ago what is shown was
+    "fleet_tune/retuning/artifacts.py publish",
+    "fleet_tune/retuning/children.py moment",  # a service of weeks: hours of the day, spans over restarts
+    "fleet_tune/runs/compiling/incumbents.py blame",
+    "fleet_tune/runs/reusing/upkeep.py older_than",  # what a person wants to be rid of, by the stamps of its records
+}
+
+
+def read_in(path: Path) -> set[str]:
+    """The functions of a module that read the wall clock."""
+    found = set()
+    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, FUNCTION)]
+    for function in functions:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in WALL_CLOCK:
+                found.add(f"{path.relative_to(ROOT)} {function.name}")
+    return found
+
+
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.datetime.now", "datetime.utcnow", "date.today"}
+
+
+def test_the_wall_clock_is_read_for_time_stamps_alone() -> None:
+    modules = [path for each in ("actors", "devices", "fleet_tune", "policies") for path in (ROOT / each).rglob("*.py")]
+    assert set().union(*map(read_in, modules)) == STAMPS
