@@ -12,7 +12,7 @@ from actors.clients.builder import BuildersClient, builder_clients
 from actors.clients.calls import told
 from actors.hosts import Hosts
 from actors.scheduling.heartbeats import Heartbeats, Member
-from actors.scheduling.succession import Scheduling
+from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import UserError
 from policies.runs.cluster.placement import Node
 
@@ -44,7 +44,7 @@ class BuilderWatch:
     def __init__(
         self,
         hosts: Hosts,
-        scheduling: Scheduling,
+        scheduling: SchedulerSupervisor,
         heartbeats: Heartbeats,
         check_versions: Callable[[Mapping[int, Any]], Awaitable[None]],
     ) -> None:

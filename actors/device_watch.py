@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from actors.clients.device import DeviceClient
 from actors.hosts import Hosts
+from actors.scheduling.admission import DeviceAdmission
 from actors.scheduling.heartbeats import Heartbeats, Member
-from actors.scheduling.reception import Reception
-from actors.scheduling.succession import Scheduling
+from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import UserError
 from policies.runs.cluster.placement import Node
@@ -28,9 +28,9 @@ class DeviceWatch:
     def __init__(
         self,
         hosts: Hosts,
-        scheduling: Scheduling,
+        scheduling: SchedulerSupervisor,
         heartbeats: Heartbeats,
-        reception: Reception,
+        reception: DeviceAdmission,
         configs: Mapping[str, DeviceConfig],
         client: Callable[[str], DeviceClient],
         check_versions: Callable[[str], Awaitable[None]],

@@ -12,7 +12,7 @@ from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.domain import Limits, StopRule
 from fleet_tune.base.search_task import SearchTask
-from policies.runs.cluster.turns import Party
+from policies.runs.cluster.turns import RunShare
 from policies.runs.plan import PlannedTask, RunPlan
 
 
@@ -32,13 +32,13 @@ class SessionPlan:
     settled: Mapping[str, str] = field(default_factory=dict)
 
 
-def party_of(request: RunRequest, run_id: str) -> Party | None:
+def party_of(request: RunRequest, run_id: str) -> RunShare | None:
     """This run among those of its cluster; None where it has one of its own."""
     if request.address is None:
         return None
     given = request.network
     name = type(given[0]).__name__ if isinstance(given, tuple) else Path(str(given)).name
-    return Party(run_id, f"{name} (run {run_id})", request.priority, request.weight)
+    return RunShare(run_id, f"{name} (run {run_id})", request.priority, request.weight)
 
 
 def run_plan(

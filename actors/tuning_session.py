@@ -23,19 +23,19 @@ from actors.clients.recorder import RecorderClient, StoreWriter
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
 from actors.clusters.cluster import Cluster, lost_means_resume
+from actors.device_orders import noted, out_of_use
 from actors.device_watch import DeviceWatch, device_member
-from actors.fleet_use import Use, used
+from actors.fleet_usage import Use, used
 from actors.hosts import Hosts, OpenDevice
-from actors.people import noted, out_of_use
 from actors.processes.builder import Worker
 from actors.processes.learner import Learner
 from actors.processes.recorder import Recorder
-from actors.processes.roster import Roster
 from actors.processes.searcher import Searcher
+from actors.processes.task_registry import TaskRegistry
+from actors.scheduling.admission import DeviceAdmission
 from actors.scheduling.heartbeats import Heartbeats, Member
-from actors.scheduling.reception import Reception
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
-from actors.scheduling.succession import Scheduling
+from actors.scheduling.supervisor import SchedulerSupervisor
 from actors.session_plan import SessionPlan, dealt_out, planned, run_plan
 from actors.turns.run_turns import RunTurns
 from devices.host.standstill.quiet import QuietWindow
@@ -52,7 +52,7 @@ from fleet_tune.base.errors import (
 )
 from fleet_tune.base.results import Progress
 from fleet_tune.base.search_task import SearchTask
-from policies.runs.cluster.turns import Party
+from policies.runs.cluster.turns import RunShare
 from policies.runs.plan import RunPlan
 from policies.runs.spared import last_snapshot
 from policies.runs.stages.pace import builders_at_first, searchers
@@ -83,7 +83,7 @@ class TuningSession:
         artifacts: Path | None = None,
         open_device: OpenDevice = opened_device,
         make_worker: Callable[[], Worker] | None = None,
-        party: Party | None = None,
+        party: RunShare | None = None,
     ) -> None:
         self._cluster = cluster
         self._fleet = fleet
@@ -96,20 +96,20 @@ class TuningSession:
         self._configs = {device.name: device for device in fleet.devices}
         self._classes: dict[str, str] = {}  # of the devices that have said what they are
         self._used: dict[str, DeviceClient] = {}  # those that have work
-        self._reception: Reception | None = None
+        self._reception: DeviceAdmission | None = None
         self._searching: list[SearcherClient] = []
         self._searcher_of: dict[str, SearcherClient] = {}  # by task id
         self._notices: list[str] = []
         self._actors: dict[str, list[Any]] = {}  # by role, in the order in which they are started
         self._recorder: RecorderClient | None = None
-        self._scheduling: Scheduling | None = None
+        self._scheduling: SchedulerSupervisor | None = None
         self._members: list[Member] = []
         self._heartbeats: Heartbeats | None = None
         self._watching: asyncio.Future[None] | None = None
         self._running: asyncio.Future[None] | None = None
         self._abandoned = False
         self._closed = False
-        self._roster: Roster | None = None
+        self._roster: TaskRegistry | None = None
         self._builder_watch: BuilderWatch | None = None
         self._device_watch: DeviceWatch | None = None
 
@@ -245,7 +245,7 @@ class TuningSession:
         self._recorder = RecorderClient(actor)
         await self._recorder.put_tasks([entry.task for entry in plan.tasks])
         models = store.parent.absolute() / "models"
-        self._roster = Roster(self._cluster.folder / "tasks")
+        self._roster = TaskRegistry(self._cluster.folder / "tasks")
         await asyncio.to_thread(self._roster.open)
         # Handles travel as values: as arguments of an actor that may restart, Ray warns of each on the terminal.
         recorder = Shared(self._recorder)
@@ -296,7 +296,7 @@ class TuningSession:
             self._actors["scheduler"] = [actor]  # those before are gone
             return SchedulerClient(actor)
 
-        self._scheduling = Scheduling(run, scheduler_for, self.last_seq, self._cluster)
+        self._scheduling = SchedulerSupervisor(run, scheduler_for, self.last_seq, self._cluster)
         clock = time.monotonic if self.window is None else self.window.clock
         self._members = [
             Member("the scheduler", self._scheduling.beat, self._scheduling.end),
@@ -309,7 +309,7 @@ class TuningSession:
             *builder_members(self._hosts.builders),
             *(device_member(name, self._client(name)) for name in self._hosts.devices),
         ]
-        self._reception = Reception(self._scheduling, targets, self._take, self._notices)
+        self._reception = DeviceAdmission(self._scheduling, targets, self._take, self._notices)
         await self._scheduling.started()
 
     def _run_plan(self, plan: SessionPlan, dealt: Mapping[str, int]) -> RunPlan:
@@ -458,7 +458,7 @@ class TuningSession:
         return len(self._hosts.builders), len(self._searching)
 
     async def used(self) -> dict[str, Use]:
-        """What its processes have used by now; see :func:`actors.fleet_use.used`."""
+        """What its processes have used by now; see :func:`actors.fleet_usage.used`."""
         hosts = {"builders": list(set(self._hosts.builders.values())), "devices": list(self._hosts.devices.values())}
         return await used({**self._actors, **hosts}, self._cluster)
 

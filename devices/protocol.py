@@ -28,7 +28,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class InputDraw:
     """How one input of a checked run is drawn, so that a wrong kernel shows (see :mod:`devices.builds.check_plan`).
 
     Integers are uniform in [``low``, ``high``). Of floats, of both signs, a share ``density`` is drawn, the others are
@@ -58,7 +58,7 @@ class CheckPlan:
     exact: bool = False
     sums: bool = True
     rounds: bool = False
-    draws: tuple[Draw, ...] = ()
+    draws: tuple[InputDraw, ...] = ()
 
 
 UNKNOWN = CheckPlan()

@@ -49,7 +49,7 @@ class BatchReport:
 
 
 @dataclass(frozen=True)
-class TaskPlaces:
+class TaskArtifacts:
     """What a device needs of a task. ``oracle``, ``rival``: references of its unscheduled program and of its
     incumbent's artifact, in lists, so that each is fetched only where it is lacking; no rival where it is not built.
     ``limit_secs``: what measuring a candidate may take, None for what the rule says."""
@@ -77,7 +77,7 @@ class DeviceHandle(Protocol):
     async def measure(
         self,
         artifacts: Sequence[Any],
-        tasks: Mapping[str, TaskPlaces],
+        tasks: Mapping[str, TaskArtifacts],
         rule: StopRule,
         deadline_secs: float,
     ) -> BatchReport:
@@ -86,7 +86,7 @@ class DeviceHandle(Protocol):
     async def shoot_out(
         self,
         finalists: Sequence[tuple[Any, int]],
-        task: TaskPlaces,
+        task: TaskArtifacts,
         rule: StopRule,
         epoch: int,
         deadline_secs: float,
@@ -143,7 +143,7 @@ class DeviceClient(BusyClient):
     async def measure(
         self,
         artifacts: Sequence[Any],
-        tasks: Mapping[str, TaskPlaces],
+        tasks: Mapping[str, TaskArtifacts],
         rule: StopRule,
         deadline_secs: float,
     ) -> BatchReport:
@@ -153,7 +153,7 @@ class DeviceClient(BusyClient):
     async def shoot_out(
         self,
         finalists: Sequence[tuple[Any, int]],
-        task: TaskPlaces,
+        task: TaskArtifacts,
         rule: StopRule,
         epoch: int,
         deadline_secs: float,

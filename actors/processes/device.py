@@ -12,12 +12,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from actors.clients.artifacts import unpacked
 from actors.clients.calls import Shared, remote_actor
-from actors.clients.device import BatchReport, TaskPlaces
+from actors.clients.device import BatchReport, TaskArtifacts
 from actors.clients.recorder import RecorderClient
 from actors.clusters.nodes import Windows
 from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
-from actors.turns.device_turn import Asker, DeviceTurn
+from actors.turns.device_turn import DeviceTurn, TurnRequester
 from devices.host.children.child import without_torch
 from devices.host.standstill.quiet import QuietWindow
 from devices.host.versions import Host, this_host
@@ -65,7 +65,7 @@ class DeviceActor:
         open_device: Callable[[], contextlib.AbstractContextManager[Device]],
         run_id: str,
         windows: Windows | None,
-        asker: Asker | None = None,
+        asker: TurnRequester | None = None,
         leaves: bool = True,
     ) -> None:
         self._device_id = device_id
@@ -133,7 +133,7 @@ class DeviceActor:
     def measure(
         self,
         artifacts: Sequence[Any],
-        tasks: Mapping[str, TaskPlaces],
+        tasks: Mapping[str, TaskArtifacts],
         rule: StopRule,
         recorder: Shared[RecorderClient],
     ) -> BatchReport:
@@ -180,7 +180,7 @@ class DeviceActor:
     def shoot_out(
         self,
         finalists: Sequence[tuple[Any, int]],
-        task: TaskPlaces,
+        task: TaskArtifacts,
         rule: StopRule,
         recorder: Shared[RecorderClient],
         epoch: int,
@@ -271,7 +271,7 @@ class DeviceActor:
         self._consider(artifact, _at(measured, (speed, 0.0)))
         return dataclasses.replace(measured, build_secs=artifact.build_secs)
 
-    def _prepare(self, task_id: str, places: TaskPlaces) -> None:
+    def _prepare(self, task_id: str, places: TaskArtifacts) -> None:
         """Fetch what is lacking of a task, and take what is told of its incumbent, which may be another one than the
         last of this device."""
         if task_id not in self._incumbents:

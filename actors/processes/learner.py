@@ -21,8 +21,8 @@ import ray
 
 from actors.clients.calls import WINDOW_WAIT_SECS, Shared, expect_many_objects, told
 from actors.clients.recorder import RecorderClient
-from actors.processes.roster import EarlyRecords, Roster
 from actors.processes.searcher import Priors, group_observations, model_key
+from actors.processes.task_registry import BufferedRecords, TaskRegistry
 from devices.host.standstill.quiet import QuietWindow
 from fleet_tune.base.domain import Record
 from fleet_tune.base.records.files.atomic_file import write_atomically
@@ -49,7 +49,7 @@ class Learner:
 
     def __init__(
         self,
-        roster: Roster,
+        roster: TaskRegistry,
         method: str,
         seed: int,
         recorder: Shared[RecorderClient],
@@ -62,7 +62,7 @@ class Learner:
         self._seed = seed
         self._roster = roster
         self._priors = Priors()
-        self._early = EarlyRecords()
+        self._early = BufferedRecords()
         # By task id, once a task is known: see _join.
         self._tables: dict[str, TrainingTable] = {}
         self._sketch_index: dict[str, dict[str, int]] = {}

@@ -15,7 +15,7 @@ from actors.clients.calls import WINDOW_WAIT_SECS, Shared, expect_many_objects
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.clients.searcher import Offer
-from actors.processes.roster import EarlyRecords, Roster
+from actors.processes.task_registry import BufferedRecords, TaskRegistry
 from devices.host.standstill.quiet import QuietWindow
 from fleet_tune.base.domain import Candidate, Outcome, Record
 from fleet_tune.base.search_task import SearchTask
@@ -34,7 +34,7 @@ class Searcher:
 
     def __init__(
         self,
-        roster: Roster,
+        roster: TaskRegistry,
         method: str,
         seed: int,
         recorder: Shared[RecorderClient],
@@ -53,7 +53,7 @@ class Searcher:
         self._build_timeout_secs = build_timeout_secs
         self._roster = roster
         self._priors = Priors()
-        self._early = EarlyRecords()
+        self._early = BufferedRecords()
         self._models: dict[str, CostModel] = {}  # the newest of each key of the learner's
         # By task id, once a task is known: see _join.
         self._tasks: dict[str, SearchTask] = {}

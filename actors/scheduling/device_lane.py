@@ -9,8 +9,8 @@ from typing import Any
 
 from actors.clients.artifacts import Artifacts
 from actors.clients.calls import LOST, ActorLostError, ActorTimeoutError, first_line
-from actors.clients.device import TURN_PATIENCE_SECS, DeviceHandle, NotOurTurnError, TaskPlaces
-from actors.scheduling.storing import Storing
+from actors.clients.device import TURN_PATIENCE_SECS, DeviceHandle, NotOurTurnError, TaskArtifacts
+from actors.scheduling.record_batcher import RecordBatcher
 from fleet_tune.base.domain import Incumbent, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
 from fleet_tune.base.results import DeviceTime
@@ -28,7 +28,7 @@ class DeviceLane:
         device: DeviceHandle,
         artifacts: Artifacts,
         rule: StopRule,
-        storing: Storing,
+        storing: RecordBatcher,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.device_id = device_id
@@ -69,12 +69,14 @@ class DeviceLane:
         """End the process that owns the device."""
         self._device.restart()
 
-    def _places(self, task_id: str, incumbent: Incumbent, limit_secs: float | None = None) -> TaskPlaces:
+    def _places(self, task_id: str, incumbent: Incumbent, limit_secs: float | None = None) -> TaskArtifacts:
         rival = self._artifacts.reference(incumbent.candidate_id)
-        return TaskPlaces([self._artifacts.reference(task_id)], incumbent, [] if rival is None else [rival], limit_secs)
+        return TaskArtifacts(
+            [self._artifacts.reference(task_id)], incumbent, [] if rival is None else [rival], limit_secs
+        )
 
     async def _measure(
-        self, command: Measure, artifacts: Sequence[Any], tasks: Mapping[str, TaskPlaces]
+        self, command: Measure, artifacts: Sequence[Any], tasks: Mapping[str, TaskArtifacts]
     ) -> BatchMeasured | BatchLost | Postponed:
         try:
             waited_secs = await self._device.turn(self._tell, TURN_PATIENCE_SECS)
@@ -100,7 +102,7 @@ class DeviceLane:
         return waits
 
     async def _shoot_out(
-        self, command: ShootOut, finalists: Sequence[tuple[Any, int]], task: TaskPlaces
+        self, command: ShootOut, finalists: Sequence[tuple[Any, int]], task: TaskArtifacts
     ) -> ShotOut | BatchLost | Postponed:
         try:
             await self._device.turn(self._tell, TURN_PATIENCE_SECS)

@@ -2,7 +2,7 @@
 
 Every process of a run is asked for a sign of life every few seconds by the one that started them, of many builders and
 devices one after the other (:mod:`policies.runs.cluster.beats`). Who ends is started
-again by Ray, or by :mod:`actors.scheduling.succession`; whoever waits for its answer learns of that by itself
+again by Ray, or by :mod:`actors.scheduling.supervisor`; whoever waits for its answer learns of that by itself
 (:class:`actors.clients.calls.ActorLostError`). Here it is told, and a process that is there and does not answer becomes
 one that has ended. A process that stands still in a quiet window is asked by that window's clock, which stands still
 too."""

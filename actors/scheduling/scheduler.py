@@ -26,7 +26,7 @@ from actors.clients.searcher import SearcherClient
 from actors.processes.recorder import make_record
 from actors.scheduling.builder_pool import BuilderPool
 from actors.scheduling.device_lane import DeviceLane
-from actors.scheduling.storing import Storing
+from actors.scheduling.record_batcher import RecordBatcher
 from fleet_tune.base.device_state import Admin, DeviceState
 from fleet_tune.base.errors import FleetOrdersError
 from fleet_tune.base.records.orders import FleetOrders
@@ -42,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 2.0
 _POLL_SECS = 1.0
 _LEAVE_SECS = 5.0  # until the state has heard that a device leaves
-_ALONE = (ev.Appeared, ev.DeviceLeft)
+_ALONE = (ev.DeviceAnswered, ev.DeviceLeft)
 _LEVELS = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -80,7 +80,7 @@ class Scheduler:
         self._learner = learner
         self._state = RunState(plan.run, method_named(plan.method).make_task_bandit(plan.seed))
         self._artifacts = Artifacts()
-        self._storing = Storing(recorder, self._kept)
+        self._storing = RecordBatcher(recorder, self._kept)
         self._pool = BuilderPool(builders, self._artifacts)
         self._lanes = {device_id: self._lane(device_id, device) for device_id, device in devices.items()}
         self._newcomers: dict[str, DeviceLane] = {}  # until the state knows of them
@@ -104,7 +104,7 @@ class Scheduler:
 
     async def described(self, task_id: str, rules: Sequence[str], enough: int = 0) -> None:
         """A task that the plan has without rules has its sketches, and is in the roster."""
-        self._events.put_nowait(ev.Described(task_id, tuple(rules), enough))
+        self._events.put_nowait(ev.SketchesReady(task_id, tuple(rules), enough))
 
     async def undescribable(self, task_id: str) -> None:
         """A task that the plan has without rules has no sketch."""
@@ -147,7 +147,7 @@ class Scheduler:
     async def appeared(self, device_id: str, device_class: str, device: DeviceHandle) -> None:
         """A device that was waited for answers, and is of a class for which the run tunes."""
         self._newcomers[device_id] = self._lane(device_id, device)
-        self._events.put_nowait(ev.Appeared(device_id, device_class))
+        self._events.put_nowait(ev.DeviceAnswered(device_id, device_class))
 
     async def remove_device(self, device_id: str, reason: str) -> None:
         """The fleet has a device less. Its process may be ended when this returns: nobody is blamed for it."""
@@ -203,7 +203,7 @@ class Scheduler:
         working: set[asyncio.Task[None]] = set()
         while True:
             events = await self._next_events()
-            if isinstance(events[0], ev.Appeared) and events[0].device_id in self._newcomers:
+            if isinstance(events[0], ev.DeviceAnswered) and events[0].device_id in self._newcomers:
                 self._lanes[events[0].device_id] = self._newcomers.pop(events[0].device_id)
             for command in self._state.handle_all(events, self._now()):
                 match command:
@@ -343,7 +343,7 @@ class Scheduler:
 
     def _lane(self, device_id: str, device: DeviceHandle) -> DeviceLane:
         def tell(behind: str) -> None:
-            self._events.put_nowait(ev.Waits(device_id, behind))
+            self._events.put_nowait(ev.WaitingForTurn(device_id, behind))
 
         return DeviceLane(device_id, device, self._artifacts, self._plan.run.rule, self._storing, tell)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from actors.clients.artifacts import unpacked
 from actors.clients.calls import ask
-from actors.clients.device import BatchReport, TaskPlaces
+from actors.clients.device import BatchReport, TaskArtifacts
 from actors.processes.builder import Builders, Worker
 from actors.processes.recorder import make_record
 from devices.protocol import Artifact, BuildRequest, BuildResult
@@ -105,7 +105,7 @@ class SimulatedHandle:
     async def measure(
         self,
         artifacts: Sequence[Any],
-        tasks: Mapping[str, TaskPlaces],  # noqa: ARG002 - nothing is compared
+        tasks: Mapping[str, TaskArtifacts],  # noqa: ARG002 - nothing is compared
         rule: StopRule,  # noqa: ARG002
         deadline_secs: float,
     ) -> BatchReport:

@@ -22,10 +22,10 @@ from actors.clients.recorder import RecorderClient
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
 from actors.clusters.cluster import Cluster
-from actors.fleet_use import SIMULATED, FleetUse, Use, since, used
+from actors.fleet_usage import SIMULATED, FleetUsage, Use, since, used
 from actors.processes.recorder import Recorder
-from actors.processes.roster import Roster
 from actors.processes.searcher import Searcher
+from actors.processes.task_registry import TaskRegistry
 from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.simulation.hosts import SimulatedBuilders, SimulatedDevices, SimulatedHandle
@@ -149,7 +149,7 @@ class SimulatedRun:
         """All but who brings them together."""
         fleet = self._fleet
         tasks = _tasks(fleet.classes)
-        roster = Roster(self._folder / "tasks")
+        roster = TaskRegistry(self._folder / "tasks")
         roster.open()
         for entry in tasks:
             roster.add(entry)
@@ -197,7 +197,7 @@ class SimulatedRun:
             ),
         ]
 
-    async def use(self, secs: float) -> FleetUse:
+    async def use(self, secs: float) -> FleetUsage:
         """What the fleet does in the next ``secs``. Raises what ends the run."""
         before, busy, used_before = await self._seen()
         began = time.monotonic()
@@ -209,7 +209,7 @@ class SimulatedRun:
         for name, (device_class, _) in self._fleet.handles.items():
             by_class[device_class] += (busy_later.get(name, 0.0) - busy.get(name, 0.0)) / span
         members = Counter(device_class for device_class, _ in self._fleet.handles.values())
-        return FleetUse(
+        return FleetUsage(
             devices=self._fleet.devices,
             builders=self._fleet.builders,
             searchers=self._searchers,

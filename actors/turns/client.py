@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from actors.clients.calls import LOST, fetch, first_line
-from policies.runs.cluster.turns import Party, Turn
+from policies.runs.cluster.turns import RunShare, Turn
 
 _LOG = logging.getLogger(__name__)
 _ASK_SECS = 10.0
@@ -18,7 +18,7 @@ class TurnClient:
     travels as a value. ``device``: the same for every run; ``pool``: see :meth:`policies.runs.cluster.turns.Turns.ask`.
     ``find``: finds the keeper anew where it is gone for good."""
 
-    def __init__(self, find: Callable[[], Any], party: Party, device: str, pool: str) -> None:
+    def __init__(self, find: Callable[[], Any], party: RunShare, device: str, pool: str) -> None:
         self._find = find
         self._keeper: Any = None
         self._party = party

@@ -17,7 +17,7 @@ _RESERVED_SECS = 10.0  # between the wait for a turn and what it was waited for
 _LOG = logging.getLogger(__name__)
 
 
-class Asker(Protocol):
+class TurnRequester(Protocol):
     """Asks for one device, on behalf of one run: :class:`actors.turns.client.TurnClient`, or a stand-in of a test."""
 
     def ask(self) -> Turn: ...
@@ -28,7 +28,9 @@ class Asker(Protocol):
 class DeviceTurn:
     """``leave``: leaves the device, so that others can connect to it; called in any thread, never while it is used."""
 
-    def __init__(self, asker: Asker, leave: Callable[[], None], sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, asker: TurnRequester, leave: Callable[[], None], sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self._asker = asker
         self._leave = leave
         self._sleep = sleep

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from actors.clients.calls import remote_actor
-from policies.runs.cluster.turns import Party, Turn, Turns
+from policies.runs.cluster.turns import RunShare, Turn, Turns
 
 # The last part changes with what is asked and answered: runs of two versions of it do not know of each other.
 _NAME, _NAMESPACE = "fleet-tune-turns-1", "fleet-tune"
@@ -19,7 +19,7 @@ class TurnKeeper:
     def __init__(self) -> None:
         self._turns = Turns()
 
-    async def ask(self, party: Party, device: str, pool: str) -> Turn:
+    async def ask(self, party: RunShare, device: str, pool: str) -> Turn:
         return self._turns.ask(party, device, pool, time.monotonic())
 
     async def let_go(self, run_id: str, device: str) -> None:

@@ -11,7 +11,7 @@ from actors.turns.client import TurnClient
 from actors.turns.device_turn import DeviceTurn
 from actors.turns.keeper import turn_keeper
 from fleet_tune.base.config.fleet_file import DeviceConfig, RecordedConnection, TrackerConnection
-from policies.runs.cluster.turns import Party
+from policies.runs.cluster.turns import RunShare
 
 _NATIVE = "native"  # each device has the target of its own processor
 _HOLD_SECS = 3.0  # until it is told that a device is waited for
@@ -20,7 +20,7 @@ _HOLD_SECS = 3.0  # until it is told that a device is waited for
 class RunTurns:
     """``party``: the run."""
 
-    def __init__(self, party: Party) -> None:
+    def __init__(self, party: RunShare) -> None:
         self._party = party
 
     def asker(self, device: DeviceConfig, number: int, node_id: str) -> TurnClient | None:

@@ -35,7 +35,7 @@ from devices.timing.evaluator import Evaluation, confirmed, decode_evaluation, e
 from fleet_tune.base.domain import Incumbent, Measurement, Outcome, StopRule
 from fleet_tune.base.task_data import TaskData
 from policies.measuring.duel import run_rule
-from policies.measuring.shootout import Standing, finalists
+from policies.measuring.shootout import CostEstimate, finalists
 from policies.measuring.stopping import confirmation, following
 
 FIXED_RUNS = 500
@@ -189,7 +189,7 @@ def shoot_out(
     bench: Workbench, artifact_of: Callable[[int], Artifact], measured: Sequence[dict[str, Any]], rule: StopRule
 ) -> tuple[int, float]:
     """The row that our measurements end with, and the device seconds of the shoot-out."""
-    standings = [Standing(str(each["row"]), each["ours"]["cost_secs"], each["ours"]["error"]) for each in measured]
+    standings = [CostEstimate(str(each["row"]), each["ours"]["cost_secs"], each["ours"]["error"]) for each in measured]
     rows = [int(row) for row in finalists(standings)]
     if not rows:
         return min(measured, key=_cost_by("ours"))["row"], 0.0

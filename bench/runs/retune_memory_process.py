@@ -26,9 +26,9 @@ from fleet_tune.base.config.retune_file import NetworkConfig, load_retune
 from fleet_tune.base.domain import Record
 from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.base.records.stores.store import RecordStore
-from fleet_tune.retuning.hands import Meeting, Ran, Turn
 from fleet_tune.retuning.service import Service, held
-from fleet_tune.runs.reusing.sharing import Giving
+from fleet_tune.retuning.step_runner import TuneOutcome, Turn, VersionComparison
+from fleet_tune.runs.reusing.sharing import StoreUploader
 from policies.measuring.duel import MAX_PAIRS
 from policies.retuning.book import Device
 from policies.retuning.rules import Moment
@@ -48,9 +48,9 @@ payback = "3000d"
 _NETWORK = '[[network]]\nname = "network-{number}"\npath = "network-{number}.onnx"\ncalls_per_day = 1e9\n'
 
 
-class Hands:
-    """See :class:`fleet_tune.retuning.hands.Hands`. Networks change every ten days; ``most``: records after which the
-    service is to end, ``looked``: resident bytes after each run, with the records until then."""
+class StepRunner:
+    """See :class:`fleet_tune.retuning.step_runner.StepRunner`. Networks change every ten days; ``most``: records after
+    which the service is to end, ``looked``: resident bytes after each run, with the records until then."""
 
     def __init__(self, dataset: Path, store: Path, records_a_run: int, most: int) -> None:
         self._dataset = dataset
@@ -62,7 +62,7 @@ class Hands:
         self._coming: Iterator[Record] = made_up_records.records(dataset)
         self._tasks = made_up_records.tasks_of(dataset)
         self._runs = itertools.count(1)
-        self._giving: dict[Path, Giving] = {}  # a new one copies all of a store again
+        self._giving: dict[Path, StoreUploader] = {}  # a new one copies all of a store again
         self.records = 0
         self.looked: list[tuple[int, int]] = []
 
@@ -88,7 +88,9 @@ class Hands:
         self._now += min(20.0, limit_secs)
         return [Device(name, _CLASS, "origin") for name in devices]
 
-    def tune(self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float) -> Ran:
+    def tune(
+        self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float
+    ) -> TuneOutcome:
         self._now += min(secs + 60.0 * len(devices), limit_secs)
         folder.mkdir(parents=True, exist_ok=True)
         self._measure(folder / "records.db")
@@ -100,7 +102,7 @@ class Hands:
         (folder / "manifest.json").write_text(json.dumps({"made_of": digest, "files": {"network.so": digest}}))
         gc.collect()
         self.looked.append((self.records, psutil.Process().memory_info().rss))
-        return Ran(folder, "", secs, 0.01 * float(quality), 0.01, self._records_a_run)
+        return TuneOutcome(folder, "", secs, 0.01 * float(quality), 0.01, self._records_a_run)
 
     def _measure(self, own: Path) -> None:
         """A run's records, as one makes them."""
@@ -114,14 +116,14 @@ class Hands:
             for at in range(0, len(made), 64):
                 store.append(made[at : at + 64])
         if own not in self._giving:
-            self._giving[own] = Giving(own, self._store)
+            self._giving[own] = StoreUploader(own, self._store)
         self.records += self._giving[own].give()
 
-    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> Meeting:  # noqa: ARG002
+    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:  # noqa: ARG002
         self._now += min(30.0, limit_secs)
         secs = [0.01 * float((folder / "network.so").read_text()) for folder in (last, new)]
         noise = np.exp(0.01 * self._rng.standard_normal((MAX_PAIRS, 3)))
-        return Meeting(tuple(Turn(secs[0] * a, secs[1] * b, 1e-3 * c) for a, b, c in noise.tolist()))
+        return VersionComparison(tuple(Turn(secs[0] * a, secs[1] * b, 1e-3 * c) for a, b, c in noise.tolist()))
 
     def check(
         self,
@@ -154,7 +156,7 @@ def played(dataset: Path, records: int, warm_up: int, records_a_run: int, networ
         tables = "".join(_NETWORK.format(number=number) for number in range(networks))
         (folder / "retune.toml").write_text(_FILE.format(networks=tables))
         config = load_retune(folder / "retune.toml")
-        hands = Hands(dataset, config.store, records_a_run, warm_up + records)
+        hands = StepRunner(dataset, config.store, records_a_run, warm_up + records)
         with held(config):
             service = Service(config, hands)
             service.run()

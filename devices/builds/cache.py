@@ -13,7 +13,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 from devices.host.file_cache import DEFAULT_BYTES, FileCache, key_of, source_digest, user_folder
-from devices.protocol import Artifact, BuildRequest, CheckPlan, Draw, TensorSpec
+from devices.protocol import Artifact, BuildRequest, CheckPlan, InputDraw, TensorSpec
 
 
 def folder_here(folder: Path) -> Path:
@@ -72,7 +72,7 @@ def _decode(fields: dict[str, Any], request: BuildRequest) -> Artifact:
 
 def check_plan(fields: dict[str, Any]) -> CheckPlan:
     """A plan from its fields as a message has them."""
-    draws = (Draw(**{**draw, "ends": tuple(draw["ends"])}) for draw in fields["draws"])
+    draws = (InputDraw(**{**draw, "ends": tuple(draw["ends"])}) for draw in fields["draws"])
     return CheckPlan(**{**fields, "draws": tuple(draws)})
 
 

@@ -46,7 +46,7 @@ from tvm.tirx import (
 )
 from tvm_ffi import structural_walk
 
-from devices.protocol import CheckPlan, Draw
+from devices.protocol import CheckPlan, InputDraw
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
 
 EXACT_TERMS = {"float64": 2**16, "float32": 2**16, "float16": 2**16, "bfloat16": 2**10}
@@ -127,19 +127,19 @@ class _Reading:
 
     # --- draws -------------------------------------------------------------------------------------------------------
 
-    def _draws(self, precision: str, sums: bool, exact: bool) -> tuple[Draw, ...]:
+    def _draws(self, precision: str, sums: bool, exact: bool) -> tuple[InputDraw, ...]:
         terms, factors, far = self._sums_over()
         ends = self._reduced_axes()
         draws = []
         for at, (key, shape, dtype) in enumerate(self._args):
             long = tuple(axis for axis in sorted(ends.get(key, ())) if shape[axis] >= _LONG)
             if dtype == "bool":
-                draws.append(Draw(0, 2))
+                draws.append(InputDraw(0, 2))
             elif dtype not in _MANTISSA_BITS:
                 draws.append(self._integers(at, dtype, at in terms))
             elif at not in terms:
                 steps = _PLAIN_STEPS if exact and sums else 0
-                draws.append(Draw(0.0, _PLAIN_FLOATS, steps, ends=() if sums else long))
+                draws.append(InputDraw(0.0, _PLAIN_FLOATS, steps, ends=() if sums else long))
             else:
                 limit = (EXACT_TERMS if exact else ROUNDED_TERMS)[precision or dtype]
                 counted = min(terms[at], limit)
@@ -147,11 +147,11 @@ class _Reading:
                 sparse_ends = long if density < 1 else ()
                 if exact:
                     power = 2.0 ** -round(math.log2(counted) / 2 / factors[at])
-                    draws.append(Draw(0.0, power, 1, density, 0.0, sparse_ends))
+                    draws.append(InputDraw(0.0, power, 1, density, 0.0, sparse_ends))
                 elif at in far:
-                    draws.append(Draw(0.0, 1.0, 0, density, _FAR, sparse_ends))
+                    draws.append(InputDraw(0.0, 1.0, 0, density, _FAR, sparse_ends))
                 else:
-                    draws.append(Draw(0.5, 1.0, 0, density, 0.0, sparse_ends))
+                    draws.append(InputDraw(0.5, 1.0, 0, density, 0.0, sparse_ends))
         return tuple(draws)
 
     def _sums_over(self) -> tuple[dict[int, int], dict[int, int], set[int]]:
@@ -172,14 +172,14 @@ class _Reading:
                 far |= sources
         return terms, factors, far
 
-    def _integers(self, at: int, dtype: str, summed: bool) -> Draw:
+    def _integers(self, at: int, dtype: str, summed: bool) -> InputDraw:
         """Valid as indices and as divisors; of small types, where they are only added and multiplied, all there are."""
         bounds = list(self._bounds(at))
         divides = any(at in self._sources(by) for s in self._statements for by in _divisors(s.value))
         if summed and not bounds and not divides and dtype in ("int8", "uint8"):
-            return Draw(-128, 128) if dtype == "int8" else Draw(0, 256)
+            return InputDraw(-128, 128) if dtype == "int8" else InputDraw(0, 256)
         high = min([*bounds]) if bounds else min([_SMALL_INTEGERS, *(n for _, s, _ in self._args for n in s if n > 1)])
-        return Draw(1, max(2, high)) if divides else Draw(0, max(1, high))
+        return InputDraw(1, max(2, high)) if divides else InputDraw(0, max(1, high))
 
     def _bounds(self, at: int) -> Iterator[int]:
         """Extents of what is indexed by the values of argument ``at``."""
@@ -231,7 +231,7 @@ class _Reading:
 
     # --- exactness ---------------------------------------------------------------------------------------------------
 
-    def _sums_are_exact(self, draws: tuple[Draw, ...], precision: str) -> bool:
+    def _sums_are_exact(self, draws: tuple[InputDraw, ...], precision: str) -> bool:
         """Whether no sum is rounded, whatever its order: followed through all statements as multiples and bounds."""
         grids: dict[int, _Grid | None] = {}
         for (key, _, dtype), draw in zip(self._args, draws, strict=True):

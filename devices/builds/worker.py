@@ -32,10 +32,10 @@ _PASS_OPTIONS = {"tirx.disable_assert": True}
 
 def main() -> None:
     channel, requests = warm_child.opened()
-    serve(channel, requests.get, Compiler())
+    serve(channel, requests.get, KernelCompiler())
 
 
-def serve(channel: Channel, next_request: Callable[[], dict[str, Any]], compiler: Compiler) -> None:
+def serve(channel: Channel, next_request: Callable[[], dict[str, Any]], compiler: KernelCompiler) -> None:
     """Answer requests until the process is killed."""
     channel.send({"ready": True})
     while True:
@@ -52,7 +52,7 @@ def serve(channel: Channel, next_request: Callable[[], dict[str, Any]], compiler
         channel.send(answer)
 
 
-class Compiler:
+class KernelCompiler:
     """Design spaces by task, and the way from a candidate to a library."""
 
     def __init__(self) -> None:

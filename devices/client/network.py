@@ -16,7 +16,7 @@ from devices.client.session import SessionLostError, SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.failures import last_line
 from devices.timing.arguments import Array
-from devices.timing.in_place import InPlace
+from devices.timing.in_network import InNetworkTimes
 from fleet_tune.base.config.patience import Patience
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
 
@@ -70,14 +70,14 @@ class LoadedNetwork:
             repeats = min(_REPEATS, int(budget_secs / first_secs))
             return statistics.median(self._timed(repeats)) if repeats > 1 else first_secs
 
-    def in_place(self, budget_secs: float) -> InPlace:
+    def in_place(self, budget_secs: float) -> InNetworkTimes:
         """The time of each kernel in its place, of runs that take about ``budget_secs``. Raises as :meth:`outputs`, and
         UncheckedError for a plain TVM RPC server: only where the network runs can its calls be watched."""
         if not self._bench.session.ours:
             raise UncheckedError("a plain TVM RPC server does not time kernels in a network")
         with self._running():
             timer = self._bench.session.function("fleet_tune.time_in_place")
-            return InPlace(**json.loads(timer(self._library, self._bench.kind, budget_secs, *self._arguments)))
+            return InNetworkTimes(**json.loads(timer(self._library, self._bench.kind, budget_secs, *self._arguments)))
 
     def _timed(self, repeats: int) -> list[float]:
         evaluator = self._machine.time_evaluator("invoke_stateful", self._bench.device, number=1, repeat=repeats)

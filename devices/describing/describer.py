@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from devices.builds.builder import memory_limit
-from devices.describing.kept import Described, DescriptionCache
+from devices.describing.cache import DescriptionCache, TaskDescription
 from devices.host.children.child import Child
 from devices.host.children.endings import from_outside
 from devices.host.file_cache import user_folder
@@ -47,7 +47,7 @@ class DescriberStartError(FleetTuneError):
     """The child process could not be started: a fault of the installation, not of a task."""
 
 
-class Describing:
+class TaskDescriber:
     """Describes ``tasks`` side by side, from the first :meth:`begin` or ``next`` on. An iterator over the place of each
     among ``tasks`` and its sketches, as they are ready: those that are ``kept`` first, without any work.
 
@@ -75,12 +75,12 @@ class Describing:
         self._at_work: list[_Worker] = []
         self._begun = self._closed = False
         self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[int, Described] | Exception | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, TaskDescription] | Exception | None] = queue.SimpleQueue()
 
-    def __iter__(self) -> Describing:
+    def __iter__(self) -> TaskDescriber:
         return self
 
-    def __next__(self) -> tuple[int, Described]:
+    def __next__(self) -> tuple[int, TaskDescription]:
         self.begin()
         if not self._left or self._closed:
             raise StopIteration
@@ -151,9 +151,9 @@ def describe_tasks(
     workers: int | None = None,
     answer_secs: float = ANSWER_SECS,
     module: str = "devices.describing.worker",
-) -> list[Described]:
-    """The sketches of every task, in the order of ``tasks``; see :class:`Describing`."""
-    described = dict(Describing(tasks, kept, workers, answer_secs, None, module))
+) -> list[TaskDescription]:
+    """The sketches of every task, in the order of ``tasks``; see :class:`TaskDescriber`."""
+    described = dict(TaskDescriber(tasks, kept, workers, answer_secs, None, module))
     return [described[at] for at in range(len(tasks))]
 
 
@@ -196,7 +196,7 @@ class _Worker:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def describe(self, task: Task) -> tuple[Described, bool]:
+    def describe(self, task: Task) -> tuple[TaskDescription, bool]:
         """The sketches of ``task``, and whether no child was lost over them. Raises _ClosedError between two steps."""
         progress: _Progress | None = None
         complete = True
@@ -207,7 +207,7 @@ class _Worker:
                 opened = self._answer(child, {"task": encode_task(task)})
                 if "failed" in opened:
                     self._recycle(opened["resident_bytes"])
-                    return Described((), (("", str(opened["failed"])),)), complete
+                    return TaskDescription((), (("", str(opened["failed"])),)), complete
                 if progress is None:
                     left_out = tuple((str(rule), str(reason)) for rule, reason in opened["left_out"])
                     progress = _Progress(list(decode_sketches(opened["opened"])), left_out)
@@ -226,12 +226,12 @@ class _Worker:
                     continue
                 complete, kills = False, 0
                 if progress is None:
-                    return Described((), (("", reason),)), complete
+                    return TaskDescription((), (("", reason),)), complete
                 given_up = progress.sketches[progress.done]
                 if not given_up.described:
                     progress.sketches[progress.done] = replace(given_up, undescribed=reason)
                 progress.done += 1
-        return Described(tuple(progress.sketches), progress.left_out), complete
+        return TaskDescription(tuple(progress.sketches), progress.left_out), complete
 
     def abort(self) -> None:
         """End the child at once, whatever it does; from any thread."""

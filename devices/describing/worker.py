@@ -29,13 +29,13 @@ def main() -> None:
     import devices.sketches.spaces  # noqa: F401 - slow to import: this process is ready when it has done so
 
     channel.send({"ready": True})
-    one = OneTask()
+    one = TaskSession()
     while True:
         request = requests.get()
         channel.send(one.opened(request["task"]) if "task" in request else one.described(request["describe"]))
 
 
-class OneTask:
+class TaskSession:
     """The answers to the requests about one task, until the next one is opened."""
 
     def __init__(self) -> None:

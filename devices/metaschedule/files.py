@@ -38,7 +38,7 @@ REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, Attribute
 
 
 @dataclass(frozen=True)
-class Line:
+class DatabaseRecord:
     """A record. ``number``: of its line. ``target``: canonical. ``run_secs``: positive; :data:`FAILED_SECS` and more
     for a candidate that did not run."""
 
@@ -57,7 +57,7 @@ class DatabaseFiles:
         self.folder = folder
         self.skipped: list[str] = []
 
-    def records(self) -> Iterator[Line]:
+    def records(self) -> Iterator[DatabaseRecord]:
         """The records that can be read, in their order."""
         workloads = [self._workload(number, line) for number, line in self._lines(WORKLOADS)]
         for number, line in self._lines(RECORDS):
@@ -74,7 +74,7 @@ class DatabaseFiles:
                     raise ValueError("it has no trace")
                 if not run_secs or not all(isinstance(secs, int | float) and 0 < secs < math.inf for secs in run_secs):
                     raise ValueError("it was not measured")
-                read = Line(number, workload, resolve_target(target), trace, tuple(map(float, run_secs)))
+                read = DatabaseRecord(number, workload, resolve_target(target), trace, tuple(map(float, run_secs)))
             except UserError as error:  # a target that this TVM does not know
                 self._skip(RECORDS, number, error.problem)
             except REFUSALS as error:

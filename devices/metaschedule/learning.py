@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devices.cuda.tensor_cores import tensor_cores, tensor_flops
-from devices.metaschedule.files import FAILED_SECS, DatabaseFiles, Line
-from devices.metaschedule.recognition import Recognising
+from devices.metaschedule.files import FAILED_SECS, DatabaseFiles, DatabaseRecord
+from devices.metaschedule.trace_matcher import TraceMatcher
 from devices.targets import default_device_class_name, device_kind, vector_bits, vector_registers
 from fleet_tune.base import task_data
 from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Measurement, Outcome, Record, Task
@@ -24,7 +24,7 @@ from fleet_tune.base.task_data import TaskData
 
 
 @dataclass(frozen=True, eq=False)
-class Imported:
+class ImportedCandidates:
     """The candidates of a database by task. ``unmatched``: how many of its records fit no sketch; ``skipped``: lines
     that nothing can be made of, each with its number and the reason."""
 
@@ -33,13 +33,13 @@ class Imported:
     skipped: tuple[str, ...] = ()
 
 
-def read_database(folder: Path, devices: Mapping[str, DeviceAbstraction]) -> Imported:
+def read_database(folder: Path, devices: Mapping[str, DeviceAbstraction]) -> ImportedCandidates:
     """What a database holds. ``devices``: numbers of known devices by their canonical target.
 
     Raises :class:`TransferError` where a file cannot be read.
     """
     files = DatabaseFiles(folder)
-    grouped: dict[tuple[str, str], list[Line]] = {}
+    grouped: dict[tuple[str, str], list[DatabaseRecord]] = {}
     for line in files.records():
         grouped.setdefault((line.workload.hash, line.target), []).append(line)
     tasks: list[TaskData] = []
@@ -50,7 +50,7 @@ def read_database(folder: Path, devices: Mapping[str, DeviceAbstraction]) -> Imp
         unmatched += lost
         if len(data):
             tasks.append(data)
-    return Imported(tuple(tasks), unmatched, tuple(files.skipped))
+    return ImportedCandidates(tuple(tasks), unmatched, tuple(files.skipped))
 
 
 def assumed(target: str) -> DeviceAbstraction:
@@ -78,8 +78,8 @@ def measurement_of(run_secs: Sequence[float]) -> Measurement:
     return Measurement(Outcome.RUN_ERROR) if failed else Measurement(Outcome.OK, tuple(run_secs))
 
 
-def _task_data(task: Task, abstraction: DeviceAbstraction, lines: Sequence[Line]) -> tuple[TaskData, int]:
-    recognising = Recognising(task)
+def _task_data(task: Task, abstraction: DeviceAbstraction, lines: Sequence[DatabaseRecord]) -> tuple[TaskData, int]:
+    recognising = TraceMatcher(task)
     recognised: list[Record] = []
     for at, line in enumerate(lines):
         candidate = recognising.candidate(line.trace)

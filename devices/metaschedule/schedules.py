@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from devices.metaschedule.files import RECORDS, DatabaseFiles, Line, class_written
+from devices.metaschedule.files import RECORDS, DatabaseFiles, DatabaseRecord, class_written
 from devices.metaschedule.learning import measurement_of
-from devices.metaschedule.recognition import Recognising, before_postprocessing
+from devices.metaschedule.trace_matcher import TraceMatcher, before_postprocessing
 from devices.targets import default_device_class_name
 from fleet_tune.base.domain import Candidate, DeviceClass, Record, Task
 from fleet_tune.base.records.datasets.sources import BY_METASCHEDULE
@@ -29,7 +29,7 @@ from fleet_tune.base.sketch import MOST_IMPORTED
 _PAGE_RECORDS = 1000
 
 
-class Schedules:
+class DatabaseSchedules:
     """What a database has: a source of :func:`fleet_tune.base.records.sharing.shared.copy_records`.
 
     ``device_class``: name of the class that it was measured on; empty: what we have written there, or else what such a
@@ -42,7 +42,7 @@ class Schedules:
     def __init__(self, folder: Path, device_class: str = "") -> None:
         files = DatabaseFiles(folder)
         device_class = device_class or class_written(folder)
-        grouped: dict[str, tuple[Task, list[Line]]] = {}
+        grouped: dict[str, tuple[Task, list[DatabaseRecord]]] = {}
         for line in files.records():
             name = device_class or default_device_class_name(line.target)
             task = Task(line.workload, DeviceClass(name, line.target))
@@ -88,10 +88,10 @@ class Schedules:
         for start in range(cursor, len(self._records), _PAGE_RECORDS):
             yield self._records[start : start + _PAGE_RECORDS]
 
-    def _candidates(self, task: Task, lines: list[Line]) -> Iterator[tuple[Line, Candidate]]:
+    def _candidates(self, task: Task, lines: list[DatabaseRecord]) -> Iterator[tuple[DatabaseRecord, Candidate]]:
         """What the records of a task are, the fastest first; those that are nothing are skipped."""
         lines = sorted(lines, key=lambda line: (statistics.median(line.run_secs), line.number))
-        recognising = Recognising(task)
+        recognising = TraceMatcher(task)
         found = [(line, recognising.candidate(line.trace)) for line in lines]
         strange = [line for line, candidate in found if candidate is None and recognising.fits(line.trace)]
         if strange:
@@ -107,7 +107,7 @@ class Schedules:
                 self.skipped.append(f"{RECORDS} line {line.number}: its trace {fits}")
 
 
-def _sketches_of(lines: Sequence[Line]) -> list[Any]:
+def _sketches_of(lines: Sequence[DatabaseRecord]) -> list[Any]:
     """A trace of each of the first sketches that these follow."""
     first: dict[str, Any] = {}
     for line in lines:
@@ -115,7 +115,7 @@ def _sketches_of(lines: Sequence[Line]) -> list[Any]:
     return list(first.values())[:MOST_IMPORTED]
 
 
-def _record(line: Line, candidate: Candidate, unix_secs: float, seq: int) -> Record:
+def _record(line: DatabaseRecord, candidate: Candidate, unix_secs: float, seq: int) -> Record:
     trace = json.dumps(line.trace)
     text = f"{candidate.id}|{trace}|{line.run_secs}"
     uid = f"{BY_METASCHEDULE}-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"

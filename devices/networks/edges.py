@@ -32,7 +32,7 @@ def _is_tensor(kind: type[Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Forms:
+class InputForms:
     """What inputs were that a network took: plain torch tensors, ``each`` with its type, element type and shape.
 
     ``at_once``: whether others are like them in all but where they lie, in one call of torch; None where it has none.
@@ -42,12 +42,12 @@ class Forms:
     at_once: Callable[..., bool] | None
 
 
-def forms_of(inputs: Sequence[Any]) -> Forms | None:
+def forms_of(inputs: Sequence[Any]) -> InputForms | None:
     """The forms of ``inputs``, of a kind and size that the network takes; None where not all of them are plain torch
     tensors (a subclass may do something else when it is read)."""
     if not inputs or not all(_is_tensor(type(value)) for value in inputs):
         return None
-    forms = Forms(tuple((type(value), value.dtype, value.shape) for value in inputs), None)
+    forms = InputForms(tuple((type(value), value.dtype, value.shape) for value in inputs), None)
     return replace(forms, at_once=_comparison_with(inputs)) if pass_as_they_are(inputs, forms) else forms
 
 
@@ -63,7 +63,7 @@ def _comparison_with(inputs: Sequence[Any]) -> Callable[..., bool] | None:
         return None
 
 
-def pass_as_they_are(inputs: Sequence[Any], forms: Forms) -> bool:
+def pass_as_they_are(inputs: Sequence[Any], forms: InputForms) -> bool:
     """Whether ``inputs`` are torch tensors of these forms in this machine's memory that TVM's kernels can read where
     they are. TVM gives torch tensors back for such, in less time than it takes to convert both (0.5 instead of 1.5
     microseconds)."""

@@ -24,7 +24,7 @@ from devices.failures import last_line
 from devices.host.limits.pool import ThreadPools
 from devices.instruction_sets import missing_here
 from devices.networks.edges import (
-    Forms,
+    InputForms,
     flat,
     forms_of,
     handed_out,
@@ -37,7 +37,7 @@ from devices.networks.tensor_file import file_digest
 from devices.networks.tensor_file import read as read_tensors
 from devices.protocol import TensorSpec
 from devices.targets import device_kind, is_native
-from devices.timing.in_place import InPlace, timed_in_place
+from devices.timing.in_network import InNetworkTimes, timed_in_place
 from devices.wire.linking_there import linked
 from fleet_tune.base.config.values import shown
 from fleet_tune.base.errors import OutputFolderError, UserError
@@ -81,7 +81,7 @@ class CompiledNetwork:
         )
         # Where the only output is on this CPU, and its memory its own: the inputs that need no more than a look. Known
         # once torch tensors were given.
-        self._as_before: Forms | None = None
+        self._as_before: InputForms | None = None
         self._lock = threading.Lock()
         _POOLS.announce(threads)
 
@@ -176,7 +176,7 @@ class CompiledNetwork:
             else first_secs
         )
 
-    def in_place(self, inputs: Sequence[Any], budget_secs: float) -> InPlace:
+    def in_place(self, inputs: Sequence[Any], budget_secs: float) -> InNetworkTimes:
         """The time of each kernel in a run on ``inputs``, of runs that take about ``budget_secs``."""
         tensors = self._converted(tuple(inputs))
         with self._lock:

@@ -2,7 +2,7 @@
 
 - ``fleet_tune.evaluate(module, entry, request, *tensors)``: the adaptive evaluator (:mod:`devices.timing.evaluator`);
 - ``fleet_tune.time_in_place(module, kind, budget_secs, *tensors)``: JSON text of the times of a network's kernels
-  (:mod:`devices.timing.in_place`);
+  (:mod:`devices.timing.in_network`);
 - ``fleet_tune.describe()``: JSON text about the machine (:func:`devices.host.machine.describe`);
 - ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
 - ``fleet_tune.vitals(kind)``: JSON text about temperature and clock (:mod:`devices.host.vitals`);
@@ -36,7 +36,7 @@ from devices.timing.evaluator import (
     evaluate,
     killed_after,
 )
-from devices.timing.in_place import timed_in_place
+from devices.timing.in_network import timed_in_place
 from devices.wire.linking_there import link_archive
 
 # A batch may take a little longer than the rule's timeout before the kernel ends the process.

@@ -43,7 +43,7 @@ from devices.host.limits.confinement import SessionLimits, become, confine
 from devices.host.limits.priority import KERNEL_PRIORITY, refusal
 from devices.server.registration import Registration, Tracker
 from devices.timing.evaluator import load_decide
-from devices.wire.handshake import Client, Greeting, HandshakeError
+from devices.wire.handshake import Client, ClientHello, HandshakeError
 from devices.wire.keys import new_challenge
 
 # The parent hears of this process so often; without that it is replaced.
@@ -99,7 +99,7 @@ class _Stranger:
     said what it wants; ``challenge``: for one that watches, which shall prove the key for this number."""
 
     since: float
-    greeting: Greeting | None = None
+    greeting: ClientHello | None = None
     challenge: str = ""
 
 
@@ -243,9 +243,9 @@ class SessionServer:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.close()
-        self._strangers[connection] = _Stranger(time.monotonic(), Greeting(connection))
+        self._strangers[connection] = _Stranger(time.monotonic(), ClientHello(connection))
 
-    def _listen_to(self, connection: socket.socket, greeting: Greeting) -> None:
+    def _listen_to(self, connection: socket.socket, greeting: ClientHello) -> None:
         """Hear what a new client wants, as far as it has said it."""
         try:
             client = greeting.heard()

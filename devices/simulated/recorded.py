@@ -32,7 +32,7 @@ _BUILD_OUTCOMES = (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedOutcome:
     """What a dataset says of one candidate; see :class:`fleet_tune.base.task_data.TaskData`."""
 
     outcome: Outcome
@@ -42,7 +42,7 @@ class Recorded:
     detail: str
 
 
-class Recording:
+class RecordedCandidates:
     """The candidates of a dataset by their ids."""
 
     def __init__(self, dataset: Dataset) -> None:
@@ -52,7 +52,7 @@ class Recording:
     def __contains__(self, task_id: str) -> bool:
         return task_id in self._tasks
 
-    def find(self, candidate: Candidate) -> Recorded | None:
+    def find(self, candidate: Candidate) -> RecordedOutcome | None:
         """What is recorded of ``candidate``, None where nothing is."""
         data = self._tasks.get(candidate.task_id)
         if data is None:
@@ -62,7 +62,7 @@ class Recording:
         at = self._rows[candidate.task_id].get(candidate.id)
         if at is None:
             return None
-        return Recorded(
+        return RecordedOutcome(
             OUTCOMES[int(data.outcome[at])],
             data.batches(at),
             float(data.build_secs[at]),
@@ -95,7 +95,7 @@ class RecordedBuilder:
 
     def __init__(self, *paths: Path) -> None:
         """``paths``: the datasets of the devices that it builds for. Raises :class:`DatasetError`."""
-        self._recordings = [Recording(load(path)) for path in paths]
+        self._recordings = [RecordedCandidates(load(path)) for path in paths]
         self.elapsed_secs = 0.0
 
     def start(self) -> None:
@@ -148,7 +148,7 @@ class RecordedDevice:
                 f"name one of these with device_class: {', '.join(names)}",
             )
         self._fingerprint = dataset.fingerprints[names.index(device_class)]
-        self._recording = Recording(dataset)
+        self._recording = RecordedCandidates(dataset)
         self._decide = decide
         self._lost_after = lost_after
         self._measured = 0
@@ -195,7 +195,7 @@ class RecordedDevice:
         return self._lost_after is not None and self._measured >= self._lost_after
 
 
-def _replayed(recorded: Recorded, request: MeasureRequest, decide: Decide | None) -> Measurement:
+def _replayed(recorded: RecordedOutcome, request: MeasureRequest, decide: Decide | None) -> Measurement:
     """The measurement of a recorded candidate as ``request`` asks for it.
 
     Its micro-batches are the recorded ones, from the first again where the rule asks for more. Its ``measure_secs`` are

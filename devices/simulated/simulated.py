@@ -25,7 +25,7 @@ from devices.protocol import (
     measurable,
     oracle_task,
 )
-from devices.simulated.recorded import Recording, without_kernel
+from devices.simulated.recorded import RecordedCandidates, without_kernel
 from devices.timing.evaluator import Decide, Evaluation, confirmed, evaluate
 from fleet_tune.base.domain import (
     Candidate,
@@ -100,7 +100,7 @@ class Landscape:
 class RecordedTimes:
     """Run times of a dataset: the median of what a real device once measured. What is not in it does not run."""
 
-    recording: Recording
+    recording: RecordedCandidates
 
     def run_secs(self, candidate: Candidate) -> float | None:
         recorded = self.recording.find(candidate)
@@ -127,7 +127,7 @@ class Drift:
 
 
 @dataclass(frozen=True)
-class Steps:
+class SpeedSteps:
     """A device of several fixed speeds, as a shared host or a clock that changes makes it.
 
     ``steps``: from which virtual time on run times are multiplied by which factor, in order; by 1 before the first.
@@ -231,7 +231,7 @@ class SimulatedDevice:
         noise: float = 0.02,
         faults: Faults | None = None,
         seed: int = 0,
-        drift: Drift | Steps | None = None,
+        drift: Drift | SpeedSteps | None = None,
         link: Link | None = None,
         clock: VirtualClock | None = None,
     ) -> None:
@@ -244,7 +244,7 @@ class SimulatedDevice:
         self._faults = faults or Faults()
         self._seed = seed
         self._oracles: set[str] = set()
-        self._drift: Drift | Steps = drift or Drift(1.0)
+        self._drift: Drift | SpeedSteps = drift or Drift(1.0)
         self._link = link or Link()
         self._clock = clock or VirtualClock()
         self._measured = 0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from devices.protocol import CheckPlan, Draw, TensorSpec
+from devices.protocol import CheckPlan, InputDraw, TensorSpec
 
 Array = NDArray[np.generic]
 
@@ -70,7 +70,7 @@ def make_checked_inputs(
     return arrays
 
 
-def _floats(rng: np.random.Generator, shape: tuple[int, ...], draw: Draw) -> NDArray[np.float32]:
+def _floats(rng: np.random.Generator, shape: tuple[int, ...], draw: InputDraw) -> NDArray[np.float32]:
     if draw.steps == 1:
         values = (rng.integers(0, 2, shape, np.int8) * 2 - 1).astype(np.float32) * np.float32(draw.high)
     elif draw.steps:
@@ -87,14 +87,14 @@ def _floats(rng: np.random.Generator, shape: tuple[int, ...], draw: Draw) -> NDA
     return values
 
 
-def _positive_floats(rng: np.random.Generator, shape: tuple[int, ...], draw: Draw) -> NDArray[np.float32]:
+def _positive_floats(rng: np.random.Generator, shape: tuple[int, ...], draw: InputDraw) -> NDArray[np.float32]:
     values = rng.random(shape, np.float32)
     if draw.density < 1:
         return np.where(_drawn(rng, shape, draw), values * np.float32(0.5) + np.float32(0.5), np.float32(2.0**-6))
     return values + np.float32(0.1)
 
 
-def _drawn(rng: np.random.Generator, shape: tuple[int, ...], draw: Draw) -> NDArray[np.bool_]:
+def _drawn(rng: np.random.Generator, shape: tuple[int, ...], draw: InputDraw) -> NDArray[np.bool_]:
     """Where a value is drawn and not the rest."""
     chosen = rng.random(shape, np.float32)
     chosen[_at_ends(shape, draw.ends)] *= np.float32(2 * draw.density)  # below the density: half of the time

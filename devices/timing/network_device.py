@@ -7,10 +7,10 @@ from typing import Protocol, runtime_checkable
 
 from devices.protocol import Device
 from devices.timing.arguments import Array
-from devices.timing.in_place import InPlace
+from devices.timing.in_network import InNetworkTimes
 
 
-class NetworkThere(Protocol):
+class NetworkHandle(Protocol):
     """A compiled network that is loaded on a device with its inputs and parameters. Every method raises
     :class:`fleet_tune.base.errors.NetworkRunError` where the network fails or crashes, UncheckedError where the device
     is lost, and the latter also for what its server cannot do."""
@@ -20,7 +20,7 @@ class NetworkThere(Protocol):
     def measure_within(self, budget_secs: float) -> float:
         """Median seconds per run, of runs that take about so long."""
 
-    def in_place(self, budget_secs: float) -> InPlace:
+    def in_place(self, budget_secs: float) -> InNetworkTimes:
         """The time of each kernel in its place."""
 
 
@@ -28,5 +28,5 @@ class NetworkThere(Protocol):
 class NetworkDevice(Device, Protocol):
     """A device that runs whole networks too."""
 
-    def load_network(self, library: bytes, arguments: Sequence[Array]) -> NetworkThere:
+    def load_network(self, library: bytes, arguments: Sequence[Array]) -> NetworkHandle:
         """A compiled network with its inputs and parameters, in the order of its arguments. Raises UncheckedError."""

@@ -101,7 +101,7 @@ class Client:
             raise HandshakeError("the client is gone") from error
 
 
-class Greeting:
+class ClientHello:
     """What a new client says, taken in as it arrives: nobody waits for it."""
 
     def __init__(self, connection: socket.socket) -> None:

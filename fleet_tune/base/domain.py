@@ -33,7 +33,7 @@ class Outcome(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class OutcomePolicy:
     """What an outcome teaches. ``blames_candidate``: it is the candidate's own and would be the same on any device of
     the class, so the search learns from it; otherwise it learns nothing, and may propose the candidate again.
     ``why``: in words."""
@@ -42,15 +42,17 @@ class Lesson:
     why: str
 
 
-LESSONS: Mapping[Outcome, Lesson] = {
-    Outcome.OK: Lesson(True, "it ran: its cost"),
-    Outcome.BUILD_ERROR: Lesson(True, "the compiler refuses this program, and always will"),
-    Outcome.BUILD_TIMEOUT: Lesson(True, "compiling it takes longer than anybody wants to wait"),
-    Outcome.RUN_ERROR: Lesson(True, "it crashes or cannot be loaded, or it took two devices down"),
-    Outcome.RUN_TIMEOUT: Lesson(True, "it is slower than the limit, or never ends"),
-    Outcome.WRONG_OUTPUT: Lesson(True, "it does not compute what it should"),
-    Outcome.DEVICE_LOST: Lesson(False, "the device, the way to it or its host failed, and not the candidate"),
-    Outcome.KILLED: Lesson(False, "its process was ended from outside: by a person, or for want of memory on its host"),
+LESSONS: Mapping[Outcome, OutcomePolicy] = {
+    Outcome.OK: OutcomePolicy(True, "it ran: its cost"),
+    Outcome.BUILD_ERROR: OutcomePolicy(True, "the compiler refuses this program, and always will"),
+    Outcome.BUILD_TIMEOUT: OutcomePolicy(True, "compiling it takes longer than anybody wants to wait"),
+    Outcome.RUN_ERROR: OutcomePolicy(True, "it crashes or cannot be loaded, or it took two devices down"),
+    Outcome.RUN_TIMEOUT: OutcomePolicy(True, "it is slower than the limit, or never ends"),
+    Outcome.WRONG_OUTPUT: OutcomePolicy(True, "it does not compute what it should"),
+    Outcome.DEVICE_LOST: OutcomePolicy(False, "the device, the way to it or its host failed, and not the candidate"),
+    Outcome.KILLED: OutcomePolicy(
+        False, "its process was ended from outside: by a person, or for want of memory on its host"
+    ),
 }
 """What the search may learn from, and what it may not. Everything but OK counts for it as a cost without limit.
 

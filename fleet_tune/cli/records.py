@@ -12,7 +12,7 @@ import click
 from fleet_tune.cli.options import fleet_option, json_option
 
 if TYPE_CHECKING:
-    from fleet_tune.base.records.sharing.shared import Copied
+    from fleet_tune.base.records.sharing.shared import CopyResult
     from fleet_tune.base.records.sharing.store_place import StorePlace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -61,12 +61,12 @@ def records() -> None:
 @json_option
 def top(store: str | None, device_class: str | None, rows: int, as_json: bool) -> None:
     """Print the best of every task, and whether it counts for runs of this version."""
-    from fleet_tune.base.records.sharing.upkeep import Upkeep
+    from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_top, top_json
     from fleet_tune.runs.reusing.upkeep import store_at, versions_now
 
-    with Upkeep(store_at(_named(store))) as reader:
+    with StoreMaintenance(store_at(_named(store))) as reader:
         found = [each for each in reader.top(versions_now()) if device_class in (None, each.task.device_class.name)]
     make_console(stderr=as_json).print(render_top(found, rows))
     if as_json:
@@ -78,12 +78,12 @@ def top(store: str | None, device_class: str | None, rows: int, as_json: bool) -
 @json_option
 def stats(store: str | None, as_json: bool) -> None:
     """Print counts by device class, workload and outcome, and of what the records are."""
-    from fleet_tune.base.records.sharing.upkeep import Upkeep
+    from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_statistics, statistics_json
     from fleet_tune.runs.reusing.upkeep import store_at
 
-    with Upkeep(store_at(_named(store))) as reader:
+    with StoreMaintenance(store_at(_named(store))) as reader:
         statistics = reader.statistics()
     make_console(stderr=as_json).print(render_statistics(statistics))
     if as_json:
@@ -115,7 +115,7 @@ def export(
     """Write the records of a store to OUT: a file of JSON lines, deflated where its name ends in .gz,
     TVM's own, or a Parquet file (one row for each record)."""
     from fleet_tune.base.errors import RequestError
-    from fleet_tune.base.records.sharing.shared import Copied
+    from fleet_tune.base.records.sharing.shared import CopyResult
     from fleet_tune.report.run import plural
     from fleet_tune.runs.reusing import formats, upkeep
 
@@ -131,7 +131,7 @@ def export(
         return
     if form == "parquet":
         count = formats.export_parquet(_named(store), out.absolute(), device_class)
-        _tell(Copied(count, 0), "written", as_json)
+        _tell(CopyResult(count, 0), "written", as_json)
         return
     moved = upkeep.export(_named(store), out, keep_best, device_class)
     _tell(moved.copied, "written", as_json)
@@ -173,14 +173,14 @@ def import_command(source: Path, store: str | None, device_class: str | None, as
 @json_option
 def merge(sources: tuple[Path, ...], store: str | None, as_json: bool) -> None:
     """Copy the records of each SOURCE, a store or the output folder of a run, into a store."""
-    from fleet_tune.base.records.sharing.shared import Copied
+    from fleet_tune.base.records.sharing.shared import CopyResult
     from fleet_tune.runs.reusing import upkeep
 
     moved = [each for _, each in upkeep.merge(sources, _named(store))]
     _changed(store)
     for line in (line for each in moved for line in each.skipped):
         click.echo(f"warning: {line}", err=True)
-    copied = Copied(sum(each.copied.records for each in moved), 0, sum(each.copied.left_out for each in moved))
+    copied = CopyResult(sum(each.copied.records for each in moved), 0, sum(each.copied.left_out for each in moved))
     _tell(copied, "new", as_json)
 
 
@@ -189,13 +189,13 @@ def merge(sources: tuple[Path, ...], store: str | None, as_json: bool) -> None:
 @json_option
 def verify(store: str | None, as_json: bool) -> int:
     """Read everything of a store, and name what is damaged. Ends with code 2 where something is."""
-    from fleet_tune.base.records.sharing.upkeep import Upkeep
+    from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
     from fleet_tune.report.run import plural
     from fleet_tune.report.stores import integrity_lines
     from fleet_tune.runs.reusing.upkeep import store_at
 
     file = store_at(_named(store))
-    with Upkeep(file) as reader:
+    with StoreMaintenance(file) as reader:
         found = reader.integrity()
     if as_json:
         body = {"records": found.records, "damaged": found.damaged, "file": found.file, "orphans": found.orphans}
@@ -235,13 +235,13 @@ def prune(
     """
     from fleet_tune.base.config.values import duration
     from fleet_tune.base.errors import RequestError
-    from fleet_tune.base.records.sharing.upkeep import Rule
+    from fleet_tune.base.records.sharing.upkeep import PruneRule
     from fleet_tune.report.run import plural
     from fleet_tune.runs.reusing import upkeep
 
     if older_than is None and keep_best is None and not other_versions:
         raise RequestError("nothing says what is to be pruned", "give --older-than, --keep-best or --other-versions")
-    rule = Rule(
+    rule = PruneRule(
         before_unix_secs=None if older_than is None else upkeep.older_than(duration(older_than)),
         keep_best=keep_best,
         versions=upkeep.versions_now() if other_versions else None,
@@ -320,7 +320,7 @@ def _changed(store: str | None) -> None:
         met(_place(store))
 
 
-def _tell(copied: Copied, word: str, as_json: bool, **more: int) -> None:
+def _tell(copied: CopyResult, word: str, as_json: bool, **more: int) -> None:
     from fleet_tune.report.run import plural
 
     if as_json:

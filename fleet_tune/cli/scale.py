@@ -13,7 +13,7 @@ from fleet_tune.base.errors import RequestError
 from fleet_tune.cli.options import check_picture, inputs_option, json_option, trust_option
 
 if TYPE_CHECKING:
-    from actors.fleet_use import FleetUse
+    from actors.fleet_usage import FleetUsage
 
 _EITHER = "give NETWORK and --fleet for a real fleet, or none of the two for simulated devices"
 _STATED = {"candidate_secs": 0.5, "build_secs": 0.6, "faults": 0.02}
@@ -57,7 +57,7 @@ def scale(
     fleet, of each kind of device in turn; what is measured is kept nowhere.
     """
     check_picture(svg)
-    run: Callable[[Callable[[int], None]], list[FleetUse]]
+    run: Callable[[Callable[[int], None]], list[FleetUsage]]
     if network is None and fleet is None:
         if inputs is not None or trust_model:
             raise RequestError("simulated devices tune no network: --inputs and --trust-model are of one", _EITHER)

@@ -33,8 +33,8 @@ from fleet_tune.base.results import (
     TuneResult,
     bound_by,
 )
-from fleet_tune.report.left_out import left_out_lines
 from fleet_tune.report.network import network_lines
+from fleet_tune.report.skipped import left_out_lines
 from fleet_tune.report.words import NONE, format_secs
 
 _WIDTH_WITHOUT_TERMINAL = 120

@@ -13,14 +13,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from actors.fleet_use import SIMULATED, FleetUse
+from actors.fleet_usage import SIMULATED, FleetUsage
 from fleet_tune.report.words import NONE
 
 _BAR_WIDTH = 40
 _MIB = 2**20
 
 
-def render_scaling(uses: Sequence[FleetUse]) -> RenderableType:
+def render_scaling(uses: Sequence[FleetUsage]) -> RenderableType:
     """What the devices did, a bar for how busy they were, and what the processes took."""
     return Group(
         _devices(uses),
@@ -35,7 +35,7 @@ def render_scaling(uses: Sequence[FleetUse]) -> RenderableType:
     )
 
 
-def scaling_json(uses: Sequence[FleetUse]) -> str:
+def scaling_json(uses: Sequence[FleetUsage]) -> str:
     """The same as one line of JSON."""
     rows: list[dict[str, Any]] = [
         {**dataclasses.asdict(use), "cpu_secs_a_record": use.cpu_secs_a_record} for use in uses
@@ -43,7 +43,7 @@ def scaling_json(uses: Sequence[FleetUse]) -> str:
     return json.dumps({"rows": rows})
 
 
-def _devices(uses: Sequence[FleetUse]) -> Table:
+def _devices(uses: Sequence[FleetUsage]) -> Table:
     classes = list(dict.fromkeys(name for use in uses for name in use.busy_by_class))
     table = _table("devices", "trials/s", "of demand", "busy", *classes, "bound by")
     for use in uses:
@@ -58,7 +58,7 @@ def _devices(uses: Sequence[FleetUse]) -> Table:
     return table
 
 
-def _helpers(uses: Sequence[FleetUse]) -> Table:
+def _helpers(uses: Sequence[FleetUsage]) -> Table:
     """How many builders and searchers there were: not beside the rest, which would be too wide for a terminal."""
     table = _table("devices", "builders", "searchers")
     for use in uses:
@@ -66,7 +66,7 @@ def _helpers(uses: Sequence[FleetUse]) -> Table:
     return table
 
 
-def _bars(uses: Sequence[FleetUse]) -> Table:
+def _bars(uses: Sequence[FleetUsage]) -> Table:
     """How busy the devices were, and each class of them."""
     grid = Table.grid(padding=(0, 1))
     for use in uses:
@@ -78,7 +78,7 @@ def _bars(uses: Sequence[FleetUse]) -> Table:
     return grid
 
 
-def _roles(uses: Sequence[FleetUse], what: str, shown: Any) -> Table:
+def _roles(uses: Sequence[FleetUsage], what: str, shown: Any) -> Table:
     roles = sorted({role for use in uses for role in use.roles}, key=lambda role: (role in SIMULATED, role))
     table = _table("devices", *roles)
     table.title, table.title_justify = what, "left"

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet_tune.base.domain import Task
-from fleet_tune.base.records.sharing.upkeep import Integrity, Reason, Statistics, TopTask
+from fleet_tune.base.records.sharing.upkeep import IntegrityReport, RecordVerdict, Statistics, TopTask
 from fleet_tune.base.records.stores.origin import MEASURED_BY, Origin
 from fleet_tune.report.run import cut, fact_grid, format_outcomes, plural
 from fleet_tune.report.words import NONE, format_secs
@@ -113,7 +113,7 @@ def statistics_json(what: Statistics) -> str:
 
 
 def render_why(
-    found: Sequence[tuple[Task, Sequence[Reason]]],
+    found: Sequence[tuple[Task, Sequence[RecordVerdict]]],
     limit: int,
     shipped: Mapping[str, Sequence[str]],
     versions_alone: bool = False,
@@ -149,7 +149,7 @@ def render_why(
     return Group(*parts)
 
 
-def why_json(found: Sequence[tuple[Task, Sequence[Reason]]], shipped: Mapping[str, Sequence[str]]) -> str:
+def why_json(found: Sequence[tuple[Task, Sequence[RecordVerdict]]], shipped: Mapping[str, Sequence[str]]) -> str:
     """One line of JSON text: every candidate."""
     return _line(
         {
@@ -179,7 +179,7 @@ def why_json(found: Sequence[tuple[Task, Sequence[Reason]]], shipped: Mapping[st
     )
 
 
-def integrity_lines(what: Integrity) -> list[str]:
+def integrity_lines(what: IntegrityReport) -> list[str]:
     """What is wrong with a store, a line each; of many the first ones, and how many there are more."""
     lines = [*what.file, *what.damaged]
     if what.orphans:

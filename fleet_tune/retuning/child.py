@@ -20,7 +20,7 @@ from devices.host.children.child import die_with_parent
 from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, default_fleet, load_fleet
 from fleet_tune.base.errors import FleetTuneError, UserError
 from fleet_tune.base.records.files.atomic_file import write_atomically
-from fleet_tune.retuning.hands import Ran, StepError
+from fleet_tune.retuning.step_runner import StepError, TuneOutcome
 
 _Step = Callable[..., Any]
 
@@ -63,7 +63,7 @@ def tune(
     address: str | None,
     secs: float,
 ) -> dict[str, Any]:
-    """A run: the fields of :class:`fleet_tune.retuning.hands.Ran`."""
+    """A run: the fields of :class:`fleet_tune.retuning.step_runner.TuneOutcome`."""
     from devices.networks.tensor_file import write
     from fleet_tune.base.config.request import run_request
     from fleet_tune.retuning.artifacts import INPUTS
@@ -80,23 +80,23 @@ def tune(
         store=store,
     )
 
-    async def everything() -> Ran:
+    async def everything() -> TuneOutcome:
         async with Run(request, None).opened() as run:
             async for _ in run.records():
                 pass
             result = await run.finish()
             prepared = run.prepared
         if result.interrupted:
-            return Ran(None, "it was interrupted")
+            return TuneOutcome(None, "it was interrupted")
         if prepared is None or len(result.networks) != 1:
             classes = ", ".join(each.device_class for each in result.networks) or "no class"
-            return Ran(None, f"its devices are of {classes}, and not of one")
+            return TuneOutcome(None, f"its devices are of {classes}, and not of one")
         (compiled,) = result.networks
         if compiled.published == "nothing":
-            return Ran(None, f"the network is not published: {compiled.problem}")
+            return TuneOutcome(None, f"the network is not published: {compiled.problem}")
         write(compiled.folder / INPUTS, prepared.network.example_inputs)
         tuned_secs = min(secs, result.elapsed_secs)
-        return Ran(compiled.folder, "", tuned_secs, compiled.secs, compiled.untuned_secs, result.new_trials)
+        return TuneOutcome(compiled.folder, "", tuned_secs, compiled.secs, compiled.untuned_secs, result.new_trials)
 
     ran = asyncio.run(everything())
     return {**dataclasses.asdict(ran), "folder": None if ran.folder is None else str(ran.folder)}
@@ -105,7 +105,7 @@ def tune(
 def meet(
     fleet: str | None, device: str, last: str, new: str, to_the_end: bool, address: str | None = None
 ) -> dict[str, Any]:
-    """The fields of :class:`fleet_tune.retuning.hands.Meeting`."""
+    """The fields of :class:`fleet_tune.retuning.step_runner.VersionComparison`."""
     from fleet_tune.retuning.timing import met, timer_on
 
     with timer_on(_device(fleet, device), address) as timer:
@@ -132,10 +132,10 @@ def check(
 
 def prune(store: str, keep_best: int) -> int:
     """How many records were pruned: those beside the best candidates of each task and origin."""
-    from fleet_tune.base.records.sharing.upkeep import Rule
+    from fleet_tune.base.records.sharing.upkeep import PruneRule
     from fleet_tune.runs.reusing.upkeep import pruned
 
-    return pruned(Path(store), Rule(keep_best=keep_best), dry_run=False)[0]
+    return pruned(Path(store), PruneRule(keep_best=keep_best), dry_run=False)[0]
 
 
 STEPS: Mapping[str, _Step] = {"ask": ask, "tune": tune, "meet": meet, "check": check, "prune": prune}

@@ -20,15 +20,15 @@ from typing import Any
 from devices.networks.user_file import locate
 from fleet_tune.base.config.retune_file import NetworkConfig, RetuneConfig
 from fleet_tune.base.errors import OutputFolderError, UserError
-from fleet_tune.retuning.hands import (
+from fleet_tune.retuning.step_runner import (
     HOOK_SECS,
     PRUNE_SECS,
-    Meeting,
     OtherNetworkError,
-    Ran,
     StepError,
     StoppedError,
+    TuneOutcome,
     Turn,
+    VersionComparison,
 )
 from policies.retuning.book import Device
 from policies.retuning.rules import Moment
@@ -44,8 +44,8 @@ _LAST_CHARACTERS = 300
 _PIECE = 1 << 20
 
 
-class Children:
-    """See :class:`fleet_tune.retuning.hands.Hands`. ``stop``: is set when the service is to end."""
+class ProcessStepRunner:
+    """See :class:`fleet_tune.retuning.step_runner.StepRunner`. ``stop``: is set when the service is to end."""
 
     def __init__(self, config: RetuneConfig, stop: threading.Event) -> None:
         self._config = config
@@ -96,7 +96,9 @@ class Children:
         found = {each["name"]: Device(**each) for each in answers}
         return [found.get(name, Device(name, problem="it is not in the fleet file any more")) for name in devices]
 
-    def tune(self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float) -> Ran:
+    def tune(
+        self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float
+    ) -> TuneOutcome:
         answer = self._step(
             "tune",
             limit_secs,
@@ -109,9 +111,9 @@ class Children:
             address=self._config.address,
             secs=secs,
         )
-        return Ran(**{**answer, "folder": None if answer["folder"] is None else Path(answer["folder"])})
+        return TuneOutcome(**{**answer, "folder": None if answer["folder"] is None else Path(answer["folder"])})
 
-    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> Meeting:
+    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:
         answer = self._step(
             "meet",
             limit_secs,
@@ -121,7 +123,7 @@ class Children:
             to_the_end=to_the_end,
             address=self._config.address,
         )
-        return Meeting(tuple(Turn(**turn) for turn in answer["turns"]), answer["last_problem"])
+        return VersionComparison(tuple(Turn(**turn) for turn in answer["turns"]), answer["last_problem"])
 
     def check(self, folder: Path, device: str, against: Baseline | None, limit_secs: float) -> tuple[Timed, ...]:
         watch = self._config.watch

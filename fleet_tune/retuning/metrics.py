@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Metric, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from fleet_tune.retuning.hands import Hands
 from fleet_tune.retuning.service import Service
+from fleet_tune.retuning.step_runner import StepRunner
 from fleet_tune.runs.metrics import ADDRESS, port_error
 from policies.retuning import allowance
 
@@ -20,7 +20,7 @@ class RetuneMetrics(Collector):
     """Serves the metrics of a service on loopback until :meth:`close`; ``port`` 0 takes a free one. Raises
     :class:`UserError` where the port is taken."""
 
-    def __init__(self, service: Service, hands: Hands, port: int) -> None:
+    def __init__(self, service: Service, hands: StepRunner, port: int) -> None:
         self._service = service
         self._hands = hands
         registry = CollectorRegistry()

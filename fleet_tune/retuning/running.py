@@ -17,7 +17,7 @@ from fleet_tune.base.errors import RetuneFileError, UserError
 from fleet_tune.base.records.files.lock_file import LockedError, take_lock
 from fleet_tune.retuning.artifacts import Version
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book
-from fleet_tune.retuning.children import LOGS, Children
+from fleet_tune.retuning.children import LOGS, ProcessStepRunner
 from fleet_tune.retuning.service import (
     LOCK_FILE,
     Service,
@@ -44,7 +44,7 @@ def run_service(config: RetuneConfig, once: bool = False) -> int:
         signals.append(number)
         stop.set()
 
-    problems = check_networks(config, Children(config, stop))
+    problems = check_networks(config, ProcessStepRunner(config, stop))
     if len(problems) == len(config.networks):
         raise RetuneFileError(f"no network of {config.source.path} can be read: {problems[0]}", "correct its path")
     changes = Changes(config)
@@ -54,7 +54,7 @@ def run_service(config: RetuneConfig, once: bool = False) -> int:
             outer.callback(signal.signal, number, signal.signal(number, on_signal))
         outer.enter_context(_logged(config.folder / LOGS))
         while True:
-            config, hands = changes.config, Children(changes.config, stop)
+            config, hands = changes.config, ProcessStepRunner(changes.config, stop)
             with contextlib.ExitStack() as stack:
                 service = Service(config, hands, changes, alone)
                 if config.metrics_port is not None:
@@ -151,5 +151,5 @@ def roll_back(config: RetuneConfig, network: str, device_class: str, to: int | N
     did not. A service that runs sees it when it looks at the files next."""
     artifacts = artifacts_of(config)
     before, after = artifacts.roll_back(network, device_class, to)
-    hands = Children(config, threading.Event())
+    hands = ProcessStepRunner(config, threading.Event())
     return before, after, call_hook(config, hands, artifacts, network, device_class, before.number)

@@ -25,15 +25,15 @@ from fleet_tune.base.records.stores.origin import decode_origin
 from fleet_tune.base.version import __version__
 from fleet_tune.retuning.artifacts import MANIFEST, Artifacts, Version
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book, save_book
-from fleet_tune.retuning.hands import (
+from fleet_tune.retuning.step_runner import (
     HOOK_SECS,
     PRUNE_SECS,
-    Hands,
-    Meeting,
     OtherNetworkError,
-    Ran,
     StepError,
+    StepRunner,
     StoppedError,
+    TuneOutcome,
+    VersionComparison,
 )
 from policies.measuring.duel import Verdict, judged
 from policies.retuning.allowance import Hours
@@ -48,9 +48,9 @@ from policies.retuning.book import (
     Device,
     Event,
     Look,
+    PendingHook,
     Tune,
     Tuned,
-    Untold,
     Wait,
 )
 from policies.retuning.publishing import Met, decided, goes_on
@@ -154,7 +154,7 @@ class Service:
     ``alone``: whether it is the only one of its store. ``doing``: what it does now."""
 
     config: RetuneConfig
-    hands: Hands
+    hands: StepRunner
     is_changed: Callable[[], bool] | None = None
     alone: Alone = lambda: None
 
@@ -268,7 +268,7 @@ class Service:
             result = Tuned(problem=error.problem)
         self.retuner.tuned(action, result, self._now())
         if result.published:
-            self.book.untold.append(Untold(action.network, action.device_class, before))
+            self.book.untold.append(PendingHook(action.network, action.device_class, before))
             self._save()  # the hook may take minutes
             self._call_hooks()
         self._prune(self._work_folder(action) / RECORDS_FILE, WORK_MB)
@@ -308,7 +308,7 @@ class Service:
         gain = math.log(ran.untuned_secs / ran.secs) if ran.untuned_secs and ran.secs else 0.0
         return self._published(action, ran, ran.folder, why, ran.secs, gain, {}, [])
 
-    def _ran(self, action: Tune, folder: Path, deadline: float) -> Ran:
+    def _ran(self, action: Tune, folder: Path, deadline: float) -> TuneOutcome:
         network = self._networks[action.network]
         try:
             return self.hands.tune(network, action.devices, folder, action.secs, self._left_secs(deadline))
@@ -316,10 +316,10 @@ class Service:
             shutil.rmtree(folder, ignore_errors=True)  # what was measured is in the store
             return self.hands.tune(network, action.devices, folder, action.secs, self._left_secs(deadline))
 
-    def _kept(self, ran: Ran, current: Version, why: str) -> Tuned:
+    def _kept(self, ran: TuneOutcome, current: Version, why: str) -> Tuned:
         return Tuned(tuned_secs=ran.tuned_secs, secs=current.secs, version=current.number, why=why)
 
-    def _met(self, action: Tune, ran: Ran, new: Path, current: Version, deadline: float) -> Tuned:
+    def _met(self, action: Tune, ran: TuneOutcome, new: Path, current: Version, deadline: float) -> Tuned:
         """The new network and the last version in turn, on one device of the class after the other."""
         met: list[Met] = []
         baselines: list[tuple[Baseline, Baseline]] = []  # of the last one and the new one
@@ -355,7 +355,7 @@ class Service:
     def _published(
         self,
         action: Tune,
-        ran: Ran,
+        ran: TuneOutcome,
         new: Path,
         why: str,
         secs: float | None,
@@ -400,7 +400,7 @@ class Service:
             each = self.retuner.deployment(doing.action.network, doing.action.device_class)
             current = self.artifacts.current(doing.action.network, doing.action.device_class)
             if each is not None and current is not None and current.number > (each.version or 0):
-                self.book.untold.append(Untold(each.network, each.device_class, each.version))
+                self.book.untold.append(PendingHook(each.network, each.device_class, each.version))
 
     def _call_hooks(self) -> None:
         """Tells the hook of each version that it was not told of. What fails is told, and changes nothing."""
@@ -472,14 +472,14 @@ def _log(event: Event) -> None:
     _LOG.log(logging.WARNING if event.kind in PROBLEMS else logging.INFO, "%s: %s%s", event.kind, where, event.text)
 
 
-def verdict_of(meeting: Meeting) -> Verdict:
+def verdict_of(meeting: VersionComparison) -> Verdict:
     """What the turns of a meeting say of the new version; there is at least one."""
     verdict = judged([math.log(each.new_secs / each.last_secs) for each in meeting.turns], out_of_time=True)
     assert verdict is not None
     return verdict
 
 
-def baselines_of(meeting: Meeting) -> tuple[Baseline, Baseline]:
+def baselines_of(meeting: VersionComparison) -> tuple[Baseline, Baseline]:
     """Of the last version and of the new one."""
     return (
         baseline([Timed(each.last_secs, each.probe_secs) for each in meeting.turns]),
@@ -488,7 +488,7 @@ def baselines_of(meeting: Meeting) -> tuple[Baseline, Baseline]:
 
 
 def call_hook(
-    config: RetuneConfig, hands: Hands, artifacts: Artifacts, network: str, device_class: str, before: int | None
+    config: RetuneConfig, hands: StepRunner, artifacts: Artifacts, network: str, device_class: str, before: int | None
 ) -> str:
     """Tells the hook which version is the current one now; why it failed, empty where it did not or there is none."""
     current = artifacts.current(network, device_class)
@@ -516,7 +516,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise StepError(f"its manifest cannot be read: {error}") from error
 
 
-def check_networks(config: RetuneConfig, hands: Hands) -> list[str]:
+def check_networks(config: RetuneConfig, hands: StepRunner) -> list[str]:
     """What cannot be read of the networks' files, each in a line."""
     problems = []
     for network in config.networks:

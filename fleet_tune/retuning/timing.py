@@ -17,8 +17,8 @@ from devices.timing.network_device import NetworkDevice
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import NetworkRunError, OutputFolderError, UncheckedError
 from fleet_tune.retuning.artifacts import INPUTS
-from fleet_tune.retuning.hands import Meeting, StepError, Turn
-from fleet_tune.runs.opening import opened, reached
+from fleet_tune.retuning.step_runner import StepError, Turn, VersionComparison
+from fleet_tune.runs.device_access import opened, reached
 from policies.measuring.duel import MAX_PAIRS, challenger_first, judged
 from policies.retuning.slowdown import Baseline, Timed, found
 
@@ -55,13 +55,14 @@ def timer_on(config: DeviceConfig, address: str | None = None) -> Iterator[Timer
         yield Timer(device)
 
 
-def met(timer: Timer, last: Path, new: Path, to_the_end: bool) -> Meeting:
-    """See :meth:`fleet_tune.retuning.hands.Hands.meet`. Raises FleetTuneError where the new one does not run."""
+def met(timer: Timer, last: Path, new: Path, to_the_end: bool) -> VersionComparison:
+    """See :meth:`fleet_tune.retuning.step_runner.StepRunner.meet`. Raises FleetTuneError where the new one does not
+    run."""
     try:
         timer.secs(last)
     except (NetworkRunError, UncheckedError, OutputFolderError) as error:  # the last: its files are damaged
         timer.secs(new)  # else it is the device
-        return Meeting(last_problem=str(error))
+        return VersionComparison(last_problem=str(error))
     timer.secs(new)
     turns: list[Turn] = []
     while len(turns) < MAX_PAIRS:
@@ -76,11 +77,11 @@ def met(timer: Timer, last: Path, new: Path, to_the_end: bool) -> Meeting:
         verdict = judged([math.log(turn.new_secs / turn.last_secs) for turn in turns])
         if verdict is not None and (verdict.faster or not to_the_end):
             break
-    return Meeting(tuple(turns))
+    return VersionComparison(tuple(turns))
 
 
 def checked(timer: Timer, folder: Path, against: Baseline | None, slower: float, drift: float) -> tuple[Timed, ...]:
-    """See :meth:`fleet_tune.retuning.hands.Hands.check`. Raises FleetTuneError where it does not run."""
+    """See :meth:`fleet_tune.retuning.step_runner.StepRunner.check`. Raises FleetTuneError where it does not run."""
     timer.secs(folder)  # what is loaded for the first time is slow
     pairs: list[Timed] = []
     while len(pairs) < (_FIRST_PAIRS if against is None else MAX_PAIRS):

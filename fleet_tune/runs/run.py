@@ -33,20 +33,20 @@ from fleet_tune.base.results import LeftOut, NetworkResult, Progress, Transferre
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.task_data import MEASURED_BY
 from fleet_tune.runs.cancellation import Cancellation
+from fleet_tune.runs.compiling.compile_progress import CompileProgress
 from fleet_tune.runs.fleet_watch import FleetWatch
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside
 from fleet_tune.runs.metrics import Metrics
 from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
-from fleet_tune.runs.reusing.sharing import Found, Giving, Watching, note_efforts, take, tried_in
-from fleet_tune.runs.telling import Teller
+from fleet_tune.runs.reusing.sharing import StoreLookup, StoreSubscription, StoreUploader, note_efforts, take, tried_in
 from policies.search.methods import method_named
 
 if TYPE_CHECKING:
     from fleet_tune.runs.preparing.joining import Newcomer
     from fleet_tune.runs.preparing.preparation import Prepared
     from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
-    from fleet_tune.runs.reusing.transfer import Teaching
+    from fleet_tune.runs.reusing.transfer_prior import TransferPrior
 
 _PROGRESS_SECS = 0.5
 _GIVE_EVERY_SECS = 60.0
@@ -84,13 +84,13 @@ class Run:
     _waits_for: str = ""  # before it begins
     _preparing: str = ""  # the class for which the network is just being prepared
     _watching: asyncio.Task[None] | None = None
-    _teachings: dict[str, Teaching] = field(default_factory=dict)  # by device class
+    _teachings: dict[str, TransferPrior] = field(default_factory=dict)  # by device class
     _store: Path | None = None  # the one that several runs share, while it can be used
-    _found: Found | None = None  # in it
+    _found: StoreLookup | None = None  # in it
     _team: Team | None = None  # whose copy it is
     _is_spared: bool = False  # no task needs a trial: nobody is started to tune
-    _giving: Giving | None = None
-    _others: Watching | None = None  # who give to it too
+    _giving: StoreUploader | None = None
+    _others: StoreSubscription | None = None  # who give to it too
     # Seconds and trials of the tuning, and the tasks that had some, once it is over.
     _tuned: tuple[float, int, frozenset[str]] = (0.0, 0, frozenset())
 
@@ -204,7 +204,7 @@ class Run:
         )
         self._prepared = prepared
         if self._store is not None:
-            self._others = await unless_interrupted(in_thread(Watching, self._store, self.run_id))
+            self._others = await unless_interrupted(in_thread(StoreSubscription, self._store, self.run_id))
             self._found = await unless_interrupted(in_thread(preparation.found_in, self._store, prepared, request))
             self._prepared = prepared = preparation.with_imported(prepared, self._found)
         self._is_spared = preparation.needs_no_trial(prepared, request, self._found)
@@ -259,7 +259,7 @@ class Run:
 
         request, prepared = self.request, self._prepared
         assert prepared is not None
-        teaching: Teaching | None = None
+        teaching: TransferPrior | None = None
         if not request.collects:
             teaching = await self._interruption.unless(in_thread(preparation.teaching_of, prepared, request))
         if teaching is not None:
@@ -269,10 +269,10 @@ class Run:
         coming.begin()
         return coming
 
-    def _take(self, found: Found, prepared: Prepared) -> None:
+    def _take(self, found: StoreLookup, prepared: Prepared) -> None:
         with RecordStore(self.request.records) as store:
             take(found, self.request.records, store, prepared.origins, prepared.device_ids)
-        self._giving = Giving(self.request.records, found.path)
+        self._giving = StoreUploader(self.request.records, found.path)
 
     async def _share_regularly(self) -> None:
         """What is measured comes into the store that several runs share while others may look for it, and what others
@@ -308,7 +308,7 @@ class Run:
             with self._others.new(tasks, origins) as found:
                 take(found, self.request.records, session.store, origins, prepared.device_ids)
 
-    def _give_all(self, giving: Giving) -> None:
+    def _give_all(self, giving: StoreUploader) -> None:
         """The end of a run: what it has spent, and what is not given yet. What fails is told, and the next run with
         this output folder does it."""
         last = self._last
@@ -325,7 +325,7 @@ class Run:
         if self._last is None:
             _LOG.warning("%s", text)
             return
-        teller = Teller(self._last.elapsed_secs, self._last.notices)
+        teller = CompileProgress(self._last.elapsed_secs, self._last.notices)
         teller.warn(text)
         self._last = dataclasses.replace(self._last, notices=teller.notices)
 
@@ -538,7 +538,11 @@ class Run:
             with session.holding(names, teller.tell, lambda: cancellation.came):
                 return preparation.compile_tuned(prepared, self.request, self.run_id, teller, cancellation)
 
-        teller = Teller(self._last.elapsed_secs, self._last.notices) if self._last is not None else Teller()
+        teller = (
+            CompileProgress(self._last.elapsed_secs, self._last.notices)
+            if self._last is not None
+            else CompileProgress()
+        )
         cancellation = Cancellation()
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.suppress(Interrupted))
@@ -553,12 +557,12 @@ class Run:
             return networks
         return ()
 
-    async def _report_compiling(self, teller: Teller) -> None:
+    async def _report_compiling(self, teller: CompileProgress) -> None:
         while True:
             await asyncio.sleep(_PROGRESS_SECS)
             self._show("compiling", teller)
 
-    def _show(self, phase: str, teller: Teller | None = None) -> None:
+    def _show(self, phase: str, teller: CompileProgress | None = None) -> None:
         """A last snapshot with another phase, and what is told of it: what happens after the tuning has no actors to
         ask."""
         if self._last is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from actors.fleet_use import FleetUse, since
+from actors.fleet_usage import FleetUsage, since
 from actors.tuning_session import TuningSession
 from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, RecordedConnection, load_fleet
 from fleet_tune.base.config.request import RunRequest, run_request
@@ -86,7 +86,7 @@ def _kind(device: DeviceConfig) -> str:
     return device.device_class or json.dumps(device.target, sort_keys=True)
 
 
-def run_fleet_scaling(request: FleetScaleRequest, on_count: Callable[[int], None]) -> list[FleetUse]:
+def run_fleet_scaling(request: FleetScaleRequest, on_count: Callable[[int], None]) -> list[FleetUsage]:
     """What parts of the fleet do while they tune the network, in the order of the request. ``on_count`` is told each
     count when its run starts. Raises KeyboardInterrupt where a signal came, :class:`RequestError` where a device does
     not answer or the network has too little to tune, and as runs do."""
@@ -102,7 +102,7 @@ def run_fleet_scaling(request: FleetScaleRequest, on_count: Callable[[int], None
     return uses
 
 
-async def _played(request: RunRequest, secs: float) -> FleetUse | None:
+async def _played(request: RunRequest, secs: float) -> FleetUsage | None:
     """None where a signal came."""
     run = Run(request, None, follows_fleet=False)
     async with run.opened():
@@ -140,7 +140,7 @@ async def _tuned(run: Run) -> None:
         pass
 
 
-async def _watched(session: TuningSession, secs: float) -> FleetUse:
+async def _watched(session: TuningSession, secs: float) -> FleetUsage:
     """From some seconds after the first trial on."""
     while not (await session.progress()).new_trials:
         await asyncio.sleep(_LOOK_SECS)
@@ -152,7 +152,7 @@ async def _watched(session: TuningSession, secs: float) -> FleetUse:
     busy = {name: shares.get(DeviceTime.MEASURE, 0.0) for name, shares in later.device_time.items()}
     members = {name: len(devices) for name, devices in session.members.items()}
     devices, (builders, searchers) = sum(members.values()), session.helpers
-    return FleetUse(
+    return FleetUsage(
         devices=devices,
         builders=builders,
         searchers=searchers,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from actors.clusters.cluster import Cluster, connected
-from actors.fleet_use import FleetUse
+from actors.fleet_usage import FleetUsage
 from actors.simulation.run import SimulatedFleet, SimulatedRun
 from fleet_tune.base.config.values import cluster_address, seconds, share
 from fleet_tune.base.errors import ClusterError, RequestError
@@ -79,12 +79,12 @@ def counts(text: str) -> tuple[int, ...]:
     return numbers
 
 
-def run_scaling(request: ScaleRequest, on_count: Callable[[int], None]) -> list[FleetUse]:
+def run_scaling(request: ScaleRequest, on_count: Callable[[int], None]) -> list[FleetUsage]:
     """What fleets of so many devices do, in the order of the request. ``on_count`` is told each count when its fleet
     starts. Raises ClusterError where the cluster cannot be reached, or is lost."""
     with connected(request.address) as cluster:
 
-        async def play() -> list[FleetUse]:
+        async def play() -> list[FleetUsage]:
             uses = []
             for count in request.devices:
                 on_count(count)
@@ -116,7 +116,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-async def _played(run: SimulatedRun, request: ScaleRequest) -> FleetUse:
+async def _played(run: SimulatedRun, request: ScaleRequest) -> FleetUsage:
     try:
         await run.start()
         await run.warm_up(WARM_UP_SECS)

@@ -15,7 +15,7 @@ from fleet_tune.base.records.datasets.model_file import DataSource, Manifest
 from fleet_tune.base.records.datasets.sources import MODEL_SUFFIX, is_builtin
 from fleet_tune.base.task_data import TaskData
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model, to_file
-from fleet_tune.runs.reusing.transfer import Knowledge, read_source
+from fleet_tune.runs.reusing.transfer_prior import Knowledge, read_source
 from policies.cost_models.boosted import TRANSFERRED, InvariantTreesModel
 from policies.cost_models.global_local import GlobalLocalModel, transferable
 from policies.cost_models.knowledge import Examples, general_examples

@@ -24,7 +24,7 @@ from policies.cost_models import model_bytes
 from policies.cost_models.lambda_rank import fastest_of_group
 from policies.cost_models.left_out import learn_deviation, resamples, spread
 from policies.cost_models.monotone import MonotoneMap
-from policies.cost_models.protocol import Seen, check_records
+from policies.cost_models.protocol import SeenRecords, check_records
 from policies.cost_models.xgboost_module import load_xgboost
 from policies.features.table import SYMBOLIC, FeatureTable
 from policies.features.views import CONTEXT, FEATURE_VERSION, INVARIANT, RELATION, check_version
@@ -138,7 +138,7 @@ class GradientBoostedModel:
         self._boosters: list[xgboost.Booster] = []
         # Boosters that were loaded: later updates add trees to them.
         self._origin: list[xgboost.Booster] = []
-        self._seen = Seen()
+        self._seen = SeenRecords()
 
     @property
     def ranks(self) -> bool:
@@ -148,7 +148,7 @@ class GradientBoostedModel:
         """See :meth:`CostModel.fit`."""
         check_records(features, log_secs, groups, weights)
         self._columns = self._joined(features).shape[1]
-        self._seen = Seen()
+        self._seen = SeenRecords()
         self._origin = []
         self.update(features, log_secs, groups, weights)
 

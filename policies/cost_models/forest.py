@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
-from policies.cost_models.protocol import Seen, check_records
+from policies.cost_models.protocol import SeenRecords, check_records
 from policies.features.table import KNOBS, SYMBOLIC, FeatureTable
 from policies.features.views import FEATURE_VERSION, check_version
 
@@ -70,13 +70,13 @@ class RandomForestModel:
         self.max_features = max_features
         self._columns = 0
         self._forest: Forest | None = None
-        self._seen = Seen()
+        self._seen = SeenRecords()
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`."""
         check_records(features, log_secs, groups, weights)
         self._columns = features.view(self.views[0]).shape[1]
-        self._seen = Seen()
+        self._seen = SeenRecords()
         self.update(features, log_secs, groups, weights)
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:

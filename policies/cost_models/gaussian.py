@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from policies.arrays import Features, Floats, Groups
 from policies.cost_models import model_bytes
-from policies.cost_models.protocol import Seen, check_records
+from policies.cost_models.protocol import SeenRecords, check_records
 from policies.features.table import STANDARD, SYMBOLIC, FeatureTable
 from policies.features.views import FEATURE_VERSION, check_version
 
@@ -63,12 +63,12 @@ class GaussianProcessModel:
         self._amplitude = USUAL_AMPLITUDE
         self._weights: Floats = np.empty(0)
         self._factor: Floats = np.empty((0, 0))
-        self._seen = Seen()
+        self._seen = SeenRecords()
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`."""
         check_records(features, log_secs, groups, weights)
-        self._seen, self._points = Seen(), None
+        self._seen, self._points = SeenRecords(), None
         self.update(features, log_secs, groups, weights)
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:

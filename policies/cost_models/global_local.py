@@ -18,7 +18,7 @@ import numpy as np
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
 from policies.cost_models.gaussian import GaussianProcessModel, counted
-from policies.cost_models.protocol import CostModel, Seen
+from policies.cost_models.protocol import CostModel, SeenRecords
 from policies.features.table import OF_A_TASK, FeatureTable
 
 PRIOR_DEVIATION = 0.5
@@ -39,7 +39,7 @@ class GlobalLocalModel:
         self._local = local
         self._shift = 0.0
         self._trained = False
-        self._seen = Seen()
+        self._seen = SeenRecords()
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class GlobalLocalModel:
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`; the global model stays as it is."""
-        self._seen = Seen()
+        self._seen = SeenRecords()
         self.update(features, log_secs, groups, weights)
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:

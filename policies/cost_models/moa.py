@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
-from policies.cost_models.protocol import CostModel, Seen
+from policies.cost_models.protocol import CostModel, SeenRecords
 from policies.features.table import FeatureTable
 
 Weights = Mapping[str, NDArray[np.float32]]
@@ -85,7 +85,7 @@ class MomentumModel:
         self.updates = 0
         self._model = model
         self._siamese: Weights | None = model.weights() if pretrained else None
-        self._seen = Seen()
+        self._seen = SeenRecords()
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class MomentumModel:
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """One update on these records alone, those of earlier calls forgotten; the siamese weights stay."""
-        self._seen = Seen()
+        self._seen = SeenRecords()
         self.update(features, log_secs, groups, weights)
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:

@@ -30,7 +30,7 @@ from policies.cost_models import model_bytes
 from policies.cost_models.lambda_rank import lambda_rank, relevance
 from policies.cost_models.left_out import learn_deviation, resamples, spread
 from policies.cost_models.monotone import MonotoneMap
-from policies.cost_models.protocol import Seen, check_records
+from policies.cost_models.protocol import SeenRecords, check_records
 from policies.features.table import FeatureTable
 from policies.features.views import FEATURE_VERSION, INVARIANT, VIEW_SHAPES, check_version
 
@@ -85,7 +85,7 @@ class NeuralModel:
         self._level: MonotoneMap | None = None
         self._noise = 0.0
         self._updates = 0
-        self._seen = Seen()
+        self._seen = SeenRecords()
 
     @classmethod
     def _make(cls) -> nn.Module:
@@ -98,7 +98,7 @@ class NeuralModel:
         """See :meth:`CostModel.fit`: fresh weights."""
         check_records(features, log_secs, groups, weights)
         self._check_shapes(features)
-        self._seen = Seen()
+        self._seen = SeenRecords()
         self._seen.add(features, log_secs, groups, weights)
         self._updates = 0
         self._standardise(features)

@@ -54,7 +54,7 @@ class CostModel(Protocol):
         ...
 
 
-class Seen:
+class SeenRecords:
     """The records that a model has seen, for models that learn anew from all of them."""
 
     def __init__(self) -> None:

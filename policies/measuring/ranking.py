@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fleet_tune.base.domain import Candidate, Incumbent, Measurement, Outcome, Record
-from policies.measuring.shootout import MAX_FINALISTS, MAX_MARGIN, Standing, finalists
+from policies.measuring.shootout import MAX_FINALISTS, MAX_MARGIN, CostEstimate, finalists
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Ranking:
         """Between which candidates a shoot-out decides (see :func:`policies.measuring.shootout.finalists`), the
         incumbent first: some may have a lower cost and were never checked. None where a shoot-out has decided between
         these very candidates."""
-        standings = (Standing(name, each.cost_secs, each.measurement.error) for name, each in self._ranked.items())
+        standings = (CostEstimate(name, each.cost_secs, each.measurement.error) for name, each in self._ranked.items())
         chosen = [self._ranked[candidate_id].candidate for candidate_id in finalists(standings)]
         best = self.best
         if chosen and best is not None:

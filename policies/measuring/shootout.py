@@ -20,7 +20,7 @@ MAX_MARGIN = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CostEstimate:
     """What is known of a candidate's cost: ``error`` is its standard error, as a share of it."""
 
     candidate_id: str
@@ -28,7 +28,7 @@ class Standing:
     error: float
 
 
-def finalists(standings: Iterable[Standing]) -> tuple[str, ...]:
+def finalists(standings: Iterable[CostEstimate]) -> tuple[str, ...]:
     """Ids of the candidates between which a shoot-out decides, the best first; none where the costs decide it.
 
     A candidate may still be the fastest if its cost is above the lowest by no more than twice the standard error of
@@ -48,6 +48,6 @@ def reserve_secs(time_budget_secs: float, tasks: int) -> float:
     return min(0.05 * time_budget_secs, 1.0 * tasks)
 
 
-def _margin(one: Standing, other: Standing) -> float:
+def _margin(one: CostEstimate, other: CostEstimate) -> float:
     """Twice the standard error of the difference of two costs, as a share of them, within the limits."""
     return min(MAX_MARGIN, max(MIN_MARGIN, 2 * math.hypot(one.error, other.error)))

@@ -38,7 +38,7 @@ class Pending:
 
 
 @dataclass(frozen=True)
-class Suspicion:
+class SlowdownSuspicion:
     """What one device found of a deployment, and another one is to confirm from ``again_at`` on."""
 
     device: str
@@ -70,7 +70,7 @@ class Deployment:
     overhead_secs: float | None = None
     lost_log: float = 0.0
     pending: list[Pending] = field(default_factory=list)
-    suspicion: Suspicion | None = None
+    suspicion: SlowdownSuspicion | None = None
     odd: dict[str, Finding] = field(default_factory=dict)
     failures: int = 0
     retry_at: float = 0.0
@@ -195,7 +195,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Untold:
+class PendingHook:
     """A version that was published, and of which the hook was not told yet. ``before``: the version before it."""
 
     network: str
@@ -222,6 +222,6 @@ class Book:
     asked_lost_at: float = 0.0
     ask_secs: float | None = None
     doing: Doing | None = None
-    untold: list[Untold] = field(default_factory=list)
+    untold: list[PendingHook] = field(default_factory=list)
     published: int = 0
     hook_failures: int = 0

@@ -43,7 +43,7 @@ from policies.retuning.book import (
     Doing,
     Event,
     Pending,
-    Suspicion,
+    SlowdownSuspicion,
     Trigger,
     Tune,
     Tuned,
@@ -220,7 +220,7 @@ class Retuner(Choosing):
             each.odd.pop(device, None)
         if suspicion is None:
             if finding is not Finding.FINE and each.odd.get(device) is not finding:
-                each.suspicion = Suspicion(device, finding, now + self.rules.again_secs, lost_log)
+                each.suspicion = SlowdownSuspicion(device, finding, now + self.rules.again_secs, lost_log)
             return
         each.suspicion = None
         if finding is suspicion.finding:

@@ -35,7 +35,7 @@ class CaughtUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class SketchesReady:
     """A task of the plan has its sketches, made by ``rules``, and its searcher knows it: it may be tuned. ``enough``:
     trials after which it needs no more, where one of them was right; 0 for no such number."""
 
@@ -127,7 +127,7 @@ class Unreachable:
 
 
 @dataclass(frozen=True, slots=True)
-class Appeared:
+class DeviceAnswered:
     """A device of the run that had never answered does, and is of this class, for which the run tunes."""
 
     device_id: str
@@ -232,7 +232,7 @@ class Postponed:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitingForTurn:
     """What is asked of a device waits until another run has had its turn there; ``behind``: its title, empty once it is
     this run's turn."""
 
@@ -279,7 +279,7 @@ Event = (
     Restored
     | Committed
     | CaughtUp
-    | Described
+    | SketchesReady
     | Undescribable
     | Proposed
     | ProposalLost
@@ -288,7 +288,7 @@ Event = (
     | Probed
     | ProbeFailed
     | Unreachable
-    | Appeared
+    | DeviceAnswered
     | ClassAwaited
     | ClassAdded
     | BuildersAdded
@@ -299,7 +299,7 @@ Event = (
     | BatchLost
     | ShotOut
     | Postponed
-    | Waits
+    | WaitingForTurn
     | Ordered
     | DeviceEventsKept
     | Noticed

@@ -9,7 +9,7 @@ an even share of what is left while they are being described (:meth:`policies.ru
 from __future__ import annotations
 
 from policies.runs.commands import Command, Say
-from policies.runs.events import Appeared, ClassAdded, ClassAwaited, DeviceAdded, DeviceLeft
+from policies.runs.events import ClassAdded, ClassAwaited, DeviceAdded, DeviceAnswered, DeviceLeft
 from policies.runs.fleet import Fleet
 from policies.runs.plan import RunPlan
 from policies.runs.stages.granting import Granting
@@ -71,7 +71,7 @@ class Membership:
             self._fleet.add(event.device_id, event.state, (event.admin, event.reason), now)
             self._devices.restrict(event.device_id, event.candidate_secs)
 
-    def appeared(self, event: Appeared) -> list[Command]:
+    def appeared(self, event: DeviceAnswered) -> list[Command]:
         """A device that was waited for is used from now on, if there are tasks for it."""
         device_id, device_class = event.device_id, event.device_class
         is_new = device_id in self._fleet and device_id not in self._devices.lanes

@@ -19,7 +19,6 @@ from policies.measuring import health
 from policies.measuring.build_limit import UNKNOWN_SECS
 from policies.runs.commands import Abort, CatchUp, Command, Finish, Forget, RecordFailure, RestartSearcher, Say
 from policies.runs.events import (
-    Appeared,
     BatchLost,
     BatchMeasured,
     BuilderLost,
@@ -30,8 +29,8 @@ from policies.runs.events import (
     ClassAdded,
     ClassAwaited,
     Committed,
-    Described,
     DeviceAdded,
+    DeviceAnswered,
     DeviceEventsKept,
     DeviceLeft,
     Event,
@@ -44,11 +43,12 @@ from policies.runs.events import (
     Proposed,
     Restored,
     ShotOut,
+    SketchesReady,
     StopRequested,
     Tick,
     Undescribable,
     Unreachable,
-    Waits,
+    WaitingForTurn,
 )
 from policies.runs.fleet import Fleet
 from policies.runs.membership import Membership
@@ -60,7 +60,7 @@ from policies.runs.stages.granting import Granting
 from policies.runs.stages.measuring import MeasureStage
 from policies.runs.stages.occupation import Occupation
 from policies.runs.stages.pace import Pace
-from policies.runs.tasks import Oracle, TaskTrials, Trial
+from policies.runs.tasks import OracleState, TaskTrials, Trial
 from policies.runs.times.time_budget import TimeBudget
 from policies.runs.times.timers import Timers
 from policies.runs.times.usage import Usage
@@ -201,7 +201,7 @@ class RunState:
         match event:
             case Committed(records):
                 return self._learn(records, now)
-            case Described(task_id, rules, enough):
+            case SketchesReady(task_id, rules, enough):
                 task = self.tasks[task_id]
                 task.rules, task.enough = rules, enough
                 self._begin_budget(now)
@@ -226,7 +226,7 @@ class RunState:
             case Probed() | ProbeFailed() | Unreachable():
                 self._look_at.append(event.device_id)
                 return self._devices.checked(event, now)
-            case Appeared():
+            case DeviceAnswered():
                 self._look_at.append(event.device_id)
                 return self._members.appeared(event)
             case ClassAwaited():
@@ -244,7 +244,7 @@ class RunState:
                 return self._members.leave(event, now)
             case BatchMeasured() | BatchLost() | ShotOut() | Postponed():
                 return self._device_answered(event, now)
-            case Waits(device_id, behind):
+            case WaitingForTurn(device_id, behind):
                 self._occupation.waits(device_id, behind, now)
             case Ordered(device_id, admin, reason):
                 if device_id in self.fleet:
@@ -317,12 +317,12 @@ class RunState:
             gains = f"{CONVERGENCE_TRIALS} trials gained less than {CONVERGENCE_GAIN:.0%}"
             expected = f"and so will the next one ({event.predicted_gain:.2%} expected)"
             return self._finish(task, f"converged: {gains}, {expected}")
-        if task.oracle is not Oracle.FAILED:
+        if task.oracle is not OracleState.FAILED:
             # A restarted searcher knows what was durable when it read it, not what is under way, or has come since.
             known = task.under_way, task.recorded, task.given_up
             fresh = [each for each in event.candidates if not any(each.id in ids for ids in known)]
-            if fresh and task.oracle is Oracle.NOT_BUILT:
-                task.oracle = Oracle.ON_ITS_WAY
+            if fresh and task.oracle is OracleState.NOT_BUILT:
+                task.oracle = OracleState.ON_ITS_WAY
                 self._builds.add(Job(task.task, None))
                 best = task.ranking.best
                 if best is not None and best.id not in task.artifacts:  # of an earlier run: others are to meet it
@@ -350,12 +350,12 @@ class RunState:
     def _is_built(self, job: Job) -> list[Command]:
         task = self.tasks[job.task.id]
         if job.trial is None:
-            if task.oracle is not Oracle.FAILED:  # nothing more of the task is wanted
-                task.oracle = Oracle.READY
+            if task.oracle is not OracleState.FAILED:  # nothing more of the task is wanted
+                task.oracle = OracleState.READY
                 self._devices.may_check(job.task.id)
             return []
         candidate_id = job.trial.candidate.id
-        if not job.finalist and task.oracle is Oracle.FAILED:
+        if not job.finalist and task.oracle is OracleState.FAILED:
             task.under_way.discard(candidate_id)
             return [Forget((candidate_id,))]
         task.artifacts.add(candidate_id)
@@ -410,7 +410,7 @@ class RunState:
 
     def _dropped(self, task: TaskTrials, reason: str) -> list[Command]:
         """The task gets no more trials, and what of it waits for something is given up."""
-        task.oracle = Oracle.FAILED
+        task.oracle = OracleState.FAILED
         task_id = task.task.id
         dropped = self._devices.drop_task(task_id)
         jobs = self._builds.drop(lambda job: job.task.id == task_id and not job.finalist)
@@ -552,7 +552,7 @@ class RunState:
         self.phase = Phase.LAST_BATCHES
         for job in self._builds.drop(lambda _: True):
             if job.trial is None:
-                self.tasks[job.task.id].oracle = Oracle.NOT_BUILT
+                self.tasks[job.task.id].oracle = OracleState.NOT_BUILT
         self._devices.end_tuning()
         for task in self.tasks.values():
             task.is_tuned = False

@@ -16,7 +16,7 @@ from policies.runs.warm_start import CONFIRMED
 from policies.search.bandits import TaskState, kind_of_name
 
 
-class Oracle(enum.Enum):
+class OracleState(enum.Enum):
     """Where the artifact of a task's oracle is."""
 
     NOT_BUILT = enum.auto()
@@ -56,7 +56,7 @@ class TaskTrials:
         self.finish_reason = planned.settled  # empty while the task is tuned
         self.is_settled = bool(planned.settled)
         self.enough = planned.enough  # trials after which it needs no more, if one was right; 0 for no such number
-        self.oracle = Oracle.NOT_BUILT
+        self.oracle = OracleState.NOT_BUILT
         self.ranking = Ranking()
         self.artifacts: set[str] = set()  # ids of candidates that are built and kept: those near the best
         self.recorded: set[str] = set()  # ids of candidates that have a record of this run

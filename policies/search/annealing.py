@@ -22,7 +22,7 @@ from policies.arrays import Floats
 
 States = NDArray[np.int64]
 Energy = Callable[[States], Floats]
-Draw = Callable[[int, np.random.Generator], States]
+InputDraw = Callable[[int, np.random.Generator], States]
 Walk = Callable[[States, np.random.Generator], States]
 
 LEAST_CHAINS = 16
@@ -115,7 +115,7 @@ class Chains:
     def run(
         self,
         settings: AnnealingSettings,
-        draw: Draw,
+        draw: InputDraw,
         walk: Walk,
         energy: Energy,
         rng: np.random.Generator,

@@ -22,8 +22,8 @@ from actors.processes.builder import Worker, builders_actor
 from actors.processes.device import device_actor
 from actors.processes.learner import Learner
 from actors.processes.recorder import Recorder
-from actors.processes.roster import Roster
 from actors.processes.searcher import Searcher
+from actors.processes.task_registry import TaskRegistry
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from devices.protocol import Device
 from devices.simulated.simulated import (
@@ -33,7 +33,7 @@ from devices.simulated.simulated import (
     Landscape,
     SimulatedBuilder,
     SimulatedDevice,
-    Steps,
+    SpeedSteps,
 )
 from fleet_tune.base.domain import DeviceClass, Limits, Record, StopRule
 from fleet_tune.base.records.stores.reader import RecordReader
@@ -53,9 +53,9 @@ def search_task(name: str, extent: int = 64, weight: int = 1, device_class: Devi
     return SearchTask(task, (sketch,), SIMULATED_CPU)
 
 
-def roster_of(folder: Path, tasks: Iterable[SearchTask]) -> Roster:
+def roster_of(folder: Path, tasks: Iterable[SearchTask]) -> TaskRegistry:
     """A roster in this folder with tasks that are described."""
-    roster = Roster(folder)
+    roster = TaskRegistry(folder)
     roster.open()
     for entry in tasks:
         roster.add(entry)
@@ -73,7 +73,7 @@ def open_simulated(
     faults: Faults,
     seed: int,
     noise: float = 0.02,
-    drift: Drift | Steps | None = None,
+    drift: Drift | SpeedSteps | None = None,
     landscape: Landscape | None = None,
 ) -> Iterator[Device]:
     yield SimulatedDevice(CLASS, decide=decide, faults=faults, seed=seed, noise=noise, drift=drift, landscape=landscape)
@@ -103,7 +103,7 @@ class Fleet:
     orders: Path | None = None
     noise: float = 0.02
     landscape: Landscape = field(default_factory=Landscape)
-    drift: Drift | Steps | None = None
+    drift: Drift | SpeedSteps | None = None
     check_every_secs: float = 120.0
     learner: bool = False
     actors: dict[str, Any] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class Fleet:
 
     async def describe(self, entry: SearchTask) -> None:
         """A task that was late is described now."""
-        Roster(self._folder).add(entry)
+        TaskRegistry(self._folder).add(entry)
         await SchedulerClient(self.actors["scheduler"]).described(entry.task.id, ("toy",))
 
     @property

@@ -55,7 +55,7 @@ class Hosts:
         self.left_out.append(node.node_id)
 
 
-class Scheduling:
+class SchedulerSupervisor:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.done: list[tuple[str, list[int]]] = []
@@ -71,7 +71,7 @@ class Scheduling:
 
 
 async def test_a_machine_that_hangs_keeps_no_other_from_building() -> None:
-    hosts, scheduling, answers = Hosts(), Scheduling(), asyncio.Event()
+    hosts, scheduling, answers = Hosts(), SchedulerSupervisor(), asyncio.Event()
     beats = Heartbeats([], scheduling.notice, lambda: 0.0)
 
     async def check(builders: Mapping[int, Any]) -> None:

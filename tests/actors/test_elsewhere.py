@@ -16,19 +16,19 @@ import pytest
 import ray
 
 from actors.clusters.nodes import nodes_of_cluster
-from actors.elsewhere import DeviceThere, RemoteDevice, device_there
+from actors.remote_devices import RemoteDevice, RemoteDeviceActor, device_there
 from devices.protocol import Artifact, MeasureRequest
 from devices.timing.arguments import Array
-from devices.timing.in_place import InPlace
+from devices.timing.in_network import InNetworkTimes
 from devices.timing.network_device import NetworkDevice
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Candidate, Measurement, Outcome
 from fleet_tune.base.errors import DeviceUnreachableError, NetworkRunError, ProbeError, UncheckedError
-from fleet_tune.runs.opening import opened, reached
+from fleet_tune.runs.device_access import opened, reached
 from tests.helpers.waiting import wait_until
 
 DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
-IN_PLACE = InPlace(3.0, {"kernel": 2.0}, {"kernel": 1}, 1.0)
+IN_PLACE = InNetworkTimes(3.0, {"kernel": 2.0}, {"kernel": 1}, 1.0)
 
 
 class Network:
@@ -47,7 +47,7 @@ class Network:
             raise NetworkRunError("it fails on the device")
         return 2 * budget_secs
 
-    def in_place(self, _budget_secs: float) -> InPlace:
+    def in_place(self, _budget_secs: float) -> InNetworkTimes:
         return IN_PLACE
 
 
@@ -83,7 +83,7 @@ class Board:
     close = fingerprint
 
 
-class OfABoard(DeviceThere):
+class OfABoard(RemoteDeviceActor):
     def __init__(self) -> None:
         super().__init__(DeviceConfig(name="board"), realtime=False)
         board: Any = Board()
@@ -153,8 +153,8 @@ def test_a_device_is_asked_where_it_is(board: tuple[RemoteDevice, Any]) -> None:
 def test_a_process_that_stands_still_is_not_waited_for(
     board: tuple[RemoteDevice, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.elsewhere._BEAT_EVERY_SECS", 0.2)
-    monkeypatch.setattr("actors.elsewhere._SILENT_SECS", 2.0)
+    monkeypatch.setattr("actors.remote_devices._BEAT_EVERY_SECS", 0.2)
+    monkeypatch.setattr("actors.remote_devices._SILENT_SECS", 2.0)
     device, actor = board
     network = device.load_network(b"library", [])
     pid = ray.get(actor.wait_for_beats.remote(3))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from actors.clients.calls import ask
-from devices.simulated.simulated import Landscape, Steps
+from devices.simulated.simulated import Landscape, SpeedSteps
 from fleet_tune.base.domain import Outcome, Record, StopRule
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Progress
@@ -88,12 +88,12 @@ async def test_a_run_that_resumes_holds_the_shoot_out_that_the_last_one_did_not_
 @pytest.mark.parametrize(
     "speeds",
     [
-        Steps(((0.4, 0.5),)),  # twice as fast after its first window
-        Steps(((0.4, 2.0),)),
-        Steps(((0.0, 1.0), (1.0, 1.4)), period_secs=2.0),  # now this, now that
+        SpeedSteps(((0.4, 0.5),)),  # twice as fast after its first window
+        SpeedSteps(((0.4, 2.0),)),
+        SpeedSteps(((0.0, 1.0), (1.0, 1.4)), period_secs=2.0),  # now this, now that
     ],
 )
-async def test_a_device_that_changes_its_speed_loses_nothing(fleet: Callable[..., Fleet], speeds: Steps) -> None:
+async def test_a_device_that_changes_its_speed_loses_nothing(fleet: Callable[..., Fleet], speeds: SpeedSteps) -> None:
     made = fleet(tasks=(search_task("large", extent=4096),), drift=speeds, noise=0.01)
     progress = await run(made, 120)
     landscape = Landscape()

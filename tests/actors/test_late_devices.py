@@ -18,7 +18,7 @@ import pytest
 
 from actors.clients.calls import ActorTimeoutError, ask
 from actors.clusters.cluster import connected
-from actors.people import noted, out_of_use
+from actors.device_orders import noted, out_of_use
 from actors.scheduling import heartbeats
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
@@ -199,7 +199,7 @@ class Tuned:
 @pytest.fixture
 async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Tuned]:
     monkeypatch.setattr("actors.clients.device._NEWCOMER_SECS", 0.2)
-    monkeypatch.setattr("actors.scheduling.succession._REST_SECS", 0.2)
+    monkeypatch.setattr("actors.scheduling.supervisor._REST_SECS", 0.2)
     monkeypatch.setattr(heartbeats, "EVERY_SECS", 0.2)
     devices = "".join(f'[[device]]\nname = "{name}"\nconnect = "{name}:9090"\n' for name in ("a", "b", "late-1", "odd"))
     (tmp_path / "fleet.toml").write_text(devices + "[build]\nworkers = 1\n")

@@ -41,7 +41,7 @@ class Call:
         """Nothing happens."""
 
 
-class Here:
+class LocalRunner:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.node_id = "head"
@@ -56,7 +56,7 @@ async def test_devices_measure_as_the_fleet_file_says(tmp_path: Path, monkeypatc
     (tmp_path / "fleet.toml").write_text(fleet)
     monkeypatch.setattr(Made, "made", {}, raising=False)
     monkeypatch.setattr("actors.tuning_session.remote_actor", Made)
-    session = TuningSession(cast(Any, Here(tmp_path)), load_fleet(tmp_path / "fleet.toml"), "run")
+    session = TuningSession(cast(Any, LocalRunner(tmp_path)), load_fleet(tmp_path / "fleet.toml"), "run")
     plan = SessionPlan("run", "random", 0, (search_task("a"),), Limits(trials=10), StopRule(max_batches=7))
     await session.start_tuning(plan, tmp_path / "records.db", {}, {})
     schedule: SchedulerPlan = Made.made[Scheduler][0]

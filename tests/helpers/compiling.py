@@ -25,9 +25,9 @@ from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import NetworkResult
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.cancellation import Cancellation
-from fleet_tune.runs.compiling.compilation import ToBuild, build_networks
-from fleet_tune.runs.compiling.places import Here, OnDevice, Place
-from fleet_tune.runs.telling import Teller
+from fleet_tune.runs.compiling.compilation import NetworkBuildPlan, build_networks
+from fleet_tune.runs.compiling.compile_progress import CompileProgress
+from fleet_tune.runs.compiling.places import DeviceRunner, LocalRunner, Place
 from tests.helpers.devices import CPU, make_fingerprint
 from tests.helpers.records import make_record, ok
 from tests.helpers.tasks import make_candidate
@@ -58,7 +58,7 @@ def crashing(task: Task) -> str:
     return trace(task, lambda i, j: (i, j * 2**54))
 
 
-class Board(OnDevice):
+class Board(DeviceRunner):
     """A device with a server of its own, on which what is tuned is faster."""
 
     def __init__(self, network: Network) -> None:
@@ -69,7 +69,7 @@ class Board(OnDevice):
         return 1.0, 2.0
 
 
-class Told(Teller):
+class Told(CompileProgress):
     """Keeps all that it is told."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Told(Teller):
         self.all.append(doing)
 
 
-class Faked(Here):
+class Faked(LocalRunner):
     """This machine, with what is found there changed."""
 
     def __init__(self, network: Network, add: float = 0.0, times: tuple[float, float] = (1.0, 2.0)) -> None:
@@ -146,9 +146,11 @@ class Example:
         compiler: Any = compiled,
         **others: Any,
     ) -> NetworkResult:
-        """The network compiled from these records, beside them. ``others``: of :class:`ToBuild`."""
+        """The network compiled from these records, beside them. ``others``: of :class:`NetworkBuildPlan`."""
         prints = {"cpu": make_fingerprint(CLASS)}
-        what = ToBuild(self.network, {"cpu": self.lowered}, prints, self.entries, {"cpu": place}, records, **others)
+        what = NetworkBuildPlan(
+            self.network, {"cpu": self.lowered}, prints, self.entries, {"cpu": place}, records, **others
+        )
         [result] = build_networks(what, records.parent, cancellation or Cancellation(), compiler)
         return result
 

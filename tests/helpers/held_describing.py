@@ -12,16 +12,16 @@ from fleet_tune.cli import main as cli
 
 
 def main(file: Path, arguments: list[str]) -> int:
-    from devices.describing.describer import Describing
-    from devices.describing.kept import Described
+    from devices.describing.cache import TaskDescription
+    from devices.describing.describer import TaskDescriber
     from fleet_tune.runs.preparing import ready_tasks
 
-    class Held(Describing):
+    class Held(TaskDescriber):
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
-            self._held: list[tuple[int, Described]] = []
+            self._held: list[tuple[int, TaskDescription]] = []
 
-        def __next__(self) -> tuple[int, Described]:
+        def __next__(self) -> tuple[int, TaskDescription]:
             try:
                 answer = super().__next__()
                 if answer[0] > 0:
@@ -35,7 +35,7 @@ def main(file: Path, arguments: list[str]) -> int:
                     raise
                 return self._held.pop()
 
-    ready_tasks.Describing = Held  # type: ignore[misc]
+    ready_tasks.TaskDescriber = Held  # type: ignore[misc]
     return cli.main(arguments)
 
 

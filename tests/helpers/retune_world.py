@@ -18,7 +18,7 @@ import numpy as np
 
 from devices.networks.tensor_file import digest
 from fleet_tune.base.config.retune_file import NetworkConfig
-from fleet_tune.retuning.hands import Meeting, Ran, StepError, StoppedError, Turn
+from fleet_tune.retuning.step_runner import StepError, StoppedError, TuneOutcome, Turn, VersionComparison
 from policies.measuring.duel import MAX_PAIRS, judged
 from policies.retuning.book import Device
 from policies.retuning.rules import Moment
@@ -162,7 +162,9 @@ class World:
                 answers.append(Device(each.name, each.device_class, self.origins.get(each.device_class, "driver 1")))
         return answers
 
-    def tune(self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float) -> Ran:
+    def tune(
+        self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float
+    ) -> TuneOutcome:
         device_class = self._device(devices[0]).device_class
         self.tuned.append((self.now, network.name, device_class))
         self._use(device_class, devices, secs + RUN_OVERHEAD_SECS, limit_secs)
@@ -196,9 +198,11 @@ class World:
                 (folder / f"{name}.part").replace(folder / name)
         here = self._device(devices[0])
         true = self.true_secs(folder, here)
-        return Ran(folder, "", secs, self._noisy(true), self._noisy(self.base_secs[network.name] * here.speed), 40)
+        return TuneOutcome(
+            folder, "", secs, self._noisy(true), self._noisy(self.base_secs[network.name] * here.speed), 40
+        )
 
-    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> Meeting:
+    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:
         here = self._device(device)
         self._use(here.device_class, [device], MEET_SECS, limit_secs)
         turns: list[Turn] = []
@@ -213,7 +217,7 @@ class World:
             verdict = judged([math.log(each.new_secs / each.last_secs) for each in turns])
             if verdict is not None and (verdict.faster or not to_the_end):
                 break
-        return Meeting(tuple(turns))
+        return VersionComparison(tuple(turns))
 
     def check(self, folder: Path, device: str, against: Baseline | None, limit_secs: float) -> tuple[Timed, ...]:
         here = self._device(device)

@@ -128,7 +128,7 @@ class World(Settings):
         self._answered.add(name)
         if self._joined.get(device_class, True) and not self._is_left(name):
             self._there[name] = device_class
-            self._happens(ev.Appeared(name, device_class))
+            self._happens(ev.DeviceAnswered(name, device_class))
 
     def _builders_leave(self) -> None:
         """Those with the first numbers; others come a second later."""
@@ -182,7 +182,9 @@ class World(Settings):
             without = task_id in self.left_out
             self._time.later(
                 at,
-                ev.Undescribable(task_id) if without else ev.Described(task_id, ("rule",), self.enough.get(task_id, 0)),
+                ev.Undescribable(task_id)
+                if without
+                else ev.SketchesReady(task_id, ("rule",), self.enough.get(task_id, 0)),
             )
         self._happens(ev.Restored(self.device_states, {}))
         self._recorder.tell()
@@ -276,7 +278,7 @@ class World(Settings):
         if self.state._stopped or self.finished or self.error:
             return
         self.losses += 1
-        others = (ev.Ordered, ev.StopRequested, ev.ClassAwaited, ev.Described, ev.Undescribable)
+        others = (ev.Ordered, ev.StopRequested, ev.ClassAwaited, ev.SketchesReady, ev.Undescribable)
         self._time.keep(lambda happening: callable(happening) or isinstance(happening, others))
         self._recorder.scheduler_is_lost()
         progress = self.state.progress(self.now)

@@ -19,7 +19,7 @@ from fleet_tune.base.domain import Measurement
 _BUILDS = "devices.builds.worker"
 
 
-class Watching:
+class StoreSubscription:
     """A device that writes a line into ``notes`` before each measurement, as long as there are few: for the children of
     builders whose temporary files are below ``folder``, by the name of the folder there, whether they stand still."""
 
@@ -55,4 +55,4 @@ def opened_watching(folder: Path, data: Path, device: DeviceConfig, realtime: bo
     the folder above it."""
     recorded = device.model_copy(update={"connect": f"recorded:{data}"})
     with opened_device(recorded, realtime) as opened:
-        yield Watching(opened, folder.parent, folder / f"{device.name}.seen")
+        yield StoreSubscription(opened, folder.parent, folder / f"{device.name}.seen")

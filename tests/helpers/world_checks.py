@@ -10,7 +10,7 @@ from fleet_tune.base.device_state import Admin, DeviceEvent, DeviceState
 from policies.runs.plan import Flow
 from policies.runs.stages.measuring import Work
 from policies.runs.state import Phase, RunState
-from policies.runs.tasks import Oracle
+from policies.runs.tasks import OracleState
 
 
 class Bounds:
@@ -50,7 +50,8 @@ class Bounds:
                 ready = (
                     trial
                     for trial in state._devices._built[device_class]
-                    if not (trial.losses or trial.alone) and state.tasks[trial.candidate.task_id].oracle is Oracle.READY
+                    if not (trial.losses or trial.alone)
+                    and state.tasks[trial.candidate.task_id].oracle is OracleState.READY
                 )
                 least = state._pace.least_batch(device_class)
                 count = len(list(itertools.islice(ready, least)))

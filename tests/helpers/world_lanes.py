@@ -115,8 +115,8 @@ class Lanes:
     def _waits_for_others(self, device: Device, name: str, epoch: int) -> bool:
         if not within(device.others, self._time.now):
             return False
-        self._time.after(3.0, ev.Waits(name, "net (run 1)"))
-        self._time.after(PATIENCE_SECS, ev.Waits(name, ""))
+        self._time.after(3.0, ev.WaitingForTurn(name, "net (run 1)"))
+        self._time.after(PATIENCE_SECS, ev.WaitingForTurn(name, ""))
         self._time.after(PATIENCE_SECS, ev.Postponed(name, epoch))
         return True
 

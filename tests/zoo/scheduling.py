@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from devices.describing import kept
+from devices.describing import cache
 from devices.describing.worker import TASK_SECS, left_undescribed
 from devices.sketches.generation import first_line
 from devices.sketches.spaces import DesignSpace, ScheduleError
@@ -59,18 +59,18 @@ class Descriptions:
         return Described(len(sketches), lines, trace, secs, wall_secs)
 
 
-def _sketches(task: Task) -> kept.Described:
+def _sketches(task: Task) -> cache.TaskDescription:
     """As the processes of :mod:`devices.describing` make them, in this one: its processor time is that of one core."""
     started = time.process_time()
     try:
         space = DesignSpace(task)
     except Exception as error:  # what a run says of a task that TVM cannot read
-        return kept.Described((), (("", first_line(error)),))
+        return cache.TaskDescription((), (("", first_line(error)),))
     sketches = tuple(
         left_undescribed(sketch) if time.process_time() - started > TASK_SECS else space.described(at)
         for at, sketch in enumerate(space.undescribed)
     )
-    return kept.Described(sketches, space.left_out)
+    return cache.TaskDescription(sketches, space.left_out)
 
 
 def _first_choice(task: Task, sketches: Sequence[Sketch]) -> tuple[str | None, str]:

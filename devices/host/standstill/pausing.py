@@ -40,7 +40,7 @@ _LOOK_EVERY_SECS = 0.0005
 
 
 @dataclass(frozen=True)
-class Stoppable:
+class PausableProcess:
     """A process, or its whole ``group``. ``started``: when, in ticks since boot: a process of the same number that
     started at another time is another one. ``namespace``: in which the number counts."""
 
@@ -50,7 +50,7 @@ class Stoppable:
     namespace: str
 
     @classmethod
-    def of(cls, pid: int, *, group: bool) -> Stoppable:
+    def of(cls, pid: int, *, group: bool) -> PausableProcess:
         """A process that runs. Raises OSError."""
         return cls(pid, group, _started(pid), _namespace())
 
@@ -83,7 +83,7 @@ class Stoppable:
 class Registration:
     """A process may be stopped, until this is closed or the process that holds this ends."""
 
-    def __init__(self, folder: Path, process: Stoppable) -> None:
+    def __init__(self, folder: Path, process: PausableProcess) -> None:
         (folder / "pausable").mkdir(exist_ok=True)
         self._path = folder / "pausable" / f"{process.pid}-{secrets.token_hex(4)}"
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -99,7 +99,7 @@ class Registration:
             self._descriptor = -1
 
 
-class Pausing:
+class ProcessPauser:
     """Stops what is registered in ``folder``. One at a time: whoever has the host's window."""
 
     def __init__(self, folder: Path) -> None:
@@ -136,7 +136,7 @@ class Pausing:
             os.close(self._lifeline)
             self._lifeline = None
 
-    def _registered(self) -> Iterator[Stoppable]:
+    def _registered(self) -> Iterator[PausableProcess]:
         if not (self._folder / "pausable").exists():
             return
         for path in (self._folder / "pausable").iterdir():
@@ -217,7 +217,7 @@ def _note(folder: Path, pid: int) -> Path:
     return folder / "paused" / str(pid)
 
 
-def _write_note(note: Path, processes: Iterable[Stoppable]) -> None:
+def _write_note(note: Path, processes: Iterable[PausableProcess]) -> None:
     """Whole or not at all: its writer may be killed, and the disk full. Raises OSError."""
     note.parent.mkdir(exist_ok=True)
     beside = note.parent.parent / f"paused.{note.name}.new"
@@ -228,7 +228,7 @@ def _write_note(note: Path, processes: Iterable[Stoppable]) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _listed(path: Path) -> list[Stoppable]:
+def _listed(path: Path) -> list[PausableProcess]:
     """The processes that a file names. A line that is not whole is left out: the others can be let go on."""
     try:
         lines = path.read_text(errors="replace").splitlines()
@@ -238,11 +238,11 @@ def _listed(path: Path) -> list[Stoppable]:
     for line in lines:
         with contextlib.suppress(ValueError):
             pid, group, started, namespace = line.split(" ")
-            processes.append(Stoppable(int(pid), bool(int(group)), started, namespace))
+            processes.append(PausableProcess(int(pid), bool(int(group)), started, namespace))
     return processes
 
 
-def _wait_stopped(processes: Iterable[Stoppable]) -> None:
+def _wait_stopped(processes: Iterable[PausableProcess]) -> None:
     """Until they stand still, or for as long as anybody waits for that."""
     deadline = time.monotonic() + _STOPPED_WITHIN_SECS
     waited_for = list(processes)

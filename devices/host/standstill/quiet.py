@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from devices.host.children.child import Child
-from devices.host.standstill.pausing import ROOM, Pausing, Registration, Stoppable, running_clock
+from devices.host.standstill.pausing import ROOM, PausableProcess, ProcessPauser, Registration, running_clock
 from fleet_tune.base.errors import WindowFolderError
 
 
@@ -47,7 +47,7 @@ class QuietWindow:
         self.timeout_secs = timeout_secs
         _make_own(self.path)
         self._held = threading.local()
-        self._pausing = Pausing(self.path)
+        self._pausing = ProcessPauser(self.path)
 
     def __reduce__(self) -> tuple[type[QuietWindow], tuple[Path, float]]:
         return QuietWindow, (self.path, self.timeout_secs)
@@ -79,13 +79,13 @@ class QuietWindow:
         when no window is open."""
         with self.working():
             child = start()
-            return child, Registration(self.path, Stoppable.of(child.pid, group=True))
+            return child, Registration(self.path, PausableProcess.of(child.pid, group=True))
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
         """Work of this process, which windows stop meanwhile as a whole: nobody may wait for it in person."""
         with self.working():
-            registration = Registration(self.path, Stoppable.of(os.getpid(), group=False))
+            registration = Registration(self.path, PausableProcess.of(os.getpid(), group=False))
         try:
             yield
         finally:

@@ -27,7 +27,7 @@ from devices.host.children.endings import describe_exit
 from devices.host.limits.memory import over_memory
 from devices.networks.network import Array
 from devices.networks.tensor_file import read, write
-from devices.timing.in_place import InPlace
+from devices.timing.in_network import InNetworkTimes
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def outputs_of(folder: Path, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return tuple(read(work / _OUTPUTS).values())
 
 
-class Expecting:
+class PreloadedProcess:
     """A process that loads TVM while the network that it is to run is still being compiled, and does all with it that
     the functions here do one by one. It ends with the thread that has made it, if nobody closes it before. Raises
     :class:`UncheckedError` where this machine cannot start it."""
@@ -71,7 +71,7 @@ class Expecting:
             opened.callback(self._end)
             self._opened = opened.pop_all()
 
-    def tried(self, folder: Path) -> tuple[tuple[Array, ...], tuple[float, InPlace] | None]:
+    def tried(self, folder: Path) -> tuple[tuple[Array, ...], tuple[float, InNetworkTimes] | None]:
         """:func:`outputs_of`, :func:`measure` and :func:`in_place` of the network in ``folder``, once; None in place of
         the times where it cannot be timed."""
         with self._opened:
@@ -83,7 +83,7 @@ class Expecting:
             outputs = tuple(read(self._work / _OUTPUTS).values())
             if found["secs"] is None:
                 return outputs, None
-            return outputs, (float(found["secs"]), InPlace(**found["networks"][0]))
+            return outputs, (float(found["secs"]), InNetworkTimes(**found["networks"][0]))
 
     def close(self) -> None:
         """End it. May be called twice."""
@@ -115,17 +115,17 @@ def measure_in_turn(first: Path, second: Path, inputs: Sequence[Array], budget_s
     return statistics.median(times[0]), statistics.median(times[1])
 
 
-def in_place(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InPlace:
+def in_place(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InNetworkTimes:
     """The time of each kernel of the network in ``folder``, in its place, by runs that take about ``budget_secs``.
     Raises as :func:`outputs_of`."""
     with _work_folder(inputs) as work:
         [found] = _run(folder, work, budget_secs, _KERNELS)["networks"]
-        return InPlace(**found)
+        return InNetworkTimes(**found)
 
 
 def in_place_in_turn(
     folders: Sequence[Path], inputs: Sequence[Array], rounds: int, budget_secs: float
-) -> Iterator[list[InPlace]]:
+) -> Iterator[list[InNetworkTimes]]:
     """The times of the kernels of several networks, round for round, each round in a process of its own, where tensors
     lie elsewhere in memory; once forth, once back: what gets faster or slower meanwhile favours nobody.
     ``budget_secs``: of each network in a round. Raises as :func:`outputs_of`."""
@@ -133,7 +133,7 @@ def in_place_in_turn(
         for number in range(rounds):
             ordered = folders if number % 2 == 0 else folders[::-1]
             found = _run(ordered[0], work, budget_secs, _KERNELS, *map(str, ordered[1:]))["networks"]
-            timed = [InPlace(**each) for each in found]
+            timed = [InNetworkTimes(**each) for each in found]
             yield timed if number % 2 == 0 else timed[::-1]
 
 
@@ -196,8 +196,8 @@ def _found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> None:
     """``FOLDER WORK BUDGET_SECS PARENT_PID [all | kernels FOLDER...]``: run the network on the inputs in ``WORK``, and
     write its outputs there and print ``{"secs": 0}``; with a budget print ``{"secs": median}`` alone, or ``networks``,
-    the fields of ``InPlace`` for it and those in the other folders, one after the other; with ``all`` do all of it. A
-    folder ``-`` is named by a line of stdin."""
+    the fields of ``InNetworkTimes`` for it and those in the other folders, one after the other; with ``all`` do all of
+    it. A folder ``-`` is named by a line of stdin."""
     die_with_parent(int(arguments[3]))
     load_tvm()
     from devices.networks.compiled import load

@@ -40,7 +40,7 @@ class Candidates(Protocol):
 
 
 @dataclass
-class Admitted:
+class AdmittedRecords:
     """``records``: by task id, those with which the network is right. ``faults``: what was wrong with others, in order,
     by task id."""
 
@@ -48,13 +48,13 @@ class Admitted:
     faults: dict[str, list[Measurement]] = field(default_factory=dict)
 
 
-def admit(task_ids: Iterable[str], candidates: Candidates, judge: Judge) -> Admitted:
+def admit(task_ids: Iterable[str], candidates: Candidates, judge: Judge) -> AdmittedRecords:
     """The records that a network of these tasks is made of: each task's best, where the network is wrong with it the
     next best, and none after ``ATTEMPTS`` of them. A fault that does not come again is nobody's: a machine that was
     short of memory for a moment says nothing of a kernel.
 
     Raises :class:`UnscheduledWrongError` where the network is wrong without any, and what ``judge`` raises."""
-    admitted = Admitted()
+    admitted = AdmittedRecords()
     waiting = list(task_ids)
     supplied: set[str] = set()
     unscheduled_is_right = False

@@ -24,7 +24,7 @@ from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork, compare, tolerance
 from devices.networks.network import Array
 from devices.networks.processes.compile_process import CompileProcess
-from devices.timing.in_place import InPlace
+from devices.timing.in_network import InNetworkTimes
 from fleet_tune.base.domain import Fingerprint, Measurement, Outcome, Record
 from fleet_tune.base.errors import (
     DiskFullError,
@@ -40,15 +40,15 @@ from fleet_tune.base.results import ChosenInPlace, Fallback, NetworkResult, Used
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compiling import manifest, versions_in_place
-from fleet_tune.runs.compiling.admission import Admitted, UnscheduledWrongError, admit
+from fleet_tune.runs.compiling.admission import AdmittedRecords, UnscheduledWrongError, admit
+from fleet_tune.runs.compiling.compile_progress import CompileProgress
 from fleet_tune.runs.compiling.in_network import in_network
 from fleet_tune.runs.compiling.incumbents import Incumbents, Supply
-from fleet_tune.runs.compiling.places import THIS_MACHINE, Place, Tried
+from fleet_tune.runs.compiling.places import THIS_MACHINE, NetworkRun, Place
 from fleet_tune.runs.compiling.task_results import reason_of, usual_secs
 from fleet_tune.runs.compiling.untuned_times import CLEARLY, UntunedTimes
 from fleet_tune.runs.compiling.versions_in_place import Ranked
-from fleet_tune.runs.telling import Teller
-from policies.measuring.in_place import is_worth_it
+from policies.measuring.in_network import is_worth_it
 
 # Times that differ by less are the same.
 _SAME = 1.02
@@ -61,7 +61,7 @@ _LEAST_COMPILE_SECS = 120.0
 _LOG = logging.getLogger(__name__)
 
 
-class Compiler(Protocol):
+class NetworkCompiler(Protocol):
     """What compiles networks: :class:`~devices.networks.processes.compile_process.CompileProcess`, or in this process
     :mod:`devices.networks.compiled`."""
 
@@ -97,7 +97,7 @@ def folder_of(out: Path, device_class: str, classes: int) -> Path:
 
 
 @dataclass(frozen=True)
-class ToBuild:
+class NetworkBuildPlan:
     """What the networks of all classes are built from, by device class name where it is a mapping.
 
     ``entries``: the tasks that have sketches. ``places``: where a class' network is run before it is published; a class
@@ -116,7 +116,7 @@ class ToBuild:
     places: Mapping[str, Place]
     records: Path
     supplies: Mapping[str, Supply] = field(default_factory=dict)
-    teller: Teller = field(default_factory=Teller)
+    teller: CompileProgress = field(default_factory=CompileProgress)
     spare_secs: float = math.inf
     run_id: str = ""
     classes: int = 0
@@ -141,7 +141,7 @@ def check_records(lowered: Mapping[str, LoweredNetwork], entries: Sequence[Searc
 
 
 def build_networks(
-    what: ToBuild, out: Path, cancellation: Cancellation, compiler: Compiler | None = None
+    what: NetworkBuildPlan, out: Path, cancellation: Cancellation, compiler: NetworkCompiler | None = None
 ) -> tuple[NetworkResult, ...]:
     """Compile the network of every device class from its best records, check it where it runs, measure it beside the
     untuned one, and publish it in ``out`` if it is right; each class by itself.
@@ -203,10 +203,10 @@ class _LostMeanwhileError(Exception):
 class _ClassBuild:
     """The building of one class' network. ``stage``: the folder in which it is compiled, while :meth:`built` runs."""
 
-    what: ToBuild
+    what: NetworkBuildPlan
     lowered: LoweredNetwork
     folder: Path
-    compiler: Compiler
+    compiler: NetworkCompiler
     expected: tuple[Array, ...]
     place: Place | None
     cancellation: Cancellation
@@ -217,7 +217,7 @@ class _ClassBuild:
     chosen: tuple[ChosenInPlace, ...] = ()
     suspects: Mapping[str, Record] | None = None  # of the first network that was wrong, until it is right
     untuned_secs: float | None = None  # of an earlier run
-    tried: tuple[Path, Mapping[str, Record], Tried] | None = None  # the last network that was, in its folder
+    tried: tuple[Path, Mapping[str, Record], NetworkRun] | None = None  # the last network that was, in its folder
 
     @property
     def name(self) -> str:
@@ -259,7 +259,7 @@ class _ClassBuild:
             )
             return self._published(self._with_kernels(self._measured(result, admitted), admitted))
 
-    def _chosen_in_place(self, admitted: Admitted, incumbents: Incumbents) -> Admitted:
+    def _chosen_in_place(self, admitted: AdmittedRecords, incumbents: Incumbents) -> AdmittedRecords:
         """With the records that are faster in the network than those of the lowest cost alone, where the network is
         right with them and faster as a whole; :attr:`stage` is that network then. What goes wrong changes nothing.
         Between records that have met in the network before nothing is decided again."""
@@ -295,13 +295,13 @@ class _ClassBuild:
 
     def _with_chosen(
         self,
-        admitted: Admitted,
+        admitted: AdmittedRecords,
         incumbents: Incumbents,
         near: Ranked,
         folders: Mapping[int, Path],
         place: Place,
         deadline: float,
-    ) -> Admitted:
+    ) -> AdmittedRecords:
         """See :meth:`_chosen_in_place`. ``folders``: of the networks by the number of the version."""
         if len(folders) == 1:
             return admitted
@@ -385,7 +385,7 @@ class _ClassBuild:
         self._warn(f"is not checked: {error}")
         self.unchecked, self.place, self.errors = str(error), None, None
 
-    def _measured(self, result: NetworkResult, admitted: Admitted) -> NetworkResult:
+    def _measured(self, result: NetworkResult, admitted: AdmittedRecords) -> NetworkResult:
         """The result with the times, and what is to be published by them."""
         if self.place is None:
             return result
@@ -411,7 +411,7 @@ class _ClassBuild:
                 )
         return result
 
-    def _clearly_faster(self, result: NetworkResult, admitted: Admitted) -> NetworkResult | None:
+    def _clearly_faster(self, result: NetworkResult, admitted: AdmittedRecords) -> NetworkResult | None:
         """The result where an earlier run has timed the untuned network, and the tuned one takes far less; None where
         both have to be timed."""
         times = self._last_times(admitted)
@@ -426,13 +426,13 @@ class _ClassBuild:
         )
         return self._beside_framework(timed)
 
-    def _last_times(self, admitted: Admitted) -> tuple[float, InPlace] | None:
+    def _last_times(self, admitted: AdmittedRecords) -> tuple[float, InNetworkTimes] | None:
         """Of what is to be published, where it was tried last."""
         if self.tried is None or self.tried[:2] != (self.stage, admitted.records):
             return None
         return self.tried[2].times
 
-    def _with_kernels(self, result: NetworkResult, admitted: Admitted) -> NetworkResult:
+    def _with_kernels(self, result: NetworkResult, admitted: AdmittedRecords) -> NetworkResult:
         """The result with the time of each kernel of what is to be published, where it can be had."""
         if self.place is None or result.secs is None:
             return result
@@ -449,7 +449,7 @@ class _ClassBuild:
             alone = {task_id: usual_secs(reader, record) for task_id, record in records.items()}
         return dataclasses.replace(result, in_network=in_network(timed, self.lowered, alone))
 
-    def _untuned(self, admitted: Admitted) -> Path | None:
+    def _untuned(self, admitted: AdmittedRecords) -> Path | None:
         """The folder of the untuned network; None where the network has no schedule, or it cannot be compiled."""
         if not admitted.records:
             return None
@@ -461,7 +461,7 @@ class _ClassBuild:
             self._not_compared(error)
             return None
 
-    def _timed(self, result: NetworkResult, admitted: Admitted, untuned: Path | None) -> NetworkResult:
+    def _timed(self, result: NetworkResult, admitted: AdmittedRecords, untuned: Path | None) -> NetworkResult:
         """The result with what can be timed. Raises NetworkRunError, UncheckedError of the network alone."""
         assert self.place is not None
         untuned_secs: float | None = None
@@ -554,12 +554,12 @@ class _ClassBuild:
             compiled.publish(self.stage, self.folder)
         return result
 
-    def _extra(self, admitted: Admitted) -> dict[str, Any]:
+    def _extra(self, admitted: AdmittedRecords) -> dict[str, Any]:
         """What the manifest says beside what the network is made of."""
         fingerprint = self.what.prints[self.name]
         return manifest.made_of(self.lowered.tasks, admitted.records, self.what.rules, fingerprint, self.what.records)
 
-    def _fallbacks(self, admitted: Admitted, incumbents: Incumbents) -> tuple[Fallback, ...]:
+    def _fallbacks(self, admitted: AdmittedRecords, incumbents: Incumbents) -> tuple[Fallback, ...]:
         tunable = {entry.task.id for entry in self.what.entries}
         fallbacks = []
         for task in self.lowered.tasks:

@@ -13,7 +13,7 @@ from fleet_tune.base.domain import Fingerprint
 from fleet_tune.base.errors import DeviceUnreachableError, FleetFileError, ProbeError
 from fleet_tune.base.records.orders import FleetOrders, Order, orders_path
 from fleet_tune.base.records.stores.reader import RecordReader
-from fleet_tune.runs.opening import opened, reached
+from fleet_tune.runs.device_access import opened, reached
 
 
 @dataclass(frozen=True, slots=True)

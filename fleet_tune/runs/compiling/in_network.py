@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from devices.networks.lowering import LoweredNetwork
-from devices.timing.in_place import InPlace, kernel_of
+from devices.timing.in_network import InNetworkTimes, kernel_of
 from fleet_tune.base.results import InNetwork, KernelTime
 
 
-def in_network(timed: InPlace, lowered: LoweredNetwork, alone_secs: Mapping[str, float]) -> InNetwork:
+def in_network(timed: InNetworkTimes, lowered: LoweredNetwork, alone_secs: Mapping[str, float]) -> InNetwork:
     """The times of kernels by the tasks that they are of. ``alone_secs``: what the kernels take alone, by task id."""
     by_hash = {task.workload.hash: task for task in lowered.tasks}
     calls = dict.fromkeys(by_hash, 0)

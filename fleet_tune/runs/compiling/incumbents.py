@@ -14,7 +14,7 @@ from fleet_tune.base.records.stores.choices import keep_choices, kept_choices
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import ChosenInPlace
-from policies.measuring.in_place import still_holds
+from policies.measuring.in_network import still_holds
 
 Supply = Callable[[Sequence[str]], None]
 """Puts records of these tasks into the store, as far as possible."""

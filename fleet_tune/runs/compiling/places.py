@@ -12,11 +12,11 @@ from devices.host.other_work import OtherWork
 from devices.networks.loaded import read_for_elsewhere
 from devices.networks.network import Array
 from devices.networks.processes import fresh_process
-from devices.timing.in_place import InPlace
-from devices.timing.network_device import NetworkDevice, NetworkThere
+from devices.timing.in_network import InNetworkTimes
+from devices.timing.network_device import NetworkDevice, NetworkHandle
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import FleetTuneError, NetworkRunError, UncheckedError
-from fleet_tune.runs.opening import opened
+from fleet_tune.runs.device_access import opened
 
 # Of measuring one network.
 _BUDGET_SECS = 3.0
@@ -24,12 +24,12 @@ _ROUNDS = 3
 THIS_MACHINE = "this machine"
 
 
-class Tried(NamedTuple):
+class NetworkRun(NamedTuple):
     """What a network gives, and takes: median seconds per run, and the time of each kernel in its place; None where it
     cannot be timed. ``others_cores``: as of :class:`Place`, of then."""
 
     outputs: tuple[Array, ...]
-    times: tuple[float, InPlace] | None
+    times: tuple[float, InNetworkTimes] | None
     others_cores: float | None = None
 
 
@@ -50,7 +50,7 @@ class Place(Protocol):
     def expect(self) -> None:
         """A network that is being compiled now is tried next."""
 
-    def tried(self, folder: Path) -> Tried:
+    def tried(self, folder: Path) -> NetworkRun:
         """All of what the others tell of one network."""
 
     def measure_secs(self, folder: Path) -> float:
@@ -59,16 +59,16 @@ class Place(Protocol):
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         """Median seconds per run of two networks, under the same conditions as far as possible."""
 
-    def in_place(self, folder: Path) -> InPlace:
+    def in_place(self, folder: Path) -> InNetworkTimes:
         """The time of each kernel in its place in the network."""
 
-    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InPlace]]:
+    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
         """Of several networks, round for round."""
 
     def close(self) -> None: ...
 
 
-class Here:
+class LocalRunner:
     """This machine: each run in a process of its own. ``threads``: of the networks; 0: one for each processor."""
 
     name = THIS_MACHINE
@@ -76,7 +76,7 @@ class Here:
     def __init__(self, inputs: Sequence[Array], threads: int = 0) -> None:
         self._inputs = inputs
         self._threads = threads
-        self._expecting: fresh_process.Expecting | None = None
+        self._expecting: fresh_process.PreloadedProcess | None = None
         self.others_cores: float | None = None
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
@@ -85,14 +85,14 @@ class Here:
     def expect(self) -> None:
         if self._expecting is None:
             with contextlib.suppress(UncheckedError):  # told when it is tried
-                self._expecting = fresh_process.Expecting(self._inputs, _BUDGET_SECS)
+                self._expecting = fresh_process.PreloadedProcess(self._inputs, _BUDGET_SECS)
 
-    def tried(self, folder: Path) -> Tried:
+    def tried(self, folder: Path) -> NetworkRun:
         process, self._expecting = self._expecting, None
-        process = process or fresh_process.Expecting(self._inputs, _BUDGET_SECS)
+        process = process or fresh_process.PreloadedProcess(self._inputs, _BUDGET_SECS)
         with self._watched():
             outputs, times = process.tried(folder)
-        return Tried(outputs, times, self.others_cores)
+        return NetworkRun(outputs, times, self.others_cores)
 
     def measure_secs(self, folder: Path) -> float:
         with self._watched():
@@ -102,10 +102,10 @@ class Here:
         with self._watched():
             return fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
 
-    def in_place(self, folder: Path) -> InPlace:
+    def in_place(self, folder: Path) -> InNetworkTimes:
         return fresh_process.in_place(folder, self._inputs, _BUDGET_SECS)
 
-    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InPlace]]:
+    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
         return fresh_process.in_place_in_turn(folders, self._inputs, rounds, _BUDGET_SECS / rounds)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Here:
         self.others_cores = others.cores
 
 
-class OnDevice:
+class DeviceRunner:
     """A device of the fleet, over a session with its server. Opened when it is first needed."""
 
     def __init__(self, config: DeviceConfig, inputs: Sequence[Array]) -> None:
@@ -136,13 +136,13 @@ class OnDevice:
     def expect(self) -> None:
         pass
 
-    def tried(self, folder: Path) -> Tried:
+    def tried(self, folder: Path) -> NetworkRun:
         network = self._loaded(folder)
         outputs = network.outputs()
         try:
-            return Tried(outputs, (network.measure_within(_BUDGET_SECS), network.in_place(_BUDGET_SECS)))
+            return NetworkRun(outputs, (network.measure_within(_BUDGET_SECS), network.in_place(_BUDGET_SECS)))
         except (NetworkRunError, UncheckedError):
-            return Tried(outputs, None)
+            return NetworkRun(outputs, None)
 
     def measure_secs(self, folder: Path) -> float:
         return self._loaded(folder).measure_within(_BUDGET_SECS)
@@ -153,10 +153,10 @@ class OnDevice:
         # The middle one of three: each is a median itself.
         return sorted(each[0] for each in rounds)[1], sorted(each[1] for each in rounds)[1]
 
-    def in_place(self, folder: Path) -> InPlace:
+    def in_place(self, folder: Path) -> InNetworkTimes:
         return self._loaded(folder).in_place(_BUDGET_SECS)
 
-    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InPlace]]:
+    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
         networks = [self._loaded(folder) for folder in folders]
         for number in range(rounds):
             ordered = networks if number % 2 == 0 else networks[::-1]
@@ -167,7 +167,7 @@ class OnDevice:
         self._device = None
         self._open.close()
 
-    def _loaded(self, folder: Path) -> NetworkThere:
+    def _loaded(self, folder: Path) -> NetworkHandle:
         if self._device is None:
             try:
                 device = self._open.enter_context(opened(self._config))

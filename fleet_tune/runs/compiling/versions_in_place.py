@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from devices.networks.lowering import LoweredNetwork
-from devices.timing.in_place import kernel_of
+from devices.timing.in_network import kernel_of
 from fleet_tune.base.domain import Record
 from fleet_tune.base.errors import UncheckedError
 from fleet_tune.base.results import ChosenInPlace
 from fleet_tune.runs.compiling.places import Place
-from policies.measuring.in_place import MOST_ROUNDS, fastest_in_place
+from policies.measuring.in_network import MOST_ROUNDS, fastest_in_place
 from policies.measuring.shootout import MAX_MARGIN
 
 MOST_VERSIONS = 3

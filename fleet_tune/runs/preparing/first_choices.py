@@ -29,9 +29,9 @@ from fleet_tune.base.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, S
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.search_task import SearchTask
-from fleet_tune.runs.opening import opened
+from fleet_tune.runs.compiling.compile_progress import CompileProgress
+from fleet_tune.runs.device_access import opened
 from fleet_tune.runs.preparing.ready_tasks import ReadyTasks
-from fleet_tune.runs.telling import Teller
 from policies.measuring.stopping import following
 from policies.search.methods import method_named
 from policies.search.search import TaskSearch
@@ -60,7 +60,7 @@ class FirstChoices:
     seed: int
     measuring: MeasureConfig = field(default_factory=MeasureConfig)
     budget_secs: float = BUDGET_SECS
-    teller: Teller = field(default_factory=Teller)
+    teller: CompileProgress = field(default_factory=CompileProgress)
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def __call__(self, task_ids: Sequence[str]) -> None:

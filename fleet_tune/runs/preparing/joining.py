@@ -21,8 +21,8 @@ from fleet_tune.base.errors import RecordStoreError
 from fleet_tune.base.records.datasets.dataset_codec import encode_value
 from fleet_tune.runs.preparing import preparation
 from fleet_tune.runs.preparing.preparation import Prepared
-from fleet_tune.runs.reusing.sharing import Found, take
-from fleet_tune.runs.reusing.transfer import Teaching
+from fleet_tune.runs.reusing.sharing import StoreLookup, take
+from fleet_tune.runs.reusing.transfer_prior import TransferPrior
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ class Newcomer:
     their first trial; ``found``: what the store that several runs share has of them. None for nothing."""
 
     prepared: Prepared
-    teaching: Teaching | None
-    found: Found | None
+    teaching: TransferPrior | None
+    found: StoreLookup | None
 
 
 def newcomer(
@@ -44,7 +44,7 @@ def newcomer(
     request: RunRequest,
     lowering: LoweringProcess,
     store: Path | None,
-    teaching: Teaching | None,
+    teaching: TransferPrior | None,
 ) -> Newcomer:
     """Prepare the network of a run for the class of ``device``. ``running``: what is prepared by now; ``store``: that
     several runs share, if any; ``teaching``: of the classes that were there when the run began.
@@ -65,7 +65,7 @@ def newcomer(
     return Newcomer(alone, teaching, found)
 
 
-def _found_in(store: Path, alone: Prepared, request: RunRequest) -> Found | None:
+def _found_in(store: Path, alone: Prepared, request: RunRequest) -> StoreLookup | None:
     """What the shared store has for a class; that it cannot be used is told when the run gives to it."""
     try:
         return preparation.found_in(store, alone, request)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from devices.cuda import compiler
-from devices.describing.kept import DescriptionCache
+from devices.describing.cache import DescriptionCache
 from devices.host.file_cache import user_folder
 from devices.host.standstill.quiet import QuietWindow
 from devices.networks.comparison import without_numbers
@@ -45,26 +45,26 @@ from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import MOST_IMPORTED
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compiling.compilation import (
-    ToBuild,
+    NetworkBuildPlan,
     build_networks,
     check_records,
     device_classes_of,
 )
+from fleet_tune.runs.compiling.compile_progress import CompileProgress
 from fleet_tune.runs.compiling.incumbents import Supply
-from fleet_tune.runs.compiling.places import Here, OnDevice, Place
+from fleet_tune.runs.compiling.places import DeviceRunner, LocalRunner, Place
 from fleet_tune.runs.compiling.task_results import task_results
 from fleet_tune.runs.compiling.untuned_times import UntunedTimes
-from fleet_tune.runs.opening import opened
+from fleet_tune.runs.device_access import opened
 from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
-from fleet_tune.runs.reusing.lessons import Lessons, learns_from_store, read_lessons
-from fleet_tune.runs.reusing.sharing import Found, look_up
+from fleet_tune.runs.reusing.damaged_records import set_aside
+from fleet_tune.runs.reusing.sharing import StoreLookup, look_up
 from fleet_tune.runs.reusing.shipped import shipped
-from fleet_tune.runs.reusing.transfer import Teaching, what_applies
+from fleet_tune.runs.reusing.store_prior import StorePrior, learns_from_store, read_lessons
+from fleet_tune.runs.reusing.transfer_prior import TransferPrior, what_applies
 from fleet_tune.runs.reusing.upkeep import versions_now
-from fleet_tune.runs.set_aside import set_aside
-from fleet_tune.runs.telling import Teller
 from policies.search.methods import method_named
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Prepared:
             left_out=(*self.left_out, *other.left_out),
         )
 
-    def to_build(self, records: Path) -> ToBuild:
+    def to_build(self, records: Path) -> NetworkBuildPlan:
         """What its networks are built from, with the records in this store: each run before it is published, on this
         machine where it belongs to the class, else on a device of it."""
         with RecordReader(records) as reader:
@@ -137,10 +137,12 @@ class Prepared:
         places: dict[str, Place] = {}
         for name in self.lowered:
             if name in self.here:
-                places[name] = Here(self.network.example_inputs, self.prints[name].threads)
+                places[name] = LocalRunner(self.network.example_inputs, self.prints[name].threads)
             elif (device := self.device_of(name, states)) is not None:
-                places[name] = OnDevice(device, self.network.example_inputs)
-        return ToBuild(self.network, self.lowered, self.prints, self.tasks, places, records, expected=self.expected)
+                places[name] = DeviceRunner(device, self.network.example_inputs)
+        return NetworkBuildPlan(
+            self.network, self.lowered, self.prints, self.tasks, places, records, expected=self.expected
+        )
 
     def device_of(self, device_class: str, states: Mapping[str, DeviceState]) -> DeviceConfig | None:
         """The first device of a class that is in use and works, by the last that is known of it; None for no such."""
@@ -203,9 +205,9 @@ def prepare(
 def ready_tasks(
     prepared: Prepared,
     fleet: FleetConfig,
-    teaching: Teaching | None = None,
+    teaching: TransferPrior | None = None,
     window: QuietWindow | None = None,
-    found: Found | None = None,
+    found: StoreLookup | None = None,
 ) -> ReadyTasks:
     """The tasks of an imported network as they become ready, with what they are taught and what was found of them."""
 
@@ -219,12 +221,12 @@ def ready_tasks(
     return ReadyTasks(prepared.undescribed, fleet.datasets, begun if teaching or found else None, window)
 
 
-def teaching_of(prepared: Prepared, request: RunRequest) -> Teaching | None:
+def teaching_of(prepared: Prepared, request: RunRequest) -> TransferPrior | None:
     """What the tasks of a run learn before their first trial; None for nothing. Raises UserError where
     ``request.transfer_from`` cannot be used."""
     method, entries = method_named(request.method), prepared.undescribed
     knowledge = what_applies(entries, method, request.transfer_from, pretrained=request.pretrained)
-    return None if knowledge is None else Teaching(knowledge, method, request.seed, entries)
+    return None if knowledge is None else TransferPrior(knowledge, method, request.seed, entries)
 
 
 def origin_of(fingerprint: Fingerprint) -> Origin:
@@ -240,7 +242,7 @@ def origin_of(fingerprint: Fingerprint) -> Origin:
     return Origin(target, fingerprint.cpu_model, fingerprint.threads, versions_now(), machine)
 
 
-def found_in(store: Path, prepared: Prepared, request: RunRequest) -> Found:
+def found_in(store: Path, prepared: Prepared, request: RunRequest) -> StoreLookup:
     """What a store that several runs share has for a run. Raises :class:`RecordStoreError` where the user has named it;
     another one that cannot be read has nothing."""
     tasks = [entry.task for entry in prepared.undescribed]
@@ -253,18 +255,18 @@ def found_in(store: Path, prepared: Prepared, request: RunRequest) -> Found:
         if request.store_named:
             raise
         _LOG.warning("nothing is taken from the store: %s", error.problem)
-        return Found(store)
+        return StoreLookup(store)
 
 
-def _lessons(found: Found, prepared: Prepared, request: RunRequest) -> Lessons:
+def _lessons(found: StoreLookup, prepared: Prepared, request: RunRequest) -> StorePrior:
     """What the cost models of a run learn from the store: nothing where the user has named what they learn from."""
     if request.collects or request.transfer_from is not None or not learns_from_store(method_named(request.method)):
-        return Lessons()
+        return StorePrior()
     devices = {name: fingerprint.abstraction for name, fingerprint in prepared.prints.items()}
     return read_lessons(found.path, found.similar, devices, DescriptionCache(user_folder()), request.seed)
 
 
-def with_imported(prepared: Prepared, found: Found) -> Prepared:
+def with_imported(prepared: Prepared, found: StoreLookup) -> Prepared:
     """The same whose tasks have the sketches that no rule makes, of what was found."""
     lowered = {
         name: dataclasses.replace(
@@ -279,7 +281,7 @@ def with_imported(prepared: Prepared, found: Found) -> Prepared:
     return dataclasses.replace(prepared, lowered=lowered)
 
 
-def needs_no_trial(prepared: Prepared, request: RunRequest, found: Found | None) -> bool:
+def needs_no_trial(prepared: Prepared, request: RunRequest, found: StoreLookup | None) -> bool:
     """Whether a run only compiles: the store that several runs share settles all of its tasks."""
     if found is None or request.collects or request.fleet.datasets:
         return False
@@ -436,7 +438,7 @@ def _compiled_from_records(
     if (out / RECORDS_FILE).exists():
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
     check_records(prepared.lowered, prepared.tasks, records)
-    what = dataclasses.replace(prepared.to_build(records), teller=Teller(time.monotonic() - started))
+    what = dataclasses.replace(prepared.to_build(records), teller=CompileProgress(time.monotonic() - started))
     networks = build_networks(what, out, Cancellation())
     return TuneResult(
         network=prepared.network.name,
@@ -462,7 +464,7 @@ def compiled_on(prepared: Prepared, records: Path) -> list[str]:
 
 
 def compile_tuned(
-    prepared: Prepared, request: RunRequest, run_id: str, teller: Teller, cancellation: Cancellation
+    prepared: Prepared, request: RunRequest, run_id: str, teller: CompileProgress, cancellation: Cancellation
 ) -> tuple[NetworkResult, ...]:
     """The compiled networks of a finished run, from its own records; tasks without one get the analyzer's first choices
     measured now. ``run_id``: whose records these are. ``teller``: is told what is done. ``cancellation``: see

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from devices.describing.describer import Describing
-from devices.describing.kept import Described
+from devices.describing.cache import TaskDescription
+from devices.describing.describer import TaskDescriber
 from devices.host.standstill.quiet import QuietWindow
 from fleet_tune.base.domain import Task
 from fleet_tune.base.records.datasets.dataset import load
@@ -51,7 +51,7 @@ class ReadyTasks:
         self._datasets = datasets
         self._teach = teach
         self._window = window
-        self._describing = Describing([entry.task for entry in entries], window=window)
+        self._describing = TaskDescriber([entry.task for entry in entries], window=window)
 
     def __iter__(self) -> ReadyTasks:
         return self
@@ -81,7 +81,7 @@ class ReadyTasks:
         return [load(path) for path in self._datasets]
 
 
-def missing_of(task: Task, described: Described) -> tuple[LeftOut, ...]:
+def missing_of(task: Task, described: TaskDescription) -> tuple[LeftOut, ...]:
     """What is left out of a task; the task itself where it has no sketch."""
     name, device_class = task.workload.name, task.device_class.name
     if not described.sketches:

@@ -9,9 +9,9 @@ from pathlib import Path
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.datasets.sources import METASCHEDULE_FILES
 from fleet_tune.base.records.sharing.parquet import write_parquet
-from fleet_tune.base.records.sharing.shared import Copied, copy_records
-from fleet_tune.base.records.sharing.upkeep import Upkeep
-from fleet_tune.runs.reusing.upkeep import Moved, opened_target, store_at, versions_now
+from fleet_tune.base.records.sharing.shared import CopyResult, copy_records
+from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
+from fleet_tune.runs.reusing.upkeep import CopySummary, opened_target, store_at, versions_now
 
 MOST_WORDS = 10_000
 """Candidates of a task that a MetaSchedule database gets: TVM keeps all of them in memory."""
@@ -32,7 +32,7 @@ def export_metaschedule(store: Path, folder: Path, device_class: str | None) -> 
     from devices.metaschedule.writing import write_database
 
     written = []
-    with Upkeep(store_at(store)) as reader:
+    with StoreMaintenance(store_at(store)) as reader:
         tasks = [task for task in reader.tasks() if device_class in (None, task.device_class.name)]
         classes = sorted({task.device_class.name for task in tasks})
         if not classes:
@@ -49,7 +49,7 @@ def export_metaschedule(store: Path, folder: Path, device_class: str | None) -> 
 def export_parquet(store: Path, file: Path, device_class: str | None) -> int:
     """Write the records of a store as a Parquet file; how many these are. Raises :class:`RequestError` where pyarrow is
     not installed, :class:`RecordFileError`."""
-    with Upkeep(store_at(store)) as reader:
+    with StoreMaintenance(store_at(store)) as reader:
         return write_parquet(reader, file, device_class)
 
 
@@ -61,17 +61,17 @@ def metaschedule_folders(path: Path) -> list[Path]:
     return [each for each in folders if all((each / name).is_file() for name in METASCHEDULE_FILES)]
 
 
-def import_metaschedule(folders: Sequence[Path], store: Path, device_class: str | None) -> tuple[Moved, int]:
+def import_metaschedule(folders: Sequence[Path], store: Path, device_class: str | None) -> tuple[CopySummary, int]:
     """Take the schedules of MetaSchedule databases into a store, which is made where it is missing. Also: how many of
     their records follow none of our sketches. Raises :class:`TransferError`."""
-    from devices.metaschedule.schedules import Schedules
+    from devices.metaschedule.schedules import DatabaseSchedules
 
     copied = own_sketches = 0
     skipped: list[str] = []
     for folder in folders:
-        source = Schedules(folder, device_class or "")
+        source = DatabaseSchedules(folder, device_class or "")
         skipped += [f"{folder.name}/{line}" if len(folders) > 1 else line for line in source.skipped]
         with opened_target(store) as target:
             copied += copy_records(source, target).records
         own_sketches += source.own_sketches
-    return Moved(Copied(copied, 0), tuple(skipped)), own_sketches
+    return CopySummary(CopyResult(copied, 0), tuple(skipped)), own_sketches

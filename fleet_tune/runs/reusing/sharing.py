@@ -32,8 +32,8 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore, class_unit
 from fleet_tune.base.results import FromStore, TaskProgress
 from fleet_tune.base.search_task import SearchTask
-from fleet_tune.runs.reusing.lessons import MOST_WORKLOADS, Lessons
 from fleet_tune.runs.reusing.shipped import Seed, Shipped
+from fleet_tune.runs.reusing.store_prior import MOST_WORKLOADS, StorePrior
 from policies.runs.warm_start import Share, covered, effort_of, share_of
 from policies.search.adapting import seeds
 from policies.search.bandits import kind_of_name
@@ -54,7 +54,7 @@ _LAST_GIVE_SECS = 2.0
 
 
 @dataclass(frozen=True)
-class Found:
+class StoreLookup:
     """What the shared store ``path`` has for a run. ``words``: by task id the records of its candidates, the best
     first, in the store's seconds; ``units``: the probe's seconds at these, by device class. ``settled``: the tasks that
     need no trial. ``seeds``: by task id traces with their decisions that the search of others begins with;
@@ -73,7 +73,7 @@ class Found:
     imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shipped: frozenset[str] = frozenset()
     similar: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    lessons: Lessons = field(default_factory=Lessons)
+    lessons: StorePrior = field(default_factory=StorePrior)
     shown: str = ""
 
     def seeded(self, entry: SearchTask) -> SearchTask:
@@ -87,7 +87,7 @@ class Found:
         """Those of these tasks whose cost models learn nothing from the store."""
         return [entry for entry in entries if entry.task.id not in self.lessons.learners]
 
-    def with_class(self, other: Found) -> Found:
+    def with_class(self, other: StoreLookup) -> StoreLookup:
         """Together with what was found for a device class that joined later."""
         return dataclasses.replace(
             self,
@@ -134,14 +134,14 @@ def look_up(
     limits: Limits,
     own: Path,
     shipped: Shipped | None = None,
-) -> Found:
+) -> StoreLookup:
     """What the store at ``path`` has of the ``tasks`` of a run with these ``limits``, of just what its records depend
     on (``origins``, by device class), and what is ``shipped`` of those of which it has nothing. A task with trials in
     the run's ``own`` store is never settled: the user goes on with it. Raises :class:`RecordStoreError`."""
     tried = tried_in(own)
     asked = share_of(limits, max(1, len(tasks)))
     if not path.exists():
-        return _with_shipped(Found(path), tasks, origins, asked, tried, shipped)
+        return _with_shipped(StoreLookup(path), tasks, origins, asked, tried, shipped)
     words: dict[str, Sequence[Record]] = {}
     settled: set[str] = set()
     confirmed: set[str] = set()
@@ -181,19 +181,21 @@ def look_up(
             elif all_seeds := [*own_seeds, *elsewhere.of_similar(task)]:
                 found_seeds[task.id] = all_seeds
         units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
-    found = Found(path, words, units, frozenset(settled), found_seeds, frozenset(confirmed), imported, similar=similar)
+    found = StoreLookup(
+        path, words, units, frozenset(settled), found_seeds, frozenset(confirmed), imported, similar=similar
+    )
     others = [task for task in tasks if task.id not in known | settled]
     return _with_shipped(found, others, origins, asked, tried, shipped)
 
 
 def _with_shipped(
-    found: Found,
+    found: StoreLookup,
     tasks: Sequence[Task],
     origins: Mapping[str, Origin],
     asked: Share,
     tried: Collection[str],
     shipped: Shipped | None,
-) -> Found:
+) -> StoreLookup:
     """The same with what is shipped of these tasks, of which the store has no verified record: before what it has of
     similar ones, or after that where only similar ones are shipped."""
     if shipped is None:
@@ -283,7 +285,7 @@ class Writer(Protocol):
 
 
 def take(
-    found: Found, own: Path, store: Writer, origins: Mapping[str, Origin], devices: Mapping[str, Sequence[str]]
+    found: StoreLookup, own: Path, store: Writer, origins: Mapping[str, Origin], devices: Mapping[str, Sequence[str]]
 ) -> None:
     """Write what was found into the run's ``own`` store, by ``store``, with what it depends on: the run's ``origins``,
     which :func:`look_up` was asked for. ``devices``: the ids of the run's devices of each class, whose seconds are
@@ -309,7 +311,7 @@ def take(
     store.append(fresh)
 
 
-class Giving:
+class StoreUploader:
     """Copies the records of a run's ``own`` store to the ``shared`` one: what is new each time."""
 
     def __init__(self, own: Path, shared: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -330,7 +332,7 @@ class Giving:
         return copied.records
 
 
-class Watching:
+class StoreSubscription:
     """What others give to the ``shared`` store while the run ``run_id`` goes on, each record once: so that two runs
     that tune for one class at the same time do not measure the same. Begins with what comes after now: to be made
     before the run looks up what is there. Raises :class:`RecordStoreError`, as :meth:`new` does."""
@@ -344,7 +346,7 @@ class Watching:
                 self._cursor = reader.last_seq()
 
     @contextlib.contextmanager
-    def new(self, tasks: Collection[str], origins: Mapping[str, Origin]) -> Iterator[Found]:
+    def new(self, tasks: Collection[str], origins: Mapping[str, Origin]) -> Iterator[StoreLookup]:
         """What has come for these tasks, by their ids, that depends on just the ``origins``, by device class. It comes
         again where the block fails."""
         cursor = self._cursor
@@ -366,7 +368,7 @@ class Watching:
                     if said is not None:
                         of_task[record.candidate.id] = said
             units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
-        yield Found(self._shared, {task: tuple(each.values()) for task, each in words.items()}, units)
+        yield StoreLookup(self._shared, {task: tuple(each.values()) for task, each in words.items()}, units)
         self._cursor = cursor
 
 

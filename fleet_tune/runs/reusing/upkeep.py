@@ -13,12 +13,12 @@ from fleet_tune.base.domain import Task
 from fleet_tune.base.errors import RecordStoreError, RequestError
 from fleet_tune.base.records.datasets.sources import RECORDS_FILE
 from fleet_tune.base.records.sharing.exchange import RecordsFile, RecordsFileWriter
-from fleet_tune.base.records.sharing.own_store import OwnStore
+from fleet_tune.base.records.sharing.own_store import RunStore
 from fleet_tune.base.records.sharing.salvage import Salvage
-from fleet_tune.base.records.sharing.shared import Copied, SharedReader, Target, copy_records, shared_store
+from fleet_tune.base.records.sharing.shared import CopyResult, SharedReader, Target, copy_records, shared_store
 from fleet_tune.base.records.sharing.store_place import StorePlace
 from fleet_tune.base.records.sharing.team import Team
-from fleet_tune.base.records.sharing.upkeep import Excerpt, Reason, Rule, Upkeep, prune
+from fleet_tune.base.records.sharing.upkeep import Excerpt, PruneRule, RecordVerdict, StoreMaintenance, prune
 from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.base.records.stores.reader import PROBE, RecordReader
 from fleet_tune.base.records.stores.store import BOUND
@@ -47,7 +47,7 @@ def opened_target(store: Path) -> Iterator[Target]:
     """Where records are copied to: a store, which is made where it is missing, or the own one of a run."""
     file = target_at(store)
     with shared_store(file) as opened, SharedReader(file) as reader:
-        yield OwnStore(opened, reader) if BOUND in reader.meta() else opened
+        yield RunStore(opened, reader) if BOUND in reader.meta() else opened
 
 
 def target_at(path: Path) -> Path:
@@ -56,30 +56,30 @@ def target_at(path: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Moved:
-    """What was copied: see :class:`fleet_tune.base.records.sharing.shared.Copied`. ``skipped``: lines of a file that
-    could not be read."""
+class CopySummary:
+    """What was copied: see :class:`fleet_tune.base.records.sharing.shared.CopyResult`. ``skipped``: lines of a file
+    that could not be read."""
 
-    copied: Copied
+    copied: CopyResult
     skipped: Sequence[str] = ()
 
 
-def export(store: Path, file: Path, keep_best: int | None = None, device_class: str | None = None) -> Moved:
+def export(store: Path, file: Path, keep_best: int | None = None, device_class: str | None = None) -> CopySummary:
     """Write the records of a store to a file: all, or see :class:`Excerpt`. Raises :class:`RecordFileError`."""
-    with Upkeep(store_at(store)) as reader, RecordsFileWriter(file) as writer:
+    with StoreMaintenance(store_at(store)) as reader, RecordsFileWriter(file) as writer:
         is_whole = keep_best is None and device_class is None
-        return Moved(copy_records(reader if is_whole else Excerpt(reader, keep_best, device_class), writer))
+        return CopySummary(copy_records(reader if is_whole else Excerpt(reader, keep_best, device_class), writer))
 
 
-def import_file(file: Path, store: Path) -> Moved:
+def import_file(file: Path, store: Path) -> CopySummary:
     """Take the records of a file into a store, which is made where it is missing. Raises :class:`RecordFileError`."""
     source = RecordsFile(file)
     with opened_target(store) as target:
         copied = copy_records(source, target)
-    return Moved(copied, tuple(source.skipped))
+    return CopySummary(copied, tuple(source.skipped))
 
 
-def merge(sources: Sequence[Path], store: Path) -> list[tuple[Path, Moved]]:
+def merge(sources: Sequence[Path], store: Path) -> list[tuple[Path, CopySummary]]:
     """Copy the records of several stores, or runs' folders, into one, which is made where it is missing; of one whose
     file is damaged what is sound."""
     missing = [source for source in sources if not source.exists()]
@@ -95,19 +95,19 @@ def merge(sources: Sequence[Path], store: Path) -> list[tuple[Path, Moved]]:
     return moved
 
 
-def _saved(copied: Copied, source: Salvage) -> Moved:
+def _saved(copied: CopyResult, source: Salvage) -> CopySummary:
     if not source.is_damaged:
-        return Moved(copied)
+        return CopySummary(copied)
     lost = source.lost + copied.left_out
     told = f"{lost} of its records cannot be read, or depend on what cannot" if lost else "all of its records are saved"
-    return Moved(Copied(copied.records, copied.cursor), (f"{source.path} is damaged: {told}",))
+    return CopySummary(CopyResult(copied.records, copied.cursor), (f"{source.path} is damaged: {told}",))
 
 
-def pruned(store: Path, rule: Rule, dry_run: bool, server: str = "") -> tuple[int, int]:
+def pruned(store: Path, rule: PruneRule, dry_run: bool, server: str = "") -> tuple[int, int]:
     """How many records of how many a rule prunes, or would. ``server``: address of the team's store whose copy this is;
     it is pruned, too, and first."""
     file = store_at(store)
-    with Upkeep(file) as reader:
+    with StoreMaintenance(file) as reader:
         seqs, count = reader.matching(rule), reader.statistics().records
         uids = reader.uids(seqs) if server else []
     if seqs and not dry_run:
@@ -124,10 +124,10 @@ def older_than(secs: float) -> float:
 
 def why(
     store: Path, text: str, device_class: str | None, now: dict[str, Origin] | None
-) -> list[tuple[Task, list[Reason]]]:
+) -> list[tuple[Task, list[RecordVerdict]]]:
     """The tasks whose workload has this name, or whose hash begins so, and whether their records count. Raises
     :class:`RequestError` where there is none."""
-    with Upkeep(store_at(store)) as reader:
+    with StoreMaintenance(store_at(store)) as reader:
         tasks = [
             task
             for task in reader.tasks()

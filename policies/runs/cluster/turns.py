@@ -22,7 +22,7 @@ _LOOK_SECS = 1.0  # for those who are silent
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class RunShare:
     """A run. ``title``: what people know it by. A higher ``priority`` goes first, always; ``weight``: of its share
     among those of its priority, above 0."""
 
@@ -46,7 +46,7 @@ class Turn:
 
 @dataclass(slots=True)
 class _Want:
-    party: Party
+    party: RunShare
     since: float
     heard: float
 
@@ -90,7 +90,7 @@ class Turns:
         """The run id of each device that somebody has."""
         return {name: each.holder.party.run_id for name, each in self._devices.items() if each.holder is not None}
 
-    def ask(self, party: Party, device: str, pool: str, now: float) -> Turn:
+    def ask(self, party: RunShare, device: str, pool: str, now: float) -> Turn:
         """``party`` wants the device, or has it and may go on to use it. ``pool``: the devices among which shares are
         fair. Those of the first who asks while nobody else has or wants the device count."""
         self._pass(now)
@@ -179,7 +179,7 @@ class Turns:
         device.holder = device.waiting.pop(first.party.run_id)
         pool.held[first.party.run_id] += 1
 
-    def _is_due(self, name: str, holder: Party, other: Party) -> bool:
+    def _is_due(self, name: str, holder: RunShare, other: RunShare) -> bool:
         """Whether a device of ``holder`` is the turn of ``other``, who waits for it."""
         if other.priority != holder.priority:
             return other.priority > holder.priority

@@ -18,7 +18,7 @@ from policies.runs.fleet import Fleet
 from policies.runs.plan import RunPlan
 from policies.runs.stages.building import BuildStage, Job
 from policies.runs.stages.measuring import MeasureStage, Work
-from policies.runs.tasks import Oracle, TaskTrials, Trial, gain_at_stake
+from policies.runs.tasks import OracleState, TaskTrials, Trial, gain_at_stake
 from policies.runs.times.timers import Timers
 
 # What a device that cannot work yet is waited for: shoot-outs are worth no more, and the next run holds those left out.
@@ -28,7 +28,7 @@ _AHEAD = 1  # shoot-outs that are built beside those that a device could begin
 
 
 @dataclass(slots=True)
-class Contest:
+class PendingShootOut:
     """A shoot-out that is still to be held. ``left_out``: finalists that could not be built."""
 
     task: TaskTrials
@@ -43,13 +43,13 @@ class Contest:
     @property
     def is_built(self) -> bool:
         """Whether nothing is waited for."""
-        settled = self.task.oracle in (Oracle.READY, Oracle.FAILED)
+        settled = self.task.oracle in (OracleState.READY, OracleState.FAILED)
         return settled and all(each.id in self.task.artifacts or each.id in self.left_out for each in self.finalists)
 
     @property
     def is_void(self) -> bool:
         """Whether there is nothing to decide, now that what could be built is."""
-        return self.is_built and (self.task.oracle is Oracle.FAILED or len(self.entered) < 2)
+        return self.is_built and (self.task.oracle is OracleState.FAILED or len(self.entered) < 2)
 
 
 class FinalRound:
@@ -61,7 +61,7 @@ class FinalRound:
         self._builds = builds
         self._devices = devices
         self._timers = timers
-        self._contests: dict[str, list[Contest]] = {}
+        self._contests: dict[str, list[PendingShootOut]] = {}
         self._missing_since: dict[str, float] = {}
 
     @property
@@ -76,7 +76,7 @@ class FinalRound:
         for task in sorted(tasks, key=gain_at_stake, reverse=True):
             finalists = () if task.is_settled else task.ranking.finalists()
             if finalists:
-                self._contests.setdefault(task.device_class, []).append(Contest(task, finalists))
+                self._contests.setdefault(task.device_class, []).append(PendingShootOut(task, finalists))
 
     def close(self) -> None:
         """No further one begins."""
@@ -133,19 +133,19 @@ class FinalRound:
             self._timers.at(ends, "final round")
         return now >= ends
 
-    def _ask_for(self, contest: Contest) -> None:
+    def _ask_for(self, contest: PendingShootOut) -> None:
         if contest.asked_for:
             return
         contest.asked_for = True
         task = contest.task
-        if task.oracle is Oracle.NOT_BUILT:  # of an earlier run, or dropped when this one ended
-            task.oracle = Oracle.ON_ITS_WAY
+        if task.oracle is OracleState.NOT_BUILT:  # of an earlier run, or dropped when this one ended
+            task.oracle = OracleState.ON_ITS_WAY
             self._builds.add(Job(task.task, None))
         for candidate in contest.finalists:
             if candidate.id not in task.artifacts:
                 self._builds.add(Job(task.task, Trial(candidate), finalist=True))
 
-    def _begin(self, contest: Contest, device_id: str, now: float) -> ShootOut:
+    def _begin(self, contest: PendingShootOut, device_id: str, now: float) -> ShootOut:
         limit_secs = self._devices.limit_secs(device_id, contest.task.task.id)
         rule = replace(self._plan.rule, timeout_secs=limit_secs)
         entered = contest.entered

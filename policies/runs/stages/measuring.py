@@ -23,7 +23,7 @@ from policies.runs.events import BatchLost, BatchMeasured, Probed, ProbeFailed, 
 from policies.runs.fleet import Fleet
 from policies.runs.plan import RunPlan
 from policies.runs.stages.pace import Pace
-from policies.runs.tasks import Oracle, TaskTrials, Trial, killed
+from policies.runs.tasks import OracleState, TaskTrials, Trial, killed
 from policies.runs.times.timers import Timers
 
 # Loading and unloading: beside what the rule allows.
@@ -177,7 +177,7 @@ class MeasureStage:
     def add(self, trial: Trial) -> None:
         """A trial is built. It waits for its task's oracle first, without which nothing can be checked."""
         task = self._tasks[trial.candidate.task_id]
-        if task.oracle is Oracle.READY:
+        if task.oracle is OracleState.READY:
             self._built[task.device_class].append(trial)
         else:
             self._unchecked.setdefault(trial.candidate.task_id, []).append(trial)

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import ray
 
-from actors.clients.device import BatchReport, TaskPlaces
+from actors.clients.device import BatchReport, TaskArtifacts
 from actors.processes.device import DeviceActor
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.simulated.simulated import SIMULATED_CPU
@@ -98,7 +98,7 @@ class Bench:
     def _open(self) -> Iterator[Device]:
         yield cast(Device, self.device)
 
-    def batch(self, artifacts: Sequence[Artifact], places: TaskPlaces) -> BatchReport:
+    def batch(self, artifacts: Sequence[Artifact], places: TaskArtifacts) -> BatchReport:
         """The report of a batch, of which the records are stored."""
         references = [ray.put(each) for each in artifacts]
         report = self.actor.measure(references, {"task": places}, StopRule(), self.stored)
@@ -113,7 +113,7 @@ class Bench:
         oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
         incumbent = Incumbent("" if math.isinf(told_secs) else "told", told_secs, told_secs)
         before = len(self.device.asked)
-        places = TaskPlaces([oracle], incumbent, limit_secs=limit_secs)
+        places = TaskArtifacts([oracle], incumbent, limit_secs=limit_secs)
         self.batch([artifact], places)
         return self.device.asked[before]
 
@@ -202,7 +202,7 @@ def test_what_would_be_the_new_incumbent_meets_the_one_there_is() -> None:
     bench.device.by_candidate = {
         each.candidate.id: float(each.candidate.decisions[0]) for each in artifacts if each.candidate
     }
-    report = bench.batch(artifacts, TaskPlaces([oracle]))
+    report = bench.batch(artifacts, TaskArtifacts([oracle]))
     assert list(report.outcomes.values()) == [Outcome.OK] * 3
     first, second, third = (record.measurement for record in bench.stored.records)
     assert first.comparison is None
@@ -223,7 +223,7 @@ def test_the_incumbent_of_another_device_is_fetched() -> None:
     assert rival.candidate is not None
     assert artifact.candidate is not None
     bench.device.by_candidate = {rival.candidate.id: 4.0, artifact.candidate.id: 2.0}
-    places = TaskPlaces([oracle], Incumbent(rival.candidate.id, 4.0, 5.0), [ray.put(rival)])
+    places = TaskArtifacts([oracle], Incumbent(rival.candidate.id, 4.0, 5.0), [ray.put(rival)])
     bench.batch([artifact], places)
     [record] = bench.stored.records
     assert record.measurement.comparison is not None
@@ -243,7 +243,7 @@ def test_a_shoot_out_in_which_the_speed_changes_says_so() -> None:
     oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
     entered = [([ray.put(each)], 1) for each in finalists]
     told = Incumbent("told", 9.0, 9.0)
-    bench.actor.shoot_out(entered, TaskPlaces([oracle], told), StopRule(), bench.stored, 1)
+    bench.actor.shoot_out(entered, TaskArtifacts([oracle], told), StopRule(), bench.stored, 1)
     assert not bench.device.coming
     first, second = (record.measurement for record in bench.stored.records[-2:])
     for each in (first, second):

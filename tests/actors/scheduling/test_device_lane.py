@@ -12,7 +12,6 @@ from actors.clients.artifacts import Artifacts
 from actors.clients.calls import ActorLostError, ActorTimeoutError
 from actors.clients.device import BatchReport, DeviceHandle, NotOurTurnError
 from actors.scheduling.device_lane import DeviceLane
-from actors.scheduling.storing import Storing
 from fleet_tune.base.domain import Incumbent, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, StaleLeaseError
 from fleet_tune.base.results import DeviceTime
@@ -53,7 +52,7 @@ class Store:
 
 
 def lane_with(device: Any, store: Store | None = None, tell: Callable[[str], None] = lambda _: None) -> DeviceLane:
-    storing = cast("Storing", store or Store())
+    storing = cast("Any", store or Store())
     return DeviceLane("board", cast("DeviceHandle", device), Artifacts(), StopRule(), storing, tell)
 
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from actors.clients.device import DeviceClient
-from actors.scheduling.reception import Reception
-from actors.scheduling.succession import Scheduling
+from actors.scheduling.admission import DeviceAdmission
+from actors.scheduling.supervisor import SchedulerSupervisor
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.domain import DeviceClass, Fingerprint
 from tests.helpers.devices import make_fingerprint
@@ -18,7 +18,7 @@ from tests.helpers.devices import make_fingerprint
 ORIN = DeviceClass("orin", "{}")
 
 
-class Calls:
+class RemoteCalls:
     """Stands in for the scheduling of a run. ``damaged``: the device that it cannot take."""
 
     damaged = ""
@@ -56,8 +56,8 @@ class Answering:
 
 class Met:
     def __init__(self) -> None:
-        self.calls = Calls()
-        self.reception = Reception(cast(Scheduling, cast(Any, self.calls)), {}, lambda *_: None)
+        self.calls = RemoteCalls()
+        self.reception = DeviceAdmission(cast(SchedulerSupervisor, cast(Any, self.calls)), {}, lambda *_: None)
 
     def expect(self, name: str, device: Answering) -> None:
         self.reception.expect(name, cast(DeviceClient, cast(Any, device)))

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from actors.clients.calls import ActorDeadError, ActorLostError
-from actors.scheduling import succession as scheduling
-from actors.scheduling.succession import Scheduling
+from actors.scheduling import supervisor as scheduling
+from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import ClusterError
 from fleet_tune.base.results import Notice, Progress
 from policies.runs.plan import PlannedTask, RunPlan
@@ -82,7 +82,7 @@ class World:
         rules: tuple[tuple[str, ...] | None, ...] = (("rule",), None, None, None)
         planned = tuple(PlannedTask(task, each, 1e-9) for task, each in zip(TASKS, rules, strict=True))
         plan = RunPlan("run", planned, {"a": "cpu"}, 1)
-        self.scheduling = Scheduling(plan, cast(Any, self.start), self.last_seq, cast(Any, Cluster()))
+        self.scheduling = SchedulerSupervisor(plan, cast(Any, self.start), self.last_seq, cast(Any, Cluster()))
 
     def start(self, plan: RunPlan) -> Scheduler:
         self.made.append(Scheduler(plan))

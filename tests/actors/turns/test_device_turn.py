@@ -23,7 +23,7 @@ from devices.simulated.simulated import SimulatedDevice
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Fingerprint
 from policies.measuring.stopping import decide
-from policies.runs.cluster.turns import Party, Turn
+from policies.runs.cluster.turns import RunShare, Turn
 from tests.actors.conftest import CLASS
 
 
@@ -187,7 +187,7 @@ async def test_two_runs_of_a_cluster_use_one_device_in_turns(tmp_path: Path) -> 
     lock, log = tmp_path / "lock", tmp_path / "log"
 
     def run(name: str, priority: int) -> Any:
-        asker = TurnClient(turn_keeper, Party(name, f"net (run {name})", priority), str(tmp_path), "simulated")
+        asker = TurnClient(turn_keeper, RunShare(name, f"net (run {name})", priority), str(tmp_path), "simulated")
 
         def opened() -> contextlib.AbstractContextManager[Device]:
             return open_alone(lock, log)
@@ -215,12 +215,12 @@ async def test_two_runs_of_a_cluster_use_one_device_in_turns(tmp_path: Path) -> 
 @pytest.mark.usefixtures("ray_cluster")
 def test_where_nobody_keeps_order_a_run_goes_on_and_another_keeper_is_found() -> None:
     keeper = turn_keeper()
-    asker = TurnClient(turn_keeper, Party("1", "net"), "board", "board")
+    asker = TurnClient(turn_keeper, RunShare("1", "net"), "board", "board")
     assert asker.ask().mine
     ray.kill(keeper, no_restart=True)
     assert asker.ask().mine
     # The name of the one that was killed may stay for a moment.
-    other = TurnClient(turn_keeper, Party("2", "net"), "board", "board")
+    other = TurnClient(turn_keeper, RunShare("2", "net"), "board", "board")
     within(lambda: asker.ask().mine and not other.ask().mine)
     ray.kill(turn_keeper(), no_restart=True)
 
@@ -232,7 +232,7 @@ async def test_two_runs_with_two_devices_both_begin_and_end(tmp_path: Path) -> N
     def run(name: str) -> dict[str, Any]:
         actors = {}
         for board in ("x", "y"):
-            asker = TurnClient(turn_keeper, Party(name, f"net (run {name})"), f"{tmp_path} {board}", "boards")
+            asker = TurnClient(turn_keeper, RunShare(name, f"net (run {name})"), f"{tmp_path} {board}", "boards")
             opened = partial(open_alone, tmp_path / board, tmp_path / "log")
             actors[board] = device_actor().remote(board, opened, name, None, asker)
         return actors

@@ -12,9 +12,10 @@ from pathlib import Path
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from devices.describing import kept, worker
-from devices.describing.describer import DescriberStartError, Describing, describe_tasks
-from devices.describing.kept import Described, DescriptionCache
+from devices.describing import cache as cache_module
+from devices.describing import worker
+from devices.describing.cache import DescriptionCache, TaskDescription
+from devices.describing.describer import DescriberStartError, TaskDescriber, describe_tasks
 from devices.host.standstill.quiet import QuietWindow
 from fleet_tune.base.sketch import Choice, Sketch
 from tests.helpers.describing_child import write_stand_in
@@ -30,22 +31,22 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return write_stand_in(tmp_path)
 
 
-def undescribed(of: Described) -> list[str]:
+def undescribed(of: TaskDescription) -> list[str]:
     return [sketch.undescribed for sketch in of.sketches]
 
 
 def test_children_describe_as_this_process_does_and_the_next_run_needs_none(tmp_path: Path) -> None:
     tasks = [task("avx2", "tiny"), task("avx2", "squeeze")]
     described = describe_tasks(tasks, DescriptionCache(tmp_path), workers=1)
-    assert described == [Described(space("avx2", name).sketches) for name in ("tiny", "squeeze")]
+    assert described == [TaskDescription(space("avx2", name).sketches) for name in ("tiny", "squeeze")]
     assert describe_tasks(tasks, DescriptionCache(tmp_path), module="no_such_module") == described
 
 
 def test_a_task_whose_generation_kills_its_child_is_left_out_alone(stand_in: str) -> None:
     tasks = [make_task(name) for name in ("good", "crash", "error", "fine")]
     good, crashed, refused, fine = describe_tasks(tasks, NOTHING_KEPT, workers=1, module=stand_in)
-    assert crashed == Described((), (("", "its process ended: killed by SIGSEGV"),))
-    assert refused == Described((), (("", "RuntimeError: in one line"),))
+    assert crashed == TaskDescription((), (("", "its process ended: killed by SIGSEGV"),))
+    assert refused == TaskDescription((), (("", "RuntimeError: in one line"),))
     for described in (good, fine):
         assert undescribed(described) == [""] * 3
         assert described.left_out == (("rule", "refused"),)
@@ -100,11 +101,11 @@ def test_a_sketch_for_which_no_time_is_left_says_so() -> None:
 @pytest.mark.parametrize("damage", [lambda body: body[:-3], lambda _: zlib.compress(msgpack.packb({"sketches": 1}))])
 def test_what_cannot_be_read_counts_as_absent(tmp_path: Path, damage: object) -> None:
     cache = DescriptionCache(tmp_path)
-    of = Described(space("avx2", "tiny").sketches, (("rule", "reason"),))
+    of = TaskDescription(space("avx2", "tiny").sketches, (("rule", "reason"),))
     cache.store(make_task(), of)
     assert cache.find(make_task()) == of
     (path,) = tmp_path.glob("??/*.sketches")
-    files = kept.FileCache(tmp_path, ".sketches", "")
+    files = cache_module.FileCache(tmp_path, ".sketches", "")
     body = files.find(path.stem)
     assert body is not None
     files.store(path.stem, damage(body))  # type: ignore[operator]
@@ -113,17 +114,17 @@ def test_what_cannot_be_read_counts_as_absent(tmp_path: Path, damage: object) ->
 
 def test_the_program_the_target_and_the_code_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [make_task(), make_task(module="[]"), make_task(target='{"kind":"cuda"}'), make_task("other")]
-    keys = {kept._key(each) for each in [*tasks, make_task(device_class="elsewhere", weight=3)]}
+    keys = {cache_module._key(each) for each in [*tasks, make_task(device_class="elsewhere", weight=3)]}
     assert len(keys) == 4
-    monkeypatch.setattr(kept, "_code", lambda: "changed")
-    assert kept._key(tasks[0]) not in keys
+    monkeypatch.setattr(cache_module, "_code", lambda: "changed")
+    assert cache_module._key(tasks[0]) not in keys
 
 
 def test_tasks_come_as_they_are_ready_those_that_are_kept_first(stand_in: str, tmp_path: Path) -> None:
     tasks = [make_task(name) for name in ("first", "second", "kept")]
     cache = DescriptionCache(tmp_path)
     (expected,) = describe_tasks(tasks[2:], cache, module=stand_in)
-    coming = Describing(tasks, cache, workers=1, module=stand_in)
+    coming = TaskDescriber(tasks, cache, workers=1, module=stand_in)
     assert next(coming) == (2, expected)
     assert [at for at, _ in coming] == [0, 1]
     assert list(coming) == []
@@ -131,7 +132,7 @@ def test_tasks_come_as_they_are_ready_those_that_are_kept_first(stand_in: str, t
 
 def test_a_task_is_ready_while_others_are_still_being_described_and_closing_ends_these(stand_in: str) -> None:
     tasks = [make_task("hang at 1", module="the largest program"), make_task("good")]
-    coming = Describing(tasks, NOTHING_KEPT, workers=2, answer_secs=600, module=stand_in)
+    coming = TaskDescriber(tasks, NOTHING_KEPT, workers=2, answer_secs=600, module=stand_in)
     at, described = next(coming)
     assert (at, undescribed(described)) == (1, [""] * 3)
     threading.Timer(0.1, coming.close).start()
@@ -141,8 +142,8 @@ def test_a_task_is_ready_while_others_are_still_being_described_and_closing_ends
 
 def test_the_children_stand_still_while_a_device_measures(stand_in: str, tmp_path: Path) -> None:
     window = QuietWindow(tmp_path / "window")
-    coming = Describing([make_task("good")], NOTHING_KEPT, window=window, module=stand_in)
-    found: queue.SimpleQueue[tuple[int, Described]] = queue.SimpleQueue()
+    coming = TaskDescriber([make_task("good")], NOTHING_KEPT, window=window, module=stand_in)
+    found: queue.SimpleQueue[tuple[int, TaskDescription]] = queue.SimpleQueue()
     with window.quiet():
         reader = threading.Thread(target=lambda: found.put(next(coming)), daemon=True)
         reader.start()

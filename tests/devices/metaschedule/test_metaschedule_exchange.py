@@ -16,7 +16,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from devices.metaschedule.files import RECORDS, WORKLOADS
-from devices.metaschedule.schedules import Schedules
+from devices.metaschedule.schedules import DatabaseSchedules
 from devices.metaschedule.writing import write_database
 from devices.networks.frontend import load_network
 from devices.networks.lowering import LoweredNetwork, import_network, normal_form
@@ -94,7 +94,7 @@ def test_what_we_wrote_comes_back(spaces: Sequence[tuple[Task, DesignSpace]], tm
         file.write('{"foreign": 1}\n[7, [[], [1.0], {}, []]]\n[0, [["GetS')
     with (tmp_path / WORKLOADS).open("a") as file:
         file.write("[1, 2]\n")
-    source = Schedules(tmp_path)
+    source = DatabaseSchedules(tmp_path)
     (found,) = source.tasks()
     assert (found.id, found.device_class, found.workload.flop) == (task.id, task.device_class, task.workload.flop)
     (page,) = source.pages()
@@ -123,7 +123,7 @@ def test_a_schedule_of_no_sketch_becomes_a_sketch_of_its_own(
     with (tmp_path / RECORDS).open("a") as file:
         for text, secs in ((trace, 1e-3), (other, 2e-3)):
             file.write(json.dumps([0, [json.loads(text), [secs], json.loads(CLASS.target), None]]) + "\n")
-    source = Schedules(tmp_path, "here")
+    source = DatabaseSchedules(tmp_path, "here")
     assert source.own_sketches == 1
     assert [line.partition(": ")[0] for line in source.skipped] == [f"{RECORDS} line 2"]
     ((record,),) = source.pages()

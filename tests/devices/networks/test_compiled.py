@@ -26,7 +26,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 
 from devices.builds.executables import Executable, build, kernel_calls
-from devices.builds.worker import Compiler
+from devices.builds.worker import KernelCompiler
 from devices.networks import compiled
 from devices.networks.compiled import (
     compile_network,
@@ -538,7 +538,7 @@ def test_reductions_over_threads_are_built_for_cuda(dtype: torch.dtype) -> None:
     module = nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32), nn.Softmax(-1)).to(dtype)
     lowered = import_network(load_network((module, (torch.ones(4, 32, dtype=dtype),))), device_class)
     assert build(lowered.module, device_class.target).module.imports[0].imports
-    compiler = Compiler()
+    compiler = KernelCompiler()
     for task in lowered.tasks:
         request = {"task_id": task.id, "task": encode_task(task), "candidate": None}
         assert b'extern "C" __global__' in compiler.build(request)["library"]

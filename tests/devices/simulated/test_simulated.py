@@ -5,7 +5,7 @@ import math
 import pytest
 
 from devices.protocol import Artifact, BuildFailure, BuildRequest, MeasureRequest
-from devices.simulated.recorded import Recording
+from devices.simulated.recorded import RecordedCandidates
 from devices.simulated.simulated import (
     Drift,
     Faults,
@@ -14,7 +14,7 @@ from devices.simulated.simulated import (
     RecordedTimes,
     SimulatedBuilder,
     SimulatedDevice,
-    Steps,
+    SpeedSteps,
     VirtualClock,
 )
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, StopRule
@@ -115,9 +115,9 @@ def test_a_drifting_device_slows_down_towards_its_factor() -> None:
 
 
 def test_a_device_may_have_several_speeds() -> None:
-    speeds = Steps(((1.0, 2.0), (3.0, 0.5)))
+    speeds = SpeedSteps(((1.0, 2.0), (3.0, 0.5)))
     assert [speeds.at(secs) for secs in (0.0, 0.99, 1.0, 2.99, 3.0, 1e6)] == [1.0, 1.0, 2.0, 2.0, 0.5, 0.5]
-    again = Steps(((0.0, 1.0), (1.0, 1.4)), period_secs=2.0)
+    again = SpeedSteps(((0.0, 1.0), (1.0, 1.4)), period_secs=2.0)
     assert [again.at(secs) for secs in (0.5, 1.5, 2.5, 3.5)] == [1.0, 1.4, 1.0, 1.4]
     clock = VirtualClock()
     device = SimulatedDevice(CLASS, noise=0.0, landscape=Landscape(best_secs=1e-3), drift=speeds, clock=clock)
@@ -167,7 +167,7 @@ def test_devices_of_a_fleet_share_a_clock() -> None:
 
 
 def test_run_times_may_come_from_a_dataset() -> None:
-    device = SimulatedDevice(CLASS, landscape=RecordedTimes(Recording(recorded())), noise=0.0, speed=0.5)
+    device = SimulatedDevice(CLASS, landscape=RecordedTimes(RecordedCandidates(recorded())), noise=0.0, speed=0.5)
     device.add_oracle(recorded_artifact(oracle=True))
     measured = device.measure(MeasureRequest(recorded_artifact("ok"), math.inf))
     assert measured.cost_secs == pytest.approx(2 * 1.05e-3)  # recorded: 1.0 and 1.1 ms, on a device of speed 1

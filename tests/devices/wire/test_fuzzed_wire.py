@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from devices.wire import handshake
-from devices.wire.handshake import Client, Greeting, HandshakeError
+from devices.wire.handshake import Client, ClientHello, HandshakeError
 from devices.wire.keys import new_key
 from devices.wire.tracker import MAGIC, ServerAddress, TrackerClient, TrackerError
 from tests.helpers.fuzz import changed, damaged, json_values
@@ -39,7 +39,7 @@ def test_any_greeting(said: bytes) -> None:
         client.shutdown(socket.SHUT_WR)
         with contextlib.suppress(HandshakeError):
             heard = None
-            greeting = Greeting(server)
+            greeting = ClientHello(server)
             while heard is None:
                 server.setblocking(True)
                 heard = greeting.heard()

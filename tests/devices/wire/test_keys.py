@@ -21,7 +21,7 @@ from devices.client.session import RpcSession, ServerKey, SessionRefusedError
 from devices.opening import opened_device, told_with_its_place
 from devices.server.server import DeviceServer
 from devices.wire import handshake
-from devices.wire.handshake import Greeting
+from devices.wire.handshake import ClientHello
 from devices.wire.keys import new_key, proof, proves, read_key, read_or_make_key
 from fleet_tune.base.config.fleet_file import DeviceConfig, default_fleet, load_fleet
 from fleet_tune.base.errors import DeviceKeyError, DeviceUnreachableError, FleetFileError
@@ -125,7 +125,7 @@ def test_a_greeting_is_taken_in_byte_by_byte_and_no_more_of_it_than_it_has() -> 
         ours = socket.create_connection(listening.getsockname())
         theirs, _ = listening.accept()
         with ours, theirs:
-            greeting = Greeting(theirs)
+            greeting = ClientHello(theirs)
             words = b"client:key -name=me -timeout=5"
             for byte in struct.pack("<ii", handshake.MAGIC, len(words)) + words[:-1]:
                 ours.sendall(bytes([byte]))

@@ -38,7 +38,7 @@ from tests.helpers.records import failed, make_record, ok
 COLLECTED = Collected("net", Path("out"), Path("out/dataset.ftd"), {"ok": 7, "build_error": 1}, 8, 65.0, False)
 
 
-class Recorded:
+class RecordedOutcome:
     """Stands for :func:`fleet_tune.api.run_collection`: keeps the requests."""
 
     def __init__(self, result: Collected) -> None:
@@ -89,7 +89,7 @@ def folder_of(path: Path, measured: Any, fingerprint: bool = True) -> Path:
 def test_the_options_reach_the_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    collect = Recorded(COLLECTED)
+    collect = RecordedOutcome(COLLECTED)
     monkeypatch.setattr(api, "run_collection", collect)
     file = tmp_path / "f.toml"
     file.write_text('[[device]]\nname = "a"')
@@ -125,7 +125,7 @@ def test_an_interrupted_collection_tells_the_signal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stopped = dataclasses.replace(COLLECTED, interrupted=True, signal_number=int(signal.SIGTERM))
-    monkeypatch.setattr(api, "run_collection", Recorded(stopped))
+    monkeypatch.setattr(api, "run_collection", RecordedOutcome(stopped))
     assert cli.main(["dataset", "collect", "n.py:net", "--per-task", "9", "--out", "o"]) == 143
     assert "Stopped early" in capsys.readouterr().out
 

@@ -44,7 +44,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-class Recorded:
+class RecordedOutcome:
     """Stands for a function of the API that carries out a request: keeps the requests, reports progress once, returns
     the result."""
 
@@ -64,13 +64,13 @@ class Recorded:
 
 
 @pytest.fixture
-def tuned(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    recorded = Recorded(RESULT)
+def tuned(monkeypatch: pytest.MonkeyPatch) -> RecordedOutcome:
+    recorded = RecordedOutcome(RESULT)
     monkeypatch.setattr(api, "run_tuning", recorded)
     return recorded
 
 
-def test_the_options_reach_the_run(tuned: Recorded, tmp_path: Path) -> None:
+def test_the_options_reach_the_run(tuned: RecordedOutcome, tmp_path: Path) -> None:
     file = tmp_path / "f.toml"
     file.write_text('[[device]]\nname = "a"')
     arguments = (
@@ -92,7 +92,7 @@ def test_the_options_reach_the_run(tuned: Recorded, tmp_path: Path) -> None:
     ]
 
 
-def test_the_api_makes_the_same_request(tuned: Recorded) -> None:
+def test_the_api_makes_the_same_request(tuned: RecordedOutcome) -> None:
     assert cli.main(["tune", "net.onnx", "--out", "o", "--trials", "5", "--transfer-from", "d", "--no-pretrained"]) == 0
     api.tune("net.onnx", out="o", trials=5, transfer_from="d", pretrained=False)
     from_command_line, from_python = tuned.requests
@@ -108,14 +108,16 @@ def test_the_api_makes_the_same_request(tuned: Recorded) -> None:
         (":", "fleet-tune-out/network"),
     ],
 )
-def test_the_default_folder_is_named_after_the_network(tuned: Recorded, network: str, out: str) -> None:
+def test_the_default_folder_is_named_after_the_network(tuned: RecordedOutcome, network: str, out: str) -> None:
     assert cli.main(["tune", network]) == 0
     (request,) = tuned.requests
     assert request.out == Path(out).absolute()
     assert request.limits == Limits(time_budget_secs=600.0)
 
 
-def test_the_summary_goes_to_stdout_and_progress_to_stderr(tuned: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_goes_to_stdout_and_progress_to_stderr(
+    tuned: RecordedOutcome, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["tune", "net.onnx"]) == 0
     out, err = capsys.readouterr()
     assert "2.00× as fast as PyTorch" in out
@@ -124,7 +126,9 @@ def test_the_summary_goes_to_stdout_and_progress_to_stderr(tuned: Recorded, caps
     assert tuned.requests
 
 
-def test_json_is_the_last_line_of_stdout_and_alone_there(tuned: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_the_last_line_of_stdout_and_alone_there(
+    tuned: RecordedOutcome, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["tune", "net.onnx", "--json"]) == 0
     out, err = capsys.readouterr()
     assert out.count("\n") == 1
@@ -150,7 +154,7 @@ def test_the_result_is_left_in_a_file_that_a_line_of_its_own_names(
 
 
 def test_a_result_that_cannot_be_written_is_told_and_the_run_has_ended_well(
-    tuned: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tuned: RecordedOutcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "out").write_text("a file")
     assert cli.main(["tune", "net.onnx", "--json"]) == 0
@@ -166,7 +170,7 @@ def test_an_interrupted_run_prints_its_summary_and_tells_the_signal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, code: int
 ) -> None:
     stopped = TuneResult("net", Path("out"), (TASK,), {"ok": 8}, 8, 5.0, True, (), number)
-    monkeypatch.setattr(api, "run_tuning", Recorded(stopped))
+    monkeypatch.setattr(api, "run_tuning", RecordedOutcome(stopped))
     assert cli.main(["tune", "net.onnx", "--json"]) == code
     out, err = capsys.readouterr()
     assert json.loads(out)["interrupted"] is True
@@ -187,7 +191,7 @@ def test_a_signal_before_there_is_anything_ends_without_a_traceback(
 
 def test_dry_run_prints_the_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     task = TaskProgress("h@zen5", "conv", "zen5", 2, 2e9, 3, 0, math.inf)
-    planned = Recorded(Plan("net", "fleet", {"local": "zen5"}, (task,), None, 600.0))
+    planned = RecordedOutcome(Plan("net", "fleet", {"local": "zen5"}, (task,), None, 600.0))
     monkeypatch.setattr(api, "make_plan", planned)
     assert cli.main(["tune", "net.onnx", "--dry-run", "--trials", "5"]) == 0
     assert "Nothing was measured" in capsys.readouterr().out
@@ -237,7 +241,7 @@ def test_a_network_that_is_not_published_is_an_error(
     assert "error: the network of zen5 is not published: it is wrong\nnext: report the network" in err
 
 
-def test_the_summary_can_be_saved_as_a_picture(tuned: Recorded, tmp_path: Path) -> None:
+def test_the_summary_can_be_saved_as_a_picture(tuned: RecordedOutcome, tmp_path: Path) -> None:
     assert cli.main(["tune", "net.onnx", "--svg", str(tmp_path / "s.svg")]) == 0
     assert (tmp_path / "s.svg").read_text().startswith("<svg")
     assert tuned.requests
@@ -286,13 +290,13 @@ def test_a_wrong_command_line_is_told_in_two_lines(
 def test_a_user_error_of_several_lines_is_told_in_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(api, "run_tuning", Recorded(NetworkError("bad model:\n  line 1\n", "mend\nit")))
+    monkeypatch.setattr(api, "run_tuning", RecordedOutcome(NetworkError("bad model:\n  line 1\n", "mend\nit")))
     assert cli.main(["tune", "net.onnx"]) == 2
     assert capsys.readouterr().err.splitlines()[-2:] == ["error: bad model: line 1", "next: mend it"]
 
 
 def test_our_own_faults_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "run_tuning", Recorded(ZeroDivisionError()))
+    monkeypatch.setattr(api, "run_tuning", RecordedOutcome(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         cli.main(["tune", "net.onnx"])
 

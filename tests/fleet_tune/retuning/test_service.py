@@ -14,9 +14,9 @@ from fleet_tune.base.errors import RetuneError
 from fleet_tune.report.retuning import render_status, status_json
 from fleet_tune.retuning.artifacts import Artifacts
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book
-from fleet_tune.retuning.hands import OtherNetworkError
 from fleet_tune.retuning.running import Changes
 from fleet_tune.retuning.service import Service, held, rules_of
+from fleet_tune.retuning.step_runner import OtherNetworkError
 from policies.retuning.book import Trigger
 from policies.retuning.retuner import Retuner
 from tests.helpers.commands import fleet_tune_here

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from devices.describing.describer import Describing
-from devices.describing.kept import Described
+from devices.describing.cache import TaskDescription
+from devices.describing.describer import TaskDescriber
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, import_network, untuned_outputs
 from devices.networks.network import Array
@@ -39,11 +39,11 @@ def test_a_task_without_sketches_is_none_of_the_plan(monkeypatch: pytest.MonkeyP
     assert not whole.left_out
     first, *others = whole.tasks
 
-    class Failing(Describing):
-        def __next__(self) -> tuple[int, Described]:
+    class Failing(TaskDescriber):
+        def __next__(self) -> tuple[int, TaskDescription]:
             at, described = super().__next__()
             reason = (("", "RuntimeError: The block is no leaf"),)
-            return at, Described((), reason) if self._tasks[at].id == first.task_id else described
+            return at, TaskDescription((), reason) if self._tasks[at].id == first.task_id else described
 
     monkeypatch.setattr(ready_tasks, "Describing", Failing)
     plan = api.plan(mlp())
@@ -119,4 +119,6 @@ def test_sketches_without_a_description_stay_and_are_told(monkeypatch: pytest.Mo
     sketches = DesignSpace(of).sketches
     assert [sketch.id for sketch in sketches] == [sketch.id for sketch in space("avx2", "squeeze").sketches]
     reason = "ValueError: zip() argument 2 is shorter than argument 1"
-    assert missing_of(of, Described(sketches)) == (LeftOut("description", "squeeze", "avx2", "rfactor", reason),) * 2
+    assert (
+        missing_of(of, TaskDescription(sketches)) == (LeftOut("description", "squeeze", "avx2", "rfactor", reason),) * 2
+    )

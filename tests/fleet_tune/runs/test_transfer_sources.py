@@ -19,9 +19,9 @@ from fleet_tune.base.results import Transferred
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.task_data import Dataset, TaskData
 from fleet_tune.cli.main import main
-from fleet_tune.runs.reusing.transfer import (
+from fleet_tune.runs.reusing.transfer_prior import (
     Knowledge,
-    Teaching,
+    TransferPrior,
     builtin_applies,
     read_source,
     what_applies,
@@ -79,7 +79,7 @@ def entries(dataset: Dataset, count: int = 2) -> tuple[SearchTask, ...]:
 def taught(entries: Sequence[SearchTask], knowledge: Knowledge, method: str) -> tuple[list[SearchTask], Transferred]:
     """The tasks with what they start from, and what people see of it."""
     bare = [dataclasses.replace(entry, sketches=()) for entry in entries]  # what is known before they are described
-    teaching = Teaching(knowledge, method_named(method), 0, bare)
+    teaching = TransferPrior(knowledge, method_named(method), 0, bare)
     return [teaching.taught(entry) for entry in entries], teaching.summary(entries)
 
 

@@ -13,7 +13,7 @@ import pytest
 from fleet_tune.base.errors import ClusterError, RequestError
 from fleet_tune.cli import main as cli
 from fleet_tune.scaling import simulated_fleet
-from fleet_tune.simulated_fleet.simulated_fleet import scale_request
+from fleet_tune.scaling.simulated_fleet import scale_request
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -21,7 +21,7 @@ from fleet_tune.base.records.sharing.store_place import StorePlace
 from fleet_tune.base.records.sharing.team import Met, Team, met
 from fleet_tune.base.records.stores.origin import Effort
 from fleet_tune.base.records.stores.reader import UNIT
-from fleet_tune.runs.reusing.sharing import Giving
+from fleet_tune.runs.reusing.sharing import StoreUploader
 from fleet_tune.store_server.keys import keys
 from fleet_tune.store_server.server_folder import OWNER, programs
 from tests.helpers.team_server import CONV, DENSE, HERE, START_SECS, Served, emptied, held, of, write
@@ -59,7 +59,7 @@ def test_two_users_share_what_they_find(served: Served, tmp_path: Path) -> None:
     alice = Team(StorePlace(tmp_path / "alice.db", served.address("alice")))
     bob = Team(StorePlace(tmp_path / "bob.db", served.address("bob")))
     own = write(tmp_path / "run" / "records.db", "a", of("a", "1", 2e-3), of("a", "2", 1e-3, 2))
-    Giving(own, tmp_path / "alice.db").give()
+    StoreUploader(own, tmp_path / "alice.db").give()
     assert (alice.meet().given, bob.meet().taken) == (2, 2)
     write(tmp_path / "bob.db", "b", of("b", "3", 5e-4, 3))
     assert bob.meet().given == 1

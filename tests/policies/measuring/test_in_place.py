@@ -5,7 +5,7 @@ import math
 import pytest
 
 from policies.measuring.duel import FLOOR
-from policies.measuring.in_place import fastest_in_place, is_worth_it, judged_in_place, still_holds
+from policies.measuring.in_network import fastest_in_place, is_worth_it, judged_in_place, still_holds
 
 
 def chosen(secs: list[list[float]]) -> int:

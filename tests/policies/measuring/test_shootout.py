@@ -11,13 +11,13 @@ from policies.measuring.shootout import (
     MAX_FINALISTS,
     MAX_MARGIN,
     MIN_MARGIN,
-    Standing,
+    CostEstimate,
     finalists,
 )
 
 
-def standing(name: str, cost: float, error: float = 0.0) -> Standing:
-    return Standing(name, cost, error)
+def standing(name: str, cost: float, error: float = 0.0) -> CostEstimate:
+    return CostEstimate(name, cost, error)
 
 
 def test_nothing_is_to_be_decided_between_none_or_one() -> None:
@@ -44,14 +44,14 @@ def test_the_margin_is_twice_the_standard_error_of_the_difference() -> None:
 
 
 STANDINGS = st.lists(
-    st.builds(Standing, st.uuids().map(str), st.floats(1e-6, 1.0), st.floats(0.0, 1.0)),
+    st.builds(CostEstimate, st.uuids().map(str), st.floats(1e-6, 1.0), st.floats(0.0, 1.0)),
     max_size=30,
     unique_by=lambda each: each.cost_secs,
 )
 
 
 @given(STANDINGS)
-def test_finalists_are_the_lowest_costs_and_near_to_the_best(standings: list[Standing]) -> None:
+def test_finalists_are_the_lowest_costs_and_near_to_the_best(standings: list[CostEstimate]) -> None:
     chosen = finalists(standings)
     costs = {each.candidate_id: each.cost_secs for each in standings}
     ordered = sorted(costs.values())

@@ -178,7 +178,7 @@ def test_what_a_device_that_leaves_was_at_is_measured_elsewhere_and_nobody_is_bl
 def test_a_device_that_left_and_is_added_again_works_under_newer_leases() -> None:
     name = f"{OLD}-1"
     devices = fleet(old=2, new=0)
-    world = World(devices, supply=200, script={20.0: ev.DeviceAdded(name), 21.0: ev.Appeared(name, OLD)})
+    world = World(devices, supply=200, script={20.0: ev.DeviceAdded(name), 21.0: ev.DeviceAnswered(name, OLD)})
     world.leave = {name: 7.1}
     world.play().check_end()
     assert trials_by_class(world) == {OLD: 200}
@@ -237,7 +237,7 @@ def test_a_device_that_leaves_while_its_class_is_being_prepared_takes_no_work() 
 def test_a_device_that_people_have_retired_and_that_joins_takes_no_work() -> None:
     name = f"{OLD}-2"
     added = ev.DeviceAdded(name, admin=Admin.RETIRED, reason="test")
-    script = {1.0: added, 2.0: ev.Appeared(name, OLD), 40.0: order(name, Admin.ACTIVE)}
+    script = {1.0: added, 2.0: ev.DeviceAnswered(name, OLD), 40.0: order(name, Admin.ACTIVE)}
     world = World(fleet(old=3, new=0), supply=200, script=script, appear={}, added={name: math.inf}).play()
     world.check_end()
     times = [record.unix_secs for record in world.trials() if record.device_id == name]

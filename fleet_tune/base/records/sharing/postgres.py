@@ -173,9 +173,9 @@ class TeamStore:
 
     # -- a source ------------------------------------------------------------------------------------------------------
 
-    def since(self, cursor: int) -> Since:
+    def since(self, cursor: int) -> TeamStoreChanges:
         """What was added after ``cursor``, as a source of records."""
-        return Since(self._rows, cursor)
+        return TeamStoreChanges(self._rows, cursor)
 
     def last(self) -> tuple[int, str]:
         """``seq`` and ``uid`` of the last record, removed ones among them; 0 and nothing where there is none."""
@@ -341,7 +341,7 @@ class TeamStore:
             raise RecordStoreError(f"the store {self._shown} refuses: {reason}", "look at the server's log") from error
 
 
-class Since:
+class TeamStoreChanges:
     """What a team's store got after ``cursor``: a source of
     :func:`fleet_tune.base.records.sharing.shared.copy_records`. Every key adds to it: what is wrong is set aside.
 

@@ -288,7 +288,7 @@ def rescaled(record: Record, factor: float) -> Record:
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopyResult:
     """``records``: how many the target did not have. ``cursor``: the last ``seq`` that was looked at. ``left_out``: of
     runs that do not say what their records depend on, and of seconds that are none at the target's unit."""
 
@@ -334,7 +334,7 @@ def copy_records(
     is_late: Callable[[], bool] = lambda: False,
     *,
     with_efforts: bool = True,
-) -> Copied:
+) -> CopyResult:
     """Copy to ``target`` what ``source`` has after ``cursor``, a page in each transaction, with its tasks and origins:
     what that costs follows from what is copied, not from what is there. What the target has already stays as it is.
     ``is_late``: asked after each page; the rest is left then, and the efforts, which count for records that may be
@@ -384,7 +384,7 @@ def copy_records(
         left_out += len(page) - len(ready)
         copied += target.add(ready)
         if is_late():
-            return Copied(copied, cursor, left_out)
+            return CopyResult(copied, cursor, left_out)
     if with_efforts:
         spent = dict(source.efforts())
         lacking = target.lacking(list(spent))
@@ -392,7 +392,7 @@ def copy_records(
             put_run((effort.run_id, class_of(effort.task_id)), spent[effort])
         if lacking:
             target.put_efforts(lacking)
-    return Copied(copied, cursor, left_out)
+    return CopyResult(copied, cursor, left_out)
 
 
 def class_of(task_id: str) -> str:

@@ -52,7 +52,7 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Reason:
+class RecordVerdict:
     """Whether a record counts. ``reasons``: why not, each in a line; none where it does."""
 
     record: Record
@@ -60,7 +60,7 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Rule:
+class PruneRule:
     """Which records are pruned: those to which everything applies that is given. ``before_unix_secs``: measured before;
     ``keep_best``: not of this many best candidates of their task and origin, nor what was found wrong;
     ``versions``: those of the record's origin differ from these; ``device_class``: of this one."""
@@ -72,7 +72,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Integrity:
+class IntegrityReport:
     """What is wrong with a store. ``damaged``: what cannot be read, each with its reason; ``file``: what SQLite finds
     wrong with the file; ``orphans``: records without their task."""
 
@@ -87,7 +87,7 @@ class Integrity:
         return not (self.damaged or self.file or self.orphans)
 
 
-class Upkeep(SharedReader):
+class StoreMaintenance(SharedReader):
     """A store whose records are looked through."""
 
     def top(self, versions: Mapping[str, str]) -> list[TopTask]:
@@ -150,7 +150,9 @@ class Upkeep(SharedReader):
     def _is_trial(self) -> str:
         return "revision = 0" if self._has_column("revision") else "1"
 
-    def why(self, task: Task, versions: Mapping[str, str], now: Mapping[str, Origin] | None = None) -> list[Reason]:
+    def why(
+        self, task: Task, versions: Mapping[str, str], now: Mapping[str, Origin] | None = None
+    ) -> list[RecordVerdict]:
         """Of each candidate of a task whether what is known of it counts, the best first. ``now``: what records of a
         fleet depend on, by device class; None: the ``versions`` alone are compared."""
         by_candidate: dict[str, list[Record]] = {}
@@ -171,10 +173,10 @@ class Upkeep(SharedReader):
                 )
             else:
                 found += differences_of(origin, versions)
-            reasons.append(Reason(word, tuple(found)))
+            reasons.append(RecordVerdict(word, tuple(found)))
         return sorted(reasons, key=lambda each: (bool(each.reasons), each.record.measurement.rank_secs))
 
-    def integrity(self) -> Integrity:
+    def integrity(self) -> IntegrityReport:
         """Reads everything. Of a file that SQLite cannot read as a whole, what that prevents is named, too."""
         file: list[str] = []
 
@@ -192,7 +194,7 @@ class Upkeep(SharedReader):
         orphans = read("the tasks of the records", lambda: self._count(_ORPHANS), 0)
         records = read("the number of records", lambda: self._count("SELECT count(*) FROM records"), 0)
         read("the workloads", self.tasks, list[Task]())
-        return Integrity(records, tuple(damaged), tuple(file), orphans)
+        return IntegrityReport(records, tuple(damaged), tuple(file), orphans)
 
     def _damaged_origins(self) -> list[str]:
         if not self._has_table("origins"):
@@ -205,7 +207,7 @@ class Upkeep(SharedReader):
         ((count,),) = self._rows(query)
         return int(count)
 
-    def matching(self, rule: Rule) -> list[int]:
+    def matching(self, rule: PruneRule) -> list[int]:
         """The ``seq`` of the records that a rule prunes."""
         matching: list[int] = []
         run_origins = self.run_origins()
@@ -239,7 +241,7 @@ class Excerpt:
     ``device_class`` names it: a source of :func:`fleet_tune.base.records.sharing.shared.copy_records`. ``most``: None
     for all records. Of what was spent on a task the most for each origin."""
 
-    def __init__(self, reader: Upkeep, most: int | None, device_class: str | None) -> None:
+    def __init__(self, reader: StoreMaintenance, most: int | None, device_class: str | None) -> None:
         self._reader = reader
         self._most = most
         self._class = device_class

@@ -1,7 +1,7 @@
 """Which records of a task turned out to be the fastest in a network, as a store keeps it from run to run.
 
 A decision is of one network and one task: an entry of the store's table ``meta``, as JSON. It is replaced by the next
-one; whether it still holds is decided when it is read (:func:`policies.measuring.in_place.still_holds`).
+one; whether it still holds is decided when it is read (:func:`policies.measuring.in_network.still_holds`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from devices.host.children.child import Child
-from devices.host.standstill.pausing import Registration, Stoppable, note_of
+from devices.host.standstill.pausing import PausableProcess, Registration, note_of
 from devices.host.standstill.quiet import QuietWindow
 from tests.helpers.waiting import wait_until
 
@@ -113,7 +113,7 @@ def waits_for_a_lock(process: psutil.Process) -> bool:
 
 def test_a_window_stops_groups_and_processes_and_lets_them_go_on(window: QuietWindow) -> None:
     with process(BUSY) as build, process(WORKER, window.path) as search, process(BUSY) as other:
-        registration = Registration(window.path, Stoppable.of(build.pid, group=True))
+        registration = Registration(window.path, PausableProcess.of(build.pid, group=True))
         (linker,) = psutil.Process(build.pid).children()
         with window.quiet():
             wait_until(lambda: stopped(linker.pid), "the process of the group stands still")
@@ -154,9 +154,9 @@ kept = Registration(Path(sys.argv[1]), Stoppable.of(int(sys.argv[2]), group=Fals
 
 def test_another_process_of_the_same_number_is_not_stopped(window: QuietWindow) -> None:
     with process(BUSY) as build:
-        real = Stoppable.of(build.pid, group=False)
-        ended = Stoppable(real.pid, real.group, str(int(real.started) - 1), real.namespace)
-        elsewhere = Stoppable(real.pid, real.group, real.started, "pid:[1]")
+        real = PausableProcess.of(build.pid, group=False)
+        ended = PausableProcess(real.pid, real.group, str(int(real.started) - 1), real.namespace)
+        elsewhere = PausableProcess(real.pid, real.group, real.started, "pid:[1]")
         registrations = [Registration(window.path, each) for each in (ended, elsewhere)]
         with window.quiet():
             assert not stopped(build.pid)
@@ -192,7 +192,7 @@ def test_when_the_guardian_is_killed_too_the_next_one_lets_all_go_on(window: Qui
 
 def test_a_group_goes_on_whose_first_process_is_killed_while_it_stands_still(window: QuietWindow) -> None:
     with process(BUSY) as build:
-        registration = Registration(window.path, Stoppable.of(build.pid, group=True))
+        registration = Registration(window.path, PausableProcess.of(build.pid, group=True))
         (linker,) = psutil.Process(build.pid).children()
         with window.quiet():
             wait_until(lambda: stopped(linker.pid), "the process of the group stands still")
@@ -230,7 +230,7 @@ def test_a_guardian_that_comes_late_leaves_the_next_window_alone(window: QuietWi
 
 def test_a_note_that_is_torn_keeps_nobody_stopped(window: QuietWindow) -> None:
     with process(BUSY) as build:
-        whole = Stoppable.of(build.pid, group=True)
+        whole = PausableProcess.of(build.pid, group=True)
         note = note_of(window.path, 4_000_000)  # of a process that is gone
         note.parent.mkdir()
         for torn in (whole.text[:3], whole.text.rpartition(" ")[0], "one 1 2 here", "\udcff\0"):

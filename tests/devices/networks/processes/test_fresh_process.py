@@ -66,14 +66,14 @@ def test_a_machine_that_refuses_says_nothing_of_it(
 
 
 def test_one_that_waits_for_a_network_says_what_is_wrong_with_it_and_leaves_nothing(tmp_path: Path) -> None:
-    waiting = fresh_process.Expecting(INPUTS, 1.0)
+    waiting = fresh_process.PreloadedProcess(INPUTS, 1.0)
     with pytest.raises(UncheckedError, match="OutputFolderError"):
         waiting.tried(tmp_path / "missing")
     assert not waiting._work.exists()
 
 
 def test_one_that_waits_in_vain_is_ended() -> None:
-    waiting = fresh_process.Expecting(INPUTS, 1.0)
+    waiting = fresh_process.PreloadedProcess(INPUTS, 1.0)
     assert waiting._work.exists()
     for _ in range(2):
         waiting.close()

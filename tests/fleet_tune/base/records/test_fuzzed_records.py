@@ -14,16 +14,17 @@ import msgpack
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fleet_tune.base import array_codec, model_file
+from fleet_tune.base import array_codec
 from fleet_tune.base.device_state import DeviceState
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.base.errors import DatasetError, ModelFileError, RecordFileError, RecordStoreError
 from fleet_tune.base.records.datasets import dataset as datasets
+from fleet_tune.base.records.datasets import model_file
 from fleet_tune.base.records.sharing import exchange
-from fleet_tune.base.records.sharing.postgres import Since
+from fleet_tune.base.records.sharing.postgres import TeamStoreChanges
 from fleet_tune.base.records.sharing.salvage import Salvage
-from fleet_tune.base.records.sharing.shared import Copied, copy_records, shared_store
-from fleet_tune.base.records.sharing.upkeep import Upkeep
+from fleet_tune.base.records.sharing.shared import CopyResult, copy_records, shared_store
+from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
 from fleet_tune.base.records.stores.codec import (
     decode_record,
     decode_state,
@@ -121,7 +122,7 @@ def test_any_damage_of_a_store(damage: dict[int, int]) -> None:
             with shared_store(Path(folder) / "saved.db") as saved:
                 assert copy_records(source, saved).records <= 30
             assert source.lost <= 31
-        with Upkeep(path) as reader:
+        with StoreMaintenance(path) as reader:
             assert len(list(reader)) <= 31  # one may be there twice
             reader.best("w1@c")
             reader.counts()
@@ -218,7 +219,7 @@ WHOLE: dict[str, list[Any]] = {
 }
 
 
-def copied_from(tables: dict[str, list[Any]]) -> tuple[Copied, int]:
+def copied_from(tables: dict[str, list[Any]]) -> tuple[CopyResult, int]:
     """What came from a server with these tables, and how much was set aside."""
 
     def rows(query: str, *given: Any) -> list[Any]:
@@ -226,7 +227,7 @@ def copied_from(tables: dict[str, list[Any]]) -> tuple[Copied, int]:
         found = tables[name]
         return [each for each in enumerate(found, 1) if each[0] > given[1]] if name == "records" else found
 
-    source = Since(rows, 0)
+    source = TeamStoreChanges(rows, 0)
     with tempfile.TemporaryDirectory() as folder, shared_store(Path(folder) / "store.db") as target:
         target.unit("class c", 0.2)
         return copy_records(source, target), len(source.unreadable)
@@ -242,7 +243,7 @@ def test_any_rows_of_a_server(tables: dict[str, list[Any]]) -> None:
 
 
 def test_what_is_wrong_on_a_server_is_set_aside_and_the_rest_is_copied() -> None:
-    assert copied_from(WHOLE) == (Copied(1, 1), 0)
+    assert copied_from(WHOLE) == (CopyResult(1, 1), 0)
     wrong: dict[str, list[Any]] = {
         "tasks": [("w", "n", 1.0, "{}", "c", "{}", 0)],
         "efforts": [("w", "c", "r", float("nan"), 1.0), ("w", "c", "r", 1.0, -1.0)],
@@ -250,7 +251,7 @@ def test_what_is_wrong_on_a_server_is_set_aside_and_the_rest_is_copied() -> None
         "records": [b"none", zlib.compress(bytes(64 * 2**20)), None],
     }
     both = {name: [*wrong.get(name, []), *rows] for name, rows in WHOLE.items()}
-    assert copied_from(both) == (Copied(1, 4), 7)
+    assert copied_from(both) == (CopyResult(1, 4), 7)
 
 
 def model_of(fields: Any) -> bytes:

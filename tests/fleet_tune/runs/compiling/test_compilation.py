@@ -21,7 +21,7 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import Used
 from fleet_tune.runs.cancellation import Cancellation, CancelledBuildError
-from fleet_tune.runs.compiling.compilation import ToBuild, build_networks, check_records, compile_limit_secs
+from fleet_tune.runs.compiling.compilation import NetworkBuildPlan, build_networks, check_records, compile_limit_secs
 from tests.helpers.compiling import CLASS, Board, Example, Faked, crashing, failing_where, trace, wrong
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.records import make_record, ok
@@ -141,7 +141,7 @@ def test_what_goes_wrong_with_one_class_takes_nothing_from_the_others(example: E
     both = {"broken": example.lowered, "cpu": example.lowered}
     prints = dict.fromkeys(both, make_fingerprint(CLASS))
     places = {"broken": Broken(example.network), "cpu": Faked(example.network)}
-    what = ToBuild(example.network, both, prints, example.entries, places, records)
+    what = NetworkBuildPlan(example.network, both, prints, example.entries, places, records)
     broken, right = build_networks(what, tmp_path, Cancellation(), compiled)
     assert (broken.device_class, broken.published) == ("broken", "nothing")
     assert "nobody expected this" in broken.problem

@@ -14,8 +14,8 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Used
+from fleet_tune.runs.compiling.compile_progress import CompileProgress
 from fleet_tune.runs.preparing.first_choices import FirstChoices
-from fleet_tune.runs.telling import Teller
 from tests.helpers.compiling import Example, Faked, Told
 
 
@@ -62,7 +62,7 @@ def test_a_fault_of_the_first_choices_leaves_the_tasks_as_they_are(
     device = DeviceConfig(name="local", threads=2)
     FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, budget_secs=0.0)(list(by_id))
     monkeypatch.setattr("fleet_tune.runs.preparing.first_choices.opened", refuse)
-    teller = Teller()
+    teller = CompileProgress()
     FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, teller=teller)(list(by_id))
     [notice] = teller.notices
     assert notice.text == "no first choices for 3 tasks: OSError: [Errno 28] No space left on device"

@@ -14,7 +14,7 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import ChosenInPlace
 from fleet_tune.runs.compiling.incumbents import Incumbents
-from fleet_tune.runs.reusing.sharing import Giving
+from fleet_tune.runs.reusing.sharing import StoreUploader
 from tests.helpers.records import failed, make_record, named_record, ok
 from tests.helpers.tasks import make_candidate, make_task
 
@@ -28,7 +28,7 @@ def test_what_a_compilation_without_a_run_withdraws_counts_for_the_runs_that_sha
         store.put_task(TASK)
         store.put_run("a", {"zen5": HERE})
         store.append([dataclasses.replace(named_record("1", 1e-3), run_id="a")])
-    giving = Giving(own, shared)
+    giving = StoreUploader(own, shared)
     assert giving.give() == 1
     told: list[str] = []
     incumbents = Incumbents(own, None, told.append)

@@ -13,9 +13,9 @@ from devices.networks.frontend import Network
 from fleet_tune.base.errors import DiskFullError, NetworkRunError
 from fleet_tune.base.results import Notice, Used
 from fleet_tune.report.network import network_lines
-from fleet_tune.runs.compiling.places import Here
+from fleet_tune.runs.compiling.compile_progress import CompileProgress
+from fleet_tune.runs.compiling.places import LocalRunner
 from fleet_tune.runs.compiling.untuned_times import UntunedTimes
-from fleet_tune.runs.telling import Teller
 from tests.helpers.compiling import CLASS, Example, Faked, Told, failing_where, trace, wrong
 from tests.helpers.devices import make_fingerprint
 
@@ -64,7 +64,7 @@ def test_others_are_counted_whenever_this_machine_times_a_network(
     monkeypatch.setattr("devices.networks.processes.fresh_process.measure_in_turn", lambda *_: (1.0, 2.0))
     expecting = SimpleNamespace(tried=lambda _: ((), None), close=lambda: None)
     monkeypatch.setattr("devices.networks.processes.fresh_process.Expecting", lambda *_: expecting)
-    place = Here(example.network.example_inputs)
+    place = LocalRunner(example.network.example_inputs)
     assert place.others_cores is None
     assert (place.measure_secs(tmp_path), place.others_cores) == (1.0, 0.5)
     assert (place.measure_in_turn(tmp_path, tmp_path), place.others_cores) == ((1.0, 2.0), 1.0)
@@ -73,7 +73,7 @@ def test_others_are_counted_whenever_this_machine_times_a_network(
     place.close()
 
 
-class Alone(Here):
+class Alone(LocalRunner):
     """This machine, where no network is timed beside another."""
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
@@ -170,7 +170,7 @@ def test_a_tuned_network_that_crashes_when_it_is_timed_is_not_published(example:
 
 def test_an_untuned_network_that_crashes_takes_nothing_from_the_tuned_one(example: Example, tmp_path: Path) -> None:
     records = example.right(tmp_path / "records.db")
-    teller = Teller(60.0, [Notice(4, 5.0, "of the tuning")])
+    teller = CompileProgress(60.0, [Notice(4, 5.0, "of the tuning")])
     result = example.built(records, Crashing(example.network, "untuned"), teller=teller)
     assert (result.published, result.tuned_secs, result.untuned_secs) == ("tuned", 3.0, None)
     before, notice = teller.notices

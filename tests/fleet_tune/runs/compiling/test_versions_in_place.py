@@ -13,7 +13,7 @@ import pytest
 
 from devices.networks import compiled
 from devices.networks.lowering import LoweredNetwork
-from devices.timing.in_place import InPlace, kernel_of
+from devices.timing.in_network import InNetworkTimes, kernel_of
 from fleet_tune.base.errors import DiskFullError
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.runs.compiling import versions_in_place
@@ -31,7 +31,7 @@ class Timed(Faked):
         self._names = {digest: name for name, digest in example.lowered.workloads.items()}
         self._tasks, self._secs, self._whole = example.tasks, secs, whole
 
-    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InPlace]]:
+    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
         first = self._names[self._tasks[0].workload.hash]
         for timed in super().in_place_in_turn(folders, rounds):
             yield [

@@ -13,7 +13,7 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.config.request import run_request
 from fleet_tune.runs.preparing import joining, preparation
 from fleet_tune.runs.preparing.preparation import Prepared
-from fleet_tune.runs.reusing.sharing import Found
+from fleet_tune.runs.reusing.sharing import StoreLookup
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.tasks import make_task
 
@@ -38,7 +38,7 @@ def test_a_class_that_joins_has_the_sketches_that_no_rule_makes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "store.db"
-    found = Found(store, imported={TASK.id: ("a trace",), "another@orin": ("another trace",)})
+    found = StoreLookup(store, imported={TASK.id: ("a trace",), "another@orin": ("another trace",)})
     monkeypatch.setattr(preparation, "found_in", lambda *_: found)
     request = run_request("net.onnx", out=tmp_path / "out", store="")
     comes = joining.newcomer(prepared(), BOARD, PRINT, request, cast(Any, None), store, None)
@@ -50,6 +50,6 @@ def test_a_class_that_joins_has_the_sketches_that_no_rule_makes(
 
 
 def test_what_was_found_for_a_class_that_joins_comes_to_what_the_run_has(tmp_path: Path) -> None:
-    first = Found(tmp_path / "store.db", imported={"a@server": ("a trace",)})
-    both = first.with_class(Found(tmp_path / "store.db", imported={TASK.id: ("another trace",)}))
+    first = StoreLookup(tmp_path / "store.db", imported={"a@server": ("a trace",)})
+    both = first.with_class(StoreLookup(tmp_path / "store.db", imported={TASK.id: ("another trace",)}))
     assert both.imported == {"a@server": ("a trace",), TASK.id: ("another trace",)}

@@ -10,7 +10,7 @@ import pytest
 from fleet_tune.base.config.request import RunRequest, run_request
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.preparing.preparation import Prepared, needs_no_trial
-from fleet_tune.runs.reusing.sharing import Found
+from fleet_tune.runs.reusing.sharing import StoreLookup
 from fleet_tune.runs.run import Run
 from tests.helpers.devices import CPU
 from tests.helpers.tasks import make_task
@@ -25,7 +25,7 @@ class Tasks:
         self.undescribed = tuple(SearchTask(task, (), CPU) for task in tasks)
 
 
-def needs_none(request: RunRequest, found: Found | None, *tasks: Any) -> bool:
+def needs_none(request: RunRequest, found: StoreLookup | None, *tasks: Any) -> bool:
     return needs_no_trial(cast(Prepared, Tasks(*tasks)), request, found)
 
 
@@ -35,16 +35,16 @@ def request_() -> RunRequest:
 
 
 def test_one_whose_tasks_are_all_settled_does(request_: RunRequest) -> None:
-    found = Found(Path("store.db"), settled=frozenset({CONV.id, DENSE.id}))
+    found = StoreLookup(Path("store.db"), settled=frozenset({CONV.id, DENSE.id}))
     assert needs_none(request_, found, CONV, DENSE)
     assert needs_none(request_, found, CONV)
-    assert not needs_none(request_, Found(Path("store.db"), settled=frozenset({CONV.id})), CONV, DENSE)
+    assert not needs_none(request_, StoreLookup(Path("store.db"), settled=frozenset({CONV.id})), CONV, DENSE)
     assert not needs_none(request_, None, CONV)
     assert not needs_none(request_, found), "a network without tasks has nothing that was found"
 
 
 def test_one_that_collects_does_not() -> None:
-    found = Found(Path("store.db"), settled=frozenset({CONV.id}))
+    found = StoreLookup(Path("store.db"), settled=frozenset({CONV.id}))
     collects = run_request("net.onnx", out=Path("out"), store="", collects=True, method="random", task_trials=3)
     assert not needs_none(collects, found, CONV)
 

@@ -20,7 +20,7 @@ from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.cli import main as cli
 from fleet_tune.runs.reusing.sharing import look_up
-from fleet_tune.runs.reusing.transfer import read_source
+from fleet_tune.runs.reusing.transfer_prior import read_source
 from fleet_tune.runs.reusing.upkeep import versions_now
 from policies.space.sampling import sample
 from tests.helpers.devices import CPU

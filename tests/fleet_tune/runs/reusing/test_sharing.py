@@ -16,14 +16,22 @@ from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.domain import Limits, Outcome, Record, Task
 from fleet_tune.base.errors import RecorderLostError
 from fleet_tune.base.records.sharing.shared import SharedReader
-from fleet_tune.base.records.sharing.upkeep import Upkeep
+from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
 from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import FromStore, TaskProgress
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch, Tile
-from fleet_tune.runs.reusing.sharing import SETTLED, Giving, Watching, look_up, note_efforts, take, tried_in
+from fleet_tune.runs.reusing.sharing import (
+    SETTLED,
+    StoreSubscription,
+    StoreUploader,
+    look_up,
+    note_efforts,
+    take,
+    tried_in,
+)
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
 
@@ -73,7 +81,7 @@ def run(
         for each in (CONV, DENSE)
     ]
     note_efforts(own, run_id, limits, progresses, elapsed_secs, len(measured), tried_in(own, before))
-    Giving(own, shared).give()
+    StoreUploader(own, shared).give()
     return found.summary, found.settled
 
 
@@ -196,12 +204,12 @@ def test_after_each_change_the_best_of_a_task_are_confirmed_and_why_is_said(
     assert (found.settled, found.confirmed) == (frozenset(), {CONV.id})
     entry = found.seeded(described(CONV, 32))
     assert (entry.enough, entry.seeds) == (3, ((0, (1, 32)), (0, (2, 16)), (0, (4, 8))))
-    with Upkeep(shared) as reader:
+    with StoreMaintenance(shared) as reader:
         assert [each.reasons for each in reader.why(CONV, versions, {"board": now})] == [(said,)] * 4
     # One of them is right, and that is enough: it counts from now on.
     again = [traced(CONV, (1, 32), 1e-3, "b")]
     run(tmp_path / "b", shared, "b", again, origins={"board": now}, reason="confirmed: what others have found")
-    with Upkeep(shared) as reader:
+    with StoreMaintenance(shared) as reader:
         reasons = reader.why(CONV, versions, {"board": now})
     assert [each.reasons for each in reasons] == [(), (said,), (said,), (said,)]
     assert look_up(shared, [CONV, DENSE], {"board": now}, LIMITS, tmp_path / "c" / "records.db").settled == {CONV.id}
@@ -216,7 +224,7 @@ def test_a_search_begins_with_what_similar_workloads_have(tmp_path: Path, shared
         store.put_run("a", OTHER)
         store.append([traced(near, (4, 8), 1e-3, "a"), traced(near, (8, 4), 2e-3, "a")])
         store.append([traced(far, (2, 16), 1e-3, "a"), traced(DENSE, (1, 32), 1e-3, "a")])
-    Giving(own, shared).give()
+    StoreUploader(own, shared).give()
     found = look_up(shared, [CONV], HERE, LIMITS, tmp_path / "b" / "records.db")
     assert found.summary == FromStore(str(shared), 0, 0, 0, 0, 1)
     assert found.similar == {CONV.id: [near.id, far.id]}
@@ -233,7 +241,7 @@ def test_a_search_learns_from_more_similar_workloads_than_it_begins_with(tmp_pat
             store.put_task(task)
         store.put_run("a", OTHER)
         store.append([dataclasses.replace(traced(task, (4, 8), 1e-3, "a"), uid=task.id) for task in others])
-    Giving(own, shared).give()
+    StoreUploader(own, shared).give()
     found = look_up(shared, [CONV], HERE, LIMITS, tmp_path / "b" / "records.db")
     assert found.similar == {CONV.id: [task.id for task in others[:16]]}
     assert len(found.seeds[CONV.id]) == 3
@@ -304,10 +312,10 @@ def test_a_giver_in_a_hurry_leaves_what_takes_too_long_to_the_next_run(
     since = SharedReader.since
     monkeypatch.setattr(SharedReader, "since", lambda self, cursor, limit=2: since(self, cursor, min(limit, 2)))
     ticks = itertools.count(step=1.5)  # seconds: two pages of two records
-    assert Giving(own, shared, lambda: next(ticks)).give(hurry=True) == 4
+    assert StoreUploader(own, shared, lambda: next(ticks)).give(hurry=True) == 4
     with SharedReader(shared) as reader:
         assert reader.efforts() == [], "what was spent counts once the records are there"
-    assert Giving(own, shared, lambda: next(ticks)).give() == 1
+    assert StoreUploader(own, shared, lambda: next(ticks)).give() == 1
     with SharedReader(shared) as reader:
         assert [effort.run_id for effort, _ in reader.efforts()] == ["a"]
 
@@ -317,7 +325,7 @@ def test_a_giver_goes_on_where_it_was(tmp_path: Path, shared: Path) -> None:
     with RecordStore(own) as store:
         store.put_task(CONV)
         store.put_run("a", HERE)
-        giving = Giving(own, shared)
+        giving = StoreUploader(own, shared)
         assert giving.give() == 0
         store.append([record(CONV, 1, 1e-3, "a")])
         assert giving.give() == 1
@@ -326,7 +334,7 @@ def test_a_giver_goes_on_where_it_was(tmp_path: Path, shared: Path) -> None:
 
 
 def test_what_others_give_comes_again_where_it_could_not_be_taken(shared: Path, tmp_path: Path) -> None:
-    others = Watching(shared, "ours")
+    others = StoreSubscription(shared, "ours")
     run(tmp_path / "beside", shared, "beside", [record(CONV, 1, 2.0, "beside")])
     with pytest.raises(RecorderLostError), others.new({CONV.id}, HERE) as found:
         raise RecorderLostError("the process that stores the records is gone", "run again")
@@ -344,10 +352,10 @@ def test_what_others_give_while_a_run_goes_on_is_taken_once_and_is_no_trial(shar
             store.put_task(task)
         store.put_run("ours", HERE)
         store.append([record(CONV, 2, 3.0, "ours")])
-        others = Watching(shared, "ours")
+        others = StoreSubscription(shared, "ours")
         with others.new({CONV.id, DENSE.id}, HERE) as found:
             assert not found.words, "what was there before was looked up at the start"
-        Giving(own, shared).give()
+        StoreUploader(own, shared).give()
         run(tmp_path / "beside", shared, "beside", [record(CONV, 2, 3.5, "beside"), record(CONV, 3, 2.0, "beside")])
         run(tmp_path / "elsewhere", shared, "elsewhere", [record(CONV, 4, 1.0, "elsewhere")], origins=OTHER)
         with others.new({CONV.id}, HERE) as found:

@@ -21,7 +21,7 @@ from fleet_tune.base.results import FromStore
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch, Tile
 from fleet_tune.cli import main as cli
-from fleet_tune.runs.reusing.sharing import Found, look_up
+from fleet_tune.runs.reusing.sharing import StoreLookup, look_up
 from fleet_tune.runs.reusing.shipped import SHIPPED_PATH, Shipped, shipped
 from fleet_tune.runs.reusing.upkeep import export
 from tests.helpers.records import failed, make_record, ok
@@ -76,12 +76,14 @@ def made(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def begun(tmp_path: Path, task: Task, origin: Origin, limits: Limits = LIMITS, known: Shipped | None = None) -> Found:
+def begun(
+    tmp_path: Path, task: Task, origin: Origin, limits: Limits = LIMITS, known: Shipped | None = None
+) -> StoreLookup:
     origins = {task.device_class.name: origin}
     return look_up(tmp_path / "own.db", [task], origins, limits, tmp_path / "none.db", known or shipped())
 
 
-def seeds(found: Found, task: Task, extent: int = 32) -> tuple[list[tuple[int, ...]], int]:
+def seeds(found: StoreLookup, task: Task, extent: int = 32) -> tuple[list[tuple[int, ...]], int]:
     """What a search begins with, and how many of them are enough where one is right."""
     sketch = Sketch(0, "tiles", json.dumps(STEPS), (Tile(extent, 2, 64),), ())
     entry = found.seeded(SearchTask(task, (sketch,), SIMULATED_CPU))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.runs.cluster.turns import SILENT_SECS, TURN_SECS, Party, Turns
+from policies.runs.cluster.turns import SILENT_SECS, TURN_SECS, RunShare, Turns
 
 BATCH_SECS = 1.0
 
@@ -17,7 +17,11 @@ class Cluster:
     """Runs that always want every device and hold each for a batch at least, in virtual time."""
 
     def __init__(
-        self, parties: dict[str, Party], devices: int, begins: dict[str, float] | None = None, of_one_kind: bool = True
+        self,
+        parties: dict[str, RunShare],
+        devices: int,
+        begins: dict[str, float] | None = None,
+        of_one_kind: bool = True,
     ) -> None:
         self.turns = Turns()
         self.parties = parties
@@ -54,13 +58,13 @@ class Cluster:
         return self.used[run_id] / self.used.total()
 
 
-def parties(**weights: float) -> dict[str, Party]:
-    return {run_id: Party(run_id, f"run {run_id}", weight=weight) for run_id, weight in weights.items()}
+def parties(**weights: float) -> dict[str, RunShare]:
+    return {run_id: RunShare(run_id, f"run {run_id}", weight=weight) for run_id, weight in weights.items()}
 
 
 def test_the_only_run_has_what_it_asks_for() -> None:
     turns = Turns()
-    turn = turns.ask(Party("a", "run a"), "d", "d", 0.0)
+    turn = turns.ask(RunShare("a", "run a"), "d", "d", 0.0)
     assert (turn.mine, turn.wanted, turn.behind) == (True, False, "")
     turns.let_go("a", "d", 1.0)
     assert turns.is_empty
@@ -105,7 +109,7 @@ def test_who_comes_late_has_nothing_saved_up() -> None:
 
 
 def test_a_higher_priority_goes_first_and_the_other_has_what_is_left() -> None:
-    high, low = Party("h", "run h", priority=1), Party("l", "run l", weight=100.0)
+    high, low = RunShare("h", "run h", priority=1), RunShare("l", "run l", weight=100.0)
     turns = Turns()
     assert turns.ask(low, "d", "d", 0.0).mine
     told = turns.ask(high, "d", "d", 0.5)

@@ -26,7 +26,7 @@ _BROKEN = (zlib.error, msgpack.UnpackException, ValueError, TypeError, KeyError,
 
 
 @dataclass(frozen=True)
-class Described:
+class TaskDescription:
     """The sketches of a task. ``left_out``: rule and reason of those that there would be if TVM could schedule them;
     the rule is empty where the reason is why the task has none at all."""
 
@@ -40,7 +40,7 @@ class DescriptionCache:
     def __init__(self, folder: Path | None) -> None:
         self._files = None if folder is None else FileCache(folder, ".sketches", "descriptions of sketches")
 
-    def find(self, task: Task) -> Described | None:
+    def find(self, task: Task) -> TaskDescription | None:
         """What is kept of the sketches of ``task``."""
         body = self._files.find(_key(task)) if self._files else None
         if body is None:
@@ -48,11 +48,11 @@ class DescriptionCache:
         try:
             value = msgpack.unpackb(zlib.decompress(body))
             left_out = tuple((str(rule), str(reason)) for rule, reason in value["left_out"])
-            return Described(dataset_codec.decode_sketches(value), left_out)
+            return TaskDescription(dataset_codec.decode_sketches(value), left_out)
         except _BROKEN:
             return None
 
-    def store(self, task: Task, described: Described) -> None:
+    def store(self, task: Task, described: TaskDescription) -> None:
         """Keep the sketches of ``task``."""
         if self._files is not None:
             value = {**dataset_codec.encode_sketches(described.sketches), "left_out": described.left_out}

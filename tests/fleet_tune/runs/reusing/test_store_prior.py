@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from devices.describing.kept import Described, DescriptionCache
+from devices.describing.cache import DescriptionCache, TaskDescription
 from fleet_tune.base.domain import Candidate, Outcome, Record
 from fleet_tune.base.records.datasets.dataset import load
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import FromStore
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.task_data import OUTCOMES, TaskData
-from fleet_tune.runs.reusing import lessons
-from fleet_tune.runs.reusing.lessons import Lessons, learns_from_store, read_lessons
-from fleet_tune.runs.reusing.sharing import Found
+from fleet_tune.runs.reusing import store_prior
+from fleet_tune.runs.reusing.sharing import StoreLookup
+from fleet_tune.runs.reusing.store_prior import StorePrior, learns_from_store, read_lessons
 from policies.cost_models.knowledge import general_examples
 from policies.cost_models.rank_quality import rank_correlation
 from policies.cost_models.registry import load_model
@@ -57,11 +57,11 @@ def stored(tmp_path: Path, known: Sequence[TaskData], count: int) -> Path:
 def described(tmp_path: Path, known: Sequence[TaskData]) -> DescriptionCache:
     kept = DescriptionCache(tmp_path / "kept")
     for data in known:
-        kept.store(data.task, Described(data.sketches))
+        kept.store(data.task, TaskDescription(data.sketches))
     return kept
 
 
-def read(tmp_path: Path, learner: TaskData, known: Sequence[TaskData], count: int = 300, kept: int = 99) -> Lessons:
+def read(tmp_path: Path, learner: TaskData, known: Sequence[TaskData], count: int = 300, kept: int = 99) -> StorePrior:
     """What a task learns from these, the nearest first, of which the first ``kept`` are described."""
     devices = {learner.task.device_class.name: learner.abstraction}
     similar = {learner.task.id: [data.task.id for data in known]}
@@ -82,7 +82,7 @@ def test_what_is_learned_of_similar_workloads_ranks_the_candidates_of_another(
     ran = np.isfinite(np.concatenate([learner.cost_secs[learner.rows(at)] for at in range(len(learner.sketches))]))
     assert rank_correlation(model.predict(examples.features)[0][ran], examples.log_secs[ran]) > 0.5
     assert found.learners == {learner.task.id}
-    assert 3 * lessons.LEAST_CANDIDATES // 2 < found.candidates <= 3 * lessons.MOST_RECORDS
+    assert 3 * store_prior.LEAST_CANDIDATES // 2 < found.candidates <= 3 * store_prior.MOST_RECORDS
 
 
 def test_only_what_was_described_here_is_learned_from(tmp_path: Path, convs: list[TaskData]) -> None:
@@ -101,20 +101,20 @@ def test_a_task_whose_similar_ones_teach_nothing_learns_nothing(tmp_path: Path, 
     found = read_lessons(store, similar, {name: one.abstraction}, described(tmp_path, known[:1]), seed=0)
     assert found.learners == {one.task.id}
     entries = [SearchTask(each.task, each.sketches, each.abstraction) for each in (one, other)]
-    assert Found(store, lessons=found).untaught(entries) == entries[1:]
+    assert StoreLookup(store, lessons=found).untaught(entries) == entries[1:]
 
 
 def test_too_few_candidates_teach_nothing(tmp_path: Path, convs: list[TaskData]) -> None:
     learner, known, *_ = convs
-    found = read(tmp_path, learner, [known], count=lessons.LEAST_CANDIDATES // 2)
+    found = read(tmp_path, learner, [known], count=store_prior.LEAST_CANDIDATES // 2)
     assert (found.learners, found.candidates) == (frozenset(), 0)
 
 
 def test_what_is_read_is_bounded_and_the_nearest_of_each_task_come_first(
     tmp_path: Path, convs: list[TaskData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lessons, "MOST_WORKLOADS", 2)
-    monkeypatch.setattr(lessons, "MOST_RECORDS", 120)
+    monkeypatch.setattr(store_prior, "MOST_WORKLOADS", 2)
+    monkeypatch.setattr(store_prior, "MOST_RECORDS", 120)
     first, second, third, fourth = convs
     similar = {first.task.id: [second.task.id, third.task.id], third.task.id: [fourth.task.id, second.task.id]}
     devices = {first.task.device_class.name: first.abstraction}
@@ -126,7 +126,7 @@ def test_what_is_read_is_bounded_and_the_nearest_of_each_task_come_first(
 
 def test_classes_learn_by_themselves(tmp_path: Path, convs: list[TaskData]) -> None:
     learner, *known = convs
-    later = Lessons({"board": ()}, frozenset({"w@board"}))
+    later = StorePrior({"board": ()}, frozenset({"w@board"}))
     both = read(tmp_path, learner, known).with_class(later)
     assert both.learners == {learner.task.id, "w@board"}
     assert set(both.sources) == {learner.task.device_class.name, "board"}
@@ -135,7 +135,7 @@ def test_classes_learn_by_themselves(tmp_path: Path, convs: list[TaskData]) -> N
 def test_people_see_how_many_learn_from_how_many(tmp_path: Path, convs: list[TaskData]) -> None:
     learner, *known = convs
     found = read(tmp_path, learner, known)
-    summary = Found(tmp_path / "store.db", lessons=found).summary
+    summary = StoreLookup(tmp_path / "store.db", lessons=found).summary
     assert summary == FromStore(str(tmp_path / "store.db"), 0, 0, 0, taught=1, learned=found.candidates)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fleet_tune.base.results import Notice
 
 
-class Teller:
+class CompileProgress:
     """Is told by the thread that works, and read by the one that reports.
 
     ``doing``: what is done just now. ``notices``: those of the run so far, and what was warned of since.

@@ -29,7 +29,7 @@ _MOST_LOSSES = 5
 """Schedulers in a row that are lost without a record in between."""
 
 
-class Scheduling:
+class SchedulerSupervisor:
     """``start``: starts a scheduler's process for a plan, in which everybody is who has joined by then. ``last_seq``:
     of the records."""
 

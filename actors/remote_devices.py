@@ -18,8 +18,8 @@ from devices.host.children.child import without_torch
 from devices.opening import opened_device
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.timing.arguments import Array
-from devices.timing.in_place import InPlace
-from devices.timing.network_device import NetworkDevice, NetworkThere
+from devices.timing.in_network import InNetworkTimes
+from devices.timing.network_device import NetworkDevice, NetworkHandle
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Fingerprint, Measurement, Outcome
 from fleet_tune.base.errors import DeviceUnreachableError, UncheckedError
@@ -48,7 +48,7 @@ def opened_elsewhere(config: DeviceConfig, realtime: bool = True) -> Iterator[De
     if place.node_id is None:
         raise DeviceUnreachableError(config.name, place.reason)
     there = config.model_copy(update={"via": None})
-    actor = device_there(DeviceThere, scheduling_strategy=pinned_to(place.node_id)).remote(there, realtime)
+    actor = device_there(RemoteDeviceActor, scheduling_strategy=pinned_to(place.node_id)).remote(there, realtime)
     try:
         yield RemoteDevice(config.name, actor)
     finally:
@@ -59,11 +59,12 @@ def opened_elsewhere(config: DeviceConfig, realtime: bool = True) -> Iterator[De
 
 
 def device_there(cls: type, **options: Any) -> Any:
-    """The Ray class of :class:`DeviceThere`, or of one that is made of it: it gives signs of life while it is busy."""
+    """The Ray class of :class:`RemoteDeviceActor`, or of one that is made of it: it gives signs of life while it is
+    busy."""
     return remote_actor(cls, groups={"beat": 1}, **options)
 
 
-class DeviceThere:
+class RemoteDeviceActor:
     """The actor on that machine. Opens the device when it is first asked for something, so that what is wrong with it
     is the answer of a call."""
 
@@ -72,7 +73,7 @@ class DeviceThere:
         self._config = config
         self._opened = contextlib.ExitStack()
         self._open = functools.cache(lambda: self._opened.enter_context(opened_device(config, realtime)))
-        self._networks: dict[int, NetworkThere] = {}
+        self._networks: dict[int, NetworkHandle] = {}
         self._numbers = itertools.count()
 
     def ask(self, method: str, *arguments: Any) -> Any:
@@ -105,7 +106,7 @@ class DeviceThere:
         self._opened.close()
 
 
-class Calls:
+class RemoteCalls:
     """Calls of that actor, each of which is waited for as long as its process gives signs of life."""
 
     def __init__(self, actor: Any) -> None:
@@ -132,7 +133,7 @@ class RemoteDevice:
 
     def __init__(self, device_id: str, actor: Any) -> None:
         self._device_id = device_id
-        self._calls = Calls(actor)
+        self._calls = RemoteCalls(actor)
 
     def fingerprint(self) -> Fingerprint:
         fingerprint: Fingerprint = self._asked("fingerprint")
@@ -180,9 +181,9 @@ class RemoteDevice:
 
 
 class RemoteNetwork:
-    """See :class:`devices.protocol.NetworkThere`. It is let go of with this object."""
+    """See :class:`devices.protocol.NetworkHandle`. It is let go of with this object."""
 
-    def __init__(self, calls: Calls, number: int) -> None:
+    def __init__(self, calls: RemoteCalls, number: int) -> None:
         self._calls = calls
         self._number = number
         weakref.finalize(self, _forget, calls.actor, number)
@@ -193,8 +194,8 @@ class RemoteNetwork:
     def measure_within(self, budget_secs: float) -> float:
         return float(self._asked("measure_within", budget_secs))
 
-    def in_place(self, budget_secs: float) -> InPlace:
-        timed: InPlace = self._asked("in_place", budget_secs)
+    def in_place(self, budget_secs: float) -> InNetworkTimes:
+        timed: InNetworkTimes = self._asked("in_place", budget_secs)
         return timed
 
     def _asked(self, method: str, *arguments: Any) -> Any:

@@ -36,7 +36,7 @@ class _Batch:
     durable: asyncio.Future[None]
 
 
-class Storing:
+class RecordBatcher:
     """``kept``: is told how many groups of changes, as they were handed in, have become durable."""
 
     def __init__(self, recorder: RecorderClient, kept: Callable[[int], None]) -> None:

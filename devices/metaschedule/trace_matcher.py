@@ -17,7 +17,7 @@ from fleet_tune.base.domain import Candidate, Task
 _END = "EnterPostproc"
 
 
-class Recognising:
+class TraceMatcher:
     """Recognises traces as candidates of the sketches of a task, those of ``task.imported`` among them."""
 
     def __init__(self, task: Task) -> None:
@@ -25,10 +25,10 @@ class Recognising:
         self.space = DesignSpace(task)
         self._fresh = Schedule(tvm.ir.load_json(task.workload.module), debug_mask="none", error_render_level="none")
 
-    def with_traces(self, traces: Sequence[Any]) -> Recognising:
+    def with_traces(self, traces: Sequence[Any]) -> TraceMatcher:
         """The same where the sketches of these traces are some of the task."""
         texts = tuple(map(json.dumps, traces))
-        return Recognising(replace(self.task, imported=(*self.task.imported, *texts)))
+        return TraceMatcher(replace(self.task, imported=(*self.task.imported, *texts)))
 
     def candidate(self, trace: Any) -> Candidate | None:
         """The candidate that a trace is; None for one of no sketch, and for one that does not fit the program. The

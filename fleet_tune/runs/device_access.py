@@ -15,7 +15,7 @@ def opened(config: DeviceConfig, realtime: bool = True) -> contextlib.AbstractCo
     part of the cluster that this process is connected to, or it is connected to none."""
     if config.via is None:
         return opened_device(config, realtime)
-    from actors.elsewhere import opened_elsewhere  # here: it loads Ray, which most commands do not need
+    from actors.remote_devices import opened_elsewhere  # here: it loads Ray, which most commands do not need
 
     return opened_elsewhere(config, realtime)
 

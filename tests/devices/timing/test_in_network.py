@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from devices.timing import in_place
-from devices.timing.in_place import KernelClock, kernel_of, timed_in_turn
+from devices.timing import in_network
+from devices.timing.in_network import KernelClock, kernel_of, timed_in_turn
 
 
 class Time:
@@ -21,7 +21,7 @@ class Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     time = Time()
-    monkeypatch.setattr(in_place, "time", time)
+    monkeypatch.setattr(in_network, "time", time)
     return time
 
 

@@ -30,7 +30,7 @@ class OtherNetworkError(StepError):
 
 
 @dataclass(frozen=True)
-class Ran:
+class TuneOutcome:
     """How a tuning run ended. ``folder``: with the network, as ``fleet-tune tune`` leaves it, and the inputs on which
     it was compared; None where ``problem`` says why. ``tuned_secs``: of tuning; ``secs``, ``untuned_secs``: latencies,
     timed in turn, where they were timed; ``trials``: of this run."""
@@ -53,14 +53,14 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class VersionComparison:
     """How two versions met on a device. ``last_problem``: the last one does not run there, and the new one does."""
 
     turns: tuple[Turn, ...] = ()
     last_problem: str = ""
 
 
-class Hands(Protocol):
+class StepRunner(Protocol):
     """Does the steps. Each of those that use devices ends after ``limit_secs``, and raises :class:`StepError` where it
     fails or takes longer, :class:`StoppedError` where the service is to end."""
 
@@ -70,11 +70,13 @@ class Hands(Protocol):
     def ask(self, devices: Sequence[str], limit_secs: float) -> list[Device]:
         """What the devices are, those that do not answer with their problem."""
 
-    def tune(self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float) -> Ran:
+    def tune(
+        self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float
+    ) -> TuneOutcome:
         """Tune a network for ``secs`` on devices of one class, in a folder that goes on where it was. Raises
         :class:`OtherNetworkError` too."""
 
-    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> Meeting:
+    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:
         """Runs of two versions in turn, until a duel between them is decided; ``to_the_end``: as many as a duel has,
         unless the new one is clearly faster."""
 

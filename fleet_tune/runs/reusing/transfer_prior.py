@@ -23,14 +23,14 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Transferred
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.task_data import TaskData
+from fleet_tune.runs.reusing.damaged_records import set_aside
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
-from fleet_tune.runs.set_aside import set_aside
 from policies.cost_models.global_local import transferable
 from policies.cost_models.knowledge import by_workload, general_prior, own_prior, teaches_own
 from policies.cost_models.protocol import CostModel
 from policies.search.methods import Method
 
-Lesson = Literal["own", "shared", "none"]
+OutcomePolicy = Literal["own", "shared", "none"]
 """What a task starts from: a model of its own workload's records, one that all tasks share, or nothing."""
 
 _LOG = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ def what_applies(
     return None
 
 
-class Teaching:
+class TransferPrior:
     """Gives tasks the models that they start from, each as soon as it is described.
 
     Where the method's model can be trained on other tasks itself, or a model is given, that is what all tasks share;
@@ -183,15 +183,15 @@ class Teaching:
         self._seed = seed
         self._known = {} if method.training.teaches else by_workload(knowledge.tasks)
         self._shared: dict[str, bytes] = {}  # by the kind of device
-        self._lessons: dict[str, Lesson] = {}  # by task id
+        self._lessons: dict[str, OutcomePolicy] = {}  # by task id
         if entries and not any(entry.abstraction.kind in self._kinds for entry in entries):
             self._refuse()
 
-    def lesson(self, entry: SearchTask) -> Lesson:
+    def lesson(self, entry: SearchTask) -> OutcomePolicy:
         """What a task that is described starts from."""
         if entry.task.id not in self._lessons:
             own = teaches_own(self._known.get(entry.task.workload.hash, ()), entry.sketches, entry.abstraction)
-            shared: Lesson = "shared" if entry.abstraction.kind in self._kinds else "none"
+            shared: OutcomePolicy = "shared" if entry.abstraction.kind in self._kinds else "none"
             self._lessons[entry.task.id] = "own" if own else shared
         return self._lessons[entry.task.id]
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from actors.clients.recorder import RecorderClient
-from actors.scheduling import storing
-from actors.scheduling.storing import Storing, worth_keeping
+from actors.scheduling import record_batcher
+from actors.scheduling.record_batcher import RecordBatcher, worth_keeping
 from fleet_tune.base.device_state import DeviceEvent, DeviceState, Lease
 
 
@@ -53,7 +53,7 @@ class Bench:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.kept: list[int] = []
-        self.storing = Storing(cast("RecorderClient", self.recorder), self.kept.append)
+        self.storing = RecordBatcher(cast("RecorderClient", self.recorder), self.kept.append)
 
     async def called(self, times: int) -> None:
         async with asyncio.timeout(30):
@@ -63,7 +63,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    monkeypatch.setattr(storing, "LEASES_SECS", 1e6)
+    monkeypatch.setattr(record_batcher, "LEASES_SECS", 1e6)
     made = Bench()
     running = asyncio.ensure_future(made.storing.run())
     yield made
@@ -113,7 +113,7 @@ async def test_what_is_of_interest_takes_along_what_waits_and_does_not_wait_as_l
 
 
 async def test_leases_alone_are_told_of_in_the_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storing, "LEASES_SECS", 0.0)
+    monkeypatch.setattr(record_batcher, "LEASES_SECS", 0.0)
     bench.storing.keep([event("a", "leased", 1)])
     await bench.called(1)
     assert bench.recorder.calls == [([], [event("a", "leased", 1)])]

@@ -26,7 +26,7 @@ Use = tuple[dict[tuple[int, float], float], int]
 
 
 @dataclass(frozen=True)
-class RoleUse:
+class RoleUsage:
     """What the processes of a role took: of a processor, seconds for each record, and memory (resident), bytes."""
 
     cpu_secs_a_record: float
@@ -34,7 +34,7 @@ class RoleUse:
 
 
 @dataclass(frozen=True)
-class FleetUse:
+class FleetUsage:
     """What a fleet did for ``secs``. ``demand``: trials a second of devices that never wait, None where nobody knows
     what they take. ``busy``: share of the time of its devices, of all and of each class, in which they measured.
     ``bound``: what each class waits for most, or ``measure``. ``roles``: by what the processes are."""
@@ -47,7 +47,7 @@ class FleetUse:
     busy: float
     busy_by_class: dict[str, float]
     bound: dict[str, str]
-    roles: dict[str, RoleUse]
+    roles: dict[str, RoleUsage]
     secs: float
 
     @property
@@ -78,14 +78,14 @@ async def used(processes: Mapping[str, Sequence[Any]], cluster: Cluster) -> dict
     return dict(by_role)
 
 
-def since(before: Mapping[str, Use], later: Mapping[str, Use], records: int) -> dict[str, RoleUse]:
+def since(before: Mapping[str, Use], later: Mapping[str, Use], records: int) -> dict[str, RoleUsage]:
     """What each role has used in between for each of so many ``records``, and what memory it has in the end. A process
     that has ended meanwhile is not counted, and one that has begun as a whole."""
     uses = {}
     for role, (processes, size) in later.items():
         known = before.get(role, ({}, 0))[0]
         secs = sum(secs - known.get(process, 0.0) for process, secs in processes.items())
-        uses[role] = RoleUse(secs / max(1, records), size)
+        uses[role] = RoleUsage(secs / max(1, records), size)
     return uses
 
 

@@ -15,7 +15,7 @@ from fleet_tune.base.records.files.atomic_file import write_atomically
 from fleet_tune.base.search_task import SearchTask
 
 
-class Roster:
+class TaskRegistry:
     """A folder with a file for each task that is described, a pickle: this user alone may write there. It travels as a
     value.
 
@@ -57,7 +57,7 @@ class Roster:
         return self._folder / f"{_digest(task_id.encode())}.task"
 
 
-class EarlyRecords:
+class BufferedRecords:
     """Records of tasks that are still being described: those of earlier runs."""
 
     def __init__(self) -> None:

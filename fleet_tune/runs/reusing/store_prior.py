@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devices.describing.kept import DescriptionCache
+from devices.describing.cache import DescriptionCache
 from fleet_tune.base import task_data
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.records.datasets.sources import BUILTIN
@@ -40,7 +40,7 @@ def learns_from_store(method: Method) -> bool:
 
 
 @dataclass(eq=False)
-class Lessons:
+class StorePrior:
     """``sources``: by device class the candidates of similar workloads. ``learners``: the ids of the tasks that learn
     from them."""
 
@@ -63,9 +63,9 @@ class Lessons:
             self._models[name] = model.save()
         return dataclasses.replace(entry, prior=self._models[name])
 
-    def with_class(self, other: Lessons) -> Lessons:
+    def with_class(self, other: StorePrior) -> StorePrior:
         """Together with those of a device class that joined later."""
-        return Lessons(
+        return StorePrior(
             {**self.sources, **other.sources},
             self.learners | other.learners,
             self.seed,
@@ -79,7 +79,7 @@ def read_lessons(
     devices: Mapping[str, DeviceAbstraction],
     kept: DescriptionCache,
     seed: int,
-) -> Lessons:
+) -> StorePrior:
     """What the ``store`` has to teach. ``similar``: by id of each task that is to be tuned the ids of similar ones, the
     nearest first; ``devices``: by device class; ``kept``: the descriptions there are. Raises
     :class:`RecordStoreError`."""
@@ -99,7 +99,7 @@ def read_lessons(
     sources = {name: of_class for name, of_class in sources.items() if ran[name] >= LEAST_CANDIDATES}
     teachers = {data.task.id for of_class in sources.values() for data in of_class}
     learners = frozenset(task_id for task_id, ids in similar.items() if not teachers.isdisjoint(ids))
-    return Lessons(sources, learners, seed)
+    return StorePrior(sources, learners, seed)
 
 
 def _by_rank(lists: Iterable[Sequence[str]]) -> list[str]:

@@ -1,8 +1,8 @@
 """Who comes while a run goes on: devices that did not answer when it began, or that the fleet file names only since.
 
 The driver waits for each of them, beside the run. One of a class for which the run tunes is used at once. Of a class
-that is new, the first one is an arrival: whoever prepares the network for it says with :meth:`Reception.admit` or
-:meth:`Reception.refuse` what becomes of it and of all others of its class.
+that is new, the first one is an arrival: whoever prepares the network for it says with :meth:`DeviceAdmission.admit` or
+:meth:`DeviceAdmission.refuse` what becomes of it and of all others of its class.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from actors.clients.calls import told
 from actors.clients.device import DeviceClient
-from actors.scheduling.succession import Scheduling
+from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.domain import DeviceClass, Fingerprint
 from fleet_tune.base.errors import FleetTuneError, UserError
 
 _LOG = logging.getLogger(__name__)
 
 
-class Reception:
+class DeviceAdmission:
     """``targets``: of the classes for which the run tunes, by name. ``take``: is called with the id and the class of
     each device that is used from now on. ``told``: what people were told when the run began."""
 
     def __init__(
         self,
-        scheduling: Scheduling,
+        scheduling: SchedulerSupervisor,
         targets: Mapping[str, str],
         take: Callable[[str, str, DeviceClient], None],
         told: Collection[str] = (),

@@ -22,7 +22,7 @@ _CPU = 1  # of DLPack
 
 
 @dataclass(frozen=True)
-class InPlace:
+class InNetworkTimes:
     """``secs``: median of whole runs that nobody watched. By the kernel's name in the library: ``kernel_secs``, median
     over runs of the seconds of all its calls in one run, and ``calls``, how many these are. ``left_over_secs``: median
     of what each of these runs took beside its kernels."""
@@ -63,7 +63,7 @@ class KernelClock:
 
 def timed_in_turn(
     plain: Callable[[], None], watched: Callable[[], None], clock: KernelClock, budget_secs: float
-) -> InPlace:
+) -> InNetworkTimes:
     """Runs of both in turn, for about ``budget_secs``, each at least once. ``plain``, ``watched``: run the network
     until the device is done."""
     first_secs = _timed(plain)  # the first run of each allocates
@@ -83,10 +83,12 @@ def timed_in_turn(
         for name, secs in clock.secs.items():
             of_kernels.setdefault(name, []).append(secs)
     kernel_secs = {name: statistics.median(times) for name, times in of_kernels.items()}
-    return InPlace(statistics.median(whole), kernel_secs, dict(clock.calls), statistics.median(left_over))
+    return InNetworkTimes(statistics.median(whole), kernel_secs, dict(clock.calls), statistics.median(left_over))
 
 
-def timed_in_place(plain: Any, module: Any, device: Any, arguments: Sequence[Any], budget_secs: float) -> InPlace:
+def timed_in_place(
+    plain: Any, module: Any, device: Any, arguments: Sequence[Any], budget_secs: float
+) -> InNetworkTimes:
     """The kernels of a network. ``plain``: a virtual machine of ``module`` on ``device``, of which none is told."""
     from tvm.runtime.vm import VirtualMachine  # as Relax's, and in TVM's runtime library too
 
