@@ -168,7 +168,7 @@ class FromStore:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class SkippedPart:
     """What a run does without, and why, in one line. ``what``: a whole ``task`` that has no sketch and whose kernel
     stays untuned, a ``sketch`` of a task that has others, the ``description`` of a sketch, which is then searched by
     its decisions alone, a ``rewrite`` of the whole network, which is right without it, the ``check`` of the untuned
@@ -196,7 +196,7 @@ class Plan:
     trial_limit: int | None
     time_budget_secs: float | None
     transferred: Transferred | None = None
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[SkippedPart, ...] = ()
     inputs: str = ""
     store: FromStore | None = None
 
@@ -374,7 +374,7 @@ class TuneResult:
     networks: tuple[NetworkResult, ...] = field(default=())
     signal_number: int = 0
     transferred: Transferred | None = None
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[SkippedPart, ...] = ()
     inputs: str = ""
     notices: tuple[Notice, ...] = ()
     device_time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleet_tune.base.results import LeftOut
+from fleet_tune.base.results import SkippedPart
 from fleet_tune.report.words import named
 
 _LINES = 8
 _ORDER = ("check", "record", "rewrite", "task", "sketch", "description")
 
 
-def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
+def left_out_lines(left_out: Sequence[SkippedPart]) -> list[str]:
     """One line for each reason, what concerns the whole network first, then whole tasks; of many lines the first, and
     how many there are more."""
-    groups: dict[tuple[str, str, str], list[LeftOut]] = {}
+    groups: dict[tuple[str, str, str], list[SkippedPart]] = {}
     for each in sorted(left_out, key=lambda each: _ORDER.index(each.what)):
         groups.setdefault((each.what, each.rule, each.reason), []).append(each)
     lines = [_line(what, rule, reason, members) for (what, rule, reason), members in groups.items()]
@@ -23,7 +23,7 @@ def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
     )
 
 
-def _line(what: str, rule: str, reason: str, members: Sequence[LeftOut]) -> str:
+def _line(what: str, rule: str, reason: str, members: Sequence[SkippedPart]) -> str:
     names = list(dict.fromkeys(each.task for each in members))
     of = named(names)
     if what == "check":

@@ -29,7 +29,7 @@ from fleet_tune.base.records.sharing.shared import check_shared, shared_store
 from fleet_tune.base.records.sharing.team import Team, met
 from fleet_tune.base.records.stores.reader import check_store
 from fleet_tune.base.records.stores.store import RecordStore
-from fleet_tune.base.results import LeftOut, NetworkResult, Progress, Transferred, TuneResult
+from fleet_tune.base.results import NetworkResult, Progress, SkippedPart, Transferred, TuneResult
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.task_data import MEASURED_BY
 from fleet_tune.runs.cancellation import Cancellation
@@ -422,7 +422,7 @@ class Run:
             for entry in tasks:
                 task = entry.task
                 if task.id not in done:
-                    missing = LeftOut("task", task.workload.name, task.device_class.name, "", told(error))
+                    missing = SkippedPart("task", task.workload.name, task.device_class.name, "", told(error))
                     self._ready.append(ReadyTask(entry, (missing,)))
                     await session.leave_out(task.id)
 

@@ -40,7 +40,7 @@ from fleet_tune.base.records.stores.classes import classes_in
 from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import BOUND, NAME, RecordStore, class_unit
-from fleet_tune.base.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, TuneResult
+from fleet_tune.base.results import NetworkResult, Plan, Progress, SkippedPart, TaskProgress, TuneResult
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import MOST_IMPORTED
 from fleet_tune.runs.cancellation import Cancellation
@@ -86,7 +86,7 @@ class Prepared:
     here: frozenset[str]  # classes that this machine belongs to
     tasks: tuple[SearchTask, ...]  # those that are ready and have a sketch
     devices: Mapping[str, tuple[DeviceConfig, ...]]  # by device class name: those that answered and have not left
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[SkippedPart, ...] = ()
     expected: tuple[Array, ...] | None = None  # outputs of the network's framework, once they were compared
 
     @property
@@ -179,7 +179,7 @@ def imported(
             f"{network.name} computes nothing: its outputs are its inputs, or views of them", "give another network"
         )
     left_out = tuple(
-        LeftOut("rewrite", "", name, "", f"without {step}: {reason}")
+        SkippedPart("rewrite", "", name, "", f"without {step}: {reason}")
         for name, of_class in lowered.items()
         for step, reason in of_class.left_out
     )
@@ -319,7 +319,7 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
     """Compare the lowered networks with the network's framework, ``but`` those of these classes, and end ``lowering``.
     Where this machine cannot run one, that is left out: the tuned network is compared before it is published; so is an
     output of which no number is finite. Raises NetworkError where they disagree, or the network crashes."""
-    unchecked: list[LeftOut] = []
+    unchecked: list[SkippedPart] = []
     compared = {name: lowered for name, lowered in prepared.lowered.items() if name not in but}
     expected = prepared.expected
     if compared and expected is None:
@@ -329,11 +329,11 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
         try:
             agreement(lowered, lowering.outputs(lowered, prepared.network.example_inputs), expected)
         except UncheckedError as error:
-            unchecked.append(LeftOut("check", "", name, "", str(error)))
+            unchecked.append(SkippedPart("check", "", name, "", str(error)))
     for at in without_numbers(expected or ()):
         where = f"in output {at} on these inputs ({prepared.network.inputs_from})"
         reason = f"it gives no finite number {where}: give others with --inputs"
-        unchecked += [LeftOut("check", "", name, "", reason) for name in prepared.lowered]
+        unchecked += [SkippedPart("check", "", name, "", reason) for name in prepared.lowered]
     lowering.close()
     return dataclasses.replace(prepared, left_out=(*unchecked, *prepared.left_out), expected=expected)
 
@@ -342,7 +342,7 @@ def without_damaged(prepared: Prepared, records: Path) -> Prepared:
     """The same, saying what of a store cannot be read."""
     damaged = set_aside(records)
     return (
-        dataclasses.replace(prepared, left_out=(LeftOut("record", "", "", "", damaged), *prepared.left_out))
+        dataclasses.replace(prepared, left_out=(SkippedPart("record", "", "", "", damaged), *prepared.left_out))
         if damaged
         else prepared
     )

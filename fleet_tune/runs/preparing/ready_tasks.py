@@ -18,7 +18,7 @@ from devices.describing.describer import TaskDescriber
 from devices.host.standstill.quiet import QuietWindow
 from fleet_tune.base.domain import Task
 from fleet_tune.base.records.datasets.dataset import load
-from fleet_tune.base.results import LeftOut
+from fleet_tune.base.results import SkippedPart
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch
 from fleet_tune.base.task_data import Dataset
@@ -29,7 +29,7 @@ class ReadyTask:
     """A task with its sketches; without any where it cannot be tuned. ``left_out``: what is missing of it, and why."""
 
     entry: SearchTask
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[SkippedPart, ...] = ()
 
 
 class ReadyTasks:
@@ -81,15 +81,15 @@ class ReadyTasks:
         return [load(path) for path in self._datasets]
 
 
-def missing_of(task: Task, described: TaskDescription) -> tuple[LeftOut, ...]:
+def missing_of(task: Task, described: TaskDescription) -> tuple[SkippedPart, ...]:
     """What is left out of a task; the task itself where it has no sketch."""
     name, device_class = task.workload.name, task.device_class.name
     if not described.sketches:
         reasons = dict.fromkeys(reason for _, reason in described.left_out) or ["no sketch rule applies to it"]
-        return (LeftOut("task", name, device_class, "", "; ".join(reasons)),)
-    missing = [LeftOut("sketch", name, device_class, rule, reason) for rule, reason in described.left_out]
+        return (SkippedPart("task", name, device_class, "", "; ".join(reasons)),)
+    missing = [SkippedPart("sketch", name, device_class, rule, reason) for rule, reason in described.left_out]
     undescribed = [sketch for sketch in described.sketches if sketch.undescribed]
-    missing += [LeftOut("description", name, device_class, each.rule, each.undescribed) for each in undescribed]
+    missing += [SkippedPart("description", name, device_class, each.rule, each.undescribed) for each in undescribed]
     return tuple(missing)
 
 

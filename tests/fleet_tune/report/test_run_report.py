@@ -16,9 +16,9 @@ from fleet_tune.base.results import (
     FromStore,
     InNetwork,
     KernelTime,
-    LeftOut,
     NetworkResult,
     Plan,
+    SkippedPart,
     TaskProgress,
     Transferred,
     TuneResult,
@@ -361,12 +361,12 @@ def test_what_the_store_had_is_told_before_and_after(store: FromStore, text: str
 
 def test_what_is_left_out_is_told_before_and_after() -> None:
     left_out = (
-        LeftOut("description", "mask", "zen5", "loops", "no block with affine accesses"),
-        LeftOut("sketch", "conv", "zen5", "rfactor", "refused"),
-        *(LeftOut("task", f"sort{i}", "zen5", "", "no sketch rule applies to it") for i in range(5)),
-        LeftOut("description", "cast", "zen5", "loops", "no block with affine accesses"),
-        LeftOut("rewrite", "", "zen5", "", "without fusion: TVM fails at it"),
-        LeftOut("check", "", "zen5", "", "its process ended: killed by SIGKILL"),
+        SkippedPart("description", "mask", "zen5", "loops", "no block with affine accesses"),
+        SkippedPart("sketch", "conv", "zen5", "rfactor", "refused"),
+        *(SkippedPart("task", f"sort{i}", "zen5", "", "no sketch rule applies to it") for i in range(5)),
+        SkippedPart("description", "cast", "zen5", "loops", "no block with affine accesses"),
+        SkippedPart("rewrite", "", "zen5", "", "without fusion: TVM fails at it"),
+        SkippedPart("check", "", "zen5", "", "its process ended: killed by SIGKILL"),
     )
     told = [
         "left out  the untuned network was not compared with its framework: its process ended: killed by SIGKILL",
@@ -381,7 +381,7 @@ def test_what_is_left_out_is_told_before_and_after() -> None:
         lines = [" ".join(line.split()) for line in _text(shown).splitlines() if "left out" in line]
         assert lines == [" ".join(line.split()) for line in told]
     assert to_json(plan)["left_out"] == to_json(result)["left_out"] == [dataclasses.asdict(each) for each in left_out]
-    many = tuple(LeftOut("task", f"task{i}", "zen5", "", f"reason {i}") for i in range(20))
+    many = tuple(SkippedPart("task", f"task{i}", "zen5", "", f"reason {i}") for i in range(20))
     lines = _text(render_plan(dataclasses.replace(plan, left_out=many))).splitlines()
     assert sum("left out" in line for line in lines) == 8
     assert "and 13 more lines (--json)" in lines[-1]

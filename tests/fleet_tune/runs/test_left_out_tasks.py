@@ -25,7 +25,7 @@ from examples.networks import mlp, small_cnn
 from fleet_tune import api
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import UnsupportedNetworkError
-from fleet_tune.base.results import LeftOut
+from fleet_tune.base.results import SkippedPart
 from fleet_tune.report.run import to_json
 from fleet_tune.runs.preparing import preparation, ready_tasks
 from fleet_tune.runs.preparing.preparation import Prepared
@@ -48,7 +48,9 @@ def test_a_task_without_sketches_is_none_of_the_plan(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ready_tasks, "Describing", Failing)
     plan = api.plan(mlp())
     assert plan.tasks == tuple(others)
-    assert plan.left_out == (LeftOut("task", first.name, first.device_class, "", "RuntimeError: The block is no leaf"),)
+    assert plan.left_out == (
+        SkippedPart("task", first.name, first.device_class, "", "RuntimeError: The block is no leaf"),
+    )
 
 
 def test_a_network_without_a_kernel_is_refused() -> None:
@@ -85,7 +87,7 @@ def test_an_untuned_network_that_this_machine_cannot_run_is_told(
         lowered = {"cpu": lowering.lowered(network, device_class)}
         prepared = Prepared(network, {}, lowered, frozenset(), (), {})
         [left_out] = preparation.check(prepared, lowering).left_out
-    assert left_out == LeftOut("check", "", "cpu", "", "its process ended: killed by SIGKILL")
+    assert left_out == SkippedPart("check", "", "cpu", "", "its process ended: killed by SIGKILL")
 
 
 def test_a_network_that_gives_no_numbers_is_not_taken_for_a_right_one() -> None:
@@ -107,7 +109,7 @@ def test_a_network_that_gives_no_numbers_is_not_taken_for_a_right_one() -> None:
     why = (
         "it gives no finite number in output 1 on these inputs (the network's own examples): give others with --inputs"
     )
-    assert left_out == LeftOut("check", "", "cpu", "", why)
+    assert left_out == SkippedPart("check", "", "cpu", "", why)
 
 
 def test_sketches_without_a_description_stay_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,5 +122,6 @@ def test_sketches_without_a_description_stay_and_are_told(monkeypatch: pytest.Mo
     assert [sketch.id for sketch in sketches] == [sketch.id for sketch in space("avx2", "squeeze").sketches]
     reason = "ValueError: zip() argument 2 is shorter than argument 1"
     assert (
-        missing_of(of, TaskDescription(sketches)) == (LeftOut("description", "squeeze", "avx2", "rfactor", reason),) * 2
+        missing_of(of, TaskDescription(sketches))
+        == (SkippedPart("description", "squeeze", "avx2", "rfactor", reason),) * 2
     )
