@@ -95,7 +95,7 @@ def _end_sessions(connection: psycopg.Connection[Any], name: str) -> None:
 def keys(folder: ServerFolder) -> list[Key]:
     """The keys by name. Raises :class:`ServerError`."""
     query = (
-        f"SELECT rolname, (SELECT count(*) FROM fleet_tune.base.records WHERE added_by = rolname AND {IS_THERE}),"
+        f"SELECT rolname, (SELECT count(*) FROM fleet_tune.records WHERE added_by = rolname AND {IS_THERE}),"
         " (SELECT records FROM fleet_tune.quotas WHERE role = rolname), rolconnlimit"
         " FROM pg_roles WHERE rolcanlogin AND NOT rolsuper ORDER BY rolname"
     )

@@ -102,7 +102,7 @@ def test_what_one_key_spoils_ends_nobodys_run(served: Served, tmp_path: Path, ca
         store._connection.execute("UPDATE fleet_tune.tasks SET weight = 0")
         store.put_run("bad", {"zen5": HERE})
         store.put_efforts([Effort(CONV.id, "bad", float("nan"), 1.0)])
-        insert = "INSERT INTO fleet_tune.base.records (uid, workload, device_class, body) VALUES (%s, %s, 'zen5', %s)"
+        insert = "INSERT INTO fleet_tune.records (uid, workload, device_class, body) VALUES (%s, %s, 'zen5', %s)"
         bomb = zlib.compress(bytes(64 * 2**20))
         store._connection.execute(insert, ("x", DENSE.workload.hash, bomb))
         store.add([of("bad", "y", 1e-3, task=DENSE)])
@@ -229,8 +229,8 @@ def test_a_meeting_costs_what_is_new(served: Served, tmp_path: Path, monkeypatch
     assert team.meet(with_efforts=False) == Met(0, 0)
     assert not written
     tables = {name for name in looked_at if name.startswith("fleet_tune.")}
-    assert tables == {"fleet_tune.meta", "fleet_tune.base.records"}
-    assert looked_at.count("fleet_tune.base.records") == 3, "the last one: whether it is there, and twice which it is"
+    assert tables == {"fleet_tune.meta", "fleet_tune.records"}
+    assert looked_at.count("fleet_tune.records") == 3, "the last one: whether it is there, and twice which it is"
     write(place.path, "b", of("b", "3", 1e-3, 3))
     assert team.meet() == Met(0, 1)
     assert len(written) == 5, "a task, a run, the unit of its class, a record, what that run has spent and no other"

@@ -57,7 +57,7 @@ SET search_path = {_QUOTA_PATH} AS $$
 DECLARE most bigint;
 BEGIN
     SELECT quotas.records INTO most FROM fleet_tune.quotas WHERE role = session_user;
-    IF FOUND AND (SELECT count(*) FROM fleet_tune.base.records WHERE added_by = session_user AND {IS_THERE}) > most THEN
+    IF FOUND AND (SELECT count(*) FROM fleet_tune.records WHERE added_by = session_user AND {IS_THERE}) > most THEN
         RAISE EXCEPTION 'the key % may have % records', session_user, most USING ERRCODE = '{_QUOTA_STATE}';
     END IF;
     RETURN NULL;
@@ -179,13 +179,13 @@ class TeamStore:
 
     def last(self) -> tuple[int, str]:
         """``seq`` and ``uid`` of the last record, removed ones among them; 0 and nothing where there is none."""
-        rows = self._rows("SELECT seq, uid FROM fleet_tune.base.records ORDER BY seq DESC LIMIT 1")
+        rows = self._rows("SELECT seq, uid FROM fleet_tune.records ORDER BY seq DESC LIMIT 1")
         return rows[0] if rows else (0, "")
 
     def has(self, seq: int, uid: str) -> bool:
         """Whether the record of this number is this one, or was. A store that was restored from a backup has another
         one there or none, and so has every number after it: what is added later has a higher one, and no row goes."""
-        return bool(self._rows("SELECT 1 FROM fleet_tune.base.records WHERE seq = %s AND uid = %s", seq, uid))
+        return bool(self._rows("SELECT 1 FROM fleet_tune.records WHERE seq = %s AND uid = %s", seq, uid))
 
     # -- a target ------------------------------------------------------------------------------------------------------
 
@@ -249,13 +249,13 @@ class TeamStore:
         added = 0
         for start in range(0, len(records), _AT_ONCE):
             some = {each.uid: each for each in records[start : start + _AT_ONCE]}
-            query = "SELECT uid FROM fleet_tune.base.records WHERE uid = ANY(%s)"
+            query = "SELECT uid FROM fleet_tune.records WHERE uid = ANY(%s)"
             with self._turn() as connection:
                 known = {uid for (uid,) in connection.execute(query, (list(some),))}
                 rows = [_row(each) for uid, each in some.items() if uid not in known]
                 if rows:
                     places = ", ".join(["(%s, %s, %s, %s)"] * len(rows))
-                    insert = f"INSERT INTO fleet_tune.base.records (uid, workload, device_class, body) VALUES {places}"
+                    insert = f"INSERT INTO fleet_tune.records (uid, workload, device_class, body) VALUES {places}"
                     # One statement, so that the quota is looked at once.
                     connection.execute(insert, [value for row in rows for value in row])
             added += len(rows)
@@ -264,7 +264,7 @@ class TeamStore:
     def remove(self, uids: Collection[str]) -> int:
         """Remove these records; how many there were. Only the role that has made the tables may. Their numbers and ids
         stay (see :meth:`has`), so that nobody who has a copy of one adds it again."""
-        query = f"UPDATE fleet_tune.base.records SET body = '' WHERE uid = ANY(%s) AND {IS_THERE}"
+        query = f"UPDATE fleet_tune.records SET body = '' WHERE uid = ANY(%s) AND {IS_THERE}"
         with self._turn() as connection:
             return connection.execute(query, (list(uids),)).rowcount
 
@@ -401,7 +401,7 @@ class TeamStoreChanges:
         """The records, many at a time."""
         cursor = max(cursor, self._cursor)
         query = (
-            "SELECT seq, CASE WHEN octet_length(body) <= %s THEN body END FROM fleet_tune.base.records"
+            "SELECT seq, CASE WHEN octet_length(body) <= %s THEN body END FROM fleet_tune.records"
             f" WHERE seq > %s AND {IS_THERE} ORDER BY seq LIMIT %s"
         )
         while rows := self._rows(query, _MOST_BYTES, cursor, _PAGE_RECORDS):
