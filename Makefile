@@ -10,7 +10,7 @@
 #   make test-arm64         set up, then tune an emulated aarch64 board beside this machine (downloads 150 MB once)
 #   make zoo                networks of torchvision, transformers and every usual layer, and all of ONNX's own tests of single
 #                           operators, through our import, as tables (hours; installs what it needs into .venv/zoo); writes
-#                           docs/operators.md
+#                           docs/generated/operators.md
 #   make lint               ruff, mypy --strict and the layer rules
 #   make shipped STORE=FILE   the records that come with fleet-tune, of a store: the three best of each task (docs/store.md)
 #   make bench              the short form of every benchmark; writes docs/benchmarks.md's tables anew
@@ -78,7 +78,7 @@ test-arm64: setup
 zoo: setup $(ZOO)/.installed
 	failed=0; \
 	$(BIN)/python -m tests.zoo.networks || failed=1; \
-	$(BIN)/python -m tests.zoo.onnx_nodes --write docs/operators.md || failed=1; \
+	$(BIN)/python -m tests.zoo.onnx_nodes --write docs/generated/operators.md || failed=1; \
 	exit $$failed
 
 $(ZOO)/.installed: tests/zoo/requirements.txt

@@ -27,7 +27,7 @@ def quiet() -> Iterator[None]:
 
 
 OTHER_OPERATORS = (
-    "write it with other operators (docs/operators.md lists those of ONNX), or export it for another opset"
+    "write it with other operators (docs/generated/operators.md lists those of ONNX), or export it for another opset"
 )
 
 

@@ -1,7 +1,7 @@
 """ONNX's own tests of single operators, run through our import: which are right, which refused, which at fault.
 
 ``python -m tests.zoo.onnx_nodes [--every N] [--json FILE] [--write DOCUMENT]`` runs them, with TVM's default lowering
-and no tuning, in a child process that may die, prints what is at fault, and writes docs/operators.md (see
+and no tuning, in a child process that may die, prints what is at fault, and writes docs/generated/operators.md (see
 operators_document.py). The exit code is 1 where a case ended in a traceback, or computed
 something wrong that the check against the framework did not refuse.
 """

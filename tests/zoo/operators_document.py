@@ -1,4 +1,4 @@
-"""docs/operators.md, written from the outcomes of ONNX's own tests of single operators (onnx_nodes.py)."""
+"""docs/generated/operators.md, written from the outcomes of ONNX's own tests of single operators (onnx_nodes.py)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HEAD = """# ONNX's operators
 
 What becomes of the {total:,} tests of single operators that onnx {version} brings along
 (`onnx.backend.test.case.node`), each imported as `fleet-tune tune` imports a network, compiled, and compared with the
-values that ONNX gives. Written by `python -m tests.zoo.onnx_nodes --write docs/operators.md` (`make zoo`).
+values that ONNX gives. Written by `python -m tests.zoo.onnx_nodes --write docs/generated/operators.md` (`make zoo`).
 
 The tests feed everything as inputs of the network. What exporters write as constants (axes, shapes, sizes, numbers of
 elements) must be one to be compiled: a test that is refused for that is repeated with such inputs as constants, and
