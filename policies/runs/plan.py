@@ -1,4 +1,4 @@
-"""What a run is to do, and how much may be under way at once."""
+"""Plan of a run: its tasks and devices, its limits, and the bounds of the work under way."""
 
 from __future__ import annotations
 
@@ -14,102 +14,115 @@ DEVICE_PATIENCE_SECS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Bounds of what is under way; within them it follows the devices (:mod:`policies.runs.stages.pace`).
-
-    ``grant``: candidates that are asked for at once, at least; ``most_grant``: at most. ``waiting_per_builder``: how
-    many may wait for each builder. ``in_flight``: candidates of one device class that may be under way, however slow
-    its devices. ``window_secs``: how long a batch should take on its device; ``first_batch``: how many a device gets
-    while nothing is known of its class, ``batch``: how many at most; a batch of fewer than ``least_batch`` that are not
-    all that fit into the time is begun only when every build under way has taken ``gather_secs`` already: nobody waits
-    for a slow one.
-    ``attempts``: a candidate that loses this many builders is blamed; one whose processes are ended from outside
-    ``kills`` times is left out, and the run ends where that is so of ``left_out`` candidates in a row. ``retry_secs``:
-    until what failed is tried again; twice as long each time that it fails again, up to ``rest_secs`` (see
-    :meth:`rest_of`). ``starts``: a run ends when every builder has failed to start this often, with no build in
-    between, or was not there ``looks`` times in a row, up to ``look_secs`` apart. ``proposals``: a task over which
-    this many proposals are lost in a row is finished.
-    """
+    """Bounds of the work under way; within them it follows the devices (:mod:`policies.runs.stages.pace`)."""
 
     grant: int = 8
+    """Candidates of one request to a searcher, at least."""
     most_grant: int = 256
+    """Candidates of one request to a searcher, at most."""
     waiting_per_builder: int = 8
+    """Builds that may wait for each builder."""
     in_flight: int = 16
+    """Candidates of one device class that may be under way, however slow its devices are."""
     window_secs: float = 1.5
+    """Seconds that a batch should take on its device."""
     first_batch: int = 3
+    """Candidates of a batch while no speed of the device class is known."""
     batch: int = 64
+    """Candidates of a batch, at most."""
     least_batch: int = 6
+    """Candidates of a batch, at least, unless fewer fill ``window_secs``. A smaller batch begins only when every build
+    under way has taken ``gather_secs`` already: no device waits for a slow build."""
     gather_secs: float = 2.0
+    """Seconds after which a build counts as slow; see ``least_batch``."""
     attempts: int = 2
+    """Builders that a candidate may lose before it is blamed: this one is the last."""
     kills: int = 3
+    """Times that the processes of a candidate may be ended from outside before it is skipped: this one is the last."""
     left_out: int = 5
+    """Candidates skipped in a row, because their processes were ended from outside, that end the run."""
     retry_secs: float = 1.0
+    """Seconds until the first retry after a failure; each further failure in a row doubles them, up to
+    ``rest_secs``."""
     rest_secs: float = 60.0
+    """Longest wait for a retry; see :meth:`rest_of`."""
     starts: int = 3
+    """Failed starts of every builder, with no build in between, that end the run."""
     looks: int = 30
+    """Retries in a row at which every builder was absent that end the run."""
     look_secs: float = 5.0
+    """Longest wait for the retry of an absent builder."""
     proposals: int = 5
+    """Proposals lost in a row over a task that end its search."""
 
     def rest_of(self, failures: int) -> float:
-        """Seconds until what has failed so often in a row is tried again."""
+        """Return the seconds until the retry after so many ``failures`` in a row."""
         return min(self.rest_secs, self.retry_secs * 2.0 ** min(failures - 1, 30))
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """A task of a run. ``rules``: what made each of its sketches, None while it is still being described, and empty
-    where it turned out to have none. ``floor_secs``: a cost that no schedule can beat. ``oracle_secs``: the longest
-    that a run of its oracle may take. ``searcher``: number of the searcher that knows it. ``settled``: why it needs no
-    trial at all, empty where it is tuned. ``enough``: see :attr:`fleet_tune.base.search_task.SearchTask.enough`.
-    ``late``: of a device class that joined while the run went on: the time budget does not wait until it is
-    described."""
+    """A task of a run."""
 
     task: Task
     rules: tuple[str, ...] | None
+    """Sketch rules by sketch: None while the task is being described, empty where it has no sketch."""
     floor_secs: float
+    """Cost that no schedule can beat."""
     oracle_secs: float = 0.0
+    """Longest time that one run of its oracle may take."""
     searcher: int = 0
+    """Number of the searcher that knows it."""
     settled: str = ""
+    """Reason why it needs no trial at all; empty where it is tuned."""
     enough: int = 0
+    """See :attr:`fleet_tune.base.search_task.SearchTask.enough`."""
     late: bool = False
+    """True for a device class that joined while the run went on: the time budget does not wait for its description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What a state takes over from the one before it in the same run, which was lost with its process; the records and
-    the states of devices say everything else. ``secs``: of the run by then. ``budget_from_secs``: from when the time
-    budget counts, if all tasks are described. ``notices``: what people were told. ``device_changes``: see
-    :class:`fleet_tune.base.results.Progress`."""
+    """State that a run takes over from a scheduler that was lost with its process. The records and the states of
+    devices say everything else."""
 
     secs: float = 0.0
+    """Age of the run by then."""
     budget_from_secs: float = 0.0
+    """Second of the run from which the time budget counts, if all tasks are described."""
     notices: tuple[Notice, ...] = ()
+    """Notices that people have seen."""
     device_changes: int = 0
+    """See :class:`fleet_tune.base.results.Progress`."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """``devices``: the class of each device by its id, empty for one that has never answered: it may appear later.
-    ``builders``: how many there are, or have been; their numbers begin with 0. ``left_builders``: those that have left.
-    ``awaited_classes``: device classes for which the network is just being prepared.
-    ``device_patience_secs``: how long a run waits for a device when none can work any more. ``check_every_secs``: how
-    often a device that works runs its probe. ``candidate_secs``: of measuring a candidate at most, beside what its
-    operations take (:mod:`policies.measuring.run_limit`), by device id; else what ``rule`` says. ``window_wait_secs``:
-    the longest wait for a quiet window, part of every lease. ``build_timeout_secs``: what every build may take, None
-    for what the builds of its task take (:mod:`policies.measuring.build_limit`). ``before``: of a run that goes on in
-    another process."""
+    """Work of a run, its devices and its limits."""
 
     run_id: str
     tasks: tuple[PlannedTask, ...]
     devices: Mapping[str, str]
+    """Class of each device by its id; empty for one that has never answered and may join later."""
     builders: int
+    """Number of builders that there are or have been; they are numbered from 0."""
     left_builders: frozenset[int] = frozenset()
+    """Builders that have left."""
     limits: Limits = field(default_factory=Limits)
     rule: StopRule = field(default_factory=StopRule)
     flow: Flow = field(default_factory=Flow)
     device_patience_secs: float = DEVICE_PATIENCE_SECS
+    """Seconds that a run waits for a device when none can work any more."""
     check_every_secs: float = PROBE_EVERY_SECS
+    """Interval of the probe on a device that works."""
     candidate_secs: Mapping[str, float] = field(default_factory=dict)
+    """Longest measurement of a candidate by device id, beside its operations (:mod:`policies.measuring.run_limit`);
+    other devices follow ``rule``."""
     window_wait_secs: float = 900.0
+    """Longest wait for a quiet window, part of every lease."""
     build_timeout_secs: float | None = None
+    """Timeout of every build; None to follow the builds of each task (:mod:`policies.measuring.build_limit`)."""
     awaited_classes: frozenset[str] = frozenset()
+    """Device classes for which the network is being prepared."""
     before: Before = field(default_factory=Before)
+    """State of the run so far, where it goes on in another process."""
