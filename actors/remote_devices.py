@@ -14,8 +14,8 @@ from typing import Any
 from actors.clients.base import beating
 from actors.clients.calls import LOST, ActorTimeoutError, fetch, first_line, remote_actor
 from actors.clusters.nodes import nodes_of_cluster, pinned_to
+from devices.device_factory import open_device
 from devices.host.children.child import without_torch
-from devices.opening import opened_device
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.timing.arguments import Array
 from devices.timing.in_network import InNetworkTimes
@@ -37,7 +37,8 @@ _CLOSE_SECS = 5.0
 @contextlib.contextmanager
 def opened_elsewhere(config: DeviceConfig, realtime: bool = True) -> Iterator[Device]:
     """The device of an entry with ``via``, on the machine that drives it, of the cluster that this process is connected
-    to; else as :func:`devices.opening.opened_device`. Raises DeviceUnreachableError where there is no such machine."""
+    to; else as :func:`devices.device_factory.open_device`. Raises DeviceUnreachableError where there is no such
+    machine."""
     import ray
 
     if not ray.is_initialized():
@@ -72,7 +73,7 @@ class RemoteDeviceActor:
         without_torch()
         self._config = config
         self._opened = contextlib.ExitStack()
-        self._open = functools.cache(lambda: self._opened.enter_context(opened_device(config, realtime)))
+        self._open = functools.cache(lambda: self._opened.enter_context(open_device(config, realtime)))
         self._networks: dict[int, NetworkHandle] = {}
         self._numbers = itertools.count()
 

@@ -38,9 +38,9 @@ from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.scheduling.supervisor import SchedulerSupervisor
 from actors.session_plan import SessionPlan, dealt_out, planned, run_plan
 from actors.turns.run_turns import RunTurns
-from devices.host.standstill.quiet import QuietWindow
-from devices.host.versions import Host, check_same_tvm, this_host
-from devices.opening import opened_device, told_with_its_place
+from devices.device_factory import fleet_file_errors, open_device
+from devices.host.quiet_windows.quiet_window import QuietWindow
+from devices.host.versions import HostVersions, check_same_tvm, this_host_versions
 from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, RecordedConnection
 from fleet_tune.base.device_state import DeviceState
 from fleet_tune.base.domain import Fingerprint, Record
@@ -81,7 +81,7 @@ class TuningSession:
         fleet: FleetConfig,
         run_id: str,
         artifacts: Path | None = None,
-        open_device: OpenDevice = opened_device,
+        open_device: OpenDevice = open_device,
         make_worker: Callable[[], Worker] | None = None,
         party: RunShare | None = None,
     ) -> None:
@@ -139,7 +139,7 @@ class TuningSession:
         absent: dict[str, DeviceUnreachableError] = {}
         for name, answer in zip(asked, answers, strict=True):
             try:
-                with told_with_its_place(self._fleet, name, unreachable=False):
+                with fleet_file_errors(self._fleet, name, unreachable=False):
                     if isinstance(answer, BaseException):
                         raise answer
                     prints[name] = answer
@@ -191,8 +191,8 @@ class TuningSession:
         asking = (ask(actor.host.remote(), _HOST_SECS, f"the host of {what}") for what, actor in parts.items())
         hosts = await asyncio.gather(*asking, return_exceptions=True)
         for what, host in zip(parts, hosts, strict=True):
-            if isinstance(host, Host):
-                check_same_tvm(this_host(), what, host)
+            if isinstance(host, HostVersions):
+                check_same_tvm(this_host_versions(), what, host)
 
     def _let_join_later(
         self, prints: Mapping[str, Fingerprint], absent: Mapping[str, DeviceUnreachableError], unused: set[str]
@@ -206,7 +206,7 @@ class TuningSession:
             )
         if not prints:
             name, error = next(iter(absent.items()))
-            with told_with_its_place(self._fleet, name):
+            with fleet_file_errors(self._fleet, name):
                 raise error
         classes = {fingerprint.device_class.name for fingerprint in prints.values()}
         for config in self._fleet.devices:

@@ -17,7 +17,7 @@ from actors.clients.calls import (
     first_line,
     told,
 )
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietWindow
 
 _START_SECS = 120.0
 _FETCH_SECS = 30.0

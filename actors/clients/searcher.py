@@ -12,7 +12,7 @@ from actors.clients.calls import (
     WINDOW_WAIT_SECS,
     ask,
 )
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.domain import Candidate
 
 _START_SECS = 120.0

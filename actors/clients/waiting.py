@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from actors.clients.calls import ActorLostError, ActorTimeoutError, ask
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietWindow
 
 BEAT_SECS = 15.0
 """For the answer of a thread that has nothing else to do, on a machine that may be busy."""

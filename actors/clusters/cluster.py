@@ -22,7 +22,7 @@ from actors.clusters.http2 import FRAME_HEAD_BYTES, GREETING, are_settings
 from actors.clusters.nodes import nodes_of_cluster, pinned_to
 from actors.clusters.run_folder import run_folder
 from actors.clusters.watch import end_all, raylet_of, started_here, until_lost
-from devices.host.collection import without_collection
+from devices.host.garbage_collection import garbage_collection_paused
 from fleet_tune.base.errors import ClusterError
 from policies.runs.cluster.placement import Node
 
@@ -169,7 +169,7 @@ def _disconnect() -> None:
     # Handles and references that wait for Python's garbage collector would end the process: a thread that an
     # interrupted start has left may collect them in the moment when Ray's worker is gone.
     gc.collect()
-    with without_collection():
+    with garbage_collection_paused():
         ray.shutdown()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.clients.calls import WINDOW_WAIT_SECS, first_line
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.errors import ClusterError
 from policies.runs.cluster.placement import HOST_RESOURCE, Node
 

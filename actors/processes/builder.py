@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from actors.clients.artifacts import packed
 from actors.clients.builder import Done, Job
 from actors.clients.calls import remote_actor
-from devices.host.versions import Host, this_host
+from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, BuildRequest, BuildResult
 from fleet_tune.base.domain import Task
 from fleet_tune.base.errors import FleetTuneError
@@ -86,9 +86,9 @@ class Builders:
             await asyncio.sleep(min(_MOST_GATHER_SECS, _GATHER_SHARE * self._mean_secs))
         return list(self._done.values()) if call == self._calls else []
 
-    async def host(self) -> Host:
+    async def host(self) -> HostVersions:
         """The machine that this process runs on."""
-        return this_host()
+        return this_host_versions()
 
     async def beat(self) -> None:
         """A sign of life, also while all of them build."""

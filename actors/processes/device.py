@@ -19,8 +19,8 @@ from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
 from actors.turns.device_turn import DeviceTurn, TurnRequester
 from devices.host.children.child import without_torch
-from devices.host.standstill.quiet import QuietWindow
-from devices.host.versions import Host, this_host
+from devices.host.quiet_windows.quiet_window import QuietWindow
+from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, Device, MeasureRequest
 from fleet_tune.base.domain import Fingerprint, Incumbent, Measurement, Outcome, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, ProbeError
@@ -52,7 +52,7 @@ def _in_turn(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate
 
 
 class DeviceActor:
-    """One device, which ``open_device`` connects to (see :func:`devices.opening.opened_device`).
+    """One device, which ``open_device`` connects to (see :func:`devices.device_factory.open_device`).
 
     A device that shares its host with builders (``windows``) is measured in quiet windows, a batch in each. One that
     other runs use too (``asker``) is used in turns; ``leaves``: nobody else can connect to it while this process is
@@ -93,9 +93,9 @@ class DeviceActor:
             self._connected = self._opened.enter_context(self._open_device())
         return self._connected
 
-    def host(self) -> Host:
+    def host(self) -> HostVersions:
         """The machine that this process runs on."""
-        return this_host()
+        return this_host_versions()
 
     @_in_turn
     def fingerprint(self) -> Fingerprint:

@@ -23,7 +23,7 @@ from actors.clients.calls import WINDOW_WAIT_SECS, Shared, expect_many_objects, 
 from actors.clients.recorder import RecorderClient
 from actors.processes.searcher import Priors, group_observations, model_key
 from actors.processes.task_registry import BufferedRecords, TaskRegistry
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.domain import Record
 from fleet_tune.base.records.files.atomic_file import write_atomically
 from policies.cost_models.registry import load_model

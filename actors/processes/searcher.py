@@ -16,7 +16,7 @@ from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.clients.searcher import Offer
 from actors.processes.task_registry import BufferedRecords, TaskRegistry
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.domain import Candidate, Outcome, Record
 from fleet_tune.base.search_task import SearchTask
 from policies.cost_models.protocol import CostModel

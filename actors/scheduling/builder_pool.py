@@ -8,7 +8,7 @@ from actors.clients.artifacts import Artifacts
 from actors.clients.builder import BuilderClient
 from actors.clients.calls import LOST, ActorLostError, first_line, told
 from devices.builds.builder import BuilderStartError
-from devices.host.standstill.quiet import QuietTimeoutError
+from devices.host.quiet_windows.quiet_window import QuietTimeoutError
 from devices.protocol import BuildRequest
 from fleet_tune.base.domain import Outcome
 from fleet_tune.base.errors import UserError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from devices.opening import opened_device
+from devices.device_factory import open_device
 from devices.protocol import BuildRequest, BuildResult, Device, MeasureRequest
 from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.base.config.fleet_file import DeviceConfig
@@ -32,8 +32,8 @@ class SlowDevice:
 
 @contextlib.contextmanager
 def opened_slowly(secs: float, device: DeviceConfig, realtime: bool = True) -> Iterator[Any]:
-    """:func:`devices.opening.opened_device`, as a :class:`SlowDevice`."""
-    with opened_device(device, realtime) as opened:
+    """:func:`devices.device_factory.open_device`, as a :class:`SlowDevice`."""
+    with open_device(device, realtime) as opened:
         yield SlowDevice(opened, secs)
 
 

@@ -16,7 +16,7 @@ from bench.measured import labels, pick, read
 from bench.processes import die_with_parent
 from devices.client.session import RpcSession
 from devices.client.workbench import Workbench
-from devices.opening import STOP_DECISION
+from devices.device_factory import STOP_DECISION
 from devices.server.server import DeviceServer
 from devices.targets import resolve_target
 from fleet_tune.base.domain import Incumbent, StopRule

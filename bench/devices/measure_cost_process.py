@@ -28,7 +28,7 @@ from bench.result import BenchError
 from devices.builds.builder import BuildWorker
 from devices.client.session import RpcSession
 from devices.client.workbench import Workbench
-from devices.opening import STOP_DECISION
+from devices.device_factory import STOP_DECISION
 from devices.protocol import Artifact, BuildRequest, MeasureRequest, TensorSpec
 from devices.server.server import DeviceServer
 from devices.timing.evaluator import Evaluation, confirmed, decode_evaluation, encode_request

@@ -17,13 +17,13 @@ from typing import Any
 from devices.builds.cache import ArtifactCache, artifact_key, check_plan, folder_here
 from devices.builds.worker import CACHED_TASKS, pass_options
 from devices.cuda import compiler as cuda_compiler
-from devices.host.children.child import Child
-from devices.host.children.endings import from_outside
+from devices.host.children.child import ChildProcess
+from devices.host.children.exit_causes import ended_from_outside
 from devices.host.file_cache import tvm_versions
 from devices.host.limits.confinement import memory_total_bytes
 from devices.host.limits.memory import over_memory
-from devices.host.standstill.pausing import Registration
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.process_pauser import PauseRegistration
+from devices.host.quiet_windows.quiet_window import QuietWindow
 from devices.protocol import (
     UNKNOWN,
     Artifact,
@@ -84,7 +84,7 @@ class BuildWorker:
     ) -> None:
         self._window = window
         self._clock = time.monotonic if window is None else window.clock
-        self._stoppable: Registration | None = None
+        self._stoppable: PauseRegistration | None = None
         self._cache = ArtifactCache(folder_here(artifacts)) if artifacts is not None else None
         self._memory_limit_bytes = memory_limit_bytes or memory_limit(memory_total_bytes(), workers)
         self._recycle_bytes = min(recycle_bytes, self._memory_limit_bytes // 2)
@@ -95,7 +95,7 @@ class BuildWorker:
         self._turn = threading.Lock()
         self._starting = threading.Lock()  # no child may start after close()
         self._closed = False
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self._ready = False
         self._known_tasks: OrderedDict[str, None] = OrderedDict()
         self.last_timings: BuildTimings | None = None
@@ -148,7 +148,7 @@ class BuildWorker:
         if self._stoppable is not None:
             self._stoppable.close()
 
-    def _build(self, child: Child, request: BuildRequest) -> BuildResult:
+    def _build(self, child: ChildProcess, request: BuildRequest) -> BuildResult:
         started = self._clock()
         try:
             child.channel.send(self._message(request))
@@ -162,7 +162,7 @@ class BuildWorker:
             obituary = child.obituary()
             self._replace(child)
             # What a build may have is refused it beyond: the kernel ends the child of a host that has less.
-            outcome = Outcome.KILLED if from_outside(obituary) else Outcome.BUILD_ERROR
+            outcome = Outcome.KILLED if ended_from_outside(obituary) else Outcome.BUILD_ERROR
             return _failure(request, outcome, build_secs, self._ended(obituary))
         build_secs = min(answer["build_secs"], self._clock() - started)  # the child's own clock never stands still
         self._builds += 1
@@ -199,13 +199,13 @@ class BuildWorker:
             "candidate": candidate and [candidate.sketch, candidate.sketch_id, list(candidate.decisions)],
         }
 
-    def _start(self) -> Child:
+    def _start(self) -> ChildProcess:
         with self._starting:
             if self._closed:
                 raise RuntimeError("the build worker was closed during a build")
             arguments = [f"--memory-limit={self._memory_limit_bytes}"]
             self._child = None
-            start = partial(Child, self._module, arguments, {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+            start = partial(ChildProcess, self._module, arguments, {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
             try:
                 if self._window is None:
                     self._child = start()
@@ -220,12 +220,12 @@ class BuildWorker:
         self._known_tasks.clear()
         return self._child
 
-    def _replace(self, child: Child) -> None:
+    def _replace(self, child: ChildProcess) -> None:
         child.kill()
         with contextlib.suppress(BuilderStartError):  # what was just built or failed is told; the next build says it
             self._start()
 
-    def _ready_child(self) -> Child:
+    def _ready_child(self) -> ChildProcess:
         child = self._child
         if child is None or (self._ready and not child.alive()):  # died between two builds: no candidate's fault
             if child is not None:

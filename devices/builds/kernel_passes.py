@@ -9,8 +9,8 @@ import tvm
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
-from devices.builds.one_core import serial_on_one_core
-from devices.builds.stack import noted, on_the_stack
+from devices.builds.serial_loops import serialize_parallel_loops
+from devices.builds.stack_buffers import mark_cpu_functions, place_on_stack
 
 
 @functools.cache
@@ -22,7 +22,7 @@ def use_kernel_passes() -> None:
 def _pipeline() -> Any:
     lowering, finalize_host, finalize_device = default_s_tir_pipeline()
     return (
-        tvm.transform.Sequential([noted, serial_on_one_core, lowering]),
-        lambda: tvm.transform.Sequential([on_the_stack, finalize_host()]),
+        tvm.transform.Sequential([mark_cpu_functions, serialize_parallel_loops, lowering]),
+        lambda: tvm.transform.Sequential([place_on_stack, finalize_host()]),
         finalize_device,
     )

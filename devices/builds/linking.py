@@ -4,7 +4,7 @@ The linker is called directly: for one kernel ``ld -shared`` takes 3 ms where ``
 no start files or libraries: what it calls of libc and libm is resolved in the process that loads it.
 
 Where this machine has no linker for the target, the object files travel as an archive and the device links them
-(:mod:`devices.wire.linking_there`).
+(:mod:`devices.rpc.remote_linking`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 
 import tvm
 
+from devices.rpc.remote_linking import LINK_OPTIONS, LINK_TIMEOUT_SECS
 from devices.targets import is_native
-from devices.wire.linking_there import LINK_OPTIONS, LINK_TIMEOUT_SECS
 from fleet_tune.base.errors import UserError
 
 # Objects are position-independent; a compiler adds nothing of its own to them.
@@ -39,7 +39,7 @@ def link(module: tvm.runtime.Module, target: str) -> bytes:
     """Shared object of ``module`` (host code, and device code of its imports), built for the canonical ``target``.
 
     An archive of its object files instead if this machine has no linker for the host of ``target``, which is not its
-    own (see :func:`devices.wire.linking_there.is_archive`).
+    own (see :func:`devices.rpc.remote_linking.is_archive`).
 
     Raises LinkerError if this machine has no linker for itself, RuntimeError if linking fails.
     """

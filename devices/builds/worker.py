@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from devices.cuda import compiler as cuda_compiler
-from devices.failures import last_line
+from devices.error_text import last_line
 from devices.host import warm_child
 from devices.host.children.child import Channel
 from devices.host.limits.memory import resident_bytes

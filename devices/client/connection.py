@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from devices.client.session import RpcSession, ServerKey, SessionLostError, SessionRefusedError, SessionTimeoutError
 from devices.client.workbench import Workbench
+from devices.rpc.tracker import TrackerError, request_server
 from devices.targets import NATIVE, TargetError, device_kind, resolve_target
-from devices.wire.tracker import TrackerError, request_server
 from fleet_tune.base.config.fleet_file import DeviceConfig
 
 T = TypeVar("T")

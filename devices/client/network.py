@@ -11,10 +11,10 @@ import tvm
 from tvm import relax
 
 from devices.builds.executables import flatten
-from devices.client.blame import DAMAGE
 from devices.client.session import SessionLostError, SessionTimeoutError
+from devices.client.session_loss import DAMAGE
 from devices.client.workbench import Workbench
-from devices.failures import last_line
+from devices.error_text import last_line
 from devices.timing.arguments import Array
 from devices.timing.in_network import InNetworkTimes
 from fleet_tune.base.config.patience import Patience

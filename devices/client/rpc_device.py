@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from devices.client import fingerprint as fingerprints
-from devices.client.blame import DAMAGE, ILLEGAL, verdict
 from devices.client.checking import Oracle
 from devices.client.connection import Connection
 from devices.client.measuring import LoadedCandidate
 from devices.client.network import LoadedNetwork
 from devices.client.probe import Probe
 from devices.client.session import NO_KEY, ServerKey, SessionLostError, SessionRefusedError, SessionTimeoutError
+from devices.client.session_loss import DAMAGE, ILLEGAL, loss_measurement
 from devices.client.workbench import Workbench
-from devices.failures import last_line
+from devices.error_text import last_line
 from devices.protocol import Artifact, MeasureRequest, measurable, oracle_task
 from devices.targets import TargetError, default_device_class_name
 from devices.timing.arguments import Array
@@ -197,7 +197,7 @@ class RpcDevice:
         except SessionLostError as lost:
             self._connection.close()
             return Measurement(Outcome.DEVICE_LOST, detail=f"{error}; then {lost}")
-        return verdict(error, end, rule)
+        return loss_measurement(error, end, rule)
 
     def _lost_exit(self) -> str | None:
         """How the session ended that was just lost, as its server tells. Raises SessionLostError."""

@@ -25,10 +25,10 @@ from tvm import rpc
 
 from devices.builds.linking import LinkerError
 from devices.client.watchdog import Watchdog
-from devices.failures import last_line
-from devices.wire import handshake
-from devices.wire.handshake import HandshakeError, KeyRefusedError
-from devices.wire.linking_there import NO_LINKER
+from devices.error_text import last_line
+from devices.rpc import handshake
+from devices.rpc.handshake import HandshakeError, KeyRefusedError
+from devices.rpc.remote_linking import NO_LINKER
 from fleet_tune.base.config.patience import Patience
 
 _ALIVE_SECS = 5.0
@@ -71,7 +71,7 @@ class RpcSession:
 
     ``timeout_secs``: deadline for connecting; a server that is busy with another client is waited for as long.
     ``plain_secs``: what a plain server is asked to end the session after, whatever it does then. ``name``: under which
-    our own server knows this client (see :mod:`devices.wire.handshake`). ``server_key``: what the server asks for.
+    our own server knows this client (see :mod:`devices.rpc.handshake`). ``server_key``: what the server asks for.
     ``silence_secs``: how long it may take to give a sign of life.
 
     Raises SessionLostError if nobody listens, SessionTimeoutError past the deadline, SessionRefusedError if the server

@@ -14,7 +14,7 @@ _PING_SECS = 1.0
 
 
 @dataclass(eq=False, slots=True)
-class Guard:
+class GuardedCall:
     """One guarded stretch of calls, from ``begun`` to ``limit``, monotonic seconds. ``late``, ``silent``: why the
     session was cut in it. ``active``: it is not over."""
 
@@ -37,15 +37,15 @@ class Watchdog:
         self._gives_sign_of_life = gives_sign_of_life
         self._cut = cut
         self._changed = threading.Condition()
-        self._guards: list[Guard] = []
+        self._guards: list[GuardedCall] = []
         self._ended = False
         self._wakes_at = 0.0
         threading.Thread(target=self._run, name="rpc-watchdog", daemon=True).start()
 
     @contextmanager
-    def guarding(self, timeout_secs: float) -> Iterator[Guard]:
+    def guarding(self, timeout_secs: float) -> Iterator[GuardedCall]:
         now = time.monotonic()
-        guard = Guard(now, now + timeout_secs)
+        guard = GuardedCall(now, now + timeout_secs)
         with self._changed:
             self._guards.append(guard)
             if guard.limit < self._wakes_at:

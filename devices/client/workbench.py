@@ -15,8 +15,8 @@ import tvm
 
 from devices.client.session import RpcSession
 from devices.protocol import Artifact, CheckPlan, TensorSpec
+from devices.rpc.remote_linking import is_archive
 from devices.timing.arguments import Array, make_checked_inputs, make_inputs, nbytes, numpy_dtype, poison
-from devices.wire.linking_there import is_archive
 from fleet_tune.base.config.patience import CPU, Patience
 
 

@@ -19,13 +19,13 @@ from typing import Any
 
 from devices.builds.builder import memory_limit
 from devices.describing.cache import DescriptionCache, TaskDescription
-from devices.host.children.child import Child
-from devices.host.children.endings import from_outside
+from devices.host.children.child import ChildProcess
+from devices.host.children.exit_causes import ended_from_outside
 from devices.host.file_cache import user_folder
 from devices.host.limits.confinement import memory_total_bytes
 from devices.host.limits.memory import over_memory
-from devices.host.standstill.pausing import Registration
-from devices.host.standstill.quiet import QuietTimeoutError, QuietWindow
+from devices.host.quiet_windows.process_pauser import PauseRegistration
+from devices.host.quiet_windows.quiet_window import QuietTimeoutError, QuietWindow
 from devices.protocol import encode_task
 from fleet_tune.base.domain import Task
 from fleet_tune.base.errors import FleetTuneError
@@ -187,8 +187,8 @@ class _Worker:
         self._window = window
         self._clock = time.monotonic if window is None else window.clock
         self._is_closed = is_closed
-        self._child: Child | None = None
-        self._stoppable: Registration | None = None
+        self._child: ChildProcess | None = None
+        self._stoppable: PauseRegistration | None = None
 
     def __enter__(self) -> _Worker:
         return self
@@ -221,7 +221,7 @@ class _Worker:
                 raise
             except (EOFError, OSError) as error:  # a TimeoutError is one
                 reason = self._lost(child, error)
-                kills += from_outside(reason)
+                kills += ended_from_outside(reason)
                 if 0 < kills < _KILLS:
                     continue
                 complete, kills = False, 0
@@ -239,18 +239,18 @@ class _Worker:
         if child is not None:
             child.abort()
 
-    def _answer(self, child: Child, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _answer(self, child: ChildProcess, request: Mapping[str, Any]) -> dict[str, Any]:
         if self._is_closed():
             raise _ClosedError
         child.channel.send(request)
         return child.channel.receive(self._answer_secs, self._clock)
 
-    def _ready_child(self) -> Child:
+    def _ready_child(self) -> ChildProcess:
         if self._is_closed():
             raise _ClosedError
         if self._child is None:
             arguments = [f"--memory-limit={self._memory_limit_bytes}"]
-            start = partial(Child, self._module, arguments, {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+            start = partial(ChildProcess, self._module, arguments, {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
             if self._window is None:
                 self._child = child = start()
             else:
@@ -263,7 +263,7 @@ class _Worker:
                 raise DescriberStartError(f"the process that describes sketches did not start: {reason}") from error
         return self._child
 
-    def _lost(self, child: Child, error: Exception) -> str:
+    def _lost(self, child: ChildProcess, error: Exception) -> str:
         """Why, in one line; the next task gets another child."""
         if isinstance(error, TimeoutError):
             reason = f"its process gave no answer within {self._answer_secs:g} s"

@@ -11,19 +11,19 @@ from fleet_tune.base.errors import VersionsDifferError
 
 
 @dataclass(frozen=True)
-class Host:
+class HostVersions:
     """A machine that takes part in a run. ``tvm_versions``: of TVM's packages, by their names."""
 
     name: str
     tvm_versions: Mapping[str, str]
 
 
-def this_host() -> Host:
+def this_host_versions() -> HostVersions:
     """This machine, as this process sees it. Loads nothing of TVM."""
-    return Host(socket.gethostname(), tvm_versions())
+    return HostVersions(socket.gethostname(), tvm_versions())
 
 
-def check_same_tvm(ours: Host, what: str, theirs: Host) -> None:
+def check_same_tvm(ours: HostVersions, what: str, theirs: HostVersions) -> None:
     """Raises :class:`VersionsDifferError`, which names both, where ``theirs``, the machine of ``what``, has other
     versions of TVM than ours."""
     if theirs.tvm_versions != ours.tvm_versions:

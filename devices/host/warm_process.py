@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from devices.host.children.child import Child
-from devices.host.standstill.pausing import Registration
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.children.child import ChildProcess
+from devices.host.quiet_windows.process_pauser import PauseRegistration
+from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.errors import FleetTuneError
 
 _START_SECS = 120.0
@@ -51,8 +51,8 @@ class WarmProcess:
         self._answer_secs = answer_secs
         self._window = window
         self._clock = time.monotonic if window is None else window.clock
-        self._child: Child | None = None
-        self._stoppable: Registration | None = None
+        self._child: ChildProcess | None = None
+        self._stoppable: PauseRegistration | None = None
         self._ready = False
         self._closed = False
 
@@ -63,7 +63,7 @@ class WarmProcess:
             raise ChildStartError(f"the process that {self._does} is closed")
         if self._child is None:
             try:
-                start = partial(Child, self._module, self._arguments, self._env)
+                start = partial(ChildProcess, self._module, self._arguments, self._env)
                 if self._window is None:
                     self._child = start()
                 else:
@@ -108,7 +108,7 @@ class WarmProcess:
         if stoppable is not None:
             stoppable.close()
 
-    def _ready_child(self) -> Child:
+    def _ready_child(self) -> ChildProcess:
         self.start()
         child = self._child
         assert child is not None

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from devices.networks.given_inputs import read_inputs
+from devices.networks.input_file import read_inputs
 from devices.networks.network import Network
 from devices.networks.onnx.frontend import from_onnx_file
 from devices.networks.torch.frontend import from_pt2, from_torch

@@ -41,7 +41,7 @@ _CONSTANT_LIMIT = 1 << 22
 
 
 @dataclass
-class Range:
+class ValueRange:
     """Values that an input may have, both ends included; ``index``: it is one, and any of them may come."""
 
     low: float = -math.inf
@@ -65,10 +65,10 @@ class _Trace:
     shift_high: float = 0.0
 
 
-def input_ranges(module: Any) -> list[Range]:
+def input_ranges(module: Any) -> list[ValueRange]:
     """The range of each input of ``main``."""
     main = module["main"]
-    ranges = [Range() for _ in main.params]
+    ranges = [ValueRange() for _ in main.params]
     traces = {hash(parameter): _Trace(at) for at, parameter in enumerate(main.params)}
     for block in main.body.blocks:
         for binding in block.bindings:
@@ -116,7 +116,7 @@ def _gives_finite(network: Network) -> bool:
     return all(bool(np.isfinite(array.astype(np.float64)).all()) for array in outputs)
 
 
-def _array(shape: tuple[int, ...], dtype: str, at: int, within: Range, positive: bool) -> Array:
+def _array(shape: tuple[int, ...], dtype: str, at: int, within: ValueRange, positive: bool) -> Array:
     rng = np.random.default_rng((SEED, at))
     if is_float(dtype):
         low, high = within.low, within.high
@@ -139,7 +139,7 @@ def _array(shape: tuple[int, ...], dtype: str, at: int, within: Range, positive:
     return np.asarray(rng.integers(least, most + 1, shape).astype(numpy_dtype(dtype)))
 
 
-def _narrow(range_: Range, trace: _Trace, low: float, high: float, index: bool) -> None:
+def _narrow(range_: ValueRange, trace: _Trace, low: float, high: float, index: bool) -> None:
     """What ``sign * input + shift`` between ``low`` and ``high`` asks of the input."""
     low, high = low - trace.shift_low, high - trace.shift_high
     range_.narrow(*((low, high) if trace.sign > 0 else (-high, -low)))

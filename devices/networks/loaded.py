@@ -20,25 +20,25 @@ from tvm import relax
 
 from devices.builds.executables import Array
 from devices.cuda.runtime import prepare_cuda
-from devices.failures import last_line
+from devices.error_text import last_line
 from devices.host.limits.pool import ThreadPools
 from devices.instruction_sets import missing_here
-from devices.networks.edges import (
-    InputForms,
+from devices.networks.array_conversion import (
+    InputSignature,
+    can_pass_directly,
     flat,
-    forms_of,
-    handed_out,
+    input_signature,
     is_torch,
-    pass_as_they_are,
     shares_memory,
-    taken_in,
+    to_caller,
+    to_tvm,
 )
 from devices.networks.tensor_file import file_digest
 from devices.networks.tensor_file import read as read_tensors
 from devices.protocol import TensorSpec
+from devices.rpc.remote_linking import linked
 from devices.targets import device_kind, is_native
 from devices.timing.in_network import InNetworkTimes, timed_in_place
-from devices.wire.linking_there import linked
 from fleet_tune.base.config.values import shown
 from fleet_tune.base.errors import OutputFolderError, UserError
 
@@ -81,7 +81,7 @@ class CompiledNetwork:
         )
         # Where the only output is on this CPU, and its memory its own: the inputs that need no more than a look. Known
         # once torch tensors were given.
-        self._as_before: InputForms | None = None
+        self._as_before: InputSignature | None = None
         self._lock = threading.Lock()
         _POOLS.announce(threads)
 
@@ -128,13 +128,13 @@ class CompiledNetwork:
         return cls(module, arrays, inputs, kind, threads, manifest)
 
     def __call__(self, *inputs: Any) -> Any:
-        if self._as_before is not None and pass_as_they_are(inputs, self._as_before):
+        if self._as_before is not None and can_pass_directly(inputs, self._as_before):
             with self._lock:
                 if _POOLS.threads != self.threads:
                     self._start_threads()
                 return self._main(*inputs, *self._parameters)
         self._check(inputs)
-        tensors = [taken_in(value, self._device) for value in inputs]
+        tensors = [to_tvm(value, self._device) for value in inputs]
         with self._lock:
             self._start_threads()
             result = self._main(*tensors, *self._parameters)
@@ -144,9 +144,9 @@ class CompiledNetwork:
                 self._shared = [shares_memory(each, [*given, *returned[:at]]) for at, each in enumerate(returned)]
             alone = self._shared == [False] and not isinstance(result, _SEVERAL)
             if self._as_before is None and alone and self._device.type == "cpu":
-                self._as_before = forms_of(inputs)
+                self._as_before = input_signature(inputs)
         as_torch = bool(inputs) and is_torch(inputs[0])
-        outputs = [handed_out(each, as_torch, copied) for each, copied in zip(returned, self._shared, strict=True)]
+        outputs = [to_caller(each, as_torch, copied) for each, copied in zip(returned, self._shared, strict=True)]
         return tuple(outputs) if isinstance(result, _SEVERAL) else outputs[0]
 
     def measure_secs(self, inputs: Sequence[Any], repeats: int = 20, warmups: int = 3) -> float:
@@ -187,7 +187,7 @@ class CompiledNetwork:
     def _converted(self, inputs: tuple[Any, ...]) -> list[Any]:
         """The inputs as TVM tensors, checked."""
         self._check(inputs)
-        return [taken_in(value, self._device) for value in inputs]
+        return [to_tvm(value, self._device) for value in inputs]
 
     def _check(self, inputs: tuple[Any, ...]) -> None:
         if len(inputs) != len(self._inputs):

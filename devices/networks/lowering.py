@@ -23,7 +23,7 @@ from devices.builds.executables import (
     kernel_calls,
     tensor_specs,
 )
-from devices.failures import brief
+from devices.error_text import brief
 from devices.networks.comparison import compare, network_tolerance
 from devices.networks.graph.block_names import with_stable_names
 from devices.networks.graph.constants import fold_constants
@@ -48,8 +48,8 @@ _QUANTISED = 5e-2
 
 __all__ = [
     "LoweredNetwork",
+    "LoweringSteps",
     "StepError",
-    "Steps",
     "agreement",
     "check_network",
     "compare",
@@ -94,7 +94,7 @@ class StepError(UnsupportedNetworkError):
 
 
 @dataclass
-class Steps:
+class LoweringSteps:
     """The steps of lowering a network, each told before it begins.
 
     ``without``: optional ones that are left out, each with the reason. ``tell``: takes the name of a step, and whether
@@ -133,12 +133,12 @@ class Steps:
 def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwork:
     """:func:`lowered_network` of a network."""
     return lowered_network(
-        network.relax_module, network.fingerprint, network.input_names, device_class, Steps(network.name)
+        network.relax_module, network.fingerprint, network.input_names, device_class, LoweringSteps(network.name)
     )
 
 
 def lowered_network(
-    relax_module: Any, fingerprint: str, input_names: Sequence[str], device_class: DeviceClass, steps: Steps
+    relax_module: Any, fingerprint: str, input_names: Sequence[str], device_class: DeviceClass, steps: LoweringSteps
 ) -> LoweredNetwork:
     """Lowers the network in ``relax_module`` for ``device_class`` and extracts its tasks.
 
@@ -225,7 +225,7 @@ def _buffers(kernel: Any) -> list[Any]:
 # --- graph pipeline --------------------------------------------------------------------------------------------------
 
 
-def _lower(module: Any, target: tvm.target.Target, steps: Steps) -> Any:
+def _lower(module: Any, target: tvm.target.Target, steps: LoweringSteps) -> Any:
     """Relax operators to fused TensorIR functions, constants as arguments that may be laid out freely."""
     transform, sequential, name = relax.transform, tvm.transform.Sequential, steps.name
     canonical = [
@@ -268,7 +268,7 @@ def _lower(module: Any, target: tvm.target.Target, steps: Steps) -> Any:
         return steps.optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
 
 
-def _in_worthwhile_layouts(as_given: Any, module: Any, steps: Steps) -> Any:
+def _in_worthwhile_layouts(as_given: Any, module: Any, steps: LoweringSteps) -> Any:
     """The best of ``as_given``, of ``module`` (all its convolutions channels last), and of one of which those are that
     are worth their changes of layout."""
     normalize = relax.transform.Normalize()

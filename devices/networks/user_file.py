@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from devices.failures import brief
+from devices.error_text import brief
 from fleet_tune.base.errors import NetworkError
 
 if TYPE_CHECKING:

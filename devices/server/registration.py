@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from devices.wire.tracker import TrackerClient, TrackerError
+from devices.rpc.tracker import TrackerClient, TrackerError
 
 # The tracker is asked this often which of our match keys are still open: so we notice too that it is gone.
 PING_SECS = 1.0
@@ -20,7 +20,7 @@ _FIRST_RETRY_SECS, _LAST_RETRY_SECS = 0.25, 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tracker:
+class TrackerAddress:
     """Where to register and as what. ``advertise``: the host that clients are told; None: as the tracker sees us."""
 
     host: str
@@ -29,7 +29,7 @@ class Tracker:
     advertise: str | None = None
 
 
-class Registration:
+class TrackerRegistration:
     """A server on ``port``, registered at ``tracker`` on a thread of its own. Never fails: a tracker that is away is
     tried again for ever, and ``log`` gets a line when that begins and when it ends.
 
@@ -37,7 +37,7 @@ class Registration:
     listed at the tracker, but is not handed out.
     """
 
-    def __init__(self, tracker: Tracker, port: int, log: Callable[[str], None]) -> None:
+    def __init__(self, tracker: TrackerAddress, port: int, log: Callable[[str], None]) -> None:
         self._tracker = tracker
         self._port = port
         self._log = log

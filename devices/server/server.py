@@ -22,13 +22,13 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from devices.host.children.child import Child
-from devices.host.children.endings import from_outside
+from devices.host.children.child import ChildProcess
+from devices.host.children.exit_causes import ended_from_outside
 from devices.host.limits.confinement import PrivateFolder, SessionLimits, check_account, default_limits
-from devices.server.registration import Tracker
-from devices.server.session_server import Settings
+from devices.rpc.keys import read_or_make_key
+from devices.server.registration import TrackerAddress
+from devices.server.session_server import SessionServerSettings
 from devices.timing.evaluator import load_decide
-from devices.wire.keys import read_or_make_key
 from fleet_tune.base.errors import FleetTuneError, UserError
 
 DEFAULT_KEY = ""
@@ -55,7 +55,7 @@ class DeviceServer:
     """A supervised TVM RPC server for one device.
 
     ``host``, ``port``: where to listen; port 0 takes a free one (see :attr:`port`). Whoever reaches the port, and knows
-    ``secret`` (:mod:`devices.wire.keys`; None: whoever reaches it), can run code as this user; what they send is plain
+    ``secret`` (:mod:`devices.rpc.keys`; None: whoever reaches it), can run code as this user; what they send is plain
     text. So the default is loopback. ``threads``: threads that kernels run on (TVM's own default is half
     of the logical CPUs); None for all CPUs that this process may use. ``decide``: ``"module:function"`` of the rule
     that stops a measurement; None to stop at the rule's maximum only.
@@ -78,7 +78,7 @@ class DeviceServer:
         key: str = DEFAULT_KEY,
         *,
         secret: bytes | None = None,
-        tracker: Tracker | None = None,
+        tracker: TrackerAddress | None = None,
         limits: SessionLimits | None = None,
         user: str | None = None,
         realtime: bool = True,
@@ -101,7 +101,7 @@ class DeviceServer:
         self._log = log
         self._socket: socket.socket | None = None
         self._private: PrivateFolder | None = None
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self._supervisor: threading.Thread | None = None
         self._stopping = threading.Event()
         self.failure: ServerStartError | None = None
@@ -208,11 +208,11 @@ class DeviceServer:
             ) from error
         return listening
 
-    def _start_child(self, before: str = "") -> Child:
-        """``before``: see :class:`devices.server.session_server.Settings`."""
+    def _start_child(self, before: str = "") -> ChildProcess:
+        """``before``: see :class:`devices.server.session_server.SessionServerSettings`."""
         assert self._socket is not None
         assert self._private is not None
-        settings = Settings(
+        settings = SessionServerSettings(
             listening=self._socket.fileno(),
             lock=self._private.lock,
             folder=str(self._private.path),
@@ -232,7 +232,7 @@ class DeviceServer:
             # Starts in half the time and half the memory; a device runs kernels and compiles none.
             "TVM_USE_RUNTIME_LIB": "1",
         }
-        child = Child(
+        child = ChildProcess(
             "devices.server.session_server",
             [settings.to_json()],
             environment,
@@ -264,7 +264,7 @@ class DeviceServer:
                 if quick_deaths >= _MAX_QUICK_DEATHS:
                     raise ServerStartError(f"the device server's process keeps dying: {reason}")
                 # It runs no kernel: what ended it from outside was none of its session's doing either.
-                before = f"the process that serves clients was {reason}" if from_outside(reason) else ""
+                before = f"the process that serves clients was {reason}" if ended_from_outside(reason) else ""
                 child = self._start_child(before)
             except ServerStartError as error:
                 self.failure = error
@@ -275,7 +275,7 @@ class DeviceServer:
                 child.kill()
                 return
 
-    def _listen_to(self, child: Child) -> str:
+    def _listen_to(self, child: ChildProcess) -> str:
         """Hear the child out until it ends or falls silent; returns which."""
         while True:
             try:
@@ -288,7 +288,7 @@ class DeviceServer:
                 self._log(str(message["log"]))
 
 
-def _message(child: Child, timeout_secs: float) -> dict[str, Any]:
+def _message(child: ChildProcess, timeout_secs: float) -> dict[str, Any]:
     """The child's next message. Raises EOFError, OSError, ValueError, TimeoutError."""
     message = json.loads(child.channel.receive_bytes(timeout_secs))
     return message if isinstance(message, dict) else {}
@@ -312,7 +312,7 @@ def serve(
     announce: Callable[[str], None] = print,
     *,
     key_file: Path | None = None,
-    tracker: Tracker | None = None,
+    tracker: TrackerAddress | None = None,
     limits: SessionLimits | None = None,
     user: str | None = None,
     realtime: bool = True,

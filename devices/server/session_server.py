@@ -2,7 +2,7 @@
 each.
 
 Run as ``python -m devices.server.session_server SETTINGS``. It speaks the handshake of TVM's RPC server
-(:mod:`devices.wire.handshake`) and hands the connection to TVM's own server loop, in a forked session process. TVM's
+(:mod:`devices.rpc.handshake`) and hands the connection to TVM's own server loop, in a forked session process. TVM's
 Python server, which does the same, ends for good when a session process dies of a crashing kernel, and waits for ever
 on a client that connects and says nothing; this one notes how the session ended and takes the next client at once. It
 never waits for anything but events, so it answers those who watch it, and its parent, while a session runs, and while
@@ -10,7 +10,7 @@ another client takes its time to say what it wants.
 
 Its parent's first message is the key that clients must know, empty where there is none.
 
-On top of TVM's functions a session has those of :mod:`devices.server.functions`.
+On top of TVM's functions a session has those of :mod:`devices.server.session_functions`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from devices.host.children.child import (
     parent_channel,
     read_in_background,
 )
-from devices.host.children.endings import describe_exit, for_its_memory, oom_kill_count
+from devices.host.children.exit_causes import describe_exit, oom_kill_count, with_memory_reason
 from devices.host.limits.confinement import SessionLimits, become, confine
 from devices.host.limits.priority import KERNEL_PRIORITY, refusal
-from devices.server.registration import Registration, Tracker
+from devices.rpc.handshake import ClientHello, ConnectedClient, HandshakeError
+from devices.rpc.keys import new_challenge
+from devices.server.registration import TrackerAddress, TrackerRegistration
 from devices.timing.evaluator import load_decide
-from devices.wire.handshake import Client, ClientHello, HandshakeError
-from devices.wire.keys import new_challenge
 
 # The parent hears of this process so often; without that it is replaced.
 HEARTBEAT_SECS = 1.0
@@ -66,7 +66,7 @@ _MAX_ENDS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SessionServerSettings:
     """What the parent tells this process on its command line. ``listening``: descriptor of the listening socket;
     ``lock``: that of the folder's lock, which is only held. ``before``: how the process ended whose place this one
     takes, empty where it is none of its clients' business."""
@@ -77,7 +77,7 @@ class Settings:
     key: str
     decide: str | None
     limits: SessionLimits
-    tracker: Tracker | None
+    tracker: TrackerAddress | None
     user: str | None
     realtime: bool
     before: str = ""
@@ -86,15 +86,15 @@ class Settings:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Settings:
+    def from_json(cls, text: str) -> SessionServerSettings:
         given = json.loads(text)
         tracker = given.pop("tracker")
         limits = SessionLimits(**given.pop("limits"))
-        return cls(**given, limits=limits, tracker=Tracker(**tracker) if tracker else None)
+        return cls(**given, limits=limits, tracker=TrackerAddress(**tracker) if tracker else None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stranger:
+class _PendingClient:
     """A connection since some moment on which nobody has shown yet to be served. ``greeting``: for one that has not yet
     said what it wants; ``challenge``: for one that watches, which shall prove the key for this number."""
 
@@ -109,7 +109,7 @@ class _Session:
     memory when it began."""
 
     pid: int
-    client: Client
+    client: ConnectedClient
     folder: Path
     oom_kills: int
     stopped_at: float | None = None
@@ -118,7 +118,7 @@ class _Session:
 
 
 def main() -> None:
-    settings = Settings.from_json(sys.argv[1])
+    settings = SessionServerSettings.from_json(sys.argv[1])
     channel = parent_channel()
     secret = channel.receive_bytes() or None
     server: SessionServer | None = None
@@ -160,8 +160,8 @@ class SessionServer:
     """Accepts clients on a listening socket, serves one session at a time, until the process is killed. ``secret``: the
     key that clients must know; None to serve everybody."""
 
-    def __init__(self, settings: Settings, channel: Channel, secret: bytes | None) -> None:
-        from devices.server.functions import SessionFunctions
+    def __init__(self, settings: SessionServerSettings, channel: Channel, secret: bytes | None) -> None:
+        from devices.server.session_functions import SessionFunctions
 
         self._settings = settings
         self._folder = Path(settings.folder)
@@ -174,8 +174,8 @@ class SessionServer:
         )
         self._listening = socket.socket(fileno=settings.listening)
         self._listening.setblocking(False)
-        self._strangers: dict[socket.socket, _Stranger] = {}
-        self._waiting: deque[Client] = deque()
+        self._pending: dict[socket.socket, _PendingClient] = {}
+        self._waiting: deque[ConnectedClient] = deque()
         self._watching: set[socket.socket] = set()
         self._session: _Session | None = None
         self._ending = False
@@ -186,12 +186,12 @@ class SessionServer:
         self._wakeup = wakeup
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
-        self._registration: Registration | None = None
+        self._registration: TrackerRegistration | None = None
 
     def run(self) -> None:
         port = int(self._listening.getsockname()[1])
         if self._settings.tracker is not None:
-            self._registration = Registration(self._settings.tracker, port, self._log)
+            self._registration = TrackerRegistration(self._settings.tracker, port, self._log)
         refused = refusal() if self._settings.realtime else "not wanted"
         if refused and self._settings.realtime:
             self._log(f"kernels run at the usual priority: {refused}")
@@ -205,7 +205,7 @@ class SessionServer:
             if now >= beat_at:
                 self._channel.tell(b"{}")
                 beat_at = now + HEARTBEAT_SECS
-            self._give_up_strangers(now)
+            self._drop_silent_clients(now)
             self._end_stopped(now)
             if self._session is None and self._waiting and not self._ending:
                 self._start_session(self._waiting.popleft())
@@ -214,7 +214,7 @@ class SessionServer:
 
     def _handle_events(self, wait_secs: float) -> None:
         waiting = {client.connection: client for client in self._waiting}
-        watched = [self._listening, self._signals, *self._strangers, *waiting, *self._watching]
+        watched = [self._listening, self._signals, *self._pending, *waiting, *self._watching]
         readable, _, _ = select.select(watched, [], [], max(0.0, wait_secs))
         for ready in readable:
             if ready.fileno() < 0:
@@ -223,9 +223,9 @@ class SessionServer:
                 self._accept()
             elif ready is self._signals:
                 self._reap()
-            elif (stranger := self._strangers.get(ready)) is not None and stranger.greeting is not None:
-                self._listen_to(ready, stranger.greeting)
-            elif stranger is not None or ready in self._watching:
+            elif (pending := self._pending.get(ready)) is not None and pending.greeting is not None:
+                self._listen_to(ready, pending.greeting)
+            elif pending is not None or ready in self._watching:
                 self._answer_watcher(ready)
             else:  # a client that waits has nothing to say: it hung up
                 self._waiting.remove(waiting[ready])
@@ -236,14 +236,14 @@ class SessionServer:
             connection, _ = self._listening.accept()
         except OSError:
             return  # it hung up before it was accepted
-        if len(self._strangers) + len(self._waiting) + len(self._watching) >= _MAX_CONNECTIONS:
-            if not self._strangers:
+        if len(self._pending) + len(self._waiting) + len(self._watching) >= _MAX_CONNECTIONS:
+            if not self._pending:
                 connection.close()
                 return
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+            oldest = next(iter(self._pending))
+            del self._pending[oldest]
             oldest.close()
-        self._strangers[connection] = _Stranger(time.monotonic(), ClientHello(connection))
+        self._pending[connection] = _PendingClient(time.monotonic(), ClientHello(connection))
 
     def _listen_to(self, connection: socket.socket, greeting: ClientHello) -> None:
         """Hear what a new client wants, as far as it has said it."""
@@ -251,11 +251,11 @@ class SessionServer:
             client = greeting.heard()
             if client is None:
                 return
-            since = self._strangers.pop(connection).since
+            since = self._pending.pop(connection).since
             if client.watches:
                 challenge = client.accept_watcher(self._settings.key, self._secret)
                 if challenge:
-                    self._strangers[connection] = _Stranger(since, challenge=challenge)
+                    self._pending[connection] = _PendingClient(since, challenge=challenge)
                 else:
                     self._watching.add(connection)
             elif not (self._is_known(client) and self._is_asked_for(client.key)):
@@ -272,22 +272,22 @@ class SessionServer:
                 else:
                     self._waiting.append(client)
         except HandshakeError:
-            self._strangers.pop(connection, None)
+            self._pending.pop(connection, None)
             connection.close()
 
-    def _is_known(self, client: Client) -> bool:
+    def _is_known(self, client: ConnectedClient) -> bool:
         """Whether the client has shown the key, for a number that one who watches was given. Such a number serves once;
         who watches is from then on a client, and no stranger."""
         if self._secret is None:
             return True
-        for connection, stranger in self._strangers.items():
-            if stranger.challenge and stranger.challenge == client.challenge:
+        for connection, pending in self._pending.items():
+            if pending.challenge and pending.challenge == client.challenge:
                 known = client.knows(self._secret)
                 if known:
-                    del self._strangers[connection]
+                    del self._pending[connection]
                     self._watching.add(connection)
                 else:
-                    self._strangers[connection] = _Stranger(stranger.since, challenge=new_challenge())
+                    self._pending[connection] = _PendingClient(pending.since, challenge=new_challenge())
                 return known
         return False
 
@@ -306,7 +306,7 @@ class SessionServer:
         except OSError:
             pass
         self._watching.discard(connection)
-        self._strangers.pop(connection, None)
+        self._pending.pop(connection, None)
         connection.close()
 
     def end_for_good(self) -> None:
@@ -324,13 +324,13 @@ class SessionServer:
                 os.kill(session.pid, signal.SIGKILL)
                 time.sleep(0.001)
 
-    def _give_up_strangers(self, now: float) -> None:
-        for connection, stranger in list(self._strangers.items()):
-            if now - stranger.since > SILENCE_TIMEOUT_SECS:
-                del self._strangers[connection]
+    def _drop_silent_clients(self, now: float) -> None:
+        for connection, pending in list(self._pending.items()):
+            if now - pending.since > SILENCE_TIMEOUT_SECS:
+                del self._pending[connection]
                 connection.close()
 
-    def _start_session(self, client: Client) -> None:
+    def _start_session(self, client: ConnectedClient) -> None:
         """Fork the session's process."""
         try:
             client.accept(self._settings.key)
@@ -362,12 +362,12 @@ class SessionServer:
         if self._ending:  # since just now: the other thread may have found no session
             self.end_for_good()
 
-    def _serve(self, client: Client, folder: Path) -> None:
+    def _serve(self, client: ConnectedClient, folder: Path) -> None:
         """In the forked process: TVM's server loop over the connection, until the client closes it."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         others = [each.connection for each in self._waiting]
-        for other in (self._listening, self._signals, self._wakeup, *self._strangers, *self._watching, *others):
+        for other in (self._listening, self._signals, self._wakeup, *self._pending, *self._watching, *others):
             other.close()
         self._channel.close()
         if self._registration is not None:
@@ -403,7 +403,7 @@ class SessionServer:
         else:  # by itself, be it a moment before we meant to end it
             end = describe_exit(code) if code else ""
             oom_kills = oom_kill_count() - session.oom_kills
-            end = for_its_memory(end, usage.ru_maxrss << 10, self._settings.limits.memory_bytes, oom_kills)
+            end = with_memory_reason(end, usage.ru_maxrss << 10, self._settings.limits.memory_bytes, oom_kills)
         self._ends[session.client.name] = end
         self._ends.move_to_end(session.client.name)
         while len(self._ends) > _MAX_ENDS:
@@ -435,7 +435,7 @@ def _has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _end_with_client(client: Client) -> None:
+def _end_with_client(client: ConnectedClient) -> None:
     """End this process once the client is gone or its session has expired, even while a kernel hangs."""
 
     def watch() -> None:

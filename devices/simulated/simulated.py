@@ -145,7 +145,7 @@ class SpeedSteps:
 
 
 @dataclass(frozen=True)
-class Link:
+class SimulatedLink:
     """The way to the device: seconds of a round trip, and bytes per second. A measurement takes ``round_trips`` of them
     and uploads ``library_bytes``."""
 
@@ -232,7 +232,7 @@ class SimulatedDevice:
         faults: Faults | None = None,
         seed: int = 0,
         drift: Drift | SpeedSteps | None = None,
-        link: Link | None = None,
+        link: SimulatedLink | None = None,
         clock: VirtualClock | None = None,
     ) -> None:
         self._device_class = device_class
@@ -245,7 +245,7 @@ class SimulatedDevice:
         self._seed = seed
         self._oracles: set[str] = set()
         self._drift: Drift | SpeedSteps = drift or Drift(1.0)
-        self._link = link or Link()
+        self._link = link or SimulatedLink()
         self._clock = clock or VirtualClock()
         self._measured = 0
         self._probes_run = 0

@@ -16,7 +16,7 @@ from tvm.s_tir import SBlock, Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from devices.failures import after
+from devices.error_text import after
 from devices.sketches.description.accesses import DATA_PARALLEL
 
 # What TVM raises where a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).

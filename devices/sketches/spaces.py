@@ -25,18 +25,18 @@ from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt, Stmt
 from tvm_ffi import structural_walk
 
-from devices.host.collection import without_collection
+from devices.host.garbage_collection import garbage_collection_paused
 from devices.protocol import TensorSpec
 from devices.sketches import intrinsics
-from devices.sketches.copies import ROW_COPIES, row_copies
 from devices.sketches.defaults import default_schedules
 from devices.sketches.generation import REFUSALS, first_line, generated, rule_name
-from devices.sketches.lines import LINE_WISE, line_wise
-from devices.sketches.rows import ROW_WISE, row_wise, row_wise_kernel
-from devices.sketches.rules import REGISTER_BLOCKED, register_blocked
-from devices.sketches.symbolic import SAMPLING, Description, describe, describe_variants
+from devices.sketches.line_wise import LINE_WISE, line_wise
+from devices.sketches.register_blocked import REGISTER_BLOCKED, register_blocked
+from devices.sketches.row_copies import ROW_COPIES, row_copies
+from devices.sketches.row_wise import ROW_WISE, row_wise, row_wise_kernel
+from devices.sketches.symbolic import SAMPLING, SketchDescription, describe, describe_variants
+from devices.sketches.tiled_transpose import TILED_TRANSPOSE, tiled_transposes
 from devices.sketches.traces import full_text, open_text
-from devices.sketches.transposes import TILED_TRANSPOSE, tiled_transposes
 from devices.targets import parse_target
 from fleet_tune.base.domain import Candidate, Task
 from fleet_tune.base.sketch import IMPORTED, Choice, Sketch, Tile
@@ -106,7 +106,7 @@ class DesignSpace:
         self._finished: set[str] = set()  # sketches that nothing is to be done to when their decisions are taken
         self._traces: list[Trace] = []
         self._sampled: list[list[Instruction]] = []
-        self._descriptions: list[Description] = []
+        self._descriptions: list[SketchDescription] = []
         # All that scheduling needs; describing the variants takes seconds where several blocks have a place to choose.
         self._open: list[Sketch] = []
         for rule, generic in spaces:
@@ -171,7 +171,7 @@ class DesignSpace:
             return self._open[at]
         # Descriptions make hundreds of thousands of small objects, nearly none of them garbage in circles: looking for
         # it takes a fifth of their time, and more beside a large network.
-        with without_collection():
+        with garbage_collection_paused():
             whole = describe_variants(self._fresh, self._traces[at], self._descriptions[at])
         return replace(
             self._open[at],

@@ -7,7 +7,7 @@ operations) is read from the scheduled program, where splitting and reordering h
 Where one block may be placed inside of the main one's loops, its place stays open in the description. Where several
 blocks may be placed, or the main one itself, where a block may go depends on where the others are: every combination of
 places then has its own description (:attr:`fleet_tune.base.sketch.Sketch.variants`,
-:mod:`devices.sketches.description.places`).
+:mod:`devices.sketches.description.location_combinations`).
 
 The description is checked against the replayed schedule before it is given out: for the decisions of the replay, loop
 extents and order must be those of the real loops. A trace that uses what is not interpreted here, that meets an error
@@ -22,17 +22,17 @@ from dataclasses import dataclass, replace
 from tvm.s_tir import Schedule, Trace
 
 from devices.sketches.description.interpreter import SAMPLING, Interpreter
-from devices.sketches.description.places import Combinations
-from devices.sketches.description.statements import Describer, loop_depths
+from devices.sketches.description.location_combinations import LocationCombinations
+from devices.sketches.description.statements import StatementBuilder, loop_depths
 from devices.sketches.description.undescribed import reason_of
 from devices.sketches.traces import instructions
 from fleet_tune.base.sketch import Decision, Location, Statement
 
-__all__ = ["SAMPLING", "Description", "describe", "describe_variants"]
+__all__ = ["SAMPLING", "SketchDescription", "describe", "describe_variants"]
 
 
 @dataclass(frozen=True)
-class Description:
+class SketchDescription:
     """What is known of a trace. ``locations``: for every decision the values TVM gives to its choices (of a Location:
     depths in TVM's fused loops, where the Location's own count the statement's loops), else None. ``variants`` and
     ``variant_of`` as in :class:`fleet_tune.base.sketch.Sketch`."""
@@ -45,7 +45,7 @@ class Description:
     variant_of: tuple[int, ...] = ()
 
 
-def describe(fresh: Schedule, trace: Trace) -> Description:
+def describe(fresh: Schedule, trace: Trace) -> SketchDescription:
     """Describe ``trace``, a trace without post-processors, of the program of ``fresh`` (not changed). Raises TVM's
     errors where the trace cannot be replayed.
 
@@ -61,19 +61,19 @@ def describe(fresh: Schedule, trace: Trace) -> Description:
         location = decisions[index]
         if isinstance(location, Location) and index in interpreter.around:
             decisions[index] = Location(location.block, loop_depths(values, interpreter.around[index][1]))
-    return Description(tuple(decisions), locations, statements, failure)
+    return SketchDescription(tuple(decisions), locations, statements, failure)
 
 
-def describe_variants(fresh: Schedule, trace: Trace, description: Description) -> Description:
+def describe_variants(fresh: Schedule, trace: Trace, description: SketchDescription) -> SketchDescription:
     """Describe every combination of places of the blocks of a trace that :func:`describe` could not describe."""
     places = [values for values in description.locations if values is not None]
     if description.statements or not places:
         return description
     try:
-        variants, variant_of = Combinations(fresh, trace, instructions(trace), places).described()
+        variants, variant_of = LocationCombinations(fresh, trace, instructions(trace), places).described()
     except Exception as error:
         return replace(description, undescribed=reason_of(error))
-    return Description(description.decisions, description.locations, variants[0], "", variants, variant_of)
+    return SketchDescription(description.decisions, description.locations, variants[0], "", variants, variant_of)
 
 
 def _replay(fresh: Schedule, trace: Trace) -> Interpreter:
@@ -90,6 +90,6 @@ def _statements(interpreter: Interpreter) -> tuple[tuple[Statement, ...], str]:
     if interpreter.failure:
         return (), interpreter.failure
     try:
-        return Describer(interpreter, {}).statements(), ""
+        return StatementBuilder(interpreter, {}).statements(), ""
     except Exception as error:
         return (), reason_of(error)

@@ -17,7 +17,7 @@ from fleet_tune.base.errors import UserError
 
 if TYPE_CHECKING:
     from devices.host.limits.confinement import SessionLimits
-    from devices.server.registration import Tracker
+    from devices.server.registration import TrackerAddress
 
 PROGRAM = "fleet-tune device serve"
 # The rule that ends a measurement: runs beside the kernel, in the device server. Named, so that a board loads it alone.
@@ -132,20 +132,20 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _key_file(given: str | None) -> Path:
-    from devices.wire.keys import default_key_file
+    from devices.rpc.keys import default_key_file
 
     return default_key_file() if given is None else Path(given)
 
 
-def _tracker(options: argparse.Namespace) -> Tracker:
-    from devices.server.registration import Tracker
+def _tracker(options: argparse.Namespace) -> TrackerAddress:
+    from devices.server.registration import TrackerAddress
 
     host, port = _address(options.tracker)
     if not re.fullmatch(r"[^\s:/]+", options.key):
         raise ServeOptionError(f"--key {options.key!r} is not a key", "give a word without colons and slashes")
     # Where the server listens on one address, that is the one to tell; on all, the tracker sees where we come from.
     everywhere = options.bind in ("0.0.0.0", "::")
-    return Tracker(host, port, options.key, options.advertise or (None if everywhere else options.bind))
+    return TrackerAddress(host, port, options.key, options.advertise or (None if everywhere else options.bind))
 
 
 def _address(text: str) -> tuple[str, int]:

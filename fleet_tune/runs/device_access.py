@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from devices.opening import opened_device
+from devices.device_factory import open_device
 from devices.protocol import Device
 from fleet_tune.base.config.fleet_file import DeviceConfig
 
 
 def opened(config: DeviceConfig, realtime: bool = True) -> contextlib.AbstractContextManager[Device]:
-    """See :func:`devices.opening.opened_device`. Raises DeviceUnreachableError where the machine that drives it is no
-    part of the cluster that this process is connected to, or it is connected to none."""
+    """See :func:`devices.device_factory.open_device`. Raises DeviceUnreachableError where the machine that drives it is
+    no part of the cluster that this process is connected to, or it is connected to none."""
     if config.via is None:
-        return opened_device(config, realtime)
+        return open_device(config, realtime)
     from actors.remote_devices import opened_elsewhere  # here: it loads Ray, which most commands do not need
 
     return opened_elsewhere(config, realtime)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from devices.opening import opened_device
-from devices.server.registration import Tracker
+from devices.device_factory import open_device
+from devices.rpc.tracker import listed
+from devices.server.registration import TrackerAddress
 from devices.server.server import DeviceServer
-from devices.wire.tracker import listed
 from fleet_tune.base.config.fleet_file import DeviceConfig
 
 TRACKER = """
@@ -37,8 +37,8 @@ def tracker_port(free_port: int) -> Iterator[int]:
 def test_a_device_is_opened_through_its_tracker(tracker_port: int) -> None:
     config = DeviceConfig(name="board", connect=f"tracker://127.0.0.1:{tracker_port}/cpu", threads=1)
     with (
-        DeviceServer(threads=1, tracker=Tracker("127.0.0.1", tracker_port, "cpu")),
-        opened_device(config) as device,
+        DeviceServer(threads=1, tracker=TrackerAddress("127.0.0.1", tracker_port, "cpu")),
+        open_device(config) as device,
     ):
         assert device.fingerprint().threads == 1
         assert device.ping() > 0

@@ -11,7 +11,7 @@ from actors.clusters.cluster import connected
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
-from devices.host.versions import Host
+from devices.host.versions import HostVersions
 from fleet_tune.base.config.fleet_file import load_fleet
 from fleet_tune.base.domain import Limits, StopRule
 from fleet_tune.base.errors import FleetFileError, VersionsDifferError
@@ -70,7 +70,9 @@ async def test_another_version_of_tvm_on_a_machine_of_the_cluster_is_told_with_b
 ) -> None:
     data = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
     (tmp_path / "fleet.toml").write_text(f'[[device]]\nname = "a"\nconnect = "recorded:{data}"\n[build]\nworkers = 1\n')
-    monkeypatch.setattr("actors.tuning_session.this_host", lambda: Host("desk", {"apache-tvm": "0.99.0"}))
+    monkeypatch.setattr(
+        "actors.tuning_session.this_host_versions", lambda: HostVersions("desk", {"apache-tvm": "0.99.0"})
+    )
     with connected(None) as cluster:
         session = TuningSession(cluster, load_fleet(tmp_path / "fleet.toml"), "run")
         try:

@@ -32,8 +32,8 @@ from devices.client.rpc_device import RpcDevice
 from devices.client.session import RpcSession
 from devices.client.workbench import Workbench
 from devices.host.children.parent import end_with_parent
+from devices.rpc.remote_linking import is_archive
 from devices.targets import parse_target, resolve_target
-from devices.wire.linking_there import is_archive
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Outcome
 from fleet_tune.base.records.stores.reader import RecordReader

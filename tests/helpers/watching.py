@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from devices.opening import opened_device
+from devices.device_factory import open_device
 from devices.protocol import Device, MeasureRequest
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Measurement
@@ -51,8 +51,8 @@ class StoreSubscription:
 
 @contextlib.contextmanager
 def opened_watching(folder: Path, data: Path, device: DeviceConfig, realtime: bool) -> Iterator[Any]:
-    """In the place of :func:`devices.opening.opened_device`; notes are written to ``folder/NAME.seen``, of children in
-    the folder above it."""
+    """In the place of :func:`devices.device_factory.open_device`; notes are written to ``folder/NAME.seen``, of
+    children in the folder above it."""
     recorded = device.model_copy(update={"connect": f"recorded:{data}"})
-    with opened_device(recorded, realtime) as opened:
+    with open_device(recorded, realtime) as opened:
         yield StoreSubscription(opened, folder.parent, folder / f"{device.name}.seen")

@@ -23,9 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from devices.host.children.endings import describe_exit
+from devices.host.children.exit_causes import describe_exit
 from devices.host.children.parent import end_with_parent
-from devices.host.collection import without_collection
+from devices.host.garbage_collection import garbage_collection_paused
 
 _LENGTH = struct.Struct("<Q")
 # Where a clock stands still, nobody asks for it more often.
@@ -92,7 +92,7 @@ class Channel:
         return bytes(chunks)
 
 
-class Child:
+class ChildProcess:
     """A running child process, seen from its parent.
 
     ``module``: dotted name of the module to run; it gets ``args`` on its command line and its end of the channel from
@@ -214,7 +214,7 @@ def load_tvm() -> None:
     """Import TVM without torch in the child. The garbage collector, which finds nothing in modules, rests meanwhile,
     which saves about a sixth of the time."""
     without_torch()
-    with without_collection():
+    with garbage_collection_paused():
         importlib.import_module("tvm")
 
 

@@ -38,7 +38,7 @@ def refusal(root: Path = Path("/")) -> str:
     return ""
 
 
-class Priority:
+class RealtimePriority:
     """Real-time priority for the kernels of this process, where it is ``wanted`` and allowed (see :attr:`refused`)."""
 
     def __init__(self, wanted: bool = True) -> None:

@@ -14,26 +14,26 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from devices.networks.onnx.nodes import Array, Node, NotKnownError, Writer, as_array
+from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValueError, as_array
 
 MOST_TURNS = 2048
 _MOST_NODES = 50_000
 """Of all turns together: more would be a network of too many operators."""
 
 
-def chosen_branch(node: Node, write: Writer) -> list[str]:
+def chosen_branch(node: OnnxNode, write: NodeWriter) -> list[str]:
     """The outputs of an If."""
     branches = node.attributes["then_branch"], node.attributes["else_branch"]
     condition = node.graph.constants.get(node.input(0))
     if condition is not None:
         return _inlined(branches[0 if bool(as_array(condition).reshape(())) else 1], [], write)
     if not all(name in node.graph.shapes for name in node.proto.output):
-        raise NotKnownError  # the branches' results differ in shape
+        raise UnknownValueError  # the branches' results differ in shape
     one, other = (_inlined(branch, [], write) for branch in branches)
     return [write("Where", node.input(0), *pair) for pair in zip(one, other, strict=True)]
 
 
-def unrolled_loop(node: Node, write: Writer) -> list[str]:
+def unrolled_loop(node: OnnxNode, write: NodeWriter) -> list[str]:
     """The outputs of a Loop."""
     body: onnx.GraphProto = node.attributes["body"]
     turns = int(node.constant(0).reshape(())) if node.has(0) else MOST_TURNS + 1
@@ -43,7 +43,7 @@ def unrolled_loop(node: Node, write: Writer) -> list[str]:
     turn = 0
     while going and turn < turns:
         if turn >= MOST_TURNS or len(write.nodes) > _MOST_NODES:
-            raise NotKnownError
+            raise UnknownValueError
         number, truth = np.asarray(turn, np.int64), np.asarray(True)
         going = _condition(body, node, number)
         results = _inlined(body, [write.constant(number), write.constant(truth), *carried], write)[1:]
@@ -52,16 +52,16 @@ def unrolled_loop(node: Node, write: Writer) -> list[str]:
             values.append(write.unsqueeze(value, 0))
         turn += 1
     if collected and not turn:
-        raise NotKnownError
+        raise UnknownValueError
     return [*carried, *(write("Concat", *values, axis=0) for values in collected)]
 
 
-def unrolled_scan(node: Node, write: Writer) -> list[str]:
+def unrolled_scan(node: OnnxNode, write: NodeWriter) -> list[str]:
     """The outputs of a Scan."""
     body: onnx.GraphProto = node.attributes["body"]
     scanned = int(node.attributes["num_scan_inputs"])
     if node.graph.opset < 9:
-        raise NotKnownError  # the operator had a batch dimension then
+        raise UnknownValueError  # the operator had a batch dimension then
     states = [node.input(at) for at in range(len(node.proto.input) - scanned)]
     positions = range(len(states), len(node.proto.input))
     results_of = len(body.output) - len(states)
@@ -72,7 +72,7 @@ def unrolled_scan(node: Node, write: Writer) -> list[str]:
     axes = [axis % len(node.shape(at)) for axis, at in zip(setting("scan_input_axes", scanned), positions, strict=True)]
     turns = node.shape(positions[0])[axes[0]]
     if not 0 < turns <= MOST_TURNS or turns * len(body.node) > _MOST_NODES:
-        raise NotKnownError
+        raise UnknownValueError
     backwards = setting("scan_input_directions", scanned)
     collected: list[list[str]] = [[] for _ in range(results_of)]
     out_axes = setting("scan_output_axes", results_of)
@@ -92,7 +92,7 @@ def unrolled_scan(node: Node, write: Writer) -> list[str]:
     return [*states, *(write("Concat", *v, axis=axis) for v, axis in zip(collected, out_axes, strict=True))]
 
 
-def _inlined(body: onnx.GraphProto, arguments: Sequence[str], write: Writer) -> list[str]:
+def _inlined(body: onnx.GraphProto, arguments: Sequence[str], write: NodeWriter) -> list[str]:
     """Writes the nodes of ``body`` with its inputs as ``arguments``; what it defines gets names of its own."""
     names = dict(zip((value.name for value in body.input), arguments, strict=True))
     prefix = write.fresh_prefix()
@@ -130,7 +130,7 @@ def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
     return result
 
 
-def _condition(body: onnx.GraphProto, node: Node, turn: Array) -> bool:
+def _condition(body: onnx.GraphProto, node: OnnxNode, turn: Array) -> bool:
     """Whether ``body`` asks for another turn after ``turn``. Raises where that depends on data."""
     from onnx.reference import ReferenceEvaluator
 
@@ -139,7 +139,7 @@ def _condition(body: onnx.GraphProto, node: Node, turn: Array) -> bool:
     for inner in reversed(body.node):
         if wanted & set(inner.output):
             if any(attribute.HasField("g") for attribute in inner.attribute):
-                raise NotKnownError
+                raise UnknownValueError
             nodes.insert(0, inner)
             wanted.update(name for name in inner.input if name)
     made = {name for inner in nodes for name in inner.output}
@@ -148,7 +148,7 @@ def _condition(body: onnx.GraphProto, node: Node, turn: Array) -> bool:
     known.update({body.input[0].name: turn, body.input[1].name: np.asarray(True)})
     feeds = {name: known[name] for name in wanted - made if name in known}
     if wanted - made - set(feeds):
-        raise NotKnownError
+        raise UnknownValueError
     if not nodes:
         return bool(feeds[body.output[0].name].reshape(()))
     graph = helper.make_graph(

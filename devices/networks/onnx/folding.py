@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper, shape_inference
 
-from devices.networks.onnx.nodes import Graph, as_array
+from devices.networks.onnx.nodes import GraphFacts, as_array
 
 ONNX = ("", "ai.onnx")
 """The names of the domain of ONNX's own operators."""
@@ -31,8 +31,8 @@ _LARGEST_CONSTANT = 1 << 22
 """Elements: what is larger is computed when the network runs."""
 
 
-def known(model: onnx.ModelProto) -> Graph:
-    return Graph(_constants(model), dict(_fixed_shapes(model)), dict(_types(model)), opset_of(model))
+def known(model: onnx.ModelProto) -> GraphFacts:
+    return GraphFacts(_constants(model), dict(_fixed_shapes(model)), dict(_types(model)), opset_of(model))
 
 
 def opset_of(model: onnx.ModelProto) -> int:

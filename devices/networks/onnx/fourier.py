@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from devices.networks.onnx.nodes import Array, Node, NotKnownError, Writer
+from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValueError
 
 _LONGEST = 4096
 """Points of one transform: its two matrices have that many rows and columns."""
 
 
-def fourier(node: Node, write: Writer) -> Sequence[str] | None:
+def fourier(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """DFT: (..., points, ..., 1 or 2) to (..., frequencies, ..., 2), real and imaginary parts last."""
     shape = node.shape(0)
     axis = (int(node.constant_or(2, -2)) if node.graph.opset >= 20 else node.attributes["axis"]) % len(shape)
     points = int(node.constant_or(1, shape[axis]).reshape(()))
     one_sided, inverse = bool(node.attributes["onesided"]), bool(node.attributes["inverse"])
     if points > _LONGEST or (one_sided and inverse):
-        raise NotKnownError
+        raise UnknownValueError
     used = min(points, shape[axis])
     order = [at for at in range(len(shape)) if at != axis]
     order = [*order[:-1], axis]  # the parts apart, the points last
@@ -36,14 +36,14 @@ def fourier(node: Node, write: Writer) -> Sequence[str] | None:
     return [write("Concat", *(write.unsqueeze(write("Transpose", x, perm=back), -1) for x in results), axis=-1)]
 
 
-def short_time_fourier(node: Node, write: Writer) -> Sequence[str] | None:
+def short_time_fourier(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """STFT: (batch, samples, 1 or 2) to (batch, frames, frequencies, 2)."""
     batch, samples, *parts_of = node.shape(0)
     count = parts_of[0] if parts_of else 1
     step = int(node.constant(1).reshape(()))
     length = int(node.constant(3).reshape(())) if node.has(3) else node.shape(2)[0]
     if length > _LONGEST:
-        raise NotKnownError
+        raise UnknownValueError
     frames = (samples - length) // step + 1
     places = np.arange(frames)[:, None] * step + np.arange(length)
     parts = []
@@ -56,7 +56,7 @@ def short_time_fourier(node: Node, write: Writer) -> Sequence[str] | None:
     return [write("Concat", *(write.unsqueeze(result, 3) for result in results), axis=3)]
 
 
-def _transformed(parts: Sequence[str], cosines: Array, sines: Array, write: Writer) -> tuple[str, str]:
+def _transformed(parts: Sequence[str], cosines: Array, sines: Array, write: NodeWriter) -> tuple[str, str]:
     """(a + bi) * (cos + i sin) of every row: its real and imaginary parts."""
     real, imaginary = write("MatMul", parts[0], cosines), write("MatMul", parts[0], sines)
     if len(parts) == 1:

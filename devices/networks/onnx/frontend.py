@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from devices.failures import brief
+from devices.error_text import brief
+from devices.networks.frontend_errors import failing_onnx_node, silenced, unsupported_error
 from devices.networks.network import Array, Network, example_array, network_of
-from devices.networks.refusals import onnx_node_in, quiet, unsupported
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def from_onnx_file(file: Path) -> Network:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
         inputs[value.name] = example_array(shape, dtype, len(inputs))
     types = {name: array.dtype.name for name, array in {**inputs, **model.weights}.items()}
-    with quiet():
+    with silenced():
         module, readable = _translated(proto, types, str(file))
     module = _with_weights(module, readable, model.weights)
     _check_outputs(module, readable, str(file))
@@ -143,9 +143,9 @@ def _translated(proto: onnx.ModelProto, types: dict[str, str], where: str) -> tu
         except UnsupportedNetworkError:
             raise
         except Exception as error:
-            node = onnx_node_in(error)
+            node = failing_onnx_node(error)
             if node is None or not has_function(node) or node.op_type in expanded:
-                raise unsupported(error, where, node=said(node) if node is not None else "") from error
+                raise unsupported_error(error, where, node=said(node) if node is not None else "") from error
             expanded |= {node.op_type}
 
 

@@ -14,12 +14,12 @@ import onnx.inliner
 import onnx.version_converter
 from onnx import TensorProto
 
+from devices.networks.frontend_errors import OTHER_OPERATORS, unsupported_error
 from devices.networks.onnx import quantization
 from devices.networks.onnx.folding import COMPUTED, CONTROL_FLOW, ONNX, RANDOM, folded, known, opset_of
 from devices.networks.onnx.images import upsampled
-from devices.networks.onnx.nodes import FINAL, Graph, Node, NotKnownError, Writer
+from devices.networks.onnx.nodes import FINAL, GraphFacts, NodeWriter, OnnxNode, UnknownValueError
 from devices.networks.onnx.operators import REWRITES, Rewrite
-from devices.networks.refusals import OTHER_OPERATORS, unsupported
 from fleet_tune.base.errors import UnsupportedNetworkError
 
 _MISREAD = frozenset({"Attention", "Mish", "Celu"})
@@ -62,7 +62,7 @@ def _refuse_unreadable(model: onnx.ModelProto, where: str) -> None:
 
     graph = known(model)
     for proto in model.graph.node:
-        reason, next_step = _refused(Node(proto, graph), is_readable(proto.op_type))
+        reason, next_step = _refused(OnnxNode(proto, graph), is_readable(proto.op_type))
         if reason:
             raise UnsupportedNetworkError(f"{where}: {said(proto)} {reason}", next_step)
     for name, kind in graph.types.items():
@@ -123,13 +123,13 @@ def _rewritten(model: onnx.ModelProto, rewrites: dict[str, Rewrite], where: str)
     constants: list[onnx.TensorProto] = []
     for proto in model.graph.node:
         rewrite = rewrites.get(proto.op_type) if proto.domain in ONNX and proto.doc_string != FINAL else None
-        write = Writer(next(name for name in proto.output if name), graph.opset)
+        write = NodeWriter(next(name for name in proto.output if name), graph.opset)
         try:
-            outputs = rewrite(Node(proto, graph), write) if rewrite else None
-        except NotKnownError:
+            outputs = rewrite(OnnxNode(proto, graph), write) if rewrite else None
+        except UnknownValueError:
             outputs = None
         except Exception as error:
-            raise unsupported(error, where, node=said(proto)) from error
+            raise unsupported_error(error, where, node=said(proto)) from error
         if outputs is None or len(outputs) < sum(bool(name) for name in proto.output):
             nodes.append(proto)
             continue
@@ -183,7 +183,7 @@ def _in_functions(model: onnx.ModelProto, expanded: frozenset[str]) -> tuple[onn
 
 
 def _function_of(
-    node: onnx.NodeProto, model: onnx.ModelProto, graph: Graph
+    node: onnx.NodeProto, model: onnx.ModelProto, graph: GraphFacts
 ) -> tuple[onnx.FunctionProto, list[onnx.AttributeProto]] | None:
     """The function by which ONNX defines ``node``, written for ``model``'s version of the operators, and the attributes
     that the node leaves out. None where it has none."""
@@ -233,7 +233,7 @@ def _is_misread(node: onnx.NodeProto) -> bool:
     return node.op_type in _MISREAD or (node.op_type == "RMSNormalization" and axes not in ([], [-1]))
 
 
-def _refused(node: Node, readable: bool) -> tuple[str, str]:
+def _refused(node: OnnxNode, readable: bool) -> tuple[str, str]:
     """Why ``node`` cannot be imported, and what to do about it. Empty where it can. ``readable``: whether TVM reads
     operators of its type, though what it reads may compute something else."""
     kind, attributes = node.proto.op_type, node.attributes
@@ -262,7 +262,7 @@ def _refused(node: Node, readable: bool) -> tuple[str, str]:
     return "", ""
 
 
-def _refused_resize(node: Node) -> tuple[str, str]:
+def _refused_resize(node: OnnxNode) -> tuple[str, str]:
     """TVM takes the factors from the extents, and smooths nothing before it shrinks."""
     if node.attributes.get("antialias"):
         return "smooths before it shrinks (antialias)", "leave antialias out, or resize before the network"

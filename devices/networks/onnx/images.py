@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from devices.networks.onnx.nodes import Array, Node, NotKnownError, Writer
+from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValueError
 
 _WHOLE = 1e-3  # of an extent that a factor of float32 gives
 
 
-def to_depth(node: Node, write: Writer) -> Sequence[str] | None:
+def to_depth(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """SpaceToDepth, channels first or last among the new ones."""
     batch, channels, height, width = node.shape(0)
     block = node.attributes["blocksize"]
@@ -24,7 +24,7 @@ def to_depth(node: Node, write: Writer) -> Sequence[str] | None:
     return [write.reshape(moved, [batch, channels * block * block, height // block, width // block])]
 
 
-def upsampled(node: Node, write: Writer) -> Sequence[str] | None:
+def upsampled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """Upsample, and Resize as it was at first, axis after axis: the nearest element to a place, or between the two."""
     shape = node.shape(0)
     scales = node.attributes.get("scales") or node.constant(1).tolist()
@@ -44,7 +44,7 @@ def upsampled(node: Node, write: Writer) -> Sequence[str] | None:
     return [value if value != node.input(0) else write("Identity", value)]
 
 
-def resized(node: Node, write: Writer) -> Sequence[str] | None:
+def resized(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """Resize of some axes as one of all axes, and one to the nearest elements by factors that give no whole number of
     elements as indices: TVM takes the factors from the extents."""
     axes = node.attributes.get("axes")
@@ -81,7 +81,7 @@ _NEAREST: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _nearest_by_factors(node: Node, write: Writer) -> Sequence[str] | None:
+def _nearest_by_factors(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """In float32, as ONNX Runtime and PyTorch find the places: some lie between two elements but for rounding."""
     places_of = _PLACES.get(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
     if node.attributes.get("mode", "nearest") != "nearest" or places_of is None or not node.has(2):
@@ -112,7 +112,7 @@ def _kept_ratio(sizes: Array, extents: Sequence[int], settings: dict[str, object
     return np.asarray([math.floor(factor * extent + 0.5) for extent in extents], np.int64)
 
 
-def transposed_to_shape(node: Node, write: Writer) -> Sequence[str] | None:
+def transposed_to_shape(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """ConvTranspose to a given shape: its padding follows."""
     wanted = node.attributes.get("output_shape")
     if not wanted:
@@ -136,7 +136,7 @@ def transposed_to_shape(node: Node, write: Writer) -> Sequence[str] | None:
     return [write("ConvTranspose", *inputs, pads=[*begins, *ends], output_padding=more, **settings)]
 
 
-def folded_blocks(node: Node, write: Writer) -> Sequence[str] | None:
+def folded_blocks(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """Col2Im: a transposed convolution in which every row of a block has a kernel of one 1, at its place."""
     image, kernel = node.constant(1).tolist(), node.constant(2).tolist()
     batch, rows, _ = node.shape(0)
@@ -154,7 +154,7 @@ def folded_blocks(node: Node, write: Writer) -> Sequence[str] | None:
     return [write("ConvTranspose", data, weights.astype(node.dtype(0)), group=rows // size, **settings)]
 
 
-def pooled_with_places(node: Node, write: Writer) -> Sequence[str] | None:
+def pooled_with_places(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """MaxPool that also gives the places of the maxima, as indices into the whole flattened input: the elements of a
     window one after the other, the first of the largest."""
     if not node.wants(1):
@@ -191,7 +191,7 @@ def pooled_with_places(node: Node, write: Writer) -> Sequence[str] | None:
     return [best, place]
 
 
-def pooled(node: Node, write: Writer) -> Sequence[str] | None:
+def pooled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """A pooling whose padding follows from its extents, with that padding."""
     if not node.attributes["auto_pad"].startswith("SAME"):
         return None
@@ -207,7 +207,7 @@ def pooled(node: Node, write: Writer) -> Sequence[str] | None:
 
 
 def _windows(
-    node: Node, extents: Sequence[int], reach: Sequence[int], strides: Sequence[int]
+    node: OnnxNode, extents: Sequence[int], reach: Sequence[int], strides: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Padding before, and number of windows, of each dimension."""
     pads = node.attributes.get("pads") or [0] * 2 * len(extents)
@@ -229,7 +229,7 @@ def _windows(
     return begins, counts
 
 
-def convolution_at_offsets(node: Node, write: Writer) -> Sequence[str] | None:
+def convolution_at_offsets(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """DeformConv of images: bilinear samples at every kernel place's own offset, then a product with the weights."""
     batch, channels, height, width = node.shape(0)
     outputs, _, *kernel = node.shape(1)
@@ -271,7 +271,7 @@ def convolution_at_offsets(node: Node, write: Writer) -> Sequence[str] | None:
     if node.has(4):
         sampled = write("Mul", sampled, write.reshape(node.input(4), [batch, offset_groups, 1, taps * places]))
     if channels % groups or outputs % groups:
-        raise NotKnownError
+        raise UnknownValueError
     blocks = write.reshape(sampled, [batch, groups, channels // groups * taps, places])
     weights = write.reshape(node.input(1), [1, groups, outputs // groups, channels // groups * taps])
     result = write.reshape(write("MatMul", weights, blocks), [batch, outputs, rows, columns])

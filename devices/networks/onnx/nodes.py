@@ -18,12 +18,12 @@ FINAL = "rewritten"
 """The documentation of nodes that a rewrite wrote to stay: it is not asked about them again."""
 
 
-class NotKnownError(Exception):
+class UnknownValueError(Exception):
     """A shape, type or value that a rewrite needs is not known before the network runs."""
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphFacts:
     """What is known of a graph by name: ``constants`` (tensors and arrays), fixed ``shapes``, element ``types``.
 
     ``opset``: the version of ONNX's own operators that the graph is written in.
@@ -41,10 +41,10 @@ class Graph:
         return any(array.dtype.kind == "f" and bool(np.isneginf(array).any()) for array in arrays)
 
 
-class Node:
+class OnnxNode:
     """A node of ``graph``: inputs and outputs by position, attributes with ONNX's defaults."""
 
-    def __init__(self, proto: onnx.NodeProto, graph: Graph) -> None:
+    def __init__(self, proto: onnx.NodeProto, graph: GraphFacts) -> None:
         self.proto = proto
         self.graph = graph
         self.attributes: dict[str, Any] = {}
@@ -63,7 +63,7 @@ class Node:
 
     def input(self, at: int) -> str:
         if not self.has(at):
-            raise NotKnownError
+            raise UnknownValueError
         return str(self.proto.input[at])
 
     def shape(self, at: int) -> tuple[int, ...]:
@@ -88,11 +88,11 @@ class Node:
     def _known(self, table: dict[str, Any], at: int) -> Any:
         name = self.input(at)
         if name not in table:
-            raise NotKnownError
+            raise UnknownValueError
         return table[name]
 
 
-class Writer:
+class NodeWriter:
     """The nodes and constants that take the place of a node. Called with an operator, its inputs (names, arrays, None)
     and attributes, it writes a node and returns its output's name, or names where there are several."""
 

@@ -1,7 +1,7 @@
 """Operators of ONNX that TVM lacks, or reads in some of their forms only, written with others.
 
 A rewrite takes a node and a writer and returns the names of the node's outputs, or None where the node stays as it is.
-It raises :class:`NotKnownError` where it needs to know what is not known before the network runs.
+It raises :class:`UnknownValueError` where it needs to know what is not known before the network runs.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from devices.networks.onnx.images import (
     to_depth,
     transposed_to_shape,
 )
-from devices.networks.onnx.nodes import Array, Node, Writer
+from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode
 from devices.networks.onnx.recurrent import recurrent
 
-Rewrite = Callable[[Node, Writer], Sequence[str] | None]
+Rewrite = Callable[[OnnxNode, NodeWriter], Sequence[str] | None]
 
 _SORTED = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64})
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
 
 
-def _bit_shift(node: Node, write: Writer) -> Sequence[str] | None:
+def _bit_shift(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """By less than none, or by all bits and more, what stays is the sign of a number that is shifted to the right."""
     dtype = node.dtype(0)
     bits = np.asarray(dtype.itemsize * 8, dtype)
@@ -49,11 +49,11 @@ def _bit_shift(node: Node, write: Writer) -> Sequence[str] | None:
     return [write("Where", inside, shifted, outside)]
 
 
-def _cast_like(node: Node, write: Writer) -> Sequence[str] | None:
+def _cast_like(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     return [write.cast(node.input(0), node.type(1))]
 
 
-def _dropout(node: Node, write: Writer) -> Sequence[str] | None:
+def _dropout(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """Outside of training, and of nothing, it is the identity; its mask is all true."""
     training = bool(node.constant_or(2, False))
     ratio = float(node.constant_or(1, 0.5))
@@ -65,21 +65,21 @@ def _dropout(node: Node, write: Writer) -> Sequence[str] | None:
     return outputs
 
 
-def _expand(node: Node, write: Writer) -> Sequence[str] | None:
+def _expand(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """The shape may have ones, or fewer dimensions, where the value has more: they stay."""
     wanted = tuple(int(extent) for extent in node.constant(1))
     shape = np.broadcast_shapes(node.shape(0), wanted)
     return None if shape == wanted else [write("Expand", node.input(0), np.asarray(shape, np.int64))]
 
 
-def _eye_like(node: Node, write: Writer) -> Sequence[str] | None:
+def _eye_like(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     rows, columns = node.shape(0)
     element_type = node.attributes.get("dtype") or node.type(0)
     eye = write.constant(np.eye(rows, columns, k=node.attributes["k"], dtype=np.float32))
     return [write.cast(eye, element_type)]
 
 
-def _is_inf(node: Node, write: Writer) -> Sequence[str] | None:
+def _is_inf(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     signs = [sign for sign, name in ((1, "positive"), (-1, "negative")) if node.attributes[f"detect_{name}"]]
     if len(signs) == 2:
         return None
@@ -88,14 +88,14 @@ def _is_inf(node: Node, write: Writer) -> Sequence[str] | None:
     return [write("Equal", node.input(0), np.asarray(signs[0] * np.inf, node.dtype(0)))]
 
 
-def _lp_normalization(node: Node, write: Writer) -> Sequence[str] | None:
+def _lp_normalization(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     norm = write.reduce(f"ReduceL{node.attributes['p']}", node.input(0), node.attributes["axis"])
     zero = np.zeros((), node.dtype(0))
     share = write("Div", node.input(0), norm)
     return [write("Where", write("Equal", norm, zero), zero, share)]
 
 
-def _mod(node: Node, write: Writer) -> Sequence[str] | None:
+def _mod(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """Of floating-point numbers: the remainder has the divisor's sign."""
     if node.attributes["fmod"] or node.type(0) not in _FLOATS:
         return None
@@ -106,7 +106,7 @@ def _mod(node: Node, write: Writer) -> Sequence[str] | None:
     return [write("Where", moved, write("Add", rest, node.input(1)), rest)]
 
 
-def _one_hot(node: Node, write: Writer) -> Sequence[str] | None:
+def _one_hot(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     depth = int(node.constant(1).reshape(()))
     rank = len(node.shape(0))
     axis = node.attributes["axis"] % (rank + 1)
@@ -118,7 +118,7 @@ def _one_hot(node: Node, write: Writer) -> Sequence[str] | None:
     return [write("Where", write("Equal", places, counted), on, off)]
 
 
-def _pow(node: Node, write: Writer) -> Sequence[str] | None:
+def _pow(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     base, exponent = node.type(0), node.type(1)
     if base not in _FLOATS and exponent not in _FLOATS:  # TVM has powers of floating-point numbers alone
         power = write("Pow", *(write.cast(node.input(at), TensorProto.DOUBLE) for at in range(2)))
@@ -131,7 +131,7 @@ def _pow(node: Node, write: Writer) -> Sequence[str] | None:
     return [write.cast(power, base)]
 
 
-def _reduce_max(node: Node, write: Writer) -> Sequence[str] | None:
+def _reduce_max(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """The maximum of values that are all minus infinity, as of a row that a mask excludes, is that: TVM begins at the
     lowest finite number. Lower ones count only where the graph makes them."""
     if node.type(0) == TensorProto.BOOL:
@@ -145,7 +145,7 @@ def _reduce_max(node: Node, write: Writer) -> Sequence[str] | None:
     return [write("Where", write("Equal", finite, zero), infinity, largest)]
 
 
-def _extreme_of_booleans(node: Node, write: Writer) -> Sequence[str] | None:
+def _extreme_of_booleans(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     if node.type(0) != TensorProto.BOOL:
         return None
     data, *axes = (name for name in node.proto.input if name)
@@ -153,7 +153,7 @@ def _extreme_of_booleans(node: Node, write: Writer) -> Sequence[str] | None:
     return [write.cast(write(node.proto.op_type, numbers, *axes, **node.attributes), TensorProto.BOOL)]
 
 
-def _reverse_sequence(node: Node, write: Writer) -> Sequence[str] | None:
+def _reverse_sequence(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """Every sequence backwards, up to its own length: a gather."""
     shape = node.shape(0)
     time, batch = node.attributes["time_axis"], node.attributes["batch_axis"]
@@ -169,7 +169,7 @@ def _reverse_sequence(node: Node, write: Writer) -> Sequence[str] | None:
     return [write("Transpose", write.reshape(taken, [shape[at] for at in order]), perm=np.argsort(order).tolist())]
 
 
-def _tensor_scatter(node: Node, write: Writer) -> Sequence[str] | None:
+def _tensor_scatter(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """New rows of a cache of keys or values, from a place of its own in every sequence on."""
     shape, new = node.shape(0), node.shape(1)
     axis = node.attributes["axis"] % len(shape)
@@ -190,7 +190,7 @@ def _tensor_scatter(node: Node, write: Writer) -> Sequence[str] | None:
     return [write("Where", inside, gathered, node.input(0))]
 
 
-def _top_k(node: Node, write: Writer) -> Sequence[str] | None:
+def _top_k(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """Of the types that TVM sorts: others become one that holds all of their numbers."""
     if node.type(0) in _SORTED or node.type(0) == TensorProto.UINT64:
         return None

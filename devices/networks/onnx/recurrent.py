@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from devices.networks.onnx.nodes import Array, Node, NotKnownError, Writer
+from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValueError
 
 MOST_STEPS = 2048
 """Steps times directions: more would be a network of too many operators."""
@@ -50,7 +50,7 @@ class _Direction:
     step: Step
 
 
-def recurrent(node: Node, write: Writer) -> list[str]:
+def recurrent(node: OnnxNode, write: NodeWriter) -> list[str]:
     """The outputs of a node of type RNN, GRU or LSTM: Y, Y_h and, of LSTM, Y_c."""
     batch_first = bool(node.attributes.get("layout", 0))
     data = write("Transpose", node.input(0), perm=[1, 0, 2]) if batch_first else node.input(0)
@@ -58,7 +58,7 @@ def recurrent(node: Node, write: Writer) -> list[str]:
     steps, batch = (second, first) if batch_first else (first, second)
     directions, _, hidden = node.shape(2)
     if steps * directions > MOST_STEPS or node.attributes.get("input_forget", 0):
-        raise NotKnownError
+        raise UnknownValueError
     lengths = write.reshape(write.cast(node.input(4), node.type(0)), [batch, 1]) if node.has(4) else ""
     all_outputs, all_states = [], []
     for at in range(directions):
@@ -83,7 +83,7 @@ def recurrent(node: Node, write: Writer) -> list[str]:
     return [joined, *ends]
 
 
-def _direction(node: Node, write: Writer, at: int, data: str, batch_first: bool) -> _Direction:
+def _direction(node: OnnxNode, write: NodeWriter, at: int, data: str, batch_first: bool) -> _Direction:
     kind, dtype = node.proto.op_type, node.dtype(0)
     gates = _GATES[kind]
     _, _, hidden = node.shape(2)
@@ -124,14 +124,14 @@ def _direction(node: Node, write: Writer, at: int, data: str, batch_first: bool)
     return _Direction(order, states, whole, transposed(2), step)
 
 
-def _rnn_step(write: Writer, functions: list[Activation], clip: Activation) -> Step:
+def _rnn_step(write: NodeWriter, functions: list[Activation], clip: Activation) -> Step:
     def step(row: str, weights: str, states: tuple[str, ...]) -> tuple[str, ...]:
         return (functions[0](clip(write("Add", row, write("MatMul", states[0], weights)))),)
 
     return step
 
 
-def _lstm_step(hidden: int, write: Writer, functions: list[Activation], clip: Activation, peepholes: str) -> Step:
+def _lstm_step(hidden: int, write: NodeWriter, functions: list[Activation], clip: Activation, peepholes: str) -> Step:
     """Gates in ONNX's order: input, output, forget, cell. Peepholes: input, output, forget."""
     f, g, h = functions
 
@@ -153,7 +153,7 @@ def _lstm_step(hidden: int, write: Writer, functions: list[Activation], clip: Ac
     return step
 
 
-def _gru_step(node: Node, write: Writer, functions: list[Activation], clip: Activation, biases: str) -> Step:
+def _gru_step(node: OnnxNode, write: NodeWriter, functions: list[Activation], clip: Activation, biases: str) -> Step:
     """Gates in ONNX's order: update, reset, hidden. ``biases``: those of the recurrence."""
     _, _, hidden = node.shape(2)
     f, g = functions
@@ -184,7 +184,7 @@ def _gru_step(node: Node, write: Writer, functions: list[Activation], clip: Acti
     return step
 
 
-def _clip(node: Node, write: Writer) -> Activation:
+def _clip(node: OnnxNode, write: NodeWriter) -> Activation:
     limit = node.attributes.get("clip")
     if limit is None:
         return lambda value: value
@@ -192,8 +192,8 @@ def _clip(node: Node, write: Writer) -> Activation:
     return lambda value: write("Max", write("Min", value, high), -high)
 
 
-def _activation(node: Node, write: Writer, direction: int, at: int) -> Activation:
-    """The function ``at`` of a direction. Raises :class:`NotKnownError` for one that ONNX does not name."""
+def _activation(node: OnnxNode, write: NodeWriter, direction: int, at: int) -> Activation:
+    """The function ``at`` of a direction. Raises :class:`UnknownValueError` for one that ONNX does not name."""
     kind = node.proto.op_type
     each = len(_ACTIVATIONS[kind])
     names = node.attributes.get("activations") or []
@@ -203,7 +203,7 @@ def _activation(node: Node, write: Writer, direction: int, at: int) -> Activatio
     for attribute in ("alpha", "beta"):
         values = node.attributes.get(f"activation_{attribute}") or []
         if values and len(values) != len(names):
-            raise NotKnownError  # ONNX does not say whose they are
+            raise UnknownValueError  # ONNX does not say whose they are
         if values:
             given[attribute] = float(values[position])
     if name in ("affine", "scaledtanh"):
@@ -212,7 +212,7 @@ def _activation(node: Node, write: Writer, direction: int, at: int) -> Activatio
             return lambda value: write("Add", write("Mul", value, scale), shift)
         return lambda value: write("Mul", write("Tanh", write("Mul", value, shift)), scale)
     if name not in _OPERATORS:
-        raise NotKnownError
+        raise UnknownValueError
     if name == "hardsigmoid":
         return lambda value: write(_OPERATORS[name], value, **{"alpha": 0.2, "beta": 0.5, **given})
     settings = {"alpha": given["alpha"]} if name in _WITH_ALPHA and "alpha" in given else {}

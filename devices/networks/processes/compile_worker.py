@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from devices.failures import last_line
+from devices.error_text import last_line
 from devices.host import warm_child
 from devices.protocol import TensorSpec, decode_task
 from fleet_tune.base.domain import DeviceClass

@@ -21,9 +21,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from devices.failures import last_line
+from devices.error_text import last_line
 from devices.host.children.child import die_with_parent, load_tvm
-from devices.host.children.endings import describe_exit
+from devices.host.children.exit_causes import describe_exit
 from devices.host.limits.memory import over_memory
 from devices.networks.network import Array
 from devices.networks.tensor_file import read, write

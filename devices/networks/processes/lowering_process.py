@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from devices.host.limits.confinement import memory_total_bytes
 from devices.host.limits.memory import memory_lacked
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietWindow
 from devices.host.warm_process import ChildLostError, WarmProcess
 from devices.networks.network import Array, Network
 from devices.networks.processes.exchange_folder import ExchangeFolder, writing

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from devices.failures import last_line
+from devices.error_text import last_line
 from devices.host import warm_child
 from devices.host.children.child import Channel
 from devices.networks.processes.exchange_folder import MORE_SPACE
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    from devices.networks.lowering import StepError, Steps, lowered_network
+    from devices.networks.lowering import LoweringSteps, StepError, lowered_network
     from devices.networks.processes.module_file import read_module, write_module
 
     def tell(step: str, optional: bool) -> None:
@@ -46,7 +46,9 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
     module = read_module(Path(request["network"]), "r+")
     device_class, names = DeviceClass(*request["device_class"]), request["input_names"]
     try:
-        lowered = lowered_network(module, "", names, device_class, Steps(request["name"], request["without"], tell))
+        lowered = lowered_network(
+            module, "", names, device_class, LoweringSteps(request["name"], request["without"], tell)
+        )
     except StepError as error:
         return {"failed": last_line(error.__cause__ or error)}
     except NetworkError as error:

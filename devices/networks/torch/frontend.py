@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from devices.failures import brief, introduced
+from devices.error_text import brief, introduced
+from devices.networks.frontend_errors import silenced, unsupported_error
 from devices.networks.network import Array, Network, example_array, network_of
-from devices.networks.refusals import quiet, unsupported
 from devices.networks.torch.arrays import array_of, tensor_of
-from devices.networks.torch.trusted import load_program
+from devices.networks.torch.program_file import load_program
 from devices.networks.user_file import FORMS
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
@@ -103,7 +103,7 @@ def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, .
     import torch
 
     module = module.eval()
-    with quiet():
+    with silenced():
         try:
             program = torch.export.export(module, inputs)
         except Exception as error:
@@ -115,12 +115,13 @@ def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, .
 
 
 def from_pt2(file: Path, trusted: bool = False) -> Network:
-    """The network in the file. ``trusted``: what is in it may be run (see :mod:`devices.networks.torch.trusted`)."""
+    """The network in the file. ``trusted``: what is in it may be run (see
+    :mod:`devices.networks.torch.program_file`)."""
     import torch
 
     from devices.networks.torch import quantization  # noqa: F401 - registers the operators that the file may have
 
-    with quiet():
+    with silenced():
         try:
             program = load_program(file, trusted)
         except NetworkError:
@@ -165,7 +166,7 @@ def _refuse_dynamic_program(program: torch.export.ExportedProgram, where: str) -
 
 def _refuse_values(program: torch.export.ExportedProgram, where: str) -> None:
     """What is no array of real numbers, and what has no numbers at all."""
-    from devices.networks.torch.places import unlike_arrays
+    from devices.networks.torch.node_locations import unlike_arrays
 
     unlike = unlike_arrays(program)
     if unlike:
@@ -180,7 +181,7 @@ def _refuse_values(program: torch.export.ExportedProgram, where: str) -> None:
 
 
 def _refuse_random(program: torch.export.ExportedProgram, where: str) -> None:
-    from devices.networks.torch.places import random_results
+    from devices.networks.torch.node_locations import random_results
 
     random = random_results(program)
     if random:
@@ -193,8 +194,8 @@ def _refuse_random(program: torch.export.ExportedProgram, where: str) -> None:
 def _from_program(name: str, program: torch.export.ExportedProgram, framework: _TorchFramework, where: str) -> Network:
     from devices.networks.torch.branches import without_branches
     from devices.networks.torch.decompositions import WHOLE_OPERATORS, decomposed, decomposed_further
+    from devices.networks.torch.node_locations import first_of_each
     from devices.networks.torch.operators import only_tensors, translated, unknown_operators
-    from devices.networks.torch.places import first_of_each
 
     _refuse_dynamic_program(program, where)
     _refuse_values(program, where)
@@ -202,7 +203,7 @@ def _from_program(name: str, program: torch.export.ExportedProgram, framework: _
     simpler = program
     without_branches(program)
     for whole in (WHOLE_OPERATORS, ()):
-        with quiet():
+        with silenced():
             try:
                 simpler = decomposed(program, whole)
                 simpler = decomposed_further(simpler, unknown_operators(simpler))
@@ -213,7 +214,7 @@ def _from_program(name: str, program: torch.export.ExportedProgram, framework: _
             except UnsupportedNetworkError:
                 raise
             except Exception as error:
-                refusal = unsupported(error, where, first_of_each(simpler, unknown_operators(simpler)))
+                refusal = unsupported_error(error, where, first_of_each(simpler, unknown_operators(simpler)))
                 refusal.__cause__ = error
                 continue
         arrays = tuple(array_of(tensor) for tensor in framework.inputs)

@@ -20,7 +20,7 @@ from torch import fx
 from tvm import relax
 
 from devices.networks.torch import quantization
-from devices.networks.torch.places import operator_name
+from devices.networks.torch.node_locations import operator_name
 from devices.networks.torch.translations import Convert, Translations
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -44,7 +44,7 @@ _ADDING = (
 _CONVOLUTIONS = ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout")
 
 
-class Importer(Translations):
+class TorchImporter(Translations):
     """TVM's importer of exported programs with the translations of this module's docstring."""
 
     def create_convert_map(self) -> dict[Any, Convert]:
@@ -262,8 +262,8 @@ def only_tensors(program: torch.export.ExportedProgram) -> int:
 
 
 def translated(program: torch.export.ExportedProgram) -> Any:
-    """``program``, decomposed, as a Relax module. Raises what TVM and :class:`Importer` raise."""
-    return Importer().from_exported_program(
+    """``program``, decomposed, as a Relax module. Raises what TVM and :class:`TorchImporter` raise."""
+    return TorchImporter().from_exported_program(
         program,
         keep_params_as_input=False,
         unwrap_unit_return_tuple=True,
@@ -275,6 +275,6 @@ def translated(program: torch.export.ExportedProgram) -> Any:
 def unknown_operators(program: torch.export.ExportedProgram) -> list[str]:
     """Operators of ``program`` that have no translation. TVM looks for them only after other things that the same
     operators bring along have failed."""
-    translations = Importer().convert_map
+    translations = TorchImporter().convert_map
     called = [node for node in program.graph.nodes if node.op == "call_function"]
     return sorted({operator_name(node) for node in called if node.target.__name__ not in translations})

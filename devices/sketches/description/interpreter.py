@@ -14,16 +14,9 @@ from typing import Any
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule.instruction import Instruction
 
-from devices.sketches.description import loopnest, reblocks
+from devices.sketches.description import block_transforms, loopnest
 from devices.sketches.description.deadline import Deadline
-from devices.sketches.description.loopnest import (
-    Block,
-    Factor,
-    Nested,
-    axis_factors,
-    framed,
-)
-from devices.sketches.description.schedules import (
+from devices.sketches.description.live_schedule import (
     axes_of,
     bindings,
     consumers,
@@ -33,6 +26,13 @@ from devices.sketches.description.schedules import (
     producers,
     reduction_variables,
     sampled_loop,
+)
+from devices.sketches.description.loopnest import (
+    BlockState,
+    Factor,
+    LoopState,
+    axis_factors,
+    framed,
 )
 from devices.sketches.description.undescribed import UndescribedError, reason_of
 from fleet_tune.base.sketch import INLINE_LOCATION, ROOT_LOCATION, Axis, Choice, Decision, Location, LoopKind, Tile
@@ -81,11 +81,13 @@ class Interpreter:
         self.schedule = schedule
         self.failure = ""
         self.deadline = Deadline()
-        self.blocks: dict[str, Block] = {}
+        self.blocks: dict[str, BlockState] = {}
         self.decisions: list[Decision] = []
         self.values: list[int] = []  # decision vector of this replay
         self.locations: dict[int, tuple[int, ...]] = {}  # TVM's values of every Location, by decision
-        self.around: dict[int, tuple[Block, list[Nested]]] = {}  # consumer of its block, and loops it may be moved to
+        self.around: dict[
+            int, tuple[BlockState, list[LoopState]]
+        ] = {}  # consumer of its block, and loops it may be moved to
         self.root: dict[str, str | int] = {}  # annotations of the root block
         self.partial_sums: dict[str, tuple[int, ...]] = {}  # upper bounds of the shapes of rfactor's buffers
         self.columns: dict[str, int] = {}  # column of every sampled value, by its name
@@ -95,7 +97,7 @@ class Interpreter:
         self._relaid: dict[
             str, tuple[int, ...]
         ] = {}  # buffers in a layout that follows from decisions: their old shape
-        self._loops: dict[str, Nested] = {}
+        self._loops: dict[str, LoopState] = {}
         self._choices: dict[int, tuple[int, ...]] = {}  # values of every choice, by column
         self._sampled_loops: dict[str, int] = {}  # column of every sampled location
         self._pending: list[Any] = []  # what to do once the instruction has run
@@ -251,22 +253,22 @@ class Interpreter:
         else:
             raise UndescribedError(f"instruction {kind} is not interpreted")
 
-    def block(self, schedule: Schedule, block: Any) -> Block:
+    def block(self, schedule: Schedule, block: Any) -> BlockState:
         """The state of a block, made at first sight from its loops, which must then be its axes one by one."""
         statement = content(schedule, block)
         state = self.blocks.get(statement.name_hint)
         if state is not None:
             return state
         iters = axis_factors([axis.extent for axis in axes_of(statement)])
-        fresh = Block(statement.name_hint, iters, [Nested((factor,)) for factor in iters])
+        fresh = BlockState(statement.name_hint, iters, [LoopState((factor,)) for factor in iters])
         self.blocks[fresh.name] = fresh
         for region in (*statement.reads, *statement.writes):
             old = self.old_shape(region.source)
             if old is not None:
                 # What its loops run over follows from decisions; it is only known as a copy of the buffer.
-                fresh.rebinding = reblocks.stage(old, [int(n) for n in region.source.shape])
+                fresh.rebinding = block_transforms.stage(old, [int(n) for n in region.source.shape])
                 fresh.iters = tuple(Factor(()) for _ in iters)
-                fresh.loops = [Nested(None) for _ in iters]
+                fresh.loops = [LoopState(None) for _ in iters]
                 return fresh
         bound = bindings(schedule, block)
         variables = [loop.loop_var for loop in loops_around(schedule, block)]
@@ -288,21 +290,21 @@ class Interpreter:
         del self.blocks[fresh.name]
         raise UndescribedError(f"the loops of block {statement.name_hint} are not its axes")
 
-    def _nest(self, block: Block, count: int) -> list[Nested]:
+    def _nest(self, block: BlockState, count: int) -> list[LoopState]:
         """The loops around a block, from the outermost."""
         loops = [loop for _, loop in framed(block)]
         if len(loops) != count:
             raise UndescribedError(f"block {block.name} has {count} loops, not {len(loops)}")
         return loops
 
-    def _owner(self, loop: Nested) -> Block:
+    def _owner(self, loop: LoopState) -> BlockState:
         """The block whose own loop it is."""
         for block in self.blocks.values():
             if loop in block.loops:
                 return block
         raise UndescribedError("a loop of no known block")
 
-    def _split(self, loop: Nested, factors: list[Any], outputs: list[str]) -> None:
+    def _split(self, loop: LoopState, factors: list[Any], outputs: list[str]) -> None:
         owner = self._owner(loop)
         parts: list[tuple[int | None, int | None, tuple[int, ...]]] = []
         for factor in factors:
@@ -314,13 +316,13 @@ class Interpreter:
         owner.loops[at : at + 1] = nested
         self._loops.update(zip(outputs, nested, strict=True))
 
-    def frame_extents(self, block: Block) -> list[int]:
+    def frame_extents(self, block: BlockState) -> list[int]:
         """Extents of the axes that the factors of a block's loops count."""
         if block.rebinding is not None:
             return [axis.extent for axis in block.rebinding.axes]
         return [factor.extent for factor in block.iters]
 
-    def _neighbour(self, block: Any, loop: Nested, reverse: bool) -> Block | None:
+    def _neighbour(self, block: Any, loop: LoopState, reverse: bool) -> BlockState | None:
         """A block that reads what ``block`` writes (``reverse``: writes what it reads) and stands in the loop."""
         schedule = self.schedule
         for other in producers(schedule, block) if reverse else consumers(schedule, block):
@@ -333,7 +335,7 @@ class Interpreter:
                 return neighbour
         return None
 
-    def _move(self, block: Block, target: str, inputs: Sequence[Any], reverse: bool) -> None:
+    def _move(self, block: BlockState, target: str, inputs: Sequence[Any], reverse: bool) -> None:
         top = block.top
         if target in self._sampled_loops:
             if self._places is None:
@@ -348,7 +350,7 @@ class Interpreter:
             top.at = (self._neighbour(inputs[0], loop, reverse) or self._owner(loop), loop)
         loopnest.moved(top)
 
-    def _sampled_target(self, inputs: Sequence[Any]) -> tuple[Block, Nested] | None:
+    def _sampled_target(self, inputs: Sequence[Any]) -> tuple[BlockState, LoopState] | None:
         """The loop that TVM has sampled; None for the root, and for a block that is computed inline."""
         schedule = self.schedule
         chosen = sampled_loop(schedule, inputs[1])
@@ -362,24 +364,24 @@ class Interpreter:
                     return reader, framed(reader)[at][1]
         raise UndescribedError("a sampled location that is no loop of a consumer")
 
-    def _decompose(self, block: Block, loop: Nested) -> None:
+    def _decompose(self, block: BlockState, loop: LoopState) -> None:
         del self.blocks[block.name]
-        rest = reblocks.decompose(block, loop, self._reductions(block))
+        rest = block_transforms.decompose(block, loop, self._reductions(block))
         self.blocks[block.name], self.blocks[rest.name] = block, rest
 
-    def _axes(self, block: Block) -> tuple[Axis, ...]:
+    def _axes(self, block: BlockState) -> tuple[Axis, ...]:
         """The axes of a block's frame."""
         if block.rebinding is not None:
             return block.rebinding.axes
         return axes_of(named_content(self.schedule, block.name.removesuffix("_update")))
 
-    def _reductions(self, block: Block) -> set[int]:
+    def _reductions(self, block: BlockState) -> set[int]:
         return {i for i, axis in enumerate(self._axes(block)) if axis.reduction}
 
-    def _rfactor(self, loop: Nested, factor_axis: int) -> None:
+    def _rfactor(self, loop: LoopState, factor_axis: int) -> None:
         block = self._owner(loop)
         old = tuple(int(n) for n in named_content(self.schedule, block.name).writes[0].source.shape)
-        partial, bound = reblocks.rfactor(block, loop, self._axes(block), self.values)
+        partial, bound = block_transforms.rfactor(block, loop, self._axes(block), self.values)
         self.blocks[partial.name] = partial
 
         def note() -> None:
@@ -394,9 +396,9 @@ class Interpreter:
 
         self._pending.append(note)
 
-    def _blockize(self, loop: Nested) -> None:
+    def _blockize(self, loop: LoopState) -> None:
         body = self._owner(loop)
-        outer = reblocks.blockize(body, loop, self._axes(body))
+        outer = block_transforms.blockize(body, loop, self._axes(body))
         self.blocks[outer.name] = outer
 
     def _transform_layout(self, names: list[Any], attributes: list[Any], inputs: Sequence[Any]) -> None:

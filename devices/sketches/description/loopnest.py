@@ -36,15 +36,15 @@ class Factor:
 
 
 @dataclass(eq=False)
-class Nested:
+class LoopState:
     """A loop: the factors it runs over, from the slowest; None where they are not known."""
 
     factors: tuple[Factor, ...] | None
     kind: LoopKind = "serial"
-    fused_into: Nested | None = None
+    fused_into: LoopState | None = None
 
     @property
-    def current(self) -> Nested:
+    def current(self) -> LoopState:
         loop = self
         while loop.fused_into is not None:
             loop = loop.fused_into
@@ -52,7 +52,7 @@ class Nested:
 
 
 @dataclass(eq=False)
-class Block:
+class BlockState:
     """A block and its own loops. ``iters``: what each of its iteration variables is, by factors of its frame.
 
     ``within``: the block around it that blockize made; its loops come first, and they share the frame.
@@ -61,33 +61,35 @@ class Block:
 
     name: str
     iters: tuple[Factor, ...]
-    loops: list[Nested]
-    within: Block | None = None
-    at: tuple[Block, Nested] | None = None
+    loops: list[LoopState]
+    within: BlockState | None = None
+    at: tuple[BlockState, LoopState] | None = None
     column: int | None = None
     rebinding: Rebinding | None = None
     warp: int = 1
 
     @property
-    def top(self) -> Block:
+    def top(self) -> BlockState:
         """The block whose place is this one's."""
         return self if self.within is None else self.within.top
 
 
-def copied(blocks: Mapping[str, Block], loops: Mapping[str, Nested]) -> tuple[dict[str, Block], dict[str, Nested]]:
+def copied(
+    blocks: Mapping[str, BlockState], loops: Mapping[str, LoopState]
+) -> tuple[dict[str, BlockState], dict[str, LoopState]]:
     """Blocks and named loops that can be changed without changing these."""
-    made_loops: dict[int, Nested] = {}
-    made_blocks: dict[int, Block] = {}
+    made_loops: dict[int, LoopState] = {}
+    made_blocks: dict[int, BlockState] = {}
 
-    def loop(old: Nested) -> Nested:
+    def loop(old: LoopState) -> LoopState:
         if id(old) not in made_loops:
             into = None if old.fused_into is None else loop(old.fused_into)
-            made_loops[id(old)] = Nested(old.factors, old.kind, into)
+            made_loops[id(old)] = LoopState(old.factors, old.kind, into)
         return made_loops[id(old)]
 
-    def block(old: Block) -> Block:
+    def block(old: BlockState) -> BlockState:
         if id(old) not in made_blocks:
-            copy = made_blocks[id(old)] = Block(
+            copy = made_blocks[id(old)] = BlockState(
                 old.name,
                 old.iters,
                 [loop(each) for each in old.loops],
@@ -107,16 +109,16 @@ def axis_factors(extents: Sequence[int]) -> tuple[Factor, ...]:
     return tuple(Factor((i,), extent=extent, whole=True) for i, extent in enumerate(extents))
 
 
-def distinct(loops: Sequence[Nested]) -> list[Nested]:
+def distinct(loops: Sequence[LoopState]) -> list[LoopState]:
     """The loops as they now are: those that were fused stand once."""
     return list(dict.fromkeys(loop.current for loop in loops))
 
 
-def framed(block: Block) -> list[tuple[Block, Nested]]:
+def framed(block: BlockState) -> list[tuple[BlockState, LoopState]]:
     """All loops around a block from the outermost, each with the block whose frame it runs over."""
     if block.column is not None:
         raise UndescribedError(f"loops of block {block.name} after its location was sampled")
-    around: list[tuple[Block, Nested]] = []
+    around: list[tuple[BlockState, LoopState]] = []
     if block.within is not None:
         around = framed(block.within)
     elif block.at is not None:
@@ -127,29 +129,29 @@ def framed(block: Block) -> list[tuple[Block, Nested]]:
     return [*around, *((block, loop) for loop in distinct(block.loops))]
 
 
-def moved(block: Block) -> None:
+def moved(block: BlockState) -> None:
     """Make the loops anew, as moving a block does: one for each iteration variable, over what is needed there."""
     fresh = []
     for factor in block.iters:
         fixed = factor.column is not None or factor.partial or not factor.whole
-        fresh.append(Nested((factor if fixed else Factor(factor.axes, rest=True, whole=True),)))
+        fresh.append(LoopState((factor if fixed else Factor(factor.axes, rest=True, whole=True),)))
     block.loops[:] = fresh
 
 
 def split(
-    loop: Nested,
+    loop: LoopState,
     parts: Sequence[tuple[int | None, int | None, tuple[int, ...]]],
     extents: Sequence[int],
-) -> list[Nested]:
+) -> list[LoopState]:
     """The parts of a loop, each given as its decision column, else its size, else (the first) open, and the values of
     the column where it is a choice. ``extents``: of the axes of the loop's frame."""
     whole = _merged(loop.factors or (), extents)
     open_parts = [i for i, (column, size, _) in enumerate(parts) if column is None and size is None]
     if whole is None or whole.column is not None or open_parts not in ([], [0]):
-        return [Nested(None) for _ in parts]
+        return [LoopState(None) for _ in parts]
     constant = not whole.rest and all(column is None for column, _, _ in parts)
     if open_parts and not constant and not (whole.whole or whole.rest):
-        return [Nested(None) for _ in parts]
+        return [LoopState(None) for _ in parts]
     factors = []
     for column, size, values in parts:
         if column is not None:
@@ -161,7 +163,7 @@ def split(
             factors.append(Factor(whole.axes, extent=extent, slowest=whole.whole))
         else:
             factors.append(Factor(whole.axes, rest=True))
-    return [Nested((factor,)) for factor in factors]
+    return [LoopState((factor,)) for factor in factors]
 
 
 def _merged(factors: Sequence[Factor], extents: Sequence[int]) -> Factor | None:
@@ -175,11 +177,11 @@ def _merged(factors: Sequence[Factor], extents: Sequence[int]) -> Factor | None:
     return Factor(long, extent=prod(extents[a] for a in long), rest=any(f.rest for f in factors), whole=True)
 
 
-def fuse(owner: list[Nested], loops: Sequence[Nested]) -> Nested:
+def fuse(owner: list[LoopState], loops: Sequence[LoopState]) -> LoopState:
     """Fuse neighbouring loops of one list."""
     parts = [loop.current for loop in loops]
     described = [part.factors for part in parts if part.factors is not None]
-    fused = Nested(tuple(f for factors in described for f in factors) if len(described) == len(parts) else None)
+    fused = LoopState(tuple(f for factors in described for f in factors) if len(described) == len(parts) else None)
     at = owner.index(parts[0])
     owner[at : at + len(parts)] = [fused]
     for part in parts:
@@ -187,7 +189,7 @@ def fuse(owner: list[Nested], loops: Sequence[Nested]) -> Nested:
     return fused
 
 
-def reorder(owner: list[Nested], order: Sequence[Nested]) -> None:
+def reorder(owner: list[LoopState], order: Sequence[LoopState]) -> None:
     """Put the loops of ``order``, all of one list, in this order into the places that they have."""
     places = sorted(owner.index(loop) for loop in order)
     for place, loop in zip(places, order, strict=True):

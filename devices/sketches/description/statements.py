@@ -18,10 +18,10 @@ from tvm.tirx import For, SeqStmt
 from tvm_ffi import structural_hash
 
 from devices.sketches.description.accesses import BlockFacts, block_facts, block_paths
-from devices.sketches.description.digits import digit_extents, fused_axis
+from devices.sketches.description.index_digits import digit_extents, fused_axis
 from devices.sketches.description.interpreter import Interpreter
-from devices.sketches.description.loopnest import Block, Factor, Nested, distinct, framed
-from devices.sketches.description.schedules import loops_around, named_block
+from devices.sketches.description.live_schedule import loops_around, named_block
+from devices.sketches.description.loopnest import BlockState, Factor, LoopState, distinct, framed
 from devices.sketches.description.undescribed import UndescribedError
 from fleet_tune.base.sketch import Access, Axis, Loop, LoopKind, Statement
 
@@ -38,7 +38,7 @@ FactsCache = dict[tuple[str, int, object], BlockFacts | None]
 """Facts of the blocks of one trace's replays, by name, content and rebinding."""
 
 
-class Describer:
+class StatementBuilder:
     """Makes the statements of a replayed trace; ``only``: of these blocks. The interpreter's schedule is used up."""
 
     def __init__(self, interpreter: Interpreter, cache: FactsCache, only: Collection[str] | None = None) -> None:
@@ -94,12 +94,12 @@ class Describer:
         accesses = tuple(replace(a, shape=bounds.get(a.buffer, a.shape)) for a in facts.accesses)
         return replace(facts, accesses=accesses)
 
-    def _known(self, name: str) -> Block:
+    def _known(self, name: str) -> BlockState:
         return self._of.block(self._schedule, named_block(self._schedule, name))
 
     # Statements with all of their loops
 
-    def _whole(self, facts: BlockFacts, block: Block) -> Statement:
+    def _whole(self, facts: BlockFacts, block: BlockState) -> Statement:
         """A statement whose loops are all listed, enclosing ones of other blocks too."""
         framed_facts = self._flat(facts, block)
         merged, loops = _on_axes(framed_facts)
@@ -113,12 +113,12 @@ class Describer:
         held = sum(len(group) for group in loops[: len(loops) - inner])
         return self._statement(merged, flat, fusible=fusible, vectorizable=alone, held_depth=held, warp=block.top.warp)
 
-    def _flat(self, facts: BlockFacts, block: Block) -> _Framed:
+    def _flat(self, facts: BlockFacts, block: BlockState) -> _Framed:
         if facts.name not in self._flats:
             self._flats[facts.name] = self._flattened(facts, block)
         return self._flats[facts.name]
 
-    def _flattened(self, facts: BlockFacts, block: Block) -> _Framed:
+    def _flattened(self, facts: BlockFacts, block: BlockState) -> _Framed:
         axes, accesses = list(facts.axes), facts.accesses
         loops: list[tuple[tuple[Factor, ...], LoopKind]] = []
         top = block.top
@@ -181,7 +181,7 @@ class Describer:
 
     # Statements inside of the main one
 
-    def _other(self, main: Block | None, facts: BlockFacts) -> Statement | None:
+    def _other(self, main: BlockState | None, facts: BlockFacts) -> Statement | None:
         """A statement beside the main one; None where neither its place nor its loops can be said."""
         block = self._of.blocks.get(facts.name)
         if block is None:
@@ -200,7 +200,7 @@ class Describer:
         except UndescribedError:
             return None
 
-    def _stage(self, main: Block, facts: BlockFacts, depth: int) -> Statement | None:
+    def _stage(self, main: BlockState, facts: BlockFacts, depth: int) -> Statement | None:
         """A copy of the main block's result that the next copy takes in row by row, inside of ``depth`` loops of the
         main block: its axes are the main block's spatial ones, and so are its loops, those of a thread's rows first."""
         spatial = [i for i, axis in enumerate(self._axes(main)) if not axis.reduction]
@@ -221,10 +221,10 @@ class Describer:
         loops = tuple(Loop(spatial.index(f.axes[0]), f.column, f.extent, kind, f.values, f.rest) for f, kind in ordered)
         return self._statement(facts, loops, held_depth=len(enclosing) + len(rows))
 
-    def _axes(self, block: Block) -> tuple[Axis, ...]:
+    def _axes(self, block: BlockState) -> tuple[Axis, ...]:
         return self._facts[block.name].axes
 
-    def _own_loops(self, facts: BlockFacts, block: Block) -> tuple[Loop, ...]:
+    def _own_loops(self, facts: BlockFacts, block: BlockState) -> tuple[Loop, ...]:
         """The loops of a block whose extents follow from where it is: as they are at the root, or else its axes."""
         owns = [nested for owner, nested in framed(replace_place(block)) if owner.top.name == block.top.name]
         factors = [factor for nested in owns for factor in nested.factors or (Factor(()),)]
@@ -234,7 +234,7 @@ class Describer:
         kinds = [nested.kind for nested in owns]
         return _axis_loops(facts.axes, kinds)
 
-    def _depth_in(self, main: Block, block: Block) -> int | None:
+    def _depth_in(self, main: BlockState, block: BlockState) -> int | None:
         """How many of the main statement's loops enclose a block; None where the main block does not."""
         while block.at is not None:
             target, loop = block.at
@@ -306,7 +306,7 @@ def loop_extent(loop: Loop, loops: Sequence[Loop], axes: Sequence[Axis], values:
     return loop.values[values[loop.column]] if loop.values else values[loop.column]
 
 
-def replace_place(block: Block) -> Block:
+def replace_place(block: BlockState) -> BlockState:
     """The block with its own loops only, whatever its place."""
     if block.within is not None:
         return replace(block, within=replace_place(block.within))
@@ -358,7 +358,7 @@ def _on_axes(framed_facts: _Framed) -> tuple[BlockFacts, list[list[Loop]]]:
     return replace(facts, axes=tuple(axes), accesses=accesses), loops
 
 
-def _partial_loop(block: Block) -> tuple[int, Factor] | None:
+def _partial_loop(block: BlockState) -> tuple[int, Factor] | None:
     """The axis of partial results that an rfactor has made for a block, and its own loop over them."""
     if block.rebinding is None or block.rebinding.partial is None:
         return None
@@ -420,13 +420,13 @@ def _one_axis(row: Sequence[int], axes: Sequence[Axis]) -> int | None:
     return owners[used[0]]
 
 
-def loop_depths(places: Sequence[int], around: Sequence[Nested]) -> tuple[int, ...]:
+def loop_depths(places: Sequence[int], around: Sequence[LoopState]) -> tuple[int, ...]:
     """Depths among the factors of loops of depths among TVM's loops ``around``."""
     ends = _ends(distinct(around), around)
     return tuple(place if place < 0 else ends[place] for place in places)
 
 
-def _ends(nest: Sequence[Nested], loops: Sequence[Nested]) -> list[int]:
+def _ends(nest: Sequence[LoopState], loops: Sequence[LoopState]) -> list[int]:
     """For each of ``loops`` the position, among the factors of ``nest``, of its last factor."""
     ends = []
     listed = list(nest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from devices.failures import brief
+from devices.error_text import brief
 
 
 class UndescribedError(Exception):

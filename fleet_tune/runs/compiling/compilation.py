@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from devices.failures import brief
+from devices.error_text import brief
 from devices.host.warm_process import ChildStartError
 from devices.networks import compiled
 from devices.networks.frontend import Network

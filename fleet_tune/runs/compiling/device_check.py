@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devices.opening import told_with_its_place
+from devices.device_factory import fleet_file_errors
 from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.base.device_state import Admin, DeviceEvent, DeviceState
 from fleet_tune.base.domain import Fingerprint
@@ -76,7 +76,7 @@ def _checked(fleet: FleetConfig, config: DeviceConfig) -> DeviceCheck:
     ping_secs = None
     try:
         # What people must correct in the fleet file is told as such; what does not answer is an answer here.
-        with told_with_its_place(fleet, config.name, unreachable=False), opened(config) as device:
+        with fleet_file_errors(fleet, config.name, unreachable=False), opened(config) as device:
             ping_secs = device.ping()
             probe_secs = device.probe_secs()
             fingerprint, vitals = device.fingerprint(), device.vitals()

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from devices.host.other_work import OtherWork
+from devices.host.background_load import BackgroundLoad
 from devices.networks.loaded import read_for_elsewhere
 from devices.networks.network import Array
 from devices.networks.processes import fresh_process
@@ -114,7 +114,7 @@ class LocalRunner:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        with OtherWork(self._threads) as others:
+        with BackgroundLoad(self._threads) as others:
             yield
         self.others_cores = others.cores
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from devices.wire.tracker import TrackerError, listed
+from devices.rpc.tracker import TrackerError, listed
 from fleet_tune.base.config.fleet_file import FleetConfig, TrackerConnection, with_listed
 
 _ANSWER_SECS = 5.0

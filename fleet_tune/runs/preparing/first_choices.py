@@ -22,7 +22,7 @@ import numpy as np
 from actors.processes.recorder import make_record
 from actors.processes.searcher import group_observations, pools_of
 from devices.builds.builder import BuildWorker
-from devices.failures import last_line
+from devices.error_text import last_line
 from devices.protocol import BuildFailure, BuildRequest, BuildResult, Device, MeasureRequest
 from fleet_tune.base.config.fleet_file import DeviceConfig, MeasureConfig
 from fleet_tune.base.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, StopRule, Task

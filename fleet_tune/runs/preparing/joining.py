@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.clients.recorder import StoreWriter
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietWindow
 from devices.networks.processes.lowering_process import LoweringProcess
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.config.request import RunRequest

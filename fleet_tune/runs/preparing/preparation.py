@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from devices.cuda import compiler
 from devices.describing.cache import DescriptionCache
+from devices.device_factory import fleet_file_errors
 from devices.host.file_cache import user_folder
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietWindow
 from devices.networks.comparison import without_numbers
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, agreement, computes
 from devices.networks.network import Array
 from devices.networks.processes.lowering_process import LoweringProcess
-from devices.opening import told_with_its_place
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.base.config.request import RunRequest
@@ -356,13 +356,13 @@ def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
     for config in fleet.devices:
         name = config.name
         try:
-            with told_with_its_place(fleet, name, unreachable=False), opened(config) as device:
+            with fleet_file_errors(fleet, name, unreachable=False), opened(config) as device:
                 prints[name] = device.fingerprint()
         except DeviceUnreachableError as error:
             absent[name] = error
     if not prints:
         name = next(iter(absent))
-        with told_with_its_place(fleet, name):
+        with fleet_file_errors(fleet, name):
             raise absent[name]
     return prints
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from devices.describing.cache import TaskDescription
 from devices.describing.describer import TaskDescriber
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.domain import Task
 from fleet_tune.base.records.datasets.dataset import load
 from fleet_tune.base.results import SkippedPart

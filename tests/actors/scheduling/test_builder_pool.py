@@ -11,7 +11,7 @@ from actors.clients.builder import BuilderClient
 from actors.clients.calls import ActorLostError, ActorTimeoutError
 from actors.scheduling.builder_pool import BuilderPool
 from devices.builds.builder import BuilderStartError
-from devices.host.standstill.quiet import QuietTimeoutError
+from devices.host.quiet_windows.quiet_window import QuietTimeoutError
 from devices.protocol import BuildFailure
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.errors import UserError

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from devices.builds.builder import BuilderStartError, BuildWorker, memory_limit
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietWindow
 from devices.protocol import Artifact, BuildFailure, BuildRequest
 from fleet_tune.base.domain import Candidate, Outcome, Task
 from fleet_tune.base.errors import UserError

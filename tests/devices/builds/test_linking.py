@@ -16,10 +16,10 @@ from devices.builds import linking
 from devices.builds.linking import LinkerError, find_linker, foreign_linkers, link
 from devices.client.session import RpcSession
 from devices.client.workbench import Workbench
+from devices.rpc import remote_linking
+from devices.rpc.remote_linking import NO_LINKER, is_archive, link_archive, linked
 from devices.server.server import DeviceServer
 from devices.targets import parse_target, resolve_target
-from devices.wire import linking_there
-from devices.wire.linking_there import NO_LINKER, is_archive, link_archive, linked
 
 ORIN = {"kind": "llvm", "mcpu": "cortex-a78ae", "mtriple": "aarch64-linux-gnu", "num-cores": 4}
 PI = {"kind": "llvm", "mcpu": "cortex-a76", "mtriple": "aarch64-linux-gnu", "num-cores": 4}
@@ -46,7 +46,7 @@ def test_kernels_for_arm_are_objects_of_its_architecture(target: dict[str, objec
     if is_archive(library):
         assert find_linker(text) is None
         (tmp_path / "kernel.tar").write_bytes(library)
-        library = linking_there._unpack(tmp_path / "kernel.tar", tmp_path)[0].read_bytes()
+        library = remote_linking._unpack(tmp_path / "kernel.tar", tmp_path)[0].read_bytes()
     assert library[:4] == ELF
     assert int.from_bytes(library[18:20], "little") == AARCH64
 
@@ -85,7 +85,7 @@ def test_a_library_is_linked_where_it_is_loaded(monkeypatch: pytest.MonkeyPatch,
     with linked(tmp_path / "shared.so") as path:
         assert path != tmp_path / "shared.so"  # which the loader knows, with another content
         assert path.read_bytes() == b"\x7fELF and another"
-    monkeypatch.setattr(linking_there.shutil, "which", lambda _name: None)
+    monkeypatch.setattr(remote_linking.shutil, "which", lambda _name: None)
     with pytest.raises(RuntimeError, match="install binutils"), linked(tmp_path / "network.so"):
         pass
 
@@ -106,7 +106,7 @@ def test_a_device_without_a_linker_says_what_to_install(monkeypatch: pytest.Monk
 def test_a_compiler_links_where_there_is_no_ld(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "kernel.tar").write_bytes(unlinked(resolve_target("native"), monkeypatch))
     which = shutil.which
-    monkeypatch.setattr(linking_there.shutil, "which", lambda name: None if name == "ld" else which(name))
+    monkeypatch.setattr(remote_linking.shutil, "which", lambda name: None if name == "ld" else which(name))
     assert link_archive(tmp_path / "kernel.tar", tmp_path / "kernel.so") == ""
     assert (tmp_path / "kernel.so").read_bytes()[:4] == ELF
 

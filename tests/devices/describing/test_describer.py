@@ -16,7 +16,7 @@ from devices.describing import cache as cache_module
 from devices.describing import worker
 from devices.describing.cache import DescriptionCache, TaskDescription
 from devices.describing.describer import DescriberStartError, TaskDescriber, describe_tasks
-from devices.host.standstill.quiet import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.sketch import Choice, Sketch
 from tests.helpers.describing_child import write_stand_in
 from tests.helpers.tasks import make_task

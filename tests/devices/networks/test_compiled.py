@@ -28,6 +28,7 @@ from tvm.s_tir.schedule import Trace
 from devices.builds.executables import Executable, build, kernel_calls
 from devices.builds.worker import KernelCompiler
 from devices.networks import compiled
+from devices.networks.array_conversion import can_pass_directly, input_signature, to_tvm
 from devices.networks.compiled import (
     compile_network,
     load,
@@ -36,7 +37,6 @@ from devices.networks.compiled import (
     staging,
     update_manifest,
 )
-from devices.networks.edges import forms_of, pass_as_they_are, taken_in
 from devices.networks.frontend import Network, load_network
 from devices.networks.loaded import NetworkInputError
 from devices.networks.lowering import LoweredNetwork, compare, import_network
@@ -185,12 +185,12 @@ def test_who_writes_to_an_output_changes_nothing_else(convert: Callable[[torch.T
 
 def test_inputs_are_read_where_they_are() -> None:
     aligned = torch.ones(1024)
-    assert taken_in(aligned, tvm.cpu()).data_ptr() == aligned.data_ptr()
-    assert taken_in(aligned[1:], tvm.cpu()).data_ptr() % 64 == 0
-    np.testing.assert_array_equal(taken_in(torch.arange(8.0)[::2], tvm.cpu()).numpy(), [0, 2, 4, 6])
+    assert to_tvm(aligned, tvm.cpu()).data_ptr() == aligned.data_ptr()
+    assert to_tvm(aligned[1:], tvm.cpu()).data_ptr() % 64 == 0
+    np.testing.assert_array_equal(to_tvm(torch.arange(8.0)[::2], tvm.cpu()).numpy(), [0, 2, 4, 6])
     frozen = np.ones(1024)
     frozen.flags.writeable = False
-    np.testing.assert_array_equal(taken_in(frozen, tvm.cpu()).numpy(), frozen)
+    np.testing.assert_array_equal(to_tvm(frozen, tvm.cpu()).numpy(), frozen)
 
 
 def test_numbers_change_with_the_input(folder: Path) -> None:
@@ -227,15 +227,15 @@ def test_torch_in_torch_out(folder: Path, network: Network) -> None:
 @pytest.mark.parametrize("at_once", [True, False])
 def test_tensors_that_tvm_reads_where_they_are(at_once: bool) -> None:
     aligned = torch.ones(32, 32)
-    forms = forms_of((aligned,))
+    forms = input_signature((aligned,))
     assert forms is not None
     assert forms.at_once is not None  # this torch has it
     if not at_once:
         forms = replace(forms, at_once=None)
-    assert pass_as_they_are((torch.zeros(32, 32),), forms)
-    scalars = forms_of((torch.ones(()), torch.ones(2)))
+    assert can_pass_directly((torch.zeros(32, 32),), forms)
+    scalars = input_signature((torch.ones(()), torch.ones(2)))
     assert scalars is not None
-    assert pass_as_they_are((torch.ones(()), torch.zeros(2)), scalars)
+    assert can_pass_directly((torch.ones(()), torch.zeros(2)), scalars)
     others: tuple[Any, ...] = (
         torch.ones(32, 33)[:, 1:],
         torch.ones(32, 32).T,
@@ -246,10 +246,10 @@ def test_tensors_that_tvm_reads_where_they_are(at_once: bool) -> None:
         nn.Parameter(torch.ones(32, 32), requires_grad=False),  # of a class of its own
         np.ones((32, 32), np.float32),
     )
-    assert not any(pass_as_they_are((each,), forms) for each in others)
-    assert not pass_as_they_are((aligned, aligned), forms)
-    assert not pass_as_they_are((), forms)
-    assert forms_of(()) is forms_of((aligned, aligned.numpy())) is forms_of((others[-2],)) is None
+    assert not any(can_pass_directly((each,), forms) for each in others)
+    assert not can_pass_directly((aligned, aligned), forms)
+    assert not can_pass_directly((), forms)
+    assert input_signature(()) is input_signature((aligned, aligned.numpy())) is input_signature((others[-2],)) is None
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_adaptive_pools_have_windows_of_one_size_where_they_can(size: int | tupl
 
 
 def test_an_unrolled_loop_has_its_weights_once() -> None:
-    class Steps(nn.Module):
+    class LoweringSteps(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.cell = nn.RNNCell(3, 7)
@@ -178,7 +178,7 @@ def test_an_unrolled_loop_has_its_weights_once() -> None:
                 state = self.cell(step, state)
             return state
 
-    lowered, network = imported(Steps(), torch.randn(1, 5, 3), torch.randn(1, 7))
+    lowered, network = imported(LoweringSteps(), torch.randn(1, 5, 3), torch.randn(1, 7))
     agrees(lowered, network)
     found: list[Any] = []
 

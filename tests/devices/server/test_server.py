@@ -63,10 +63,10 @@ def test_a_client_that_says_nothing_does_not_block_the_next_one(server: DeviceSe
 
 
 def test_strangers_are_turned_away(server: DeviceServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as pending:
+        pending.sendall(b"GET / HTTP/1.1\r\n\r\n")
         with contextlib.suppress(ConnectionResetError):
-            assert stranger.recv(100) == b""
+            assert pending.recv(100) == b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as other:
         name = b"client:another-key"
         other.sendall(struct.pack("<ii", 0xFF271, len(name)) + name)

@@ -177,7 +177,7 @@ def test_mistakes_are_told_in_two_lines(options: list[str], problem: str, capsys
 
 def test_options_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     from devices.server import server
-    from devices.server.registration import Tracker
+    from devices.server.registration import TrackerAddress
     from fleet_tune.cli import serve as cli_serve
 
     calls: list[dict[str, object]] = []
@@ -189,8 +189,8 @@ def test_options_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls[0]["limits"] == SessionLimits(8 << 20, 2 << 30)
     assert calls[0]["user"] == "nobody"
     trackers = [call["tracker"] for call in calls]
-    assert trackers[0] == Tracker("fe80::1", 9190, "orin", "127.0.0.1")
-    assert [tracker.advertise for tracker in trackers if isinstance(tracker, Tracker)][1:] == [None, "board-1"]
+    assert trackers[0] == TrackerAddress("fe80::1", 9190, "orin", "127.0.0.1")
+    assert [tracker.advertise for tracker in trackers if isinstance(tracker, TrackerAddress)][1:] == [None, "board-1"]
 
 
 def test_uploads_are_limited_and_stay_inside() -> None:

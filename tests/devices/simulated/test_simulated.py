@@ -10,10 +10,10 @@ from devices.simulated.simulated import (
     Drift,
     Faults,
     Landscape,
-    Link,
     RecordedTimes,
     SimulatedBuilder,
     SimulatedDevice,
+    SimulatedLink,
     SpeedSteps,
     VirtualClock,
 )
@@ -127,7 +127,7 @@ def test_a_device_may_have_several_speeds() -> None:
 
 
 def test_a_slow_link_takes_its_time_and_changes_no_result() -> None:
-    link = Link(round_trip_secs=0.2, bytes_per_sec=1e5, round_trips=5, library_bytes=50_000)
+    link = SimulatedLink(round_trip_secs=0.2, bytes_per_sec=1e5, round_trips=5, library_bytes=50_000)
     assert link.secs == pytest.approx(5 * 0.2 + 0.5)
     near, far = SimulatedDevice(CLASS), SimulatedDevice(CLASS, link=link)
     fast, slow = measure(near, candidate(3)), measure(far, candidate(3))

@@ -11,7 +11,7 @@ import tvm
 from devices.sketches import generation, spaces
 from devices.sketches.description import deadline
 from devices.sketches.description.interpreter import Interpreter
-from devices.sketches.rules import REGISTER_BLOCKED
+from devices.sketches.register_blocked import REGISTER_BLOCKED
 from devices.sketches.spaces import GENERATED, DesignSpace
 from fleet_tune.base.domain import Candidate, Task
 from fleet_tune.base.sketch import Sketch
@@ -61,7 +61,7 @@ def test_an_error_among_the_places_costs_the_description_alone(squeeze: Task, mo
     def failing(*_: Any) -> Any:
         raise ValueError("zip() argument 2 is shorter than argument 1")
 
-    monkeypatch.setattr("devices.sketches.description.places._signature", failing)
+    monkeypatch.setattr("devices.sketches.description.location_combinations._signature", failing)
     designs = DesignSpace(squeeze)
     (first, second) = [sketch for sketch in designs.sketches if sketch.undescribed]
     assert first.rule == second.rule == "rfactor"

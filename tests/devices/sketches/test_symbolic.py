@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tvm import te, topi
 from tvm.s_tir import Schedule
 
-from devices.sketches.description import places
+from devices.sketches.description import location_combinations
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.sketches.symbolic import describe
 from devices.targets import resolve_target
@@ -220,7 +220,7 @@ def test_places_that_depend_on_each_other_are_variants() -> None:
 
 @pytest.mark.parametrize(("limit", "reason"), [("MAX_COMBINATIONS", "combinations"), ("MAX_STEPS", "nests")])
 def test_too_many_places_are_said(limit: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, limit, 10)
+    monkeypatch.setattr(location_combinations, limit, 10)
     data = te.placeholder((16, 64), name="data")
     sketches = DesignSpace(_task(data, topi.nn.softmax(data))).sketches
     sketch = next(s for s in sketches if s.rule == "loops")

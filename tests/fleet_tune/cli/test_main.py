@@ -324,7 +324,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_device_is_served_on_loopback_with_our_stopping_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    from devices.opening import STOP_DECISION
+    from devices.device_factory import STOP_DECISION
     from devices.server import server
 
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from actors.tuning_session import TuningSession
-from devices.wire.tracker import TrackerError
+from devices.rpc.tracker import TrackerError
 from fleet_tune.base.config.fleet_file import DeviceConfig, load_fleet
 from fleet_tune.base.errors import FleetOrdersError, UserError
 from fleet_tune.runs.fleet_watch import FleetWatch, changes

@@ -116,7 +116,7 @@ def test_sketches_without_a_description_stay_and_are_told(monkeypatch: pytest.Mo
     def failing(*_: Any) -> Any:
         raise ValueError("zip() argument 2 is shorter than argument 1")
 
-    monkeypatch.setattr("devices.sketches.description.places._signature", failing)
+    monkeypatch.setattr("devices.sketches.description.location_combinations._signature", failing)
     of = task("avx2", "squeeze")
     sketches = DesignSpace(of).sketches
     assert [sketch.id for sketch in sketches] == [sketch.id for sketch in space("avx2", "squeeze").sketches]

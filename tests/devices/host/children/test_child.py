@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from devices.host.children.child import Child
+from devices.host.children.child import ChildProcess
 from tests.helpers.waiting import wait_until
 
 ROOT = Path(__file__).parents[4]
@@ -54,7 +54,7 @@ def ended(process: psutil.Process) -> bool:
 
 def test_what_it_started_ends_with_it_also_when_it_is_gone_already(tmp_path: Path) -> None:
     (tmp_path / "starts_another.py").write_text(STARTS_ANOTHER)
-    child = Child("starts_another", env={"PYTHONPATH": str(tmp_path)})
+    child = ChildProcess("starts_another", env={"PYTHONPATH": str(tmp_path)})
     assert child.obituary(60.0).startswith("exited with code 1; ")  # and it is reaped
     other = psutil.Process(int(child.last_words()))
     try:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from devices.host.limits.confinement import become
-from devices.host.limits.priority import Priority, free_core, kernel_threads, refusal
+from devices.host.limits.priority import RealtimePriority, free_core, kernel_threads, refusal
 
 allowed = pytest.mark.skipif(bool(refusal()), reason=f"not allowed here: {refusal()}")
 
@@ -57,7 +57,7 @@ def test_the_caller_has_it_during_the_block_and_other_python_threads_never() -> 
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    with Priority().raised():
+    with RealtimePriority().raised():
         assert os.sched_getscheduler(0) == os.SCHED_FIFO
         asked.set()
         assert done.wait(30.0)
@@ -69,7 +69,7 @@ def test_the_caller_has_it_during_the_block_and_other_python_threads_never() -> 
 @allowed
 def test_it_is_given_back_after_an_error() -> None:
     def fail() -> None:
-        with Priority().raised():
+        with RealtimePriority().raised():
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -78,7 +78,7 @@ def test_it_is_given_back_after_an_error() -> None:
 
 
 def test_not_wanted_is_not_done() -> None:
-    priority = Priority(wanted=False)
+    priority = RealtimePriority(wanted=False)
     assert priority.refused
     with priority.raised():
         assert os.sched_getscheduler(0) == os.SCHED_OTHER
@@ -145,7 +145,7 @@ def test_the_right_to_it_is_kept_before_the_rights_are_given_up(monkeypatch: pyt
 _HANG = """
 import threading
 from devices.timing.evaluator import killed_after
-from devices.host.limits.priority import Priority
+from devices.host.limits.priority import RealtimePriority
 
 def spin(count):
     while count != 0:
@@ -153,7 +153,7 @@ def spin(count):
 
 # As many as there are cores, all of them at real-time priority: the last one is this thread.
 import os
-with killed_after(0.5), Priority().raised():
+with killed_after(0.5), RealtimePriority().raised():
     assert os.sched_getscheduler(0) == os.SCHED_FIFO
     for _ in range(len(os.sched_getaffinity(0)) - 1):
         if os.fork() == 0:

@@ -17,4 +17,4 @@ def example() -> Example:
 @pytest.fixture(autouse=True)
 def nobody_else_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests run beside these; a test of a busy host says how busy it is."""
-    monkeypatch.setattr("devices.host.other_work._now", lambda: None)
+    monkeypatch.setattr("devices.host.background_load._now", lambda: None)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from devices.host import other_work
+from devices.host import background_load
 from devices.networks.frontend import Network
 from fleet_tune.base.errors import DiskFullError, NetworkRunError
 from fleet_tune.base.results import Notice, Used
@@ -55,11 +55,11 @@ def test_others_are_counted_whenever_this_machine_times_a_network(
     example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = iter(
-        other_work._Moment(clock, clock * 2, work, 0.0)
+        background_load._Moment(clock, clock * 2, work, 0.0)
         for clock, work in ((0.0, 0.0), (1.0, 0.5), (2.0, 1.0), (3.0, 2.0), (4.0, 2.0), (5.0, 3.5))
     )
-    monkeypatch.setattr(other_work, "_now", lambda: next(seen))
-    monkeypatch.setattr(other_work, "_usable", lambda: {0, 1})
+    monkeypatch.setattr(background_load, "_now", lambda: next(seen))
+    monkeypatch.setattr(background_load, "_usable", lambda: {0, 1})
     monkeypatch.setattr("devices.networks.processes.fresh_process.measure", lambda *_: 1.0)
     monkeypatch.setattr("devices.networks.processes.fresh_process.measure_in_turn", lambda *_: (1.0, 2.0))
     expecting = SimpleNamespace(tried=lambda _: ((), None), close=lambda: None)

@@ -1,0 +1,62 @@
+"""Small buffers of CPU kernels on the stack.
+
+TVM takes every buffer in the scope "local", and every other one of 1 KiB and more, from its pool of workspaces: two
+calls of the runtime for each iteration of the loop that it is in, some 15 ns, and memory that LLVM does not take apart
+into registers. A tile of sums, or a row of a softmax, belongs on the stack.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.tirx import AllocBuffer, IntImm, PrimFunc, const
+from tvm_ffi import structural_map
+
+#: Bytes of one buffer, and of all of a kernel: threads of a small system have stacks of some hundred KiB.
+MOST_BYTES = 16 << 10
+MOST_BYTES_TOGETHER = 64 << 10
+
+# What makes TVM leave an allocation to the code generator.
+_AS_IT_IS = "disable_lower_builtin"
+# Of functions that are a CPU's from the beginning. The host's part of a GPU's kernel has the host's target too, in the
+# end, and what it allocates is memory of the GPU.
+_FOR_CPU = "fleet_tune.for_cpu"
+
+
+@tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
+def mark_cpu_functions(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
+    """The first pass: which functions are for a CPU."""
+    target = function.attrs.get("target") if function.attrs else None
+    return function.with_attr(_FOR_CPU, True) if target is not None and target.kind.name == "llvm" else function
+
+
+@tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
+def place_on_stack(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
+    """The last pass before TVM makes calls of what is left."""
+    if not (function.attrs and function.attrs.get(_FOR_CPU)):
+        return function
+    left = MOST_BYTES_TOGETHER
+
+    def placed(allocation: AllocBuffer) -> AllocBuffer:
+        nonlocal left
+        size = _bytes(allocation.buffer)
+        if not 0 < size <= min(MOST_BYTES, left):
+            return allocation
+        left -= size
+        annotations = {**dict(allocation.annotations), _AS_IT_IS: const(True, "bool")}
+        return AllocBuffer(allocation.buffer, annotations=annotations)
+
+    return function.with_body(structural_map(function.body, (AllocBuffer, placed)))
+
+
+def _bytes(buffer: Any) -> int:
+    """0 where the size is not known, or where the buffer has a memory of its own kind."""
+    if buffer.scope() not in ("global", "local") or not all(isinstance(n, IntImm) for n in buffer.shape):
+        return 0
+    kind = tvm.DataType(str(buffer.dtype))
+    size: int = (kind.bits + 7) // 8 * kind.lanes
+    for extent in buffer.shape:
+        size *= int(extent)
+    return size

@@ -1,0 +1,74 @@
+"""What the frontends of TVM, torch and ONNX raise, in the user's words; and silence for what they print."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from devices.error_text import brief
+from fleet_tune.base.errors import UnsupportedNetworkError
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Keeps the frontends' warnings and progress prints from the user: they name things inside TVM and torch."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+OTHER_OPERATORS = (
+    "write it with other operators (docs/generated/operators.md lists those of ONNX), or export it for another opset"
+)
+
+
+def unsupported_error(
+    error: Exception, where: str, unknown: Sequence[str] = (), node: str = ""
+) -> UnsupportedNetworkError:
+    """The frontend's exception in the user's words: which operators it stumbled over. ``node``: ONNX's at fault."""
+    next_step = "replace it in the network by operators that TVM's frontend knows"
+    if unknown:
+        names = ", ".join(unknown)
+        return UnsupportedNetworkError(f"{where} uses operators that cannot be imported: {names}", next_step)
+    if node:
+        return UnsupportedNetworkError(
+            f"{where}: {node} is used in a way that cannot be imported: {brief(error)}", OTHER_OPERATORS
+        )
+    operator = _operator_in(error)
+    if operator:
+        return UnsupportedNetworkError(
+            f"{where} uses the operator {operator} in a way that cannot be imported: {brief(error)}", next_step
+        )
+    return UnsupportedNetworkError(f"{where} cannot be imported: {brief(error)}", "simplify the network")
+
+
+def _operator_in(error: BaseException) -> str:
+    """The operator that a frontend was converting when it raised, read from the frames of its traceback."""
+    operator = ""
+    trace = error.__traceback__
+    while trace is not None:
+        node: Any = trace.tb_frame.f_locals.get("node")
+        if hasattr(node, "target") and hasattr(node, "op"):
+            operator = str(node.target)
+        trace = trace.tb_next
+    return operator
+
+
+def failing_onnx_node(error: BaseException) -> Any:
+    """The onnx.NodeProto that TVM's frontend was converting when it raised; None where it was at none."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        node = trace.tb_frame.f_locals.get("node")
+        if trace.tb_frame.f_code.co_name == "_construct_nodes" and hasattr(node, "op_type"):
+            found = node
+        trace = trace.tb_next
+    return found

@@ -1,0 +1,87 @@
+"""Inputs that the user gives in an ``.npz`` file (``--inputs``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from devices.error_text import brief
+from devices.networks.network import Array, Network
+from devices.timing.arguments import is_float, numpy_dtype
+from fleet_tune.base.errors import NetworkError
+
+_ARCHIVE, _ARRAY = b"PK", b"\x93NUMPY"
+
+
+def read_inputs(file: Path, network: Network) -> tuple[Array, ...]:
+    """The arrays of ``file`` for the inputs of ``network``: by their names, or in order where :func:`numpy.savez` named
+    them (``arr_0``, ``arr_1``, ...).
+
+    Shapes must be those of the inputs. Types may differ where nothing is lost but digits: integers and booleans become
+    integers of another type if all their values fit, floats those of another precision if none becomes infinite.
+
+    Raises :class:`NetworkError`, which names the inputs.
+    """
+    wanted = {
+        name: (array.shape, array.dtype.name)
+        for name, array in zip(network.input_names, network.example_inputs, strict=True)
+    }
+    told = ", ".join(f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in wanted.items())
+    given = _read(file, told)
+    if sorted(given) == sorted(f"arr_{at}" for at in range(len(wanted))):
+        given = {name: given[f"arr_{at}"] for at, name in enumerate(wanted)}
+    missing, unknown = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
+    if missing or unknown:
+        problem = [f"has no {', '.join(missing)}"] if missing else []
+        problem += [f"has {', '.join(unknown)}, which the network has not"] if unknown else []
+        raise NetworkError(f"{file} {' and '.join(problem)}", f"save {told} with numpy.savez")
+    return tuple(_fitted(given[name], shape, dtype, file, name) for name, (shape, dtype) in wanted.items())
+
+
+def _read(file: Path, told: str) -> dict[str, Array]:
+    next_step = f"save {told} with numpy.savez"
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(len(_ARRAY))
+        if head == _ARRAY:
+            raise NetworkError(f"{file} holds one array, without a name", next_step)
+        if not head.startswith(_ARCHIVE):  # numpy would take it for a pickle
+            raise NetworkError(f"{file} is no .npz file", next_step)
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except NetworkError:
+        raise
+    except Exception as error:  # of zipfile, zlib, tokenize, ...: whatever reads what is damaged
+        raise NetworkError(f"{file} cannot be read as arrays: {brief(error)}", next_step) from error
+
+
+def _fitted(array: Array, shape: tuple[int, ...], dtype: str, file: Path, name: str) -> Array:
+    """``array`` in the type ``dtype``. Raises :class:`NetworkError`."""
+    wanted, where = numpy_dtype(dtype), f"{file}: {name}"
+    if array.shape != shape:
+        raise NetworkError(f"{where} has the shape {list(array.shape)}", f"give {name} the shape {list(shape)}")
+    if dtype == "bfloat16" and array.dtype.itemsize == 2 and array.dtype.kind == "V":
+        return array.view(wanted)  # numpy's files do not know the type
+    kept = array.dtype == wanted
+    if not kept and is_float(dtype):
+        kept = array.dtype.kind == "f"
+    elif not kept and array.dtype.kind in "iub":
+        kept = _holds(wanted, array)
+    if not kept:
+        raise NetworkError(f"{where} is {array.dtype.name} and does not fit {dtype}", f"save {name} as {dtype}")
+    with np.errstate(over="ignore"):
+        cast = np.ascontiguousarray(array.astype(wanted)).reshape(shape)
+    if is_float(dtype) and (np.isfinite(array) & ~np.isfinite(cast.astype(np.float64))).any():
+        raise NetworkError(f"{where} has values that are infinite in {dtype}", f"save {name} as {dtype}")
+    return cast
+
+
+def _holds(wanted: np.dtype[np.generic], array: Array) -> bool:
+    """Whether all integers or booleans of ``array`` are values of the type ``wanted``."""
+    if wanted.kind not in "iub":
+        return False
+    if not array.size:
+        return True
+    low, high = (0, 1) if wanted.kind == "b" else (np.iinfo(wanted).min, np.iinfo(wanted).max)  # type: ignore[type-var]
+    return bool(low <= int(array.min()) and int(array.max()) <= high)

@@ -1,0 +1,185 @@
+"""``.pt2`` files: read so that nothing in them is run, or as torch reads them where the user trusts them.
+
+``torch.export.load`` runs code that is in a file in several ways: tensors and other objects may be pickles, a compiled
+library may come along, expressions of dimensions are evaluated (SymPy's ``sympify`` is Python's ``eval``), guards are
+executed, the graph may call any function of ``torch`` or ``operator``, and names are written into the source of the
+Python function that the graph becomes. Of what a network with fixed shapes needs, nothing is a program: so a file is
+read here in which there is nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from devices.error_text import brief
+from fleet_tune.base.errors import NetworkError
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_FORCED = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "0"}
+_CONFIG = re.compile(r"data/(weights|constants)/[^/]*_config\.json")
+# What else is in the file of a network: tensors as bytes, its examples (tensors, by torch's weights_only), marks.
+_PLAIN = re.compile(
+    r"data/weights/weight_\d+|data/constants/tensor_\d+|data/sample_inputs/[^/]*\.pt|models/[^/]*\.json"
+    r"|archive_(format|version)|\.data/(version|serialization_id)|byteorder|extra/.*"
+)
+# Names become Python's: of tensors, nodes and modules (whose second call is "relu@1").
+_NAME = re.compile(r"(?!.*__\w+__)[\w.]*", re.ASCII)
+# Those of modules and of what they hold may have a hyphen, which torch then writes in quotes.
+_HELD = re.compile(r"(?!.*__\w+__)[\w.-]*", re.ASCII)
+_CALL = re.compile(r"(?!.*__\w+__)[\w.-]*(@\d+)?", re.ASCII)
+_VERSION = re.compile(r"[\w.+]*", re.ASCII)
+_TEXT = re.compile(r"[\w .,:;>()/+*-]*", re.ASCII)  # arguments: "bilinear", "bij,bjk->bik"
+# Numbers, and dimensions that are not fixed (which are refused later, by name): "Symbol('s7', integer=True)".
+_DIMENSION = re.compile(
+    r"(?:(?:Symbol|Integer|Mul|Add|Max|Min|FloorDiv|PythonMod|Mod)\(|'[a-z]\w{0,11}'|(?:positive|integer|nonnegative)=True"
+    r"|-?\d{1,18}|[suz]\w{0,8}\d|, |\))+",
+    re.ASCII,
+)
+_OPERATOR = re.compile(
+    r"torch\.ops\.(aten|prims|quantized_decomposed|quantized|torchvision|higher_order)\.(?!from_file)[a-zA-Z_]\w*(\.\w+)?"
+    r"|torch\._?sym_\w+|math\.[a-z]\w*"
+    r"|_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|abs|getitem|eq|ne|lt|le|gt|ge|and_|or_|not_|xor|invert)",
+    re.ASCII,
+)
+_NO_NUMBER = re.compile(r"-?Infinity|NaN")  # floats that JSON has not
+_TEXTS = {
+    "target": _OPERATOR,
+    "as_operator": _OPERATOR,
+    "expr_str": _DIMENSION,
+    "as_string": _TEXT,
+    "as_strings": _TEXT,
+    "as_float": _NO_NUMBER,
+    "as_floats": _NO_NUMBER,
+    "fqn": _CALL,
+    "parameter_name": _HELD,
+    "buffer_name": _HELD,
+    "tensor_constant_name": _HELD,
+    "torch_version": _VERSION,
+}
+_KEYS = re.compile(r'[\w ",.\[\]-]*', re.ASCII)  # of a dictionary of inputs, as JSON
+# Containers that inputs and outputs may be nested in; others are made by functions that the file names.
+_CONTAINER = re.compile(
+    r"builtins\.(tuple|list|dict)|collections\.OrderedDict|transformers(\.\w+)*\.modeling_\w*outputs\.\w+", re.ASCII
+)
+
+
+class _NotPlainError(Exception):
+    """What is in the file that a network need not have."""
+
+
+def load_program(file: Path, trusted: bool) -> ExportedProgram:
+    """The program in the file. ``trusted``: whatever is in the file may be run.
+
+    Raises :class:`NetworkError` where it cannot be read, or not without running what is in it.
+    """
+    import torch
+
+    if trusted:
+        return torch.export.load(str(file))
+    from torch.export.pt2_archive._package import load_pt2
+
+    try:
+        _check(file)
+        # Not torch.export.load: a file that this refuses would be read once more, in an older form.
+        with mock.patch.dict(os.environ, _FORCED):
+            program = load_pt2(str(file)).exported_programs["model"]
+    except _NotPlainError as error:
+        raise _untrusted(file, str(error)) from error
+    except Exception as error:
+        if re.search("weights.?only|weightsunpickler", str(error), re.IGNORECASE):
+            raise _untrusted(file, "a pickle of other things than tensors") from error
+        raise
+    # Guards, too, are code: they say what shapes are allowed, which we look at ourselves.
+    program._guards_code = []
+    return program
+
+
+def _untrusted(file: Path, what: str) -> NetworkError:
+    return NetworkError(
+        f"{file} is not read, since that may run code which is in it: it has {what}",
+        "where you trust the file, give --trust-model; else export it anew with torch.export, with fixed shapes",
+    )
+
+
+def _check(file: Path) -> None:
+    """Raises _NotPlainError, and whatever is raised on a file of another form."""
+    from torch.export.pt2_archive._package import PT2ArchiveReader
+
+    try:
+        reader = PT2ArchiveReader(str(file))
+    except RuntimeError as error:
+        raise NetworkError(f"{file} is not a network saved by torch.export: {brief(error)}", "give another") from error
+    with reader:
+        names = reader.get_file_names()
+        if "archive_format" not in names:
+            raise _NotPlainError("the form of an older torch")
+        for name in names:
+            if _CONFIG.fullmatch(name):
+                _check_config(json.loads(reader.read_string(name)))
+            elif not _PLAIN.fullmatch(name):
+                raise _NotPlainError(f"the part {name}")
+            elif name.startswith("models/"):
+                _check_value(json.loads(reader.read_string(name)), "")
+
+
+def _check_config(config: Any) -> None:
+    for name, payload in config["config"].items():
+        if payload["use_pickle"] or not re.fullmatch(r"(weight|tensor)_\d+", payload["path_name"], re.ASCII):
+            raise _NotPlainError(f"the pickle {name}")
+        _check_value(payload, "")
+
+
+def _check_value(value: Any, key: str) -> None:
+    """Checks a part of a program, and the parts of that. ``key``: its name in the part around it."""
+    if isinstance(value, str):
+        _check_text(value, key)
+    elif isinstance(value, list):
+        for each in value:
+            _check_value(each, key)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            _check_text(name, "")
+            if not _is_unused(name, each):
+                _check_value(each, name)
+
+
+def _is_unused(name: str, value: Any) -> bool:
+    """Guards are not used (see above), nor is what is only told of a node: texts, and nothing else."""
+    texts = value.values() if name == "metadata" and isinstance(value, dict) else value
+    return (
+        name in ("guards_code", "metadata")
+        and isinstance(value, dict if name == "metadata" else list)
+        and all(isinstance(each, str) for each in texts)
+    )
+
+
+def _check_text(text: str, key: str) -> None:
+    if key in ("in_spec", "out_spec"):
+        allowed = not text or _is_plain_nesting(json.loads(text))
+    else:
+        allowed = _TEXTS.get(key, _NAME).fullmatch(text) is not None
+    if not allowed:
+        shown = text if len(text) <= 60 else f"{text[:57]}..."
+        raise _NotPlainError(f"{key or 'the name'} {shown!r}")
+
+
+def _is_plain_nesting(spec: Any) -> bool:
+    """Whether inputs or outputs are nested in no other containers than these."""
+    if isinstance(spec, list):
+        return all(_is_plain_nesting(each) for each in spec)
+    if not isinstance(spec, dict):
+        return isinstance(spec, int)
+    context = spec.get("context")
+    return (
+        set(spec) <= {"type", "context", "children_spec"}
+        and _CONTAINER.fullmatch(spec.get("type") or "builtins.tuple") is not None
+        and (context is None or (isinstance(context, str) and _KEYS.fullmatch(context) is not None))
+        and _is_plain_nesting(spec.get("children_spec", []))
+    )

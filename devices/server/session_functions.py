@@ -1,0 +1,129 @@
+"""What a session of our device server can do beyond TVM's own server, and TVM's upload with a limit.
+
+- ``fleet_tune.evaluate(module, entry, request, *tensors)``: the adaptive evaluator (:mod:`devices.timing.evaluator`);
+- ``fleet_tune.time_in_place(module, kind, budget_secs, *tensors)``: JSON text of the times of a network's kernels
+  (:mod:`devices.timing.in_network`);
+- ``fleet_tune.describe()``: JSON text about the machine (:func:`devices.host.machine.describe`);
+- ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
+- ``fleet_tune.vitals(kind)``: JSON text about temperature and clock (:mod:`devices.host.vitals`);
+- ``fleet_tune.last_exit()``: how this client's session before this one ended, empty if it ended in order;
+- ``fleet_tune.link(archive, library)``: links uploaded object files (:mod:`devices.rpc.remote_linking`); says what is
+  wrong.
+
+CUDA kernels that carry their machine code are loaded without a compiler (:mod:`devices.cuda.compiler`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from devices.cuda.runtime import prepare_cuda
+from devices.host.limits.pool import bind_pool
+from devices.host.limits.priority import RealtimePriority, pin_beside_pool
+from devices.host.machine import describe, native_target
+from devices.host.vitals import read_vitals
+from devices.rpc.remote_linking import link_archive
+from devices.timing.evaluator import (
+    Decide,
+    batch_timer,
+    decode_request,
+    encode_evaluation,
+    evaluate,
+    killed_after,
+)
+from devices.timing.in_network import timed_in_place
+
+# A batch may take a little longer than the rule's timeout before the kernel ends the process.
+_TIMEOUT_SLACK = 1.05
+
+
+class SessionFunctions:
+    """Makes our functions known to TVM; the sessions' processes, forked later, serve them.
+
+    ``decide``: the rule that stops a measurement. ``upload_bytes``: of all files of a session at a time. ``realtime``:
+    time kernels at real-time priority where that is allowed (see :mod:`devices.host.limits.priority`).
+    """
+
+    def __init__(self, decide: Decide | None, upload_bytes: int, realtime: bool = True) -> None:
+        import tvm
+        import tvm.rpc.server as tvm_server
+
+        prepare_cuda()
+        tvm_server.logger.setLevel(logging.WARNING)  # it notes every loaded kernel
+        self._tvm_server = tvm_server
+        self._decide = decide
+        self._upload_bytes = upload_bytes
+        self._realtime = realtime
+        self._priority: RealtimePriority | None = None
+        self._files = Path()
+        self._last_exit = ""
+        functions = {
+            "fleet_tune.evaluate": self._evaluate,
+            "fleet_tune.time_in_place": _time_in_place,
+            "fleet_tune.describe": lambda: json.dumps(describe()),
+            "fleet_tune.native_target": native_target,
+            "fleet_tune.vitals": lambda kind: json.dumps(read_vitals(kind=kind)),
+            "fleet_tune.last_exit": lambda: self._last_exit,
+            "fleet_tune.link": self._link,
+            "tvm.rpc.server.upload": self._upload,
+        }
+        for name, function in functions.items():
+            tvm.register_global_func(name, function, override=True)
+
+    def serve(self, connection: socket.socket, files: Path, last_exit: str) -> None:
+        """TVM's server loop over ``connection``, until the client closes it. ``files``: folder for what is uploaded."""
+        self._files = files
+        self._last_exit = last_exit
+        threads, cpus = int(os.environ["TVM_NUM_THREADS"]), sorted(os.sched_getaffinity(0))
+        if threads <= len(cpus):
+            bind_pool(cpus[:threads])
+        work_folder = self._tvm_server.utils.tempdir(custom_path=str(files))
+        self._tvm_server._server_env(None, work_folder)
+        self._tvm_server._ffi_api.ServerLoop(connection.fileno())
+
+    def _evaluate(self, module: Any, entry: str, request: str, *tensors: Any) -> str:
+        import tvm
+
+        rule, incumbent_secs, kind = decode_request(request)
+        run_batch = batch_timer(module, entry, tvm.device(kind, 0), tensors, rule.flush_bytes)
+        if self._priority is None:  # asked for here: before its session, this process may have other rights
+            self._priority = RealtimePriority(self._realtime)
+        priority = self._priority
+
+        def guarded(runs: int) -> float:
+            with killed_after(rule.timeout_secs * _TIMEOUT_SLACK), priority.raised():
+                secs = run_batch(runs)
+            pin_beside_pool()
+            return secs
+
+        return encode_evaluation(evaluate(guarded, rule, incumbent_secs, self._decide))
+
+    def _link(self, archive: str, library: str) -> str:
+        """Names of files of this session."""
+        return link_archive(self._files / Path(archive).name, self._files / Path(library).name)
+
+    def _upload(self, name: str, content: bytes) -> None:
+        """TVM's ``upload`` for files of this session alone, up to the limit. Raises ValueError."""
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError(f"upload to {name!r} refused: it is outside of the session's folder")
+        used = sum(entry.stat().st_size for entry in os.scandir(self._files) if entry.is_file())
+        if used + len(content) > self._upload_bytes:
+            raise ValueError(
+                f"upload of {len(content)} bytes refused: a session may have {self._upload_bytes} (--max-upload)"
+            )
+        (self._files / name).write_bytes(content)
+
+
+def _time_in_place(module: Any, kind: str, budget_secs: float, *tensors: Any) -> str:
+    import tvm
+    from tvm.runtime.vm import VirtualMachine
+
+    device = tvm.cuda(0) if kind == "cuda" else tvm.cpu()
+    found = timed_in_place(VirtualMachine(module, device), module, device, tensors, budget_secs)
+    return json.dumps(asdict(found))

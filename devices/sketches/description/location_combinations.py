@@ -1,0 +1,396 @@
+"""Every combination of places of the blocks of a trace, without a replay for each.
+
+A program is a row of loop *nests* at the root. Sampling a block's place and moving it there changes the nests of the
+block, of its consumers and of its producers, and no other: so what a step does to these nests is found out once, on a
+schedule where they stand so, and holds wherever they stand so again. Likewise the statements of a nest are made once.
+The steps run on schedules are as many as there are different nests; combinations are only put together from them.
+At the end some combinations are run as a whole, and must have the nests that were put together.
+
+Where a place is not valid TVM takes the next one outwards. To find that out it tries all places each time that one is
+sampled; here it is asked once for each program, for the deepest place, and the others are tried by moving the block.
+
+Schedules are forked step by step: what comes before the first place is replayed once for all combinations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tvm.s_tir import SBlock, SBlockRealize, Schedule, Trace
+from tvm.s_tir.schedule.instruction import Instruction
+from tvm.tirx import For, SeqStmt
+from tvm_ffi import structural_hash
+
+from devices.sketches.description.accesses import extent_of, leaf_blocks
+from devices.sketches.description.interpreter import Interpreter
+from devices.sketches.description.live_schedule import content, loop_of_place, named_block, perform
+from devices.sketches.description.loopnest import BlockState, distinct, framed
+from devices.sketches.description.statements import FactsCache, StatementBuilder, main_block, main_first
+from devices.sketches.description.undescribed import UndescribedError
+from fleet_tune.base.sketch import INLINE_LOCATION, ROOT_LOCATION, Statement
+
+MAX_COMBINATIONS = 1 << 16
+"""Combinations of places that are put together; a trace with more is left undescribed."""
+
+MAX_STEPS = 3000
+"""Steps that are run on schedules, about a millisecond each; a trace that needs more is left undescribed."""
+
+CHECKED = 3
+"""Combinations of each trace that are run as a whole."""
+
+Statements = tuple[Statement, ...]
+Step = list[Any]
+Rows = tuple[int, ...]
+"""A program: the numbers of its nests, in program order."""
+
+
+@dataclass(frozen=True)
+class _Live:
+    """A schedule in the middle of a trace: its interpreter, and its random variables by their names in the trace."""
+
+    interpreter: Interpreter
+    variables: dict[str, Any]
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.interpreter.schedule
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The leaf blocks of a statement of TensorIR, and the names of the buffers that each of them reads and writes."""
+
+    reads: dict[str, set[str]] = field(default_factory=dict)
+    writes: dict[str, set[str]] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _State:
+    """A program after some of the places were chosen, ``place`` the last of them in the program ``parent``. ``live`` is
+    made when it is first needed."""
+
+    rows: Rows
+    parent: _State | None = None
+    place: int = 0
+    live: _Live | None = None
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        return () if self.parent is None else (*self.parent.chosen, self.place)
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """A loop nest at the root. ``describer`` makes its statements, on the schedule where it was first seen."""
+
+    blocks: _Blocks
+    describer: StatementBuilder
+
+    @property
+    def names(self) -> set[str]:
+        return set(self.blocks.reads)
+
+
+class _InvalidPlaceError(Exception):
+    """A block cannot be moved there."""
+
+
+class LocationCombinations:
+    """Puts the programs of all combinations of places of one trace together.
+
+    ``steps``: its instructions (:func:`devices.sketches.traces.instructions`); ``places``: TVM's decisions for every
+    SampleComputeLocation, in order. ``fresh`` is not changed. All methods raise :class:`UndescribedError`.
+    """
+
+    def __init__(self, fresh: Schedule, trace: Trace, steps: Sequence[Step], places: Sequence[Sequence[int]]) -> None:
+        if prod(len(values) for values in places) > MAX_COMBINATIONS:
+            raise UndescribedError(f"more than {MAX_COMBINATIONS} combinations of places")
+        self._places = places
+        starts = [at for at, step in enumerate(steps) if step[0] == "SampleComputeLocation"]
+        pairs = list(zip(trace.insts, steps, strict=True))
+        self._segments = [pairs[start:end] for start, end in zip(starts, [*starts[1:], len(steps)], strict=True)]
+        self._trace = trace
+        self._moved: list[str] = []  # the block whose place each step samples
+        self._nests: list[_Nest] = []
+        self._numbers: dict[Hashable, int] = {}  # of every nest, by what distinguishes it
+        # What stands instead of each of a step's nests, by place.
+        self._effects: dict[Hashable, dict[int, tuple[Rows, ...]]] = {}
+        self._facts: FactsCache = {}
+        self._groups: dict[tuple[int, str | None], int] = {}  # number of the statements of a nest, main one first
+        self._listed: dict[Statements, int] = {}  # that number, by the statements
+        self._run = 0
+        live = _replayed(fresh, trace, steps, starts[0])
+        self._deadline = live.interpreter.deadline
+        self._root = _State(self._rows(live), live=live)
+
+    def described(self) -> tuple[tuple[Statements, ...], tuple[int, ...]]:
+        """The different descriptions, and which of them holds for every combination (the last place the fastest)."""
+        level = [self._root]
+        reached = [0]  # for every combination of the places so far, the state in the level
+        for step, values in enumerate(self._places):
+            number_of: dict[Rows, int] = {}
+            following: list[_State] = []
+            onward: list[list[int]] = []
+            for state in level:
+                onward.append([])
+                for place, rows, live in self._step(state, step, values):
+                    if rows not in number_of:
+                        number_of[rows] = len(following)
+                        following.append(_State(rows, state, place, live))
+                    onward[-1].append(number_of[rows])
+            reached = [after for before in reached for after in onward[before]]
+            level = following
+            # What stands here stands so in the end too, where the other blocks stay at the root: if it cannot be
+            # described, that is known before all places are tried.
+            for state in level:
+                self._described(state)
+        for at in range(CHECKED):
+            self._check(level[at * (len(level) - 1) // (CHECKED - 1)])
+        distinct: dict[tuple[tuple[int, ...], int], int] = {}
+        numbers = [distinct.setdefault(self._described(state), len(distinct)) for state in level]
+        groups = list(self._listed)
+        variants = tuple(_joined([groups[number] for number in chosen], first) for chosen, first in distinct)
+        return variants, tuple(numbers[state] for state in reached)
+
+    # Steps
+
+    def _step(self, state: _State, step: int, places: Sequence[int]) -> list[tuple[int, Rows, _Live | None]]:
+        """For each of the places, the program after it was chosen, and its schedule where there is one already."""
+        self._deadline.check()
+        if len(self._moved) == step:
+            variable = self._live(state).variables[self._segments[step][0][1][1][0]]
+            self._moved.append(str(content(self._live(state).schedule, variable).name_hint))
+        involved = self._involved(state.rows, self._moved[step])
+        key = (step, tuple(state.rows[at] for at in involved))
+        lives: dict[int, _Live] = {}
+        if key not in self._effects:
+            lives = self._placed(self._live(state), step, places)
+            after = {id(live): self._rows(live) for live in lives.values()}
+            effects = {known: self._effect(state.rows, involved, rows) for known, rows in after.items()}
+            self._effects[key] = {place: effects[id(live)] for place, live in lives.items()}
+        programs = []
+        for place in places:
+            effect = dict(zip(involved, self._effects[key][place], strict=True))
+            rows = tuple(n for at, number in enumerate(state.rows) for n in effect.get(at, (number,)))
+            if lives and rows != after[id(lives[place])]:
+                raise UndescribedError(f"placing block {self._moved[step]} changes what it has nothing to do with")
+            programs.append((place, rows, lives.get(place)))
+        return programs
+
+    def _placed(self, live: _Live, step: int, places: Sequence[int]) -> dict[int, _Live]:
+        """The schedule for every place; one for all places that TVM makes the same. ``places`` rise, the root is one
+        of them."""
+        deepest = self._advance(live, step, places[-1], sampled=True)
+        reached = self._reached(deepest, step)
+        placed: dict[int, _Live] = {}
+        outwards = deepest
+        for place in places:
+            if place >= reached:
+                outwards = deepest
+            elif place == INLINE_LOCATION:
+                outwards = self._advance(live, step, place, sampled=True)
+            else:
+                with suppress(_InvalidPlaceError):
+                    outwards = self._advance(live, step, place)
+            placed[place] = outwards
+        return placed
+
+    def _reached(self, live: _Live, step: int) -> int:
+        """Where TVM has put the block that a step places."""
+        block = live.interpreter.blocks.get(self._moved[step])
+        if block is None or block.top.at is None:
+            return ROOT_LOCATION
+        reader, loop = block.top.at
+        return next(at for at, (_, each) in enumerate(framed(reader)) if each is loop.current)
+
+    def _involved(self, rows: Rows, name: str) -> list[int]:
+        """Positions of the nests of a block, its consumers and its producers."""
+        blocks = [self._nests[number].blocks for number in rows]
+        moving = next((each for each in blocks if name in each.reads), None)
+        if moving is None:
+            raise UndescribedError(f"block {name} is gone before it is placed")
+        reads, writes = moving.reads[name], moving.writes[name]
+        return [
+            at
+            for at, each in enumerate(blocks)
+            if name in each.reads
+            or any(written & reads for written in each.writes.values())
+            or any(read & writes for read in each.reads.values())
+        ]
+
+    def _effect(self, before: Rows, involved: Sequence[int], after: Rows) -> tuple[Rows, ...]:
+        """What stands instead of each nest: a nest that another one has moved into stays at its own position."""
+        others = {number for at, number in enumerate(before) if at not in involved}
+        instead: dict[int, list[int]] = {at: [] for at in involved}
+        for number in after:
+            if number not in others:
+                names = self._nests[number].names
+                last = [at for at in involved if self._nests[before[at]].names <= names][-1:]
+                if not last:
+                    raise UndescribedError(f"blocks {sorted(names)} come from nowhere")
+                instead[last[0]].append(number)
+        return tuple(tuple(instead[at]) for at in involved)
+
+    def _live(self, state: _State) -> _Live:
+        if state.live is None:
+            assert state.parent is not None, "the root has its schedule"
+            state.live = self._advance(self._live(state.parent), len(state.chosen) - 1, state.place, sampled=True)
+        return state.live
+
+    def _advance(self, live: _Live, step: int, place: int, sampled: bool = False) -> _Live:
+        """Choose a place, on a fork of the schedule, and run what follows up to the next one. ``sampled``: as TVM
+        does, which may take another place; else raises :class:`_InvalidPlaceError` where it would."""
+        self._run += 1
+        if self._run > MAX_STEPS:
+            raise UndescribedError(f"more than {MAX_STEPS} different nests of loops")
+        interpreter, variables = live.interpreter.fork((place,)), dict(live.variables)
+        for instruction, (kind, names, _, outputs) in self._segments[step]:
+            inputs = [
+                variables[name] if isinstance(name, str) and name in variables else constant
+                for name, constant in zip(names, instruction.inputs, strict=True)
+            ]
+            decision = interpreter.visit(instruction, inputs, None, self._trace.get_decision(instruction))
+            try:
+                if sampled or kind not in ("SampleComputeLocation", "ComputeAt"):
+                    results = perform(interpreter.schedule, instruction, inputs, decision)
+                else:
+                    results = _choose(interpreter.schedule, instruction, inputs, place)
+            except RuntimeError as error:
+                raise UndescribedError(f"{kind} is refused") from error
+            if results is None:
+                raise UndescribedError(f"instruction {kind} after a sampled place")
+            variables.update(zip(outputs, results, strict=True))
+        interpreter.settle()
+        if interpreter.failure:
+            raise UndescribedError(interpreter.failure)
+        return _Live(interpreter, variables)
+
+    def _check(self, state: _State) -> None:
+        """Run the combination of a program as a whole."""
+        live = self._live(self._root)
+        for step, place in enumerate(state.chosen):
+            live = self._advance(live, step, place, sampled=True)
+        if self._rows(live) != state.rows:
+            raise UndescribedError(f"with blocks at {state.chosen} the program is another one")
+
+    # Nests
+
+    def _rows(self, live: _Live) -> Rows:
+        body = live.schedule.mod["main"].body.block.body
+        rows = []
+        for child in body.seq if isinstance(body, SeqStmt) else [body]:
+            blocks = _Blocks()
+            seen = _signature(child, blocks, live.interpreter.buffer_name)
+            states = [live.interpreter.blocks.get(name) for name in blocks.reads]
+            key = (seen, tuple(None if block is None else _loops_of(block) for block in states))
+            if key not in self._numbers:
+                self._numbers[key] = len(self._nests)
+                self._nests.append(_Nest(blocks, StatementBuilder(live.interpreter, self._facts, set(blocks.reads))))
+            rows.append(self._numbers[key])
+        return tuple(rows)
+
+    def _described(self, state: _State) -> tuple[tuple[int, ...], int]:
+        """Numbers of the statements of every nest, and the position of the nest that the main block is in."""
+        nests = [self._nests[number] for number in state.rows]
+        main = main_block([facts for nest in nests for facts in nest.describer.facts])
+        first = next(at for at, nest in enumerate(nests) if main in nest.names)
+        numbers = []
+        for at, number in enumerate(state.rows):
+            key = (number, main if at == first else None)
+            if key not in self._groups:
+                try:
+                    statements = nests[at].describer.together(key[1])
+                except UndescribedError as error:
+                    raise UndescribedError(f"with blocks at {state.chosen}: {error}") from error
+                self._groups[key] = self._listed.setdefault(statements, len(self._listed))
+            numbers.append(self._groups[key])
+        return tuple(numbers), first
+
+
+def _choose(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any], place: int) -> list[Any]:
+    """What a SampleComputeLocation gives for ``place``, and what the ComputeAt does that takes it. The loop is None for
+    the root, where the block is already."""
+    if instruction.kind.name == "SampleComputeLocation":
+        if place == ROOT_LOCATION:
+            return [None]
+        loop = loop_of_place(schedule, inputs[0], place)
+        if extent_of(content(schedule, loop), "") == 1:  # TVM leaves out loops of one iteration
+            raise _InvalidPlaceError
+        return [loop]
+    if inputs[1] is not None:
+        try:
+            perform(schedule, instruction, inputs, None)
+        except RuntimeError as error:
+            raise _InvalidPlaceError from error
+    return []
+
+
+def _joined(groups: Sequence[Statements], first: int) -> Statements:
+    """The statements of a program: the main one, the first of its nest, and the others in program order."""
+    others = [s for at, group in enumerate(groups) for s in (group[1:] if at == first else group)]
+    return main_first([groups[first][0], *others])
+
+
+def _replayed(fresh: Schedule, trace: Trace, steps: Sequence[Step], count: int) -> _Live:
+    """A schedule after the first ``count`` instructions of a trace, all of its blocks known."""
+    interpreter = Interpreter(fresh.copy(), steps, ())
+    variables: dict[str, Any] = {}
+    done = 0
+
+    def note() -> None:
+        if done:
+            variables.update(zip(steps[done - 1][3], interpreter.schedule.trace.insts[-1].outputs, strict=True))
+
+    def visit(instruction: Instruction, inputs: Sequence[Any], attributes: Any, decision: Any) -> Any:
+        nonlocal done
+        note()
+        done += 1
+        return interpreter.visit(instruction, inputs, attributes, decision)
+
+    instructions = list(trace.insts)[:count]
+    decisions = {each: trace.get_decision(each) for each in instructions}
+    before = Trace(instructions, {each: decision for each, decision in decisions.items() if decision is not None})
+    before.apply_to_schedule(interpreter.schedule, remove_postproc=True, decision_provider=visit)
+    note()
+    interpreter.settle()
+    if interpreter.failure:
+        raise UndescribedError(interpreter.failure)
+    for name in leaf_blocks(interpreter.schedule.mod["main"]):
+        # One that is not understood is described by its axes, or not at all.
+        with suppress(UndescribedError):
+            interpreter.block(interpreter.schedule, named_block(interpreter.schedule, name))
+    return _Live(interpreter, variables)
+
+
+def _signature(node: Any, blocks: _Blocks, name_of: Callable[[Any], str]) -> Hashable:
+    """What distinguishes a statement of TensorIR from others, but for annotations; ``blocks`` is filled."""
+    if isinstance(node, For):
+        thread = "" if node.thread_binding is None else str(node.thread_binding.thread_tag)
+        return extent_of(node, str(node.loop_var.name)), int(node.kind), thread, _signature(node.body, blocks, name_of)
+    if isinstance(node, SeqStmt):
+        return tuple(_signature(each, blocks, name_of) for each in node.seq)
+    if not isinstance(node, SBlockRealize):
+        return int(structural_hash(node, map_free_vars=True))
+    block: SBlock = node.block
+    name, before = str(block.name_hint), len(blocks.reads)
+    reads = {name_of(region.source) for region in block.reads}
+    writes = {name_of(region.source) for region in block.writes}
+    inside = _signature(block.body, blocks, name_of)
+    if len(blocks.reads) == before:
+        blocks.reads[name], blocks.writes[name] = reads, writes
+    return name, frozenset(reads), frozenset(writes), inside
+
+
+def _loops_of(block: BlockState) -> Hashable:
+    """What is known of a block's loops and of its place."""
+    place = None
+    if block.at is not None:
+        target, loop = block.at
+        place = target.name, next(at for at, (_, each) in enumerate(framed(target)) if each is loop.current)
+    loops = tuple((loop.factors, loop.kind) for loop in distinct(block.loops))
+    within = None if block.within is None else _loops_of(block.within)
+    return block.name, block.iters, block.rebinding, block.warp, loops, place, within
