@@ -5,31 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from actors.clients.builder import BuildersClient, builder_clients
 from actors.clients.calls import told
-from actors.hosts import Hosts
+from actors.host_actors import HostActors, by_machine
 from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import UserError
 from policies.runs.cluster.placement import Node
 
 _LOG = logging.getLogger(__name__)
-
-
-def by_machine(builders: Mapping[int, Any]) -> dict[str, Any]:
-    """The actors of builders, which are given by their numbers, by what people call them."""
-    numbers: dict[Any, list[int]] = {}
-    for number, actor in sorted(builders.items()):
-        numbers.setdefault(actor, []).append(number)
-    return {builders_name(those): actor for actor, those in numbers.items()}
-
-
-def builders_name(numbers: Sequence[int]) -> str:
-    """What people call builders that have one process."""
-    return f"builder {numbers[0]}" if len(numbers) == 1 else f"builders {numbers[0]} to {numbers[-1]}"
 
 
 def builder_members(builders: Mapping[int, Any]) -> list[Member]:
@@ -39,19 +26,12 @@ def builder_members(builders: Mapping[int, Any]) -> list[Member]:
 
 
 class BuilderWatch:
-    """``check_versions``: raises UserError where builders have another TVM than the run."""
+    """Adds and removes the builders of machines that join and leave the cluster."""
 
-    def __init__(
-        self,
-        hosts: Hosts,
-        scheduling: SchedulerSupervisor,
-        heartbeats: Heartbeats,
-        check_versions: Callable[[Mapping[int, Any]], Awaitable[None]],
-    ) -> None:
+    def __init__(self, hosts: HostActors, scheduling: SchedulerSupervisor, heartbeats: Heartbeats) -> None:
         self._hosts = hosts
         self._scheduling = scheduling
         self._heartbeats = heartbeats
-        self._check_versions = check_versions
         self._coming: dict[asyncio.Task[None], Collection[int]] = {}
 
     async def follow(self, nodes: Sequence[Node]) -> None:
@@ -77,7 +57,7 @@ class BuilderWatch:
 
     async def _come(self, node: Node, builders: Mapping[int, Any]) -> None:
         try:
-            await self._check_versions(builders)
+            await self._hosts.check_builder_versions(builders)
         except UserError as error:
             self._hosts.leave_out(node, builders)
             self._scheduling.notice(f"machine {node} does not build: {error}", False)

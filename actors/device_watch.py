@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from actors.clients.device import DeviceClient
-from actors.hosts import Hosts
+from actors.host_actors import HostActors
 from actors.scheduling.admission import DeviceAdmission
 from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.supervisor import SchedulerSupervisor
-from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import UserError
 from policies.runs.cluster.placement import Node
 
@@ -21,29 +20,29 @@ def device_member(name: str, device: DeviceClient) -> Member:
 
 
 class DeviceWatch:
-    """``configs``: the devices of the fleet by their names. ``client``: how one of them is called that has said nothing
-    of itself yet. ``check_versions``: raises UserError where the process of a device has another TVM than the run.
-    ``leaves``: is called with the name of each that the run has no more."""
+    """Adds and removes devices with the fleet file, and with the machines that drive them.
+
+    Args:
+        hosts: starts and ends the processes of devices.
+        scheduling: is told of devices that are added and that leave.
+        heartbeats: watches the processes of the devices.
+        admission: waits for the answer of each device that is added.
+        client: makes the client of a device that has said nothing of itself yet.
+    """
 
     def __init__(
         self,
-        hosts: Hosts,
+        hosts: HostActors,
         scheduling: SchedulerSupervisor,
         heartbeats: Heartbeats,
-        reception: DeviceAdmission,
-        configs: Mapping[str, DeviceConfig],
+        admission: DeviceAdmission,
         client: Callable[[str], DeviceClient],
-        check_versions: Callable[[str], Awaitable[None]],
-        leaves: Callable[[str], None],
     ) -> None:
         self._hosts = hosts
         self._scheduling = scheduling
         self._heartbeats = heartbeats
-        self._reception = reception
-        self._configs = configs
+        self._admission = admission
         self._client = client
-        self._check_versions = check_versions
-        self._leaves = leaves
         self._hostless: set[str] = set()
         self._coming: dict[str, asyncio.Task[None]] = {}  # devices whose host has come
 
@@ -55,7 +54,7 @@ class DeviceWatch:
     async def add(self, name: str) -> None:
         """The fleet has a device more, which is waited for. Raises VersionsDifferError, ClusterError."""
         hostless = await self._started(name)
-        await self._scheduling.add_device(name, self._configs[name].patience.candidate_secs)
+        await self._scheduling.add_device(name, self._hosts.configs[name].patience.candidate_secs)
         if hostless:
             self._wait_for_host(name, hostless)
         else:
@@ -67,21 +66,21 @@ class DeviceWatch:
         coming = self._coming.pop(name, None)
         if coming is not None:
             coming.cancel()
-        await self._reception.forget(name)
+        await self._admission.forget(name)
         self._heartbeats.remove(f"device {name}")
         await self._scheduling.remove_device(name, reason)
-        self._leaves(name)
+        self._admission.remove(name)
         self._hostless.discard(name)
         self._hosts.end_device(name)
 
     async def follow(self, nodes: Sequence[Node]) -> None:
         """Devices whose machine has left are waited for, and those join whose machine has come, when they answer."""
         for name in self._hosts.gone(nodes):
-            await self.remove(name, f"its host {self._configs[name].via} has left the cluster")
-            await self._scheduling.add_device(name, self._configs[name].patience.candidate_secs)
+            await self.remove(name, f"its host {self._hosts.configs[name].via} has left the cluster")
+            await self._scheduling.add_device(name, self._hosts.configs[name].patience.candidate_secs)
             self._wait_for_host(name, "its host may come back")
         for name in sorted(self._hostless):
-            if not self._hosts.start_device(self._configs, name, nodes):
+            if not self._hosts.start_device(name, nodes):
                 self._hostless.discard(name)
                 self._coming[name] = asyncio.create_task(self._come(name))
 
@@ -92,11 +91,11 @@ class DeviceWatch:
 
     async def _started(self, name: str) -> str:
         """Start the process of a device; why its host is not there, in words."""
-        nodes = () if self._configs[name].via is None else await self._hosts.nodes()
-        hostless = self._hosts.start_device(self._configs, name, nodes)
+        nodes = () if self._hosts.configs[name].via is None else await self._hosts.nodes()
+        hostless = self._hosts.start_device(name, nodes)
         if not hostless:
             try:
-                await self._check_versions(name)
+                await self._hosts.check_device_versions([name])
             except UserError:
                 self._hosts.end_device(name)
                 raise
@@ -105,7 +104,7 @@ class DeviceWatch:
     async def _come(self, name: str) -> None:
         """A device whose host has come, and which nobody waits for: that host may be one that hangs."""
         try:
-            await self._check_versions(name)
+            await self._hosts.check_device_versions([name])
         except UserError as error:
             del self._coming[name]
             await self.remove(name, str(error))
@@ -115,7 +114,7 @@ class DeviceWatch:
 
     def _expect(self, name: str) -> None:
         self._heartbeats.add(device_member(name, self._client(name)))
-        self._reception.expect(name, self._client(name))
+        self._admission.expect(name, self._client(name))
 
     def _wait_for_host(self, name: str, reason: str) -> None:
         self._hostless.add(name)

@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.clients.calls import WINDOW_WAIT_SECS
-from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig
+from actors.run_hosts import RunHosts
 from fleet_tune.base.config.request import RunRequest
-from fleet_tune.base.domain import Limits, StopRule
+from fleet_tune.base.device_state import DeviceState
+from fleet_tune.base.domain import Limits, Record, StopRule
+from fleet_tune.base.results import Progress
 from fleet_tune.base.search_task import SearchTask
 from policies.runs.cluster.turns import RunShare
 from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.spared import last_snapshot
+from policies.search.methods import method_named
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class SessionPlan:
     settled: Mapping[str, str] = field(default_factory=dict)
 
 
-def party_of(request: RunRequest, run_id: str) -> RunShare | None:
+def share_of(request: RunRequest, run_id: str) -> RunShare | None:
     """This run among those of its cluster; None where it has one of its own."""
     if request.address is None:
         return None
@@ -41,28 +45,32 @@ def party_of(request: RunRequest, run_id: str) -> RunShare | None:
     return RunShare(run_id, f"{name} (run {run_id})", request.priority, request.weight)
 
 
-def run_plan(
-    plan: SessionPlan,
-    fleet: FleetConfig,
-    configs: Mapping[str, DeviceConfig],
-    devices: Mapping[str, str],
-    builders: int,
-    dealt: Mapping[str, int],
-) -> RunPlan:
-    """The plan as the run's state knows it. ``configs``: the fleet's devices by their names; ``devices``: the class of
-    each that has a process, empty while it is not known; ``dealt``: the number of the searcher of each task id."""
+def run_plan(plan: SessionPlan, hosts: RunHosts, dealt: Mapping[str, int]) -> RunPlan:
+    """The plan as the run's state knows it. ``dealt``: the number of the searcher of each task, by the task's id."""
+    fleet, actors = hosts.fleet, hosts.actors
+    classes = {**hosts.classes, **hosts.absent.expected}
     return RunPlan(
         run_id=plan.run_id,
         tasks=tuple(planned(entry, dealt[entry.task.id], plan.settled.get(entry.task.id, "")) for entry in plan.tasks),
-        devices=devices,
-        builders=builders,
+        devices={name: classes[name] for name in actors.devices},
+        builders=len(actors.builders),
         limits=plan.limits,
         rule=fleet.measure.applied_to(plan.rule),
         check_every_secs=fleet.measure.check_every_secs,
-        candidate_secs={name: each.patience.candidate_secs for name, each in configs.items()},
+        candidate_secs={name: each.patience.candidate_secs for name, each in actors.configs.items()},
         window_wait_secs=WINDOW_WAIT_SECS,
         build_timeout_secs=fleet.build.timeout_secs,
     )
+
+
+def snapshot_without_trials(
+    plan: SessionPlan, hosts: RunHosts, records: Sequence[Record], states: Mapping[str, DeviceState]
+) -> Progress:
+    """The last snapshot of a run of which every task is settled, so that no session is started. ``records``,
+    ``states``: those of the run's store."""
+    run = run_plan(plan, hosts, dict.fromkeys((entry.task.id for entry in plan.tasks), 0))
+    bandit = method_named(plan.method).make_task_bandit(plan.seed)
+    return last_snapshot(run, bandit, records, states, hosts.absent.notices)
 
 
 def planned(entry: SearchTask, searcher: int, settled: str) -> PlannedTask:

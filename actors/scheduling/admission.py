@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from actors.clients.calls import told
 from actors.clients.device import DeviceClient
@@ -22,19 +22,31 @@ _LOG = logging.getLogger(__name__)
 
 
 class DeviceAdmission:
-    """``targets``: of the classes for which the run tunes, by name. ``take``: is called with the id and the class of
-    each device that is used from now on. ``told``: what people were told when the run began."""
+    """Admits devices to a run that goes on.
+
+    Args:
+        scheduling: is told of each device and class that is admitted.
+        targets: the target of each class for which the run tunes, by the class' name.
+        clients: the clients of the devices that a scheduler uses, by name; shared with whoever starts schedulers.
+        classes: the class of each device of the run that has answered, by the device's name.
+        told: notices that people were given when the run began.
+    """
+
+    classes: dict[str, str]
+    """The class of each device that has answered and has not left, by the device's name."""
 
     def __init__(
         self,
         scheduling: SchedulerSupervisor,
         targets: Mapping[str, str],
-        take: Callable[[str, str, DeviceClient], None],
+        clients: dict[str, DeviceClient],
+        classes: Mapping[str, str],
         told: Collection[str] = (),
     ) -> None:
+        self.classes = dict(classes)
         self._scheduling = scheduling
         self._targets = dict(targets)
-        self._take = take
+        self._clients = clients
         self._told = told
         self._expected: dict[str, asyncio.Task[None]] = {}
         self._waiting: dict[str, dict[str, tuple[DeviceClient, str]]] = {}  # by class: devices, with their targets
@@ -53,6 +65,11 @@ class DeviceAdmission:
             await asyncio.wait([expected])
         for devices in self._waiting.values():
             devices.pop(device_id, None)
+
+    def remove(self, device_id: str) -> None:
+        """Forget a device that has left the run."""
+        self.classes.pop(device_id, None)
+        self._clients.pop(device_id, None)
 
     async def arrival(self) -> tuple[str, Fingerprint]:
         """The next device of a class that is new, and what it says of itself."""
@@ -120,7 +137,7 @@ class DeviceAdmission:
             self._scheduling.notice(f"device {device_id} cannot be used: {text}", False)
             return
         used = device.of_class(target)
-        self._take(device_id, device_class, used)
+        self.classes[device_id], self._clients[device_id] = device_class, used
         await self._scheduling.appeared(device_id, device_class, used)
 
     def _left_alone(self, device_id: str, device_class: str) -> None:

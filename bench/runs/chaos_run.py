@@ -9,6 +9,7 @@ is a session as the command line starts it: its own heartbeats notice and replac
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import uuid
@@ -21,6 +22,7 @@ import click
 
 import fleet_tune
 from actors.clusters.cluster import connected
+from actors.run_hosts import RunHosts
 from actors.session_plan import SessionPlan
 from actors.simulation.slow import SlowBuilder, opened_slowly
 from actors.tuning_session import TuningSession
@@ -56,8 +58,9 @@ async def simulated(
         SearchTask(each.task, each.sketches, each.abstraction, each.decisions) for path in used for each in load(path)
     )
     run_id = uuid.uuid4().hex[:12]
-    with connected(address) as cluster:
-        session = TuningSession(
+    async with contextlib.AsyncExitStack() as stack:
+        cluster = stack.enter_context(connected(address))
+        hosts = await RunHosts.start(
             cluster,
             config,
             run_id,
@@ -65,21 +68,18 @@ async def simulated(
             make_worker=partial(SlowBuilder, BUILD_SECS, *used),
         )
         losing = asyncio.ensure_future(cluster.lost())
-        try:
-            prints = await session.start_hosts()
-            classes = {name: each.device_class.name for name, each in prints.items()}
-            plan = SessionPlan(run_id, "fleet", seed, entries, Limits(trials=trials))
-            before = _last_seq(out)
-            await session.start_tuning(plan, out / "records.db", {"network": "bench"}, classes)
-            session.begin()
-            for entry in entries:
-                await session.join(entry)
-            async for record in _while_it_lasts(session.records(before), losing):
-                if record is not None:
-                    yield record
-        finally:
-            losing.cancel()
-            await session.close()
+        stack.callback(losing.cancel)
+        stack.push_async_callback(hosts.close)
+        plan = SessionPlan(run_id, "fleet", seed, entries, Limits(trials=trials))
+        before = _last_seq(out)
+        session = await TuningSession.start(hosts, plan, out / "records.db", {"network": "bench"})
+        stack.push_async_callback(session.close)
+        session.begin()
+        for entry in entries:
+            await session.join(entry)
+        async for record in _while_it_lasts(session.records(before), losing):
+            if record is not None:
+                yield record
 
 
 async def _while_it_lasts(

@@ -8,6 +8,7 @@ stated time asleep, so that candidates are under way while models are trained an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import tempfile
 from functools import partial
@@ -17,6 +18,7 @@ import click
 import numpy as np
 
 from actors.clusters.cluster import connected
+from actors.run_hosts import RunHosts
 from actors.session_plan import SessionPlan
 from actors.simulation.slow import SlowBuilder, opened_slowly
 from actors.tuning_session import TuningSession
@@ -42,32 +44,30 @@ async def arrival(dataset: Path, method: str, devices: int, seed: int, out: Path
         build=BuildConfig(workers=BUILDERS),
     )
     trials = 0
-    with connected(None) as cluster:
-        session = TuningSession(
+    async with contextlib.AsyncExitStack() as stack:
+        cluster = stack.enter_context(connected(None))
+        hosts = await RunHosts.start(
             cluster,
             config,
             "run",
             open_device=partial(opened_slowly, CANDIDATE_SECS),
             make_worker=partial(SlowBuilder, BUILD_SECS, dataset),
         )
-        try:
-            prints = await session.start_hosts()
-            classes = {name: each.device_class.name for name, each in prints.items()}
-            plan = SessionPlan("run", method, seed, entries, Limits(trials=sum(len(each) for each in data)))
-            await session.start_tuning(plan, out / "records.db", {"network": "replay"}, classes)
-            session.begin()
-            for entry in entries:
-                await session.join(entry)
-            async for record in session.records():
-                if record is None or record.revision:
-                    continue
-                trials += 1
-                # What the dataset says: a recorded device answers with it, in its own micro-batches.
-                bests[record.task_id] = min(bests[record.task_id], record.measurement.cost_secs)
-                if sum(weights[name] * secs for name, secs in bests.items()) <= goal_secs:
-                    return trials
-        finally:
-            await session.close()
+        stack.push_async_callback(hosts.close)
+        plan = SessionPlan("run", method, seed, entries, Limits(trials=sum(len(each) for each in data)))
+        session = await TuningSession.start(hosts, plan, out / "records.db", {"network": "replay"})
+        stack.push_async_callback(session.close)
+        session.begin()
+        for entry in entries:
+            await session.join(entry)
+        async for record in session.records():
+            if record is None or record.revision:
+                continue
+            trials += 1
+            # What the dataset says: a recorded device answers with it, in its own micro-batches.
+            bests[record.task_id] = min(bests[record.task_id], record.measurement.cost_secs)
+            if sum(weights[name] * secs for name, secs in bests.items()) <= goal_secs:
+                return trials
     raise SystemExit(f"{method} measured all {trials} candidates and did not find the best")
 
 

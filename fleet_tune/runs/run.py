@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from actors.clients.calls import told
 from actors.clients.threads import in_thread
 from actors.clusters.cluster import Cluster, connected
-from actors.session_plan import SessionPlan, party_of
+from actors.run_hosts import RunHosts
+from actors.session_plan import SessionPlan, share_of
 from actors.tuning_session import TuningSession
 from devices.networks.frontend import Network, locate
 from devices.networks.processes.lowering_process import LoweringProcess
@@ -60,6 +61,17 @@ def _read_network(spec: Any, inputs: Path | None, trusted: bool) -> Network:
     return preparation.read_network(spec, inputs, trusted)
 
 
+async def _close_started(starting: asyncio.Future[Any]) -> None:
+    """Close what ``starting`` makes, also where that is still being started: what is cancelled closes itself."""
+    if isinstance(starting, asyncio.Task) and not starting.cancelling():
+        starting.cancel()
+    try:
+        started = await starting
+    except (asyncio.CancelledError, Exception):  # whoever waits for it is told
+        return
+    await started.close()
+
+
 @dataclass
 class Run:
     """One run. ``async with run.opened()``, then iterate :meth:`records`, then :meth:`finish`. ``follows_fleet``:
@@ -70,6 +82,7 @@ class Run:
     follows_fleet: bool = True
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _started: float = field(default_factory=time.monotonic)
+    _hosts: RunHosts | None = None
     _session: TuningSession | None = None
     _prepared: Prepared | None = None
     _metrics: Metrics | None = None
@@ -183,24 +196,31 @@ class Run:
         if request.fleet.all_of_a_key:
             fleet = await unless_interrupted(in_thread(with_boards, request.fleet))
             request = self.request = dataclasses.replace(request, fleet=fleet)
-        session = TuningSession(
-            cluster, request.fleet, self.run_id, request.out / "artifacts", party=party_of(request, self.run_id)
+        starting = asyncio.ensure_future(
+            RunHosts.start(
+                cluster,
+                request.fleet,
+                self.run_id,
+                request.out / "artifacts",
+                share=share_of(request, self.run_id),
+                tell=self._announce,
+            )
         )
-        stack.push_async_callback(session.close)
+        stack.push_async_callback(_close_started, starting)
         async with beside(self._announce_waiting()):
-            by_device, network, _ = await unless_interrupted(
+            hosts, network, _ = await unless_interrupted(
                 asyncio.gather(
-                    session.start_hosts(self._announce),
+                    starting,
                     in_thread(_read_network, request.network, request.inputs, request.trust_model),
                     self._meet_team(),
                 )
             )
         if self._store is None:
-            session.warm_up()
+            hosts.warm_up()
         from fleet_tune.runs.preparing import preparation  # loaded by now
 
         prepared = await unless_interrupted(
-            in_thread(preparation.imported, network, by_device, request.fleet, lowering)
+            in_thread(preparation.imported, network, hosts.fingerprints, request.fleet, lowering)
         )
         self._prepared = prepared
         if self._store is not None:
@@ -210,8 +230,8 @@ class Run:
         self._is_spared = preparation.needs_no_trial(prepared, request, self._found)
         if not self._is_spared:
             if self._store is not None:  # it might have had everything
-                session.warm_up()
-            coming = await self._describing(stack, session)
+                hosts.warm_up()
+            coming = await self._describing(stack, hosts)
         origins = {} if request.fleet.datasets else prepared.origins
         meta = preparation.bind_store(request.records, prepared, self.run_id, origins)
         if self._found is not None:
@@ -226,25 +246,23 @@ class Run:
             rule=MEASURED_BY if request.collects else method_named(request.method).evaluator,
             settled={} if self._found is None else self._found.reasons,
         )
-        classes = {name: fingerprint.device_class.name for name, fingerprint in by_device.items()}
         if self._is_spared:
             self._prepared, self._last = await unless_interrupted(
-                in_thread(preparation.without_trials, prepared, lowering, session, plan, request.records, classes)
+                in_thread(preparation.without_trials, prepared, lowering, hosts, plan, request.records)
             )
-            self._session = session
+            self._hosts = hosts
             return
         # The check is one thread's work of seconds: the actors start beside it, and wait for its end.
-        self._prepared, _ = await unless_interrupted(
-            asyncio.gather(
-                in_thread(preparation.check, prepared, lowering),
-                session.start_tuning(plan, request.records, meta, classes),
-            )
+        session_starting = asyncio.ensure_future(TuningSession.start(hosts, plan, request.records, meta))
+        stack.push_async_callback(_close_started, session_starting)
+        self._prepared, session = await unless_interrupted(
+            asyncio.gather(in_thread(preparation.check, prepared, lowering), session_starting)
         )
         self._start_seq = await session.last_seq()
         if self._interruption.came:
             raise Interrupted
         session.begin()
-        self._session = session
+        self._hosts, self._session = hosts, session
         self._joining = asyncio.create_task(self._join(session, coming))
         stack.callback(self._joining.cancel)
         self._welcoming = asyncio.create_task(self._welcome(session, stack))
@@ -253,7 +271,7 @@ class Run:
             self._following = asyncio.create_task(self._follow_fleet(session, request.fleet))
             stack.callback(self._following.cancel)
 
-    async def _describing(self, stack: contextlib.AsyncExitStack, session: TuningSession) -> ReadyTasks:
+    async def _describing(self, stack: contextlib.AsyncExitStack, hosts: RunHosts) -> ReadyTasks:
         """The tasks of the run as they become ready, which begins now."""
         from fleet_tune.runs.preparing import preparation
 
@@ -264,7 +282,7 @@ class Run:
             teaching = await self._interruption.unless(in_thread(preparation.teaching_of, prepared, request))
         if teaching is not None:
             self._teachings = dict.fromkeys(prepared.prints, teaching)
-        coming = preparation.ready_tasks(prepared, request.fleet, teaching, session.window, self._found)
+        coming = preparation.ready_tasks(prepared, request.fleet, teaching, hosts.window, self._found)
         stack.callback(coming.close)
         coming.begin()
         return coming
@@ -428,9 +446,9 @@ class Run:
 
     async def records(self, traces: bool = False) -> AsyncIterator[Record]:
         """The records of this run as they become durable, until the budget is used or a signal comes."""
-        if self._session is None:
+        if self._hosts is None:
             return
-        if self._is_spared:
+        if self._session is None:  # no task needs a trial
             self._tell_last()
             return
         async with beside(self._report()), beside(self._share_regularly()):
@@ -476,10 +494,12 @@ class Run:
         if self._preparing:
             self._warn(f"class {self._preparing} is none of this run, which was over before the network was prepared")
         await self._all_described()
-        if self._session is not None and self._prepared is not None:
-            session, self._session = self._session, None
-            self._prepared = dataclasses.replace(self._prepared, devices=session.members)
-            await session.close()
+        if self._hosts is not None and self._prepared is not None:
+            hosts, session = self._hosts, self._session
+            self._hosts = self._session = None
+            members = hosts.members if session is None else session.members
+            self._prepared = dataclasses.replace(self._prepared, devices=members)
+            await (hosts if session is None else session).close()
             if self._last is not None:
                 # Now: first choices that are measured to compile a task are no search of it.
                 tried = await in_thread(tried_in, self.request.records, self._start_seq)
@@ -490,7 +510,7 @@ class Run:
             tuned = not self.request.collects and not self.request.fleet.datasets
             if tuned and not self._interruption.came:
                 self._show("compiling")
-                networks = await self._compiled(self._prepared, session)
+                networks = await self._compiled(self._prepared, hosts)
             if self._giving is not None:
                 await in_thread(self._give_all, self._giving)
         last = self._last
@@ -531,11 +551,11 @@ class Run:
         if self._prepared is not None and not self._is_spared:
             self._prepared = self._prepared.with_ready(self._ready)
 
-    async def _compiled(self, prepared: Prepared, session: TuningSession) -> tuple[NetworkResult, ...]:
+    async def _compiled(self, prepared: Prepared, hosts: RunHosts) -> tuple[NetworkResult, ...]:
         from fleet_tune.runs.preparing import preparation
 
         def compiled(names: Collection[str]) -> tuple[NetworkResult, ...]:
-            with session.holding(names, teller.tell, lambda: cancellation.came):
+            with hosts.holding(names, teller.tell, lambda: cancellation.came):
                 return preparation.compile_tuned(prepared, self.request, self.run_id, teller, cancellation)
 
         teller = (

@@ -34,6 +34,13 @@ class Hosts:
         self.nodes: dict[str, list[int]] = {}
         self.left_out: list[str] = []
         self._next = 0
+        self.answers = asyncio.Event()  # of the first machine
+
+    async def check_builder_versions(self, builders: Mapping[int, Any]) -> None:
+        if 0 in builders:
+            await self.answers.wait()
+        if 4 in builders:
+            raise UserError("it has another TVM", "install the same")
 
     def builders_gone(self, nodes: Sequence[Node]) -> dict[int, Any]:
         there = {each.node_id for each in nodes}
@@ -71,16 +78,10 @@ class SchedulerSupervisor:
 
 
 async def test_a_machine_that_hangs_keeps_no_other_from_building() -> None:
-    hosts, scheduling, answers = Hosts(), SchedulerSupervisor(), asyncio.Event()
+    hosts, scheduling = Hosts(), SchedulerSupervisor()
     beats = Heartbeats([], scheduling.notice, lambda: 0.0)
 
-    async def check(builders: Mapping[int, Any]) -> None:
-        if 0 in builders:
-            await answers.wait()
-        if 4 in builders:
-            raise UserError("it has another TVM", "install the same")
-
-    watch = BuilderWatch(cast(Any, hosts), cast(Any, scheduling), beats, check)
+    watch = BuilderWatch(cast(Any, hosts), cast(Any, scheduling), beats)
     await watch.follow([node("hangs"), node("well"), node("old")])
     await asyncio.sleep(0)
     assert scheduling.done == [("join", [2, 3])]
@@ -91,7 +92,7 @@ async def test_a_machine_that_hangs_keeps_no_other_from_building() -> None:
 
     # It is gone before it has answered: what it says then is not heard.
     await watch.follow([node("well"), node("old")])
-    answers.set()
+    hosts.answers.set()
     await asyncio.sleep(0.01)
     assert scheduling.done == [("join", [2, 3]), ("leave", [0, 1])]
     assert list(beats._members) == ["builders 2 to 3"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,14 +32,13 @@ class World:
         self.answers = asyncio.Event()  # of machine "other"
         self.heartbeats = Heartbeats([], self.notice, lambda: 0.0)
         this: Any = self
-        self.watch = DeviceWatch(
-            this, this, self.heartbeats, this, self.configs, self.client, self.check, self.done.append
-        )
+        self.watch = DeviceWatch(this, this, self.heartbeats, this, self.client)
 
     def client(self, _name: str) -> Any:
         return SimpleNamespace(beat=None, restart=None)
 
-    async def check(self, name: str) -> None:
+    async def check_device_versions(self, names: Sequence[str]) -> None:
+        [name] = names
         if self.configs[name].via == "other":
             await self.answers.wait()
         if name in self.refused:
@@ -50,8 +49,8 @@ class World:
     async def nodes(self) -> Sequence[str]:
         return self.here
 
-    def start_device(self, configs: Mapping[str, DeviceConfig], name: str, nodes: Sequence[str]) -> str:
-        via = configs[name].via
+    def start_device(self, name: str, nodes: Sequence[str]) -> str:
+        via = self.configs[name].via
         if via is not None and via not in nodes:
             return f"host {via} is not there"
         self.started[name] = via or "head"
@@ -74,7 +73,10 @@ class World:
     def notice(self, text: str, _well: bool) -> None:
         self.told.append(text)
 
-    # As of the reception.
+    # As of the admission.
+
+    def remove(self, name: str) -> None:
+        self.done.append(name)
 
     def expect(self, name: str, _client: Any) -> None:
         self.expected.append(name)

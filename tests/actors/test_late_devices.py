@@ -12,19 +12,19 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
-from actors.clients.calls import ActorTimeoutError, ask
+from actors.clients.calls import ask
 from actors.clusters.cluster import connected
 from actors.device_orders import noted, out_of_use
+from actors.run_hosts import AbsentDevices, RunHosts, absent_devices
 from actors.scheduling import heartbeats
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
 from devices.protocol import Device
 from devices.simulated.simulated import SIMULATED_CPU, SimulatedBuilder, SimulatedDevice
-from fleet_tune.base.config.fleet_file import DeviceConfig, load_fleet
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, load_fleet
 from fleet_tune.base.device_state import Admin
 from fleet_tune.base.domain import DeviceClass, Fingerprint, Limits, Record
 from fleet_tune.base.errors import DeviceUnreachableError, FleetFileError, UserError
@@ -39,85 +39,86 @@ ORIN = Fingerprint(DeviceClass("orin", "{}"), SIMULATED_CPU, "cpu", 8, "none", 1
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> TuningSession:
-    """A session whose devices are a, b (both said to be of the class orin) and c; nothing is started."""
+def fleet(tmp_path: Path) -> FleetConfig:
+    """A fleet file with the devices a, b (both said to be of the class orin) and c."""
     path = tmp_path / "fleet.toml"
     path.write_text(
         '[[device]]\nname = "a"\nconnect = "10.0.0.1:9090"\ndevice_class = "orin"\n'
         '[[device]]\nname = "b"\nconnect = "10.0.0.2:9090"\ndevice_class = "orin"\n'
         '[[device]]\nname = "c"\nconnect = "10.0.0.3:9090"\n'
     )
-    made = TuningSession(cast(Any, None), load_fleet(path), "run")
-    made._hosts.devices = {"a": object(), "b": object(), "c": object()}
-    return made
+    return load_fleet(path)
 
 
 def gone(name: str) -> DeviceUnreachableError:
     return DeviceUnreachableError(name, "no route to host")
 
 
-def test_a_device_of_a_class_that_another_one_shows_joins_later(session: TuningSession) -> None:
-    session._let_join_later({"a": ORIN, "c": ORIN}, {"b": ActorTimeoutError("device b: no answer")}, set())
-    assert session._late == {"b": "orin"}
-    assert set(session._hosts.devices) == {"a", "b", "c"}
+def absent(
+    fleet: FleetConfig, prints: dict[str, Fingerprint], errors: dict[str, DeviceUnreachableError], unused: set[str]
+) -> AbsentDevices:
+    """All three have a process."""
+    return absent_devices(fleet, {"a", "b", "c"}, prints, errors, unused)
 
 
-def test_a_device_of_which_nothing_is_known_is_missed_and_waited_for(session: TuningSession) -> None:
-    session._let_join_later({"a": ORIN, "b": ORIN}, {"c": gone("c")}, set())
-    assert session._late == {"c": ""}
-    assert set(session._hosts.devices) == {"a", "b", "c"}
-    assert session._notices == ["device c: no route to host: the run begins without it, and takes it when it answers"]
+def test_a_device_of_a_class_that_another_one_shows_joins_later(fleet: FleetConfig) -> None:
+    found = absent(fleet, {"a": ORIN, "c": ORIN}, {"b": gone("b")}, set())
+    assert found.expected == {"b": "orin"}
+    assert found.unknown == frozenset()
 
 
-def test_devices_of_a_class_that_nobody_shows_are_waited_for(session: TuningSession) -> None:
+def test_a_device_of_which_nothing_is_known_is_missed_and_waited_for(fleet: FleetConfig) -> None:
+    found = absent(fleet, {"a": ORIN, "b": ORIN}, {"c": gone("c")}, set())
+    assert found.expected == {"c": ""}
+    assert found.notices == ("device c: no route to host: the run begins without it, and takes it when it answers",)
+
+
+def test_devices_of_a_class_that_nobody_shows_are_waited_for(fleet: FleetConfig) -> None:
     nano = dataclasses.replace(ORIN, device_class=DeviceClass("nano", "{}"))
-    session._let_join_later({"c": nano}, {"a": gone("a"), "b": gone("b")}, set())
-    assert session._late == {"a": "", "b": ""}
+    assert absent(fleet, {"c": nano}, {"a": gone("a"), "b": gone("b")}, set()).expected == {"a": "", "b": ""}
 
 
-def test_a_fleet_of_which_no_device_answers_is_missed_with_a_line(session: TuningSession) -> None:
+def test_a_fleet_of_which_no_device_answers_is_missed_with_a_line(fleet: FleetConfig) -> None:
     with pytest.raises(FleetFileError, match=r"fleet\.toml, line 3: device 'a' does not answer: .*no route to host"):
-        session._let_join_later({}, {"a": gone("a"), "b": gone("b"), "c": gone("c")}, set())
+        absent(fleet, {}, {"a": gone("a"), "b": gone("b"), "c": gone("c")}, set())
 
 
-def test_a_device_out_of_use_is_not_missed(session: TuningSession) -> None:
-    session._let_join_later({"a": ORIN}, {}, {"b", "c"})
-    assert session._notices == [
+def test_a_device_out_of_use_is_not_missed(fleet: FleetConfig) -> None:
+    found = absent(fleet, {"a": ORIN}, {}, {"b", "c"})
+    assert found.notices == (
         "device b is out of use: it joins when it is resumed",
         "device c is out of use: it is asked what it is when it is resumed",
-    ]
-    assert session._late == {"b": "orin"}  # joins when it is resumed
-    assert set(session._hosts.devices) == {"a", "b"}  # nothing is known of c
+    )
+    assert found.expected == {"b": "orin"}  # joins when it is resumed
+    assert found.unknown == {"c"}
 
 
-def test_a_fleet_that_is_out_of_use_altogether_says_so(session: TuningSession) -> None:
+def test_a_fleet_that_is_out_of_use_altogether_says_so(fleet: FleetConfig) -> None:
     with pytest.raises(FleetFileError, match=r"every device of .*fleet\.toml is out of use: a, b, c.*resume"):
-        session._let_join_later({}, {}, {"a", "b", "c"})
+        absent(fleet, {}, {}, {"a", "b", "c"})
 
 
-async def test_who_is_out_of_use_is_what_the_orders_say(session: TuningSession, tmp_path: Path) -> None:
-    assert await out_of_use(session._fleet, "abc") == set()
+async def test_who_is_out_of_use_is_what_the_orders_say(fleet: FleetConfig, tmp_path: Path) -> None:
+    assert await out_of_use(fleet, "abc") == set()
     orders = FleetOrders(orders_path(tmp_path / "fleet.toml"))
     orders.give("a", Admin.RETIRED, "")
     orders.give("b", Admin.DRAINING, "")
     orders.give("b", Admin.ACTIVE, "")
     orders.give("of another time", Admin.RETIRED, "")
-    assert await out_of_use(session._fleet, "abc") == {"a"}
+    assert await out_of_use(fleet, "abc") == {"a"}
 
 
-async def test_a_run_is_noted_for_the_commands_that_look_at_the_fleet(session: TuningSession, tmp_path: Path) -> None:
+async def test_a_run_is_noted_for_the_commands_that_look_at_the_fleet(fleet: FleetConfig, tmp_path: Path) -> None:
     records = tmp_path / "records.db"
     records.touch()
-    path = await noted(session._fleet, "run", records)
+    path = await noted(fleet, "run", records)
     assert path == orders_path(tmp_path / "fleet.toml")
     assert FleetOrders(path).last_records() == records
 
 
-async def test_a_file_of_orders_that_cannot_be_written_does_not_stop_a_run(
-    session: TuningSession, tmp_path: Path
-) -> None:
+async def test_a_file_of_orders_that_cannot_be_written_does_not_stop_a_run(fleet: FleetConfig, tmp_path: Path) -> None:
     orders_path(tmp_path / "fleet.toml").mkdir()
-    assert await noted(session._fleet, "run", tmp_path / "records.db") is not None
+    assert await noted(fleet, "run", tmp_path / "records.db") is not None
 
 
 LATE = DeviceClass("late", '{"kind":"llvm","mcpu":"late"}')
@@ -205,27 +206,26 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     (tmp_path / "fleet.toml").write_text(devices + "[build]\nworkers = 1\n")
     (tmp_path / "a").touch()
     opened = partial(opened_at_last, tmp_path)
-    with connected(None) as cluster:
-        session = TuningSession(
+    async with contextlib.AsyncExitStack() as stack:
+        cluster = stack.enter_context(connected(None))
+        hosts = await RunHosts.start(
             cluster,
             load_fleet(tmp_path / "fleet.toml"),
             "run",
             open_device=opened,
             make_worker=partial(SimulatedBuilder, seed=99),
         )
-        try:
-            prints = await session.start_hosts()
-            assert set(prints) == {"a"}
-            entry = search_task("a", extent=EXTENT)
-            plan = SessionPlan("run", "random", 0, (entry,), Limits())
-            await session.start_tuning(plan, tmp_path / "records.db", {"network": "toy"}, {"a": CLASS.name})
-            session.begin()
-            await session.join(entry)
-            made = Tuned(session, tmp_path)
-            async with beside(made.prepare()), beside(made.read()):
-                yield made
-        finally:
-            await session.close()
+        stack.push_async_callback(hosts.close)
+        assert set(hosts.fingerprints) == {"a"}
+        entry = search_task("a", extent=EXTENT)
+        plan = SessionPlan("run", "random", 0, (entry,), Limits())
+        session = await TuningSession.start(hosts, plan, tmp_path / "records.db", {"network": "toy"})
+        stack.push_async_callback(session.close)
+        session.begin()
+        await session.join(entry)
+        made = Tuned(session, tmp_path)
+        async with beside(made.prepare()), beside(made.read()):
+            yield made
 
 
 @pytest.mark.timeout(300)
@@ -287,6 +287,6 @@ async def test_devices_and_whole_classes_join_a_run_that_goes_on(tuned: Tuned, t
 
 async def process_of(session: TuningSession, kind: str) -> int:
     """The process of the newest actor of a class."""
-    *_, actor = (each for each in itertools.chain(*session._actors.values()) if kind in repr(each))
+    *_, actor = (each for each in itertools.chain(*session._actors.by_role.values()) if kind in repr(each))
     pid: int = await ask(actor.__ray_call__.remote(lambda _: os.getpid()), DEADLINE_SECS, "pid")
     return pid

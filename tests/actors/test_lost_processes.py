@@ -4,6 +4,7 @@ and no record that was acknowledged is lost or doubled."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 
 from actors.clients.calls import ask
 from actors.clusters.cluster import connected
+from actors.run_hosts import RunHosts
 from actors.scheduling import heartbeats
 from actors.session_plan import SessionPlan
 from actors.simulation.slow import opened_slowly
@@ -65,8 +67,12 @@ class Tuned:
 
     def actor(self, kind: str) -> Any:
         """The newest actor of a class."""
-        hosts = self.session._hosts
-        actors = [*hosts.builders.values(), *hosts.devices.values(), *itertools.chain(*self.session._actors.values())]
+        hosts = self.session._hosts.actors
+        actors = [
+            *hosts.builders.values(),
+            *hosts.devices.values(),
+            *itertools.chain(*self.session._actors.by_role.values()),
+        ]
         return next(each for each in reversed(actors) if kind in repr(each))
 
 
@@ -84,21 +90,19 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(heartbeats, "LONG_PATIENCE_SECS", 5.0)
     (tmp_path / "fleet.toml").write_text(f'[[device]]\nname = "a"\nconnect = "recorded:{DATA}"\n[build]\nworkers = 1\n')
     tasks = tuple(SearchTask(each.task, each.sketches, each.abstraction, each.decisions) for each in load(DATA))
-    with connected(None) as cluster:
-        session = TuningSession(
+    async with contextlib.AsyncExitStack() as stack:
+        cluster = stack.enter_context(connected(None))
+        hosts = await RunHosts.start(
             cluster, load_fleet(tmp_path / "fleet.toml"), "run", open_device=partial(opened_slowly, CANDIDATE_SECS)
         )
-        try:
-            prints = await session.start_hosts()
-            classes = {name: each.device_class.name for name, each in prints.items()}
-            plan = SessionPlan("run", "random", 0, tasks, Limits())
-            await session.start_tuning(plan, tmp_path / "records.db", {"network": "toy"}, classes)
-            session.begin()
-            for entry in tasks:
-                await session.join(entry)
-            yield Tuned(session)
-        finally:
-            await session.close()
+        stack.push_async_callback(hosts.close)
+        plan = SessionPlan("run", "random", 0, tasks, Limits())
+        session = await TuningSession.start(hosts, plan, tmp_path / "records.db", {"network": "toy"})
+        stack.push_async_callback(session.close)
+        session.begin()
+        for entry in tasks:
+            await session.join(entry)
+        yield Tuned(session)
 
 
 async def test_every_process_may_die_or_hang_and_nothing_is_lost_or_doubled(tuned: Tuned, tmp_path: Path) -> None:

@@ -8,9 +8,12 @@ from typing import Any, cast
 import pytest
 
 from actors.clusters.cluster import connected
+from actors.host_actors import HostActors
+from actors.run_hosts import AbsentDevices, RunHosts
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
+from devices.device_factory import open_device
 from devices.host.versions import HostVersions
 from fleet_tune.base.config.fleet_file import load_fleet
 from fleet_tune.base.domain import Limits, StopRule
@@ -55,10 +58,12 @@ async def test_devices_measure_as_the_fleet_file_says(tmp_path: Path, monkeypatc
     fleet = '[[device]]\nname = "a"\n[measure]\ncheck_every_secs = 7\nwarm_up_secs = 0.5\nflush_cache_bytes = 4096\n'
     (tmp_path / "fleet.toml").write_text(fleet)
     monkeypatch.setattr(Made, "made", {}, raising=False)
-    monkeypatch.setattr("actors.tuning_session.remote_actor", Made)
-    session = TuningSession(cast(Any, LocalRunner(tmp_path)), load_fleet(tmp_path / "fleet.toml"), "run")
+    monkeypatch.setattr("actors.run_actors.remote_actor", Made)
+    cluster, fleet_config = cast(Any, LocalRunner(tmp_path)), load_fleet(tmp_path / "fleet.toml")
+    actors = HostActors(cluster, fleet_config, "run", None, open_device, None, None)
+    hosts = RunHosts(cluster, fleet_config, "run", actors, {}, AbsentDevices())
     plan = SessionPlan("run", "random", 0, (search_task("a"),), Limits(trials=10), StopRule(max_batches=7))
-    await session.start_tuning(plan, tmp_path / "records.db", {}, {})
+    await TuningSession.start(hosts, plan, tmp_path / "records.db", {})
     schedule: SchedulerPlan = Made.made[Scheduler][0]
     assert schedule.run.rule == StopRule(max_batches=7, warm_up_secs=0.5, flush_bytes=4096)
     assert schedule.run.check_every_secs == 7
@@ -70,29 +75,18 @@ async def test_another_version_of_tvm_on_a_machine_of_the_cluster_is_told_with_b
 ) -> None:
     data = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
     (tmp_path / "fleet.toml").write_text(f'[[device]]\nname = "a"\nconnect = "recorded:{data}"\n[build]\nworkers = 1\n')
-    monkeypatch.setattr(
-        "actors.tuning_session.this_host_versions", lambda: HostVersions("desk", {"apache-tvm": "0.99.0"})
-    )
-    with connected(None) as cluster:
-        session = TuningSession(cluster, load_fleet(tmp_path / "fleet.toml"), "run")
-        try:
-            with pytest.raises(VersionsDifferError, match=r"builder 0 on .* this machine has TVM 0\.99\.0"):
-                await session.start_hosts()
-        finally:
-            await session.close()
+    monkeypatch.setattr("actors.host_actors.this_host_versions", lambda: HostVersions("desk", {"apache-tvm": "0.99.0"}))
+    told = r"builder 0 on .* this machine has TVM 0\.99\.0"
+    with connected(None) as cluster, pytest.raises(VersionsDifferError, match=told):
+        await RunHosts.start(cluster, load_fleet(tmp_path / "fleet.toml"), "run")
 
 
 @pytest.mark.usefixtures("ray_cluster")
 async def test_a_host_that_is_no_node_of_the_cluster_is_told_with_those_that_are(tmp_path: Path) -> None:
     data = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
     (tmp_path / "fleet.toml").write_text(f'[[device]]\nname = "a"\nconnect = "recorded:{data}"\nvia = "lab"\n')
-    with connected(None) as cluster:
-        session = TuningSession(cluster, load_fleet(tmp_path / "fleet.toml"), "run")
-        try:
-            with pytest.raises(FleetFileError) as caught:
-                await session.start_hosts()
-        finally:
-            await session.close()
+    with connected(None) as cluster, pytest.raises(FleetFileError) as caught:
+        await RunHosts.start(cluster, load_fleet(tmp_path / "fleet.toml"), "run")
     [node] = cluster.nodes()
     assert caught.value.problem == (
         f"{tmp_path / 'fleet.toml'}, line 4: device 'a': no node of the cluster has the name or address lab, or the "

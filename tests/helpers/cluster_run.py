@@ -10,13 +10,14 @@ import contextlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from actors.clusters.cluster import Cluster, connected
-from actors.hosts import OpenDevice
+from actors.host_actors import OpenDevice
+from actors.run_hosts import RunHosts
 from actors.session_plan import SessionPlan
 from actors.simulation.slow import opened_slowly
 from actors.tuning_session import TuningSession
@@ -39,10 +40,8 @@ def say(**what: Any) -> None:
 FOLLOW_SECS = 1.0
 
 
-@contextlib.contextmanager
-def nodes_of(session: TuningSession) -> Iterator[None]:
-    """Say on which nodes the hosts of the session are."""
-    yield
+def say_nodes_of(hosts: RunHosts) -> None:
+    """Say on which nodes the hosts of a run are."""
     import ray
 
     def nodes(actors: Iterable[Any]) -> list[str]:
@@ -50,9 +49,9 @@ def nodes_of(session: TuningSession) -> Iterator[None]:
         found: list[str] = ray.get(asked, timeout=120)
         return found
 
-    devices = session._hosts.devices
+    devices = hosts.actors.devices
     driven = dict(zip(devices, nodes(devices.values()), strict=True))
-    say(head=session._cluster.node_id, builders=nodes(session._hosts.builders.values()), devices=driven)
+    say(head=hosts.cluster.node_id, builders=nodes(hosts.actors.builders.values()), devices=driven)
 
 
 async def tune(cluster: Cluster, folder: Path) -> None:
@@ -66,14 +65,15 @@ async def tune(cluster: Cluster, folder: Path) -> None:
     if written.exists():
         config, open_device = load_fleet(written), partial(opened_watching, folder, DATA)
     tasks = tuple(SearchTask(each.task, each.sketches, each.abstraction, each.decisions) for each in load(DATA))
-    session = TuningSession(cluster, config, "run", open_device=open_device)
+    hosts = await RunHosts.start(cluster, config, "run", open_device=open_device)
     losing = asyncio.ensure_future(cluster.lost())
-    try:
-        with nodes_of(session):
-            prints = await session.start_hosts()
-        classes = {name: each.device_class.name for name, each in prints.items()}
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(hosts.close)
+        stack.callback(losing.cancel)
+        say_nodes_of(hosts)
         plan = SessionPlan("run", "random", 0, tasks, Limits())
-        await session.start_tuning(plan, folder / "records.db", {"network": "toy"}, classes)
+        session = await TuningSession.start(hosts, plan, folder / "records.db", {"network": "toy"})
+        stack.push_async_callback(session.close)
         session.begin()
         for entry in tasks:
             await session.join(entry)
@@ -81,9 +81,6 @@ async def tune(cluster: Cluster, folder: Path) -> None:
         say(lost=await losing)
         for each in beside:
             each.cancel()
-    finally:
-        losing.cancel()
-        await session.close()
 
 
 async def follow_hosts(session: TuningSession) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from actors.session_plan import SessionPlan, snapshot_without_trials
 from devices.cuda import compiler
 from devices.describing.cache import DescriptionCache
 from devices.device_factory import fleet_file_errors
@@ -68,8 +69,7 @@ from fleet_tune.runs.reusing.upkeep import versions_now
 from policies.search.methods import method_named
 
 if TYPE_CHECKING:
-    from actors.session_plan import SessionPlan
-    from actors.tuning_session import TuningSession
+    from actors.run_hosts import RunHosts
 
 _LOG = logging.getLogger(__name__)
 # Of a run's time that choosing between records by their time in the network may take after it.
@@ -292,10 +292,9 @@ def needs_no_trial(prepared: Prepared, request: RunRequest, found: StoreLookup |
 def without_trials(
     prepared: Prepared,
     lowering: LoweringProcess,
-    session: TuningSession,
+    hosts: RunHosts,
     plan: SessionPlan,
     records: Path,
-    classes: Mapping[str, str],
 ) -> tuple[Prepared, Progress]:
     """What a run goes on with that only compiles, and its last snapshot before it does. Its tasks are not described:
     that is done when one has to be searched after all. What this machine runs is compared with its framework before it
@@ -306,7 +305,7 @@ def without_trials(
             store.put_task(entry.task)
     with RecordReader(records) as reader:
         states = {name: event.state for name, event in reader.device_states().items()}
-        last = session.without_trials(plan, list(reader), states, classes)
+        last = snapshot_without_trials(plan, hosts, list(reader), states)
     return dataclasses.replace(prepared, tasks=prepared.undescribed), last
 
 

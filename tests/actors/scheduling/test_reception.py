@@ -57,7 +57,7 @@ class Answering:
 class Met:
     def __init__(self) -> None:
         self.calls = RemoteCalls()
-        self.reception = DeviceAdmission(cast(SchedulerSupervisor, cast(Any, self.calls)), {}, lambda *_: None)
+        self.reception = DeviceAdmission(cast(SchedulerSupervisor, cast(Any, self.calls)), {}, {}, {})
 
     def expect(self, name: str, device: Answering) -> None:
         self.reception.expect(name, cast(DeviceClient, cast(Any, device)))

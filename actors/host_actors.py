@@ -1,4 +1,4 @@
-"""Who builds and who measures for a run: the builders, and the processes that own its devices, each on its machine."""
+"""The builders of a run and the processes that own its devices, each on its machine."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from actors.processes.builder import Worker, builders_actor
 from actors.processes.device import device_actor
 from actors.turns.run_turns import RunTurns
 from devices.builds.builder import BuildWorker
+from devices.host.versions import HostVersions, check_same_tvm, this_host_versions
 from devices.protocol import Device
 from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection
@@ -27,17 +28,32 @@ from policies.runs.cluster.placement import Node, builder_places, device_place
 
 OpenDevice = Callable[[DeviceConfig, bool], contextlib.AbstractContextManager[Device]]
 _CLOSE_SECS = 0.5
+_HOST_SECS = 120.0  # processes are still being started
 
 
-class Hosts:
-    """``run_id``, ``artifacts``, ``open_device``, ``make_worker``: as of
-    :class:`actors.tuning_session.TuningSession`. ``turns``: with other runs on the devices; None where there are none.
+class HostActors:
+    """The actors of a run's builders and devices, on the machines that host them.
 
-    ``windows``: the quiet windows of the machines; None where no device shares the cores of its machine. ``builders``:
-    by the numbers of builders, each of which only one has had, the handle of the actor that has it; those of a machine
-    that start together share one. ``devices``: handles by the names of
-    devices, of those that have a process.
+    Args:
+        cluster: the machines.
+        fleet: the devices that the run starts with, and how many builders it wants.
+        run_id: id of the run.
+        artifacts: folder of kernels that earlier runs built; None for none.
+        open_device: opens the device of an entry of the fleet file; its second argument says whether the device may
+            time kernels at real-time priority.
+        make_worker: makes the worker of a builder; None for the one that the fleet needs.
+        turns: the turns that the run takes with other runs on the devices; None where no other run shares them.
     """
+
+    configs: dict[str, DeviceConfig]
+    """The devices of the run by name, also those that have no process."""
+    devices: dict[str, Any]
+    """The actor of each device that has a process, by the device's name."""
+    builders: dict[int, Any]
+    """The actor of each builder, by the builder's number. A number is never given twice; builders of one machine that
+    started together share an actor."""
+    windows: Windows | None
+    """The quiet windows of the machines; None where no device shares the cores of its machine."""
 
     def __init__(
         self,
@@ -54,6 +70,7 @@ class Hosts:
         self.windows = Windows(cluster.node_id, own_window_folder()) if shared else None
         self.builders: dict[int, Any] = {}
         self.devices: dict[str, Any] = {}
+        self.configs = {device.name: device for device in fleet.devices}
         self._cluster = cluster
         self._fleet = fleet
         self._run_id = run_id
@@ -66,12 +83,12 @@ class Hosts:
         self._numbers = itertools.count()
         self._unfit: set[str] = set()  # nodes that cannot build
 
-    async def start(self, configs: Mapping[str, DeviceConfig], out_of_use: Collection[str]) -> None:
-        """Start the builders, and a process for each device. One whose host is not there is left out where people have
-        it ``out_of_use``; else raises FleetFileError."""
+    async def start(self, out_of_use: Collection[str]) -> None:
+        """Start the builders, and a process for each device. A device that is ``out_of_use`` and whose host is not in
+        the cluster is skipped; any other device without a host raises FleetFileError."""
         nodes = await self.nodes()
         head = self._cluster.node_id
-        places = {name: device_place(nodes, head, device.via) for name, device in configs.items()}
+        places = {name: device_place(nodes, head, device.via) for name, device in self.configs.items()}
         for name, place in places.items():
             if place.node_id is None and name not in out_of_use:
                 raise FleetFileError(
@@ -83,17 +100,18 @@ class Hosts:
             self._start_builders(node_id, workers)
         for name, place in places.items():
             if place.node_id is not None:
-                self._start_device(configs, name, place.node_id)
+                self._start_device(name, place.node_id)
 
     async def nodes(self) -> tuple[Node, ...]:
         """The machines that are there now. Raises ClusterError."""
         return await in_thread(self._cluster.nodes)
 
-    def start_device(self, configs: Mapping[str, DeviceConfig], name: str, nodes: Sequence[Node]) -> str:
-        """Start a process for a device more; why that cannot be, in words, where its host is not there."""
-        place = device_place(nodes, self._cluster.node_id, configs[name].via)
+    def start_device(self, name: str, nodes: Sequence[Node]) -> str:
+        """Start the process of one more device. Returns the reason in words where its host is not in the cluster, an
+        empty text otherwise."""
+        place = device_place(nodes, self._cluster.node_id, self.configs[name].via)
         if place.node_id is not None:
-            self._start_device(configs, name, place.node_id)
+            self._start_device(name, place.node_id)
         return place.reason
 
     def gone(self, nodes: Sequence[Node]) -> list[str]:
@@ -146,7 +164,6 @@ class Hosts:
 
     def holding(
         self,
-        configs: Mapping[str, DeviceConfig],
         names: Collection[str],
         tell: Callable[[str], None],
         is_over: Callable[[], bool],
@@ -154,10 +171,18 @@ class Hosts:
         """See :meth:`actors.turns.run_turns.RunTurns.holding`."""
         if self._turns is None:
             return contextlib.nullcontext()
-        known = [name for name in configs if name in names and name in self._nodes]
+        known = [name for name in self.configs if name in names and name in self._nodes]
         return self._turns.holding(
-            [(configs[name], _number_of(configs, name), self._nodes[name]) for name in known], tell, is_over
+            [(self.configs[name], _number_of(self.configs, name), self._nodes[name]) for name in known], tell, is_over
         )
+
+    async def check_builder_versions(self, builders: Mapping[int, Any]) -> None:
+        """Raises VersionsDifferError where one of these builders has another TVM than this process."""
+        await _check_versions(by_machine(builders))
+
+    async def check_device_versions(self, names: Iterable[str]) -> None:
+        """Raises VersionsDifferError where the process of one of these devices has another TVM than this process."""
+        await _check_versions({f"the process of device {name}": self.devices[name] for name in names})
 
     async def close(self) -> None:
         """Close all of them. Who is busy is ended by :meth:`end`; its child processes end with it."""
@@ -192,8 +217,8 @@ class Hosts:
         self._builder_nodes |= dict.fromkeys(started, node_id)
         return started
 
-    def _start_device(self, configs: Mapping[str, DeviceConfig], name: str, node_id: str) -> None:
-        device = configs[name]
+    def _start_device(self, name: str, node_id: str) -> None:
+        device = self.configs[name]
         self._nodes[name] = node_id
         self.devices[name] = device_actor(scheduling_strategy=pinned_to(node_id)).remote(
             name,
@@ -201,9 +226,31 @@ class Hosts:
             partial(self._open_device, device.model_copy(update={"via": None}), self._fleet.measure.realtime),
             self._run_id,
             self.windows if device.shares_host else None,
-            self._turns.asker(device, _number_of(configs, name), node_id) if self._turns is not None else None,
+            self._turns.asker(device, _number_of(self.configs, name), node_id) if self._turns is not None else None,
             leaves=not isinstance(device.connection, LocalConnection),
         )
+
+
+def by_machine(builders: Mapping[int, Any]) -> dict[str, Any]:
+    """The actors of builders, which are given by number, by the name that people know them by."""
+    numbers: dict[Any, list[int]] = {}
+    for number, actor in sorted(builders.items()):
+        numbers.setdefault(actor, []).append(number)
+    return {_builders_name(those): actor for actor, those in numbers.items()}
+
+
+def _builders_name(numbers: Sequence[int]) -> str:
+    return f"builder {numbers[0]}" if len(numbers) == 1 else f"builders {numbers[0]} to {numbers[-1]}"
+
+
+async def _check_versions(actors: Mapping[str, Any]) -> None:
+    """Raises VersionsDifferError where one of these actors, given by what people call them, has another TVM than this
+    process. Actors that do not answer are skipped: their loss is noticed elsewhere."""
+    asking = (ask(actor.host.remote(), _HOST_SECS, f"the host of {what}") for what, actor in actors.items())
+    hosts = await asyncio.gather(*asking, return_exceptions=True)
+    for what, host in zip(actors, hosts, strict=True):
+        if isinstance(host, HostVersions):
+            check_same_tvm(this_host_versions(), what, host)
 
 
 def _number_of(configs: Mapping[str, DeviceConfig], name: str) -> int:

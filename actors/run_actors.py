@@ -1,0 +1,144 @@
+"""The actors of a run on the driver's node: recorder, learner, searchers, and one scheduler after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from actors.clients.builder import builder_clients
+from actors.clients.calls import Shared, remote_actor
+from actors.clients.device import DeviceClient
+from actors.clients.learner import LearnerClient
+from actors.clients.recorder import RecorderClient
+from actors.clients.scheduler import SchedulerClient
+from actors.clients.searcher import SearcherClient
+from actors.processes.learner import Learner
+from actors.processes.recorder import Recorder
+from actors.processes.searcher import Searcher
+from actors.processes.task_registry import TaskRegistry
+from actors.run_hosts import RunHosts
+from actors.scheduling.heartbeats import Member
+from actors.scheduling.scheduler import Scheduler, SchedulerPlan
+from actors.session_plan import SessionPlan, dealt_out
+from fleet_tune.base.errors import FleetTuneError
+from fleet_tune.base.search_task import SearchTask
+from policies.runs.stages.pace import searchers as searchers_for
+
+
+class RunActors:
+    """The recorder, learner, searchers and scheduler of a run. Make one with :meth:`start`; :meth:`close` ends them."""
+
+    def __init__(
+        self, hosts: RunHosts, plan: SessionPlan, registry: TaskRegistry, store: Path, meta: Mapping[str, str]
+    ) -> None:
+        self._hosts = hosts
+        self._scheduling = hosts.cluster.here()
+        self._registry = registry
+        self.by_role: dict[str, list[Any]] = {}
+        """The actors of each role, in the order in which the roles were started."""
+        devices = hosts.actors.devices
+        most = min(searchers_for(len(devices)), len(os.sched_getaffinity(0)))
+        self.dealt = dealt_out(plan.tasks, most)
+        """The number of the searcher of each task, by the task's id."""
+        self.recorder = RecorderClient(self._started("recorder", Recorder, str(store), meta, concurrency=256))
+        # Handles travel as values: as arguments of an actor that may restart, Ray warns of each on the terminal.
+        recorder = Shared(self.recorder)
+        window = None if hosts.window is None else str(hosts.window.path)
+        models = store.parent.absolute() / "models"
+        learner = self._started("learner", Learner, registry, plan.method, plan.seed, recorder, window, str(models))
+        self.learner = LearnerClient(learner, hosts.window)
+        self.searchers: list[SearcherClient] = []
+        for number in range(1 + max(self.dealt.values(), default=0)):
+            others = frozenset(task_id for task_id, dealt_to in self.dealt.items() if dealt_to != number)
+            searcher = self._started(
+                "searchers",
+                Searcher,
+                registry,
+                plan.method,
+                plan.seed,
+                recorder,
+                Shared(self.learner),
+                window,
+                others,
+                hosts.fleet.build.timeout_secs,
+            )
+            self.searchers.append(SearcherClient(searcher, hosts.window))
+        self.searcher_of = {task_id: self.searchers[number] for task_id, number in self.dealt.items()}
+        """The searcher of each task, by the task's id."""
+
+    @classmethod
+    async def start(cls, hosts: RunHosts, plan: SessionPlan, store: Path, meta: Mapping[str, str]) -> RunActors:
+        """Start all but the scheduler, and wait until the searchers have read the records. Whatever was started is
+        ended where that fails."""
+        registry = TaskRegistry(hosts.cluster.folder / "tasks")
+        await asyncio.to_thread(registry.open)
+        actors = cls(hosts, plan, registry, store, meta)
+        try:
+            await actors.recorder.put_tasks([entry.task for entry in plan.tasks])
+            await asyncio.gather(*(searcher.start() for searcher in actors.searchers))
+        except BaseException:
+            await actors.close()
+            raise
+        actors.learner.start()
+        return actors
+
+    def start_scheduler(self, plan: SchedulerPlan, devices: Mapping[str, DeviceClient]) -> SchedulerClient:
+        """Start a scheduler, with the searchers and builders that there are. ``devices``: those that it uses."""
+        builders = builder_clients(self._hosts.actors.builders)
+        scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=self._scheduling).remote(
+            plan, self.recorder, self.searcher_of, builders, devices, self.learner
+        )
+        self.by_role["scheduler"] = [scheduler]  # those before are gone
+        return SchedulerClient(scheduler)
+
+    async def add_tasks(self, tasks: Sequence[SearchTask]) -> dict[str, int]:
+        """Store more tasks, all of one class, and deal them out to the searchers. Returns the number of the searcher
+        of each task, by the task's id."""
+        await self.recorder.put_tasks([entry.task for entry in tasks])
+        dealt = dealt_out(tasks, len(self.searchers))
+        self.searcher_of |= {task_id: self.searchers[number] for task_id, number in dealt.items()}
+        return dealt
+
+    async def describe(self, entry: SearchTask) -> None:
+        """Write a described task into the registry."""
+        await asyncio.to_thread(self._registry.add, entry.without_module())
+
+    @property
+    def members(self) -> list[Member]:
+        """The processes of all but the scheduler, for the heartbeats."""
+        window = self._hosts.window
+        clock = time.monotonic if window is None else window.clock
+        return [
+            Member("the recorder", self.recorder.beat, self.recorder.restart),
+            Member("the learner", self.learner.beat, self.learner.restart, True, clock),
+            *(
+                Member(f"searcher {number}", each.beat, each.restart, True, clock)
+                for number, each in enumerate(self.searchers)
+            ),
+        ]
+
+    async def close(self) -> None:
+        """Close the store and end every actor. Acknowledged records are already durable: a deadline loses none."""
+        import ray
+
+        if self._hosts.cluster.is_lost:
+            return
+        with contextlib.suppress(FleetTuneError):
+            await self.recorder.close()
+        for actor in reversed(list(itertools.chain(*self.by_role.values()))):  # who calls others first
+            with contextlib.suppress(Exception):
+                ray.kill(actor, no_restart=True)
+        await asyncio.to_thread(self._registry.close)
+
+    def _started(self, role: str, cls: type, *arguments: Any, concurrency: int = 64) -> Any:
+        actor = remote_actor(cls, restarts=-1, concurrency=concurrency, scheduling_strategy=self._scheduling).remote(
+            *arguments
+        )
+        self.by_role.setdefault(role, []).append(actor)
+        return actor

@@ -1,0 +1,236 @@
+"""The builders and devices of a run, started before it is known what is tuned, and whether anything is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from actors.clients.builder import BuildersClient
+from actors.clients.calls import LOST, WINDOW_WAIT_SECS, first_line
+from actors.clients.device import fingerprints, fingerprints_in_turn
+from actors.clusters.cluster import Cluster
+from actors.device_orders import out_of_use
+from actors.host_actors import HostActors, OpenDevice
+from actors.processes.builder import Worker
+from actors.turns.run_turns import RunTurns
+from devices.device_factory import fleet_file_errors, open_device
+from devices.host.quiet_windows.quiet_window import QuietWindow
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig
+from fleet_tune.base.domain import Fingerprint
+from fleet_tune.base.errors import DeviceUnreachableError, FleetFileError
+from policies.runs.cluster.turns import RunShare
+from policies.runs.stages.pace import builders_at_first
+
+
+@dataclass(frozen=True)
+class AbsentDevices:
+    """Devices of the fleet that have said nothing of themselves when a run begins."""
+
+    expected: Mapping[str, str] = field(default_factory=dict)
+    """The class of each device that joins later, by name; empty where the class is not known before it answers."""
+    unknown: frozenset[str] = frozenset()
+    """Devices that are out of use and whose class is not known: they are not part of the run until somebody resumes
+    them."""
+    notices: tuple[str, ...] = ()
+    """Lines for people, one for each absent device."""
+
+
+class RunHosts:
+    """The started builders and devices of a run. Make one with :meth:`start`; :meth:`close` ends their processes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        fleet: FleetConfig,
+        run_id: str,
+        actors: HostActors,
+        fingerprints: Mapping[str, Fingerprint],
+        absent: AbsentDevices,
+        in_turns: bool = False,
+    ) -> None:
+        self.cluster = cluster
+        self.fleet = fleet
+        self.run_id = run_id
+        self.actors = actors
+        self.fingerprints = fingerprints
+        """The fingerprint of each device that answered, by the device's name."""
+        self.absent = absent
+        self.in_turns = in_turns
+        """True where other runs of the cluster may use the devices too."""
+        self._closed = False
+
+    @classmethod
+    async def start(
+        cls,
+        cluster: Cluster,
+        fleet: FleetConfig,
+        run_id: str,
+        artifacts: Path | None = None,
+        *,
+        open_device: OpenDevice = open_device,
+        make_worker: Callable[[], Worker] | None = None,
+        share: RunShare | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> RunHosts:
+        """Start the builders and the devices, and wait until each device has said what it is, or does not answer.
+
+        A device that does not answer joins when it does. A device that people have taken out of use is not asked; it
+        joins when they resume it, as one of the class that the fleet file says, if another device of that class
+        answers. Otherwise it is not part of the run until :meth:`actors.tuning_session.TuningSession.add_device`.
+
+        Args:
+            cluster, fleet, run_id, artifacts, open_device, make_worker: see
+                :class:`actors.host_actors.HostActors`.
+            share: this run among those that share the cluster, for whose devices it takes turns; None where no other
+                run uses them.
+            tell: is called with what is waited for where that takes long, and with an empty text once it is over.
+
+        Raises :class:`fleet_tune.base.errors.FleetFileError` where no device answers, naming one, or where a device
+        has a wrong target or another version of TVM, and VersionsDifferError for another machine of the cluster that
+        has. Whatever was started by then is ended.
+        """
+        turns = None if share is None else RunTurns(share)
+        actors = HostActors(cluster, fleet, run_id, artifacts, open_device, make_worker, turns)
+        _window_of(actors)  # an error of its folder is raised before anything starts
+        try:
+            unused = await out_of_use(fleet, actors.configs)
+            await actors.start(unused)
+            asked = {name: actor for name, actor in actors.devices.items() if name not in unused}
+            answers = await (fingerprints_in_turn(asked, tell) if turns is not None else fingerprints(asked))
+            await actors.check_builder_versions(actors.builders)
+            await actors.check_device_versions(asked)
+            prints, errors = _answered(fleet, dict(zip(asked, answers, strict=True)))
+            absent = absent_devices(fleet, actors.devices, prints, errors, unused)
+            for name in absent.unknown:
+                actors.end_device(name)
+        except BaseException:
+            await _end(cluster, actors)
+            raise
+        return cls(cluster, fleet, run_id, actors, prints, absent, turns is not None)
+
+    @property
+    def window(self) -> QuietWindow | None:
+        """The quiet window of this machine; None where no device shares its cores."""
+        return _window_of(self.actors)
+
+    @property
+    def classes(self) -> dict[str, str]:
+        """The name of the class of each device that answered, by the device's name."""
+        return {name: each.device_class.name for name, each in self.fingerprints.items()}
+
+    @property
+    def members(self) -> dict[str, tuple[DeviceConfig, ...]]:
+        """The devices of each class that answered."""
+        return members_of(self.classes, self.actors.configs)
+
+    def warm_up(self) -> None:
+        """Start the workers of as many builders as the devices may keep busy: something will be built. The other
+        builders start theirs when there is that much to build."""
+        builders = self.actors.builders
+        first = sorted(builders)[: builders_at_first(len(self.actors.configs))]
+        for actor, count in Counter(builders[number] for number in first).items():
+            BuildersClient(actor).warm_up(count)
+
+    def holding(
+        self, names: Collection[str], tell: Callable[[str], None], is_over: Callable[[], bool] = lambda: False
+    ) -> contextlib.AbstractContextManager[None]:
+        """Hold the turns on these devices alone, also after :meth:`close`. Each turn is waited for in this thread,
+        until ``is_over``. ``tell``: see :meth:`start`."""
+        return self.actors.holding(names, tell, is_over)
+
+    async def close(self) -> None:
+        """End every process of the builders and devices."""
+        if not self._closed:
+            self._closed = True
+            await _end(self.cluster, self.actors)
+
+
+def absent_devices(
+    fleet: FleetConfig,
+    started: Collection[str],
+    prints: Mapping[str, Fingerprint],
+    errors: Mapping[str, DeviceUnreachableError],
+    unused: Collection[str],
+) -> AbsentDevices:
+    """The devices without a fingerprint, and what becomes of them.
+
+    Args:
+        fleet: the devices in the order of the fleet file.
+        started: devices that have a process.
+        prints: the fingerprint of each device that answered.
+        errors: why each of the others that were asked did not answer.
+        unused: devices that people have taken out of use.
+
+    Raises FleetFileError where no device answered.
+    """
+    if not prints and not errors:
+        assert fleet.source is not None
+        raise FleetFileError(
+            f"every device of {fleet.source.path} is out of use: {', '.join(sorted(unused))}",
+            "bring one back with 'fleet-tune device resume'",
+        )
+    if not prints:
+        name, error = next(iter(errors.items()))
+        with fleet_file_errors(fleet, name):
+            raise error
+    classes = {fingerprint.device_class.name for fingerprint in prints.values()}
+    expected: dict[str, str] = {}
+    unknown: set[str] = set()
+    notices: list[str] = []
+    for config in fleet.devices:
+        name = config.name
+        if name in prints:
+            continue
+        device_class = config.device_class or ""
+        device_class = device_class if device_class in classes else ""
+        if name in errors:
+            expected[name] = device_class
+            notices.append(f"{errors[name]}: the run begins without it, and takes it when it answers")
+        elif device_class and name in started:
+            expected[name] = device_class
+            notices.append(f"device {name} is out of use: it joins when it is resumed")
+        else:
+            unknown.add(name)
+            notices.append(f"device {name} is out of use: it is asked what it is when it is resumed")
+    return AbsentDevices(expected, frozenset(unknown), tuple(notices))
+
+
+def members_of(classes: Mapping[str, str], configs: Mapping[str, DeviceConfig]) -> dict[str, tuple[DeviceConfig, ...]]:
+    """The devices of each class. ``classes``: the class of each device by the device's name."""
+    members: dict[str, tuple[DeviceConfig, ...]] = {}
+    for name, device_class in classes.items():
+        members[device_class] = (*members.get(device_class, ()), configs[name])
+    return members
+
+
+def _answered(
+    fleet: FleetConfig, answers: Mapping[str, Fingerprint | BaseException]
+) -> tuple[dict[str, Fingerprint], dict[str, DeviceUnreachableError]]:
+    """The fingerprints of the devices that answered, and why each of the others did not. Raises FleetFileError for a
+    device that answered with something wrong."""
+    prints: dict[str, Fingerprint] = {}
+    errors: dict[str, DeviceUnreachableError] = {}
+    for name, answer in answers.items():
+        try:
+            with fleet_file_errors(fleet, name, unreachable=False):
+                if isinstance(answer, BaseException):
+                    raise answer
+                prints[name] = answer
+        except DeviceUnreachableError as error:
+            errors[name] = error
+        except LOST as error:
+            errors[name] = DeviceUnreachableError(name, first_line(error))
+    return prints, errors
+
+
+def _window_of(actors: HostActors) -> QuietWindow | None:
+    return None if actors.windows is None else QuietWindow(str(actors.windows.folder), WINDOW_WAIT_SECS)
+
+
+async def _end(cluster: Cluster, actors: HostActors) -> None:
+    if not cluster.is_lost:
+        await actors.close()
+        actors.end()
