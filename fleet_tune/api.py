@@ -19,7 +19,7 @@ from fleet_tune.base.domain import Record
 from fleet_tune.base.results import Collected, Plan, Progress, TuneResult
 
 if TYPE_CHECKING:
-    from devices.networks.compiled import CompiledNetwork
+    from devices.networks.network_folder import CompiledNetwork
 
 __all__ = [
     "Collected",
@@ -241,9 +241,9 @@ def compile_network(
 
 def load(folder: Path | str) -> CompiledNetwork:
     """The compiled network in ``folder``: a callable on numpy arrays and torch tensors."""
-    from devices.networks import compiled
+    from devices.networks import network_folder
 
-    return compiled.load(values.path("a compiled network", folder, "the output folder of a run"))
+    return network_folder.load(values.path("a compiled network", folder, "the output folder of a run"))
 
 
 def run_tuning(request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> TuneResult:

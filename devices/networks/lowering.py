@@ -31,7 +31,7 @@ from devices.networks.graph.layouts import channels_last, gain, has_convolutions
 from devices.networks.graph.legalization import LEGALIZED
 from devices.networks.graph.parallel_products import combined_products
 from devices.networks.graph.quantization import in_floats, quantizes
-from devices.networks.graph.rewrites import rewrite
+from devices.networks.graph.rewrites.rewriter import rewrite
 from devices.networks.graph.transposed_convolutions import without_transposed
 from devices.networks.graph.views import outputs_as_views
 from devices.networks.network import Array, Network

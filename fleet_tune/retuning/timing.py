@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from devices.networks.loaded import read_for_elsewhere
+from devices.networks.manifest import read_network_files
 from devices.networks.tensor_file import read
 from devices.timing.network_device import NetworkDevice
 from fleet_tune.base.config.fleet_file import DeviceConfig
@@ -36,7 +36,7 @@ class Timer:
     def secs(self, folder: Path) -> float:
         """Median seconds of a run of the network in ``folder`` on the inputs in it. Raises NetworkRunError where it
         fails, UncheckedError where it cannot be run."""
-        library, parameters = read_for_elsewhere(folder)
+        library, parameters = read_network_files(folder)
         inputs = list(read(folder / INPUTS).values())
         return self._device.load_network(library, [*inputs, *parameters]).measure_within(_RUN_SECS)
 

@@ -12,7 +12,7 @@ import pytest
 from tvm.s_tir import Schedule
 
 import fleet_tune
-from devices.networks import compiled
+from devices.networks import network_folder
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.networks.network import Array
@@ -98,14 +98,14 @@ class Faked(LocalRunner):
 
 def failing_where(monkeypatch: pytest.MonkeyPatch, error: Exception, at_fault: Callable[[Path, Any], bool]) -> None:
     """Compiling fails where ``at_fault`` says so of the folder and the traces."""
-    compile_network = compiled.compile_network
+    compile_network = network_folder.compile_network
 
     def fail(lowered: LoweredNetwork, best: Any, out: Path, *others: Any) -> Path:
         if at_fault(out, best):
             raise error
         return compile_network(lowered, best, out, *others)
 
-    monkeypatch.setattr(compiled, "compile_network", fail)
+    monkeypatch.setattr(network_folder, "compile_network", fail)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Example:
         records: Path,
         place: Place,
         cancellation: Cancellation | None = None,
-        compiler: Any = compiled,
+        compiler: Any = network_folder,
         **others: Any,
     ) -> NetworkResult:
         """The network compiled from these records, beside them. ``others``: of :class:`NetworkBuildPlan`."""

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from devices.builds.executables import compile_host
-from devices.networks.compiled import scheduled_module
 from devices.networks.frontend import load_network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
+from devices.networks.network_folder import scheduled_module
 from devices.networks.torch.frontend import array_of
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass

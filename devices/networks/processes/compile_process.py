@@ -47,8 +47,8 @@ class CompileProcess:
         out: Path,
         manifest_extra: Mapping[str, Any] | None = None,
     ) -> Path:
-        """See :func:`devices.networks.compiled.compile_network`, whose errors that the user can mend it raises; others
-        as :class:`CompilationError`.
+        """See :func:`devices.networks.network_folder.compile_network`, whose errors that the user can mend it raises;
+        others as :class:`CompilationError`.
 
         Raises :class:`MemoryLackedError` where the child was refused memory or was killed, ChildStartError where there
         is no child: neither says anything of the network.

@@ -24,8 +24,8 @@ REFUSALS: dict[str, type[UserError]] = {
 
 def main() -> None:
     channel, requests = warm_child.opened()
-    from devices.networks.compiled import compile_network
     from devices.networks.lowering import LoweredNetwork
+    from devices.networks.network_folder import compile_network
     from devices.networks.processes.module_file import read_module
 
     channel.send({"ready": True})

@@ -31,7 +31,7 @@ from devices.timing.in_network import InNetworkTimes
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
 
 if TYPE_CHECKING:
-    from devices.networks.loaded import CompiledNetwork
+    from devices.networks.compiled_network import CompiledNetwork
 
 _TIMEOUT_SECS = 600.0
 # Two networks whose times differ by less are timed again.
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str]) -> None:
     it. A folder ``-`` is named by a line of stdin."""
     die_with_parent(int(arguments[3]))
     load_tvm()
-    from devices.networks.compiled import load
+    from devices.networks.network_folder import load
 
     name = sys.stdin.readline().removesuffix("\n") if arguments[0] == _AWAITED else arguments[0]
     if not name:

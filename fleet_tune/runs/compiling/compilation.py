@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from devices.error_text import brief
 from devices.host.warm_process import ChildStartError
-from devices.networks import compiled
+from devices.networks import network_folder
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork, compare, tolerance
 from devices.networks.network import Array
@@ -63,7 +63,7 @@ _LOG = logging.getLogger(__name__)
 
 class NetworkCompiler(Protocol):
     """What compiles networks: :class:`~devices.networks.processes.compile_process.CompileProcess`, or in this process
-    :mod:`devices.networks.compiled`."""
+    :mod:`devices.networks.network_folder`."""
 
     def compile_network(
         self,
@@ -72,7 +72,7 @@ class NetworkCompiler(Protocol):
         out: Path,
         manifest_extra: Mapping[str, Any] | None = None,
     ) -> Path:
-        """See :func:`devices.networks.compiled.compile_network`."""
+        """See :func:`devices.networks.network_folder.compile_network`."""
 
 
 def device_classes_of(by_device: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
@@ -234,7 +234,7 @@ class _ClassBuild:
             self.untuned_secs = times.find(self.lowered, fingerprint, self.place.name)
             if self.untuned_secs is not None:
                 self.place.expect()
-        with compiled.staging(self.folder) as self.stage:
+        with network_folder.staging(self.folder) as self.stage:
             try:
                 admitted = admit([task.id for task in self.lowered.tasks], incumbents, self.judge)
             except UnscheduledWrongError as error:
@@ -549,9 +549,9 @@ class _ClassBuild:
             result = dataclasses.replace(result, chosen_in_place=())
         if result.published == "nothing":
             return result
-        compiled.update_manifest(self.stage, manifest.found(result))
+        network_folder.update_manifest(self.stage, manifest.found(result))
         with self.cancellation.publishing():
-            compiled.publish(self.stage, self.folder)
+            network_folder.publish(self.stage, self.folder)
         return result
 
     def _extra(self, admitted: AdmittedRecords) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from devices.host.background_load import BackgroundLoad
-from devices.networks.loaded import read_for_elsewhere
+from devices.networks.manifest import read_network_files
 from devices.networks.network import Array
 from devices.networks.processes import fresh_process
 from devices.timing.in_network import InNetworkTimes
@@ -176,5 +176,5 @@ class DeviceRunner:
             if not isinstance(device, NetworkDevice):
                 raise UncheckedError(f"device {self.name} answers from a dataset and runs nothing")
             self._device = device
-        library, parameters = read_for_elsewhere(folder)
+        library, parameters = read_network_files(folder)
         return self._device.load_network(library, [*self._inputs, *parameters])

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from devices.host.file_cache import FileCache, key_of
-from devices.networks.compiled import made_of
 from devices.networks.lowering import LoweredNetwork
+from devices.networks.network_folder import made_of
 from fleet_tune.base.domain import Fingerprint
 
 CLEARLY = 2.0

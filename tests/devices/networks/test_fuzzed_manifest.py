@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices.networks import compiled
+from devices.networks import network_folder
 from devices.networks.tensor_file import file_digest
 from fleet_tune.base.errors import UserError
 from tests.helpers.fuzz import changed, damaged, json_values
@@ -19,7 +19,7 @@ from tests.helpers.kernels import native_target
 from tests.helpers.properties import examples
 
 WHOLE: dict[str, Any] = {
-    "schema": compiled.SCHEMA,
+    "schema": network_folder.SCHEMA,
     "device_class": "cpu",
     "target": json.loads(native_target()),
     "versions": {"tvm": "0.27"},
@@ -54,7 +54,7 @@ def test_any_manifest(text: bytes, whole: bool) -> None:
                     text = json.dumps({**manifest, "files": files}).encode()
         (folder / "manifest.json").write_bytes(text)
         try:
-            compiled.load(folder)
+            network_folder.load(folder)
         except UserError:
             return
         raise AssertionError("what is no library was loaded")

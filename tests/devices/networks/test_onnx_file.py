@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from devices.networks.compiled import compile_network, load
 from devices.networks.frontend import load_network
 from devices.networks.lowering import check_network, import_network
+from devices.networks.network_folder import compile_network, load
 from devices.networks.onnx import file as onnx_file
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass

@@ -45,7 +45,7 @@ def test_a_task_without_sketches_is_none_of_the_plan(monkeypatch: pytest.MonkeyP
             reason = (("", "RuntimeError: The block is no leaf"),)
             return at, TaskDescription((), reason) if self._tasks[at].id == first.task_id else described
 
-    monkeypatch.setattr(ready_tasks, "Describing", Failing)
+    monkeypatch.setattr(ready_tasks, "TaskDescriber", Failing)
     plan = api.plan(mlp())
     assert plan.tasks == tuple(others)
     assert plan.left_out == (

@@ -15,7 +15,7 @@ from devices.builds.executables import calls, run_on_host
 from devices.networks.frontend import load_network
 from devices.networks.graph import constants, numpy_operators
 from devices.networks.graph.constants import fold_constants
-from devices.networks.graph.rewrites import rewrite
+from devices.networks.graph.rewrites.rewriter import rewrite
 from devices.networks.lowering import check_network, import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass

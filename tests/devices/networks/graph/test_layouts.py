@@ -10,7 +10,7 @@ from tvm import relax
 
 from devices.builds.executables import calls
 from devices.networks.graph.layouts import channels_last, gain, not_worthwhile
-from devices.networks.graph.rewrites import rewrite
+from devices.networks.graph.rewrites.rewriter import rewrite
 
 
 def _module(groups: int) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from devices.host.warm_process import ChildStartError
-from devices.networks import compiled
+from devices.networks import network_folder
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.networks.processes import compile_worker
@@ -53,11 +53,11 @@ def test_a_network_is_compiled_as_in_this_process(
     process: CompileProcess, network: Network, lowered: LoweredNetwork, tmp_path: Path
 ) -> None:
     folder = process.compile_network(lowered, {}, tmp_path / "there", {"note": "kept", "threads": 2})
-    outputs = compiled.load(folder)(*network.example_inputs)
+    outputs = network_folder.load(folder)(*network.example_inputs)
     error, _ = compare((np.asarray(outputs),), network.framework_outputs())
     assert error < 1e-5
 
-    here = compiled.compile_network(lowered, {}, tmp_path / "here", {"note": "kept", "threads": 2})
+    here = network_folder.compile_network(lowered, {}, tmp_path / "here", {"note": "kept", "threads": 2})
     theirs, ours = (json.loads((each / "manifest.json").read_text()) for each in (folder, here))
     assert theirs["files"]["params.safetensors"] == ours["files"]["params.safetensors"]
     assert {**theirs, "files": None} == {**ours, "files": None}
@@ -127,7 +127,7 @@ def test_a_full_disk_is_told_before_anything_is_asked(
 
 def main() -> None:
     """The child of these tests: it compiles as the real one does, unless a schedule tells it what to do instead."""
-    real = compiled.compile_network
+    real = network_folder.compile_network
 
     def compile_network(lowered: Any, best: Mapping[str, str | None], *others: Any) -> Path:
         import os
@@ -143,7 +143,7 @@ def main() -> None:
             signal.pause()
         return real(lowered, best, *others)
 
-    compiled.compile_network = compile_network
+    network_folder.compile_network = compile_network
     compile_worker.main()
 
 

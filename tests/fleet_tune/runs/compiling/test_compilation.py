@@ -12,7 +12,7 @@ import pytest
 from devices.builds.linking import LinkerError
 from devices.client.session import SessionLostError
 from devices.host.warm_process import ChildStartError
-from devices.networks import compiled
+from devices.networks import network_folder
 from devices.networks.frontend import Network
 from devices.networks.network import Array
 from fleet_tune.base.domain import Outcome
@@ -142,7 +142,7 @@ def test_what_goes_wrong_with_one_class_takes_nothing_from_the_others(example: E
     prints = dict.fromkeys(both, make_fingerprint(CLASS))
     places = {"broken": Broken(example.network), "cpu": Faked(example.network)}
     what = NetworkBuildPlan(example.network, both, prints, example.entries, places, records)
-    broken, right = build_networks(what, tmp_path, Cancellation(), compiled)
+    broken, right = build_networks(what, tmp_path, Cancellation(), network_folder)
     assert (broken.device_class, broken.published) == ("broken", "nothing")
     assert "nobody expected this" in broken.problem
     assert right.published == "tuned"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from devices.networks import compiled
+from devices.networks import network_folder
 from devices.networks.lowering import LoweredNetwork
 from devices.timing.in_network import InNetworkTimes, kernel_of
 from fleet_tune.base.errors import DiskFullError
@@ -93,7 +93,7 @@ class FullDisk:
     def compile_network(self, lowered: LoweredNetwork, best: Any, out: Path, manifest_extra: Any = None) -> Path:
         if out.name == self._folder:
             raise DiskFullError("no space left", "free some")
-        return compiled.compile_network(lowered, best, out, manifest_extra)
+        return network_folder.compile_network(lowered, best, out, manifest_extra)
 
 
 @pytest.mark.long

@@ -24,8 +24,9 @@ from devices.builds.executables import Array, Executable, build
 from devices.builds.linking import link
 from devices.cuda import compiler as cuda_compiler
 from devices.host.file_cache import source_digest
-from devices.networks.loaded import CompiledNetwork
+from devices.networks.compiled_network import CompiledNetwork
 from devices.networks.lowering import LoweredNetwork
+from devices.networks.manifest import LIBRARY, MANIFEST, PARAMETERS, SCHEMA
 from devices.networks.tensor_file import contents, digest, file_digest
 from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
 from devices.targets import device_kind
@@ -35,8 +36,6 @@ from fleet_tune.base.records.files.atomic_file import sync_folder, write_atomica
 
 __all__ = ["CompiledNetwork", "compile_network", "load", "publish", "scheduled_module", "staging", "update_manifest"]
 
-SCHEMA = 1
-LIBRARY, PARAMETERS, MANIFEST = "network.so", "params.safetensors", "manifest.json"
 STAGE = ".staged"
 
 

@@ -27,9 +27,12 @@ from tvm.s_tir.schedule import Trace
 
 from devices.builds.executables import Executable, build, kernel_calls
 from devices.builds.worker import KernelCompiler
-from devices.networks import compiled
+from devices.networks import network_folder
 from devices.networks.array_conversion import can_pass_directly, input_signature, to_tvm
-from devices.networks.compiled import (
+from devices.networks.compiled_network import NetworkInputError
+from devices.networks.frontend import Network, load_network
+from devices.networks.lowering import LoweredNetwork, compare, import_network
+from devices.networks.network_folder import (
     compile_network,
     load,
     publish,
@@ -37,9 +40,6 @@ from devices.networks.compiled import (
     staging,
     update_manifest,
 )
-from devices.networks.frontend import Network, load_network
-from devices.networks.loaded import NetworkInputError
-from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.protocol import encode_task
 from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import parse_module
@@ -286,7 +286,7 @@ def test_the_same_network_is_not_compiled_again(
     out = Path(shutil.copytree(folder, tmp_path / "out"))
     before = (out / "network.so").stat().st_mtime_ns
     with monkeypatch.context() as patched:
-        patched.setattr(compiled, "build", lambda *_: pytest.fail("built again"))
+        patched.setattr(network_folder, "build", lambda *_: pytest.fail("built again"))
         compile_network(lowered, best, out, {"note": "new"})
     assert (out / "network.so").stat().st_mtime_ns == before
     assert load(out).manifest["note"] == "new"
@@ -310,7 +310,7 @@ def test_a_network_is_published_from_where_it_was_staged(
     assert sorted(path.name for path in out.iterdir()) == ["manifest.json", "network.so", "params.safetensors"]
     # The same network again is staged as it is, and another one leaves the published one alone.
     with staging(out) as stage, monkeypatch.context() as patched:
-        patched.setattr(compiled, "build", lambda *_: pytest.fail("built again"))
+        patched.setattr(network_folder, "build", lambda *_: pytest.fail("built again"))
         compile_network(lowered, best, stage)
     with staging(out) as stage:
         compile_network(lowered, dict.fromkeys(best), stage)
@@ -370,7 +370,7 @@ def test_the_threads_of_the_manifest_are_used_in_every_thread(folder: Path, tmp_
     update_manifest(copied, {"threads": wanted})
     code = f"""
 import threading, tvm_ffi, numpy as np
-from devices.networks.compiled import load
+from devices.networks.network_folder import load
 network, threads = load({str(copied)!r}), tvm_ffi.get_global_func("runtime.NumThreads")
 def run():
     network(np.zeros((1, 3, 32, 32), "float32"))
@@ -392,7 +392,7 @@ def test_networks_of_several_numbers_of_threads_in_one_thread(folder: Path, tmp_
         update_manifest(copied, {"threads": threads})
     code = f"""
 import os, tvm_ffi, numpy as np
-from devices.networks.compiled import load
+from devices.networks.network_folder import load
 one, two, threads = load({str(one)!r}), load({str(two)!r}), tvm_ffi.get_global_func("runtime.NumThreads")
 allowed = os.sched_getaffinity(0)
 for network in (one, two, one, two):
@@ -410,7 +410,7 @@ def test_a_network_that_comes_too_late_for_its_threads_says_so(folder: Path, tmp
     update_manifest(copied, {"threads": 1})
     code = f"""
 import numpy as np
-from devices.networks.compiled import load
+from devices.networks.network_folder import load
 for folder in ({str(copied)!r}, {str(folder)!r}):
     load(folder)(np.zeros((1, 3, 32, 32), "float32"))
 """
@@ -424,7 +424,7 @@ import os
 os.sched_setaffinity(0, {{max(os.sched_getaffinity(0))}})
 allowed = os.sched_getaffinity(0)
 import numpy as np
-from devices.networks.compiled import load
+from devices.networks.network_folder import load
 load({str(folder)!r})(np.zeros((1, 3, 32, 32), "float32"))
 print(allowed == set.union(*(os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task"))))
 """
@@ -454,7 +454,7 @@ def test_calls_from_several_threads(folder: Path, network: Network) -> None:
 def test_loading_needs_no_torch(folder: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "import numpy as np\nfrom devices.networks.compiled import load\n"
+        "import numpy as np\nfrom devices.networks.network_folder import load\n"
         f"print(load({str(folder)!r})(np.zeros((1, 3, 32, 32), 'float32')).shape)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -1,0 +1,242 @@
+"""A compiled network, loaded and ready to run."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import statistics
+import threading
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from devices.builds.executables import Array
+from devices.cuda.runtime import prepare_cuda
+from devices.error_text import last_line
+from devices.host.limits.pool import ThreadPools
+from devices.instruction_sets import missing_here
+from devices.networks.array_conversion import (
+    InputSignature,
+    can_pass_directly,
+    flat,
+    input_signature,
+    is_torch,
+    shares_memory,
+    to_caller,
+    to_tvm,
+)
+from devices.networks.manifest import (
+    COMPILE_AGAIN,
+    LIBRARY,
+    PARAMETERS,
+    checked_file,
+    is_size,
+    read_manifest,
+    read_parameters,
+)
+from devices.rpc.remote_linking import linked
+from devices.targets import device_kind, is_native
+from devices.timing.in_network import InNetworkTimes, timed_in_place
+from fleet_tune.base.errors import OutputFolderError, UserError
+
+_LONG_SECS = 0.5
+_SEVERAL = (list, tuple, tvm_ffi.Array)
+_POOLS = ThreadPools()
+
+
+class NetworkInputError(UserError, ValueError):
+    """Inputs that do not fit the network: pass others."""
+
+
+class CompiledNetwork:
+    """A compiled network as a callable.
+
+    ``network(*inputs)`` takes numpy arrays or torch tensors, one for each input, and returns the outputs in the same
+    kind: one array or tensor, or a tuple where the network has several outputs. Calls from several threads take turns.
+
+    Args:
+        module: TVM's runtime module.
+        parameters: the weights, in the order of the arguments of ``main`` after the inputs.
+        manifest: the description of the network (see :mod:`devices.networks.network_folder`).
+    """
+
+    def __init__(self, module: Any, parameters: Sequence[Array], manifest: Mapping[str, Any]) -> None:
+        self.manifest = manifest
+        self.threads = _threads_of(manifest)
+        self._inputs = tuple((each["name"], tuple(each["shape"]), each["dtype"]) for each in manifest["inputs"])
+        self._device = tvm.cuda(0) if device_kind(json.dumps(manifest["target"])) == "cuda" else tvm.cpu()
+        self._module = module
+        self._machine = relax.VirtualMachine(module, self._device)
+        self._main = self._machine["main"]
+        self._parameters = [tvm.runtime.tensor(array, self._device) for array in parameters]
+        # For each output, true if it shares memory with another output, an input or a weight. None before the first
+        # call: the network decides it, not its inputs.
+        self._aliased: list[bool] | None = None
+        # The inputs that need no conversion: known once torch tensors were given to a network whose only output is on
+        # this CPU, in memory of its own.
+        self._direct_inputs: InputSignature | None = None
+        self._lock = threading.Lock()
+        _POOLS.announce(self.threads)
+
+    @classmethod
+    def read(cls, folder: Path) -> CompiledNetwork:
+        """Load a folder written by :func:`devices.networks.network_folder.compile_network`.
+
+        Raises :class:`OutputFolderError` where it is missing, incomplete, damaged, or for another machine.
+        """
+        manifest = read_manifest(folder)
+        _check_processor(folder, manifest)
+        library, parameters = (checked_file(folder, name, manifest) for name in (LIBRARY, PARAMETERS))
+        try:
+            arrays = read_parameters(parameters, manifest)
+            if device_kind(json.dumps(manifest["target"])) == "cuda":
+                prepare_cuda()
+            # From the file, not from its bytes: the loader maps it.
+            with linked(library) as shared_object:
+                module = tvm.runtime.load_module(str(shared_object))
+        except (ValueError, KeyError, TypeError, RuntimeError, OSError) as error:
+            built_with = manifest.get("versions", {}).get("tvm")
+            raise OutputFolderError(
+                f"{folder} cannot be loaded with TVM {tvm.__version__} (it was compiled with {built_with}): {error}",
+                COMPILE_AGAIN,
+            ) from error
+        return cls(module, arrays, manifest)
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._direct_inputs is not None and can_pass_directly(inputs, self._direct_inputs):
+            with self._lock:
+                if _POOLS.threads != self.threads:
+                    self._start_threads()
+                return self._main(*inputs, *self._parameters)
+        self._check(inputs)
+        tensors = [to_tvm(value, self._device) for value in inputs]
+        with self._lock:
+            self._start_threads()
+            result = self._main(*tensors, *self._parameters)
+            returned = flat(result)
+            if self._aliased is None:
+                given = [*tensors, *self._parameters]
+                self._aliased = [shares_memory(each, [*given, *returned[:at]]) for at, each in enumerate(returned)]
+            alone = self._aliased == [False] and not isinstance(result, _SEVERAL)
+            if self._direct_inputs is None and alone and self._device.type == "cpu":
+                self._direct_inputs = input_signature(inputs)
+        as_torch = bool(inputs) and is_torch(inputs[0])
+        outputs = [to_caller(each, as_torch, copied) for each, copied in zip(returned, self._aliased, strict=True)]
+        return tuple(outputs) if isinstance(result, _SEVERAL) else outputs[0]
+
+    def measure_secs(self, inputs: Sequence[Any], repeats: int = 20, warmups: int = 3) -> float:
+        """Return the median seconds of a run on ``inputs`` (a tuple, or the only input). Converting them does not
+        count."""
+        single = isinstance(inputs, np.ndarray) or is_torch(inputs)
+        tensors = self._converted((inputs,) if single else tuple(inputs))
+        times = []
+        with self._lock:
+            self._start_threads()
+            for at in range(warmups + repeats):
+                start = time.perf_counter()
+                self._main(*tensors, *self._parameters)
+                self._device.sync()
+                if at >= warmups:
+                    times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+    def measure_within(self, inputs: Sequence[Any], budget_secs: float, repeats: int = 50) -> float:
+        """Return the median seconds of a run, over 1 to ``repeats`` runs that take about ``budget_secs``."""
+        first_secs = self.measure_secs(inputs, repeats=1, warmups=0)
+        # A long run is warm after the first one: further warm-ups would take most of the time.
+        is_long = first_secs >= _LONG_SECS
+        affordable = min(repeats, int((budget_secs - first_secs * is_long) / first_secs))
+        return (
+            self.measure_secs(inputs, affordable, 0 if is_long else min(3, affordable))
+            if affordable > 0
+            else first_secs
+        )
+
+    def in_place(self, inputs: Sequence[Any], budget_secs: float) -> InNetworkTimes:
+        """Return the time of each kernel in a run on ``inputs``, over runs that take about ``budget_secs``."""
+        tensors = self._converted(tuple(inputs))
+        with self._lock:
+            self._start_threads()
+            arguments = [*tensors, *self._parameters]
+            return timed_in_place(self._machine, self._module, self._device, arguments, budget_secs)
+
+    def _converted(self, inputs: tuple[Any, ...]) -> list[Any]:
+        """Check the inputs and return them as TVM tensors."""
+        self._check(inputs)
+        return [to_tvm(value, self._device) for value in inputs]
+
+    def _check(self, inputs: tuple[Any, ...]) -> None:
+        if len(inputs) != len(self._inputs):
+            names = ", ".join(name for name, _, _ in self._inputs)
+            raise NetworkInputError(
+                f"{len(inputs)} inputs given, the network takes {len(self._inputs)}", f"pass {names}"
+            )
+        for value, (name, shape, dtype) in zip(inputs, self._inputs, strict=True):
+            if not (isinstance(value, np.ndarray) or is_torch(value)):
+                raise NetworkInputError(
+                    f"input {name!r} is a {type(value).__name__}", "pass a numpy array or a torch tensor"
+                )
+            given = _name_of(value.dtype)
+            if value.shape != shape or given != dtype:
+                raise NetworkInputError(
+                    f"input {name!r} is {given}{list(value.shape)}",
+                    f"pass {dtype}{list(shape)}",
+                )
+
+    def _start_threads(self) -> None:
+        """Give the calling thread's pool the number of threads that the network was tuned for."""
+        if _POOLS.threads == self.threads:
+            return
+        used = _POOLS.use(self.threads)
+        if used < self.threads:
+            warnings.warn(
+                f"this network runs with {used} threads, slower than with the {self.threads} that it was tuned for: "
+                + (
+                    f"this process may use {used} CPUs"
+                    if used == len(os.sched_getaffinity(0))
+                    else "load it before this thread runs another network, or run it in a thread of its own"
+                ),
+                stacklevel=3,
+            )
+
+
+def _check_processor(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise :class:`OutputFolderError` where this machine cannot run code for the network's target."""
+    target = json.dumps(manifest["target"])
+    try:
+        native = is_native(target)
+    except Exception as error:  # TVM raises errors of many types for an invalid target
+        raise OutputFolderError(
+            f"{folder}/manifest.json is damaged (target: {last_line(error)})", COMPILE_AGAIN
+        ) from error
+    if not native:
+        raise OutputFolderError(
+            f"{folder} was compiled for another kind of processor ({manifest['device_class']})",
+            "load it on a device of that class",
+        )
+    if missing := missing_here(target):
+        raise OutputFolderError(
+            f"{folder} was compiled for {manifest['device_class']}, with instructions that this processor lacks: "
+            + ", ".join(missing),
+            "load it on a device of that class, or tune it for this one",
+        )
+
+
+def _threads_of(manifest: Mapping[str, Any]) -> int:
+    cores = manifest["target"].get("num-cores")
+    return int(manifest.get("threads") or (cores if is_size(cores) else 0) or len(os.sched_getaffinity(0)))
+
+
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    """Return the name of a numpy or torch type. Cached: numpy takes two microseconds for it, as long as the kernel of a
+    small network."""
+    return str(dtype).removeprefix("torch.")

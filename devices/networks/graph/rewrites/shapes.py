@@ -1,0 +1,72 @@
+"""Transposes, reshapes and conversions that cancel each other or change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+from tvm.ir import Call
+
+from devices.networks.graph.numpy_operators import axes_of, ints, shape_of
+from devices.networks.graph.rewrites.context import RewriteContext, Rule, is_call
+
+
+def _permute(context: RewriteContext, call: Call) -> Any:
+    """Merge a transpose with the one before it. One that moves only axes of one element becomes a reshape."""
+    argument = call.args[0]
+    shape = shape_of(argument)
+    if shape is None:
+        return call
+    axes = axes_of(call.attrs, len(shape))
+    producer = context.known(argument)
+    if is_call(producer, "relax.permute_dims"):
+        inner = axes_of(producer.attrs, len(shape))
+        argument, axes = producer.args[0], tuple(inner[axis] for axis in axes)
+        shape = shape_of(argument) or shape
+    if axes == tuple(range(len(axes))):
+        return argument
+    moved = [axis for axis in axes if shape[axis] != 1]
+    if moved == sorted(moved):
+        return relax.op.reshape(argument, tuple(shape[axis] for axis in axes))
+    return relax.op.permute_dims(argument, list(axes))
+
+
+def _reshape(context: RewriteContext, call: Call) -> Any:
+    """Drop a reshape or broadcast that changes nothing, and merge a reshape with the one before it."""
+    shape, before = shape_of(call), shape_of(call.args[0])
+    if shape is None or before is None:
+        return call
+    if shape == before:
+        return call.args[0]
+    producer = context.known(call.args[0])
+    if is_call(call, "relax.reshape") and is_call(producer, "relax.reshape"):
+        return relax.op.reshape(producer.args[0], shape)
+    return call
+
+
+def _convert(context: RewriteContext, call: Call) -> Any:
+    """Drop the rounding of a float32 value to half precision if it becomes float32 again: sums of half-precision
+    products are float32."""
+    producer = context.known(call.args[0])
+    if not is_call(producer, "relax.astype"):
+        return call
+    original, between = str(producer.args[0].ty.dtype), str(producer.ty.dtype)
+    widened_again = original == str(call.ty.dtype) == "float32" and between in ("float16", "bfloat16")
+    return producer.args[0] if widened_again else call
+
+
+def _squeeze(_context: RewriteContext, call: Call) -> Any:
+    """Count axes from the front: TVM's rules for layouts read negative ones as sizes."""
+    shape = shape_of(call.args[0])
+    if shape is None or call.attrs.axis is None or min(ints(call.attrs.axis), default=0) >= 0:
+        return call
+    return relax.op.squeeze(call.args[0], [axis % len(shape) for axis in ints(call.attrs.axis)])
+
+
+SHAPE_RULES: dict[str, Rule] = {
+    "relax.permute_dims": _permute,
+    "relax.reshape": _reshape,
+    "relax.broadcast_to": _reshape,
+    "relax.astype": _convert,
+    "relax.squeeze": _squeeze,
+}
