@@ -66,7 +66,6 @@ class RunActors:
                 Shared(self.learner),
                 window,
                 others,
-                hosts.fleet.build.timeout_secs,
             )
             self.searchers.append(SearcherClient(searcher, hosts.window))
         self.searcher_of = {task_id: self.searchers[number] for task_id, number in self.dealt.items()}

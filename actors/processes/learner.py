@@ -26,7 +26,6 @@ from actors.processes.task_registry import BufferedRecords, TaskRegistry
 from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.domain import Record
 from fleet_tune.base.records.files.atomic_file import write_atomically
-from policies.cost_models.registry import load_model
 from policies.cost_models.xgboost_module import spare_scikit_learn
 from policies.search.methods import method_named
 from policies.search.trainer import Trainer
@@ -61,7 +60,7 @@ class Learner:
         self._method = method_named(method)
         self._seed = seed
         self._roster = roster
-        self._priors = Priors()
+        self._priors = Priors(self._method)
         self._early = BufferedRecords()
         # By task id, once a task is known: see _join.
         self._tables: dict[str, TrainingTable] = {}
@@ -199,7 +198,7 @@ class Learner:
         if path is None or not path.is_file():
             return
         try:
-            model = load_model(path.read_bytes())
+            model = self._priors.read(path.read_bytes())
             if self._trainers[key].takes(model):
                 self._trainers[key].resume(model)
         except (OSError, ValueError) as error:

@@ -25,7 +25,7 @@ from policies.cost_models.xgboost_module import spare_scikit_learn
 from policies.features.table import OF_A_TASK
 from policies.search.methods import Method, method_named
 from policies.search.search import Observation, TaskSearch
-from policies.search.trial_time import TIMED_OUT
+from policies.search.task_records import TIMED_OUT
 from policies.space.pools import Pool
 
 
@@ -41,18 +41,15 @@ class Searcher:
         learner: Shared[LearnerClient] | None,
         quiet_window: str | None,
         others: frozenset[str] = frozenset(),
-        build_timeout_secs: float | None = None,
     ) -> None:
-        """``others``: ids of tasks of the run that other searchers will be asked for, and this one never.
-        ``build_timeout_secs``: what every build may take, None for what the builds of its task take."""
+        """``others``: ids of tasks of the run that other searchers will be asked for, and this one never."""
         spare_scikit_learn()
         expect_many_objects()
         self._others = others
         self._method = method_named(method)
         self._seed = seed
-        self._build_timeout_secs = build_timeout_secs
         self._roster = roster
-        self._priors = Priors()
+        self._priors = Priors(self._method)
         self._early = BufferedRecords()
         self._models: dict[str, CostModel] = {}  # the newest of each key of the learner's
         # By task id, once a task is known: see _join.
@@ -116,7 +113,6 @@ class Searcher:
             np.random.default_rng([self._seed, *task_id.encode()]),
             pools_of(entry),
             self._priors.loaded(entry.prior),
-            self._build_timeout_secs,
             entry.seeds,
         )
         self._sketch_index[task_id] = {sketch.id: sketch.index for sketch in entry.sketches}
@@ -184,7 +180,7 @@ class Searcher:
             return
         async for models in self._learner.stream():
             for key, weights in models.items():
-                model = load_model(weights)
+                model = self._priors.read(weights)
                 async with self._lock:
                     self._models[key] = model
                     for task_id, entry in self._tasks.items():
@@ -207,17 +203,22 @@ def model_key(entry: SearchTask, method: Method) -> str:
 
 
 class Priors:
-    """The priors of tasks by their bytes, each read once."""
+    """Reads the cost models of a method; the priors of tasks, by their bytes, once each."""
 
-    def __init__(self) -> None:
+    def __init__(self, method: Method) -> None:
+        self._own = () if method.training is None else (method.training.model,)
         self._loaded: dict[bytes, CostModel] = {}
+
+    def read(self, model: bytes) -> CostModel:
+        """The model of saved bytes; ValueError for bytes that are neither the method's own model nor fleet-tune's."""
+        return load_model(model, *self._own)
 
     def loaded(self, prior: bytes) -> CostModel | None:
         """None for no bytes."""
         if not prior:
             return None
         if prior not in self._loaded:
-            self._loaded[prior] = load_model(prior)
+            self._loaded[prior] = self.read(prior)
         return self._loaded[prior]
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from bench.measured import Rows, first, read
+from bench.models.laboratory.registry import BOOSTED_RANK, FOREST, MLP, TREE_GRU
 from bench.models.ranking import Floats, Ranked, parts
 from bench.search.draft_process import Scorer, calibrated_predictor, train
 from fleet_tune.base.task_data import Dataset, TaskData
 from policies.cost_models.protocol import CostModel, targets
-from policies.cost_models.registry import MODEL_NAMES, ModelName, make_model, transfers
+from policies.cost_models.registry import BOOSTED, BOOSTED_INVARIANT, PACM, CostModelEntry
 from policies.features.table import FeatureTable, joint_layout
 from policies.features.views import VIEW_SHAPES, describe, table
-from policies.search.methods import SEARCH_MODELS
 from policies.space.sampling import sample
 
 PREDICTED = 512
@@ -34,14 +34,14 @@ class Contender:
     prediction; ``pretrained``: it goes on from a training on the other dataset."""
 
     label: str
-    model: ModelName | None = None
+    model: CostModelEntry | None = None
     from_analyzer: bool = False
     pretrained: bool = False
 
     @property
     def across(self) -> bool:
         """Whether it says something of tasks that it has no record of."""
-        return not self.pretrained and (self.label == ANALYZER or (self.model is not None and transfers(self.model)))
+        return not self.pretrained and (self.label == ANALYZER or (self.model is not None and self.model.transfers))
 
 
 DEFAULT = "default"
@@ -50,19 +50,17 @@ CONTENDERS: tuple[Contender, ...] = (
     Contender(DEFAULT),
     Contender("calibrated"),
     Contender(ANALYZER),
-    Contender("boosted", "boosted", from_analyzer=True),
-    Contender("boosted-rank", "boosted-rank"),
-    Contender("boosted-invariant", "boosted-invariant", from_analyzer=True),
-    Contender("forest", "forest"),
-    Contender("tree-gru", "tree-gru"),
-    Contender("mlp", "mlp"),
-    Contender("pacm", "pacm"),
-    Contender("pacm from the analyzer", "pacm", from_analyzer=True),
-    Contender("pacm pre-trained", "pacm", from_analyzer=True, pretrained=True),
+    Contender("boosted", BOOSTED, from_analyzer=True),
+    Contender("boosted-rank", BOOSTED_RANK),
+    Contender("boosted-invariant", BOOSTED_INVARIANT, from_analyzer=True),
+    Contender("forest", FOREST),
+    Contender("tree-gru", TREE_GRU),
+    Contender("mlp", MLP),
+    Contender("pacm", PACM),
+    Contender("pacm from the analyzer", PACM, from_analyzer=True),
+    Contender("pacm pre-trained", PACM, from_analyzer=True, pretrained=True),
 )
 """``default``: what a search with ``fleet`` uses: a Gaussian process that starts from the analyzer."""
-
-assert {each.model for each in CONTENDERS if each.model} <= set(SEARCH_MODELS) <= set(MODEL_NAMES)
 
 
 def contenders(labels: tuple[str, ...]) -> tuple[Contender, ...]:
@@ -152,14 +150,14 @@ def _scores(model: CostModel, features: FeatureTable) -> Floats:
 
 
 def _untrained(contender: Contender, seed: int, task: TaskFeatures, base: bytes | None) -> CostModel:
-    from policies.cost_models.registry import load_model
+    from bench.models.laboratory import load_model
 
     if contender.pretrained:
         if base is None:
             raise ValueError("a pre-trained contender needs the model that it goes on from")
         return load_model(base)
     assert contender.model is not None
-    return make_model(contender.model, seed, task.layout.offset_column if contender.from_analyzer else None)
+    return contender.model.make(seed, task.layout.offset_column if contender.from_analyzer else None)
 
 
 def pretrain(path: Path, contender: Contender, count: int, seed: int, limit: int | None) -> bytes:
@@ -169,7 +167,7 @@ def pretrain(path: Path, contender: Contender, count: int, seed: int, limit: int
 
 def _trained(path: Path, contender: Contender, count: int, seed: int, limit: int | None) -> CostModel:
     assert contender.model is not None
-    model = make_model(contender.model, seed, 0 if contender.from_analyzer else None)
+    model = contender.model.make(seed, 0 if contender.from_analyzer else None)
     tables, logs, groups = [], [], []
     for number, task in enumerate(_all_task_features(path, limit)):
         rows = np.random.default_rng([seed, 6]).permutation(len(task.data))[: count or None]

@@ -23,6 +23,7 @@ from bench import options
 from bench.benchmark import Benchmark
 from bench.machine import bench_env
 from bench.measured import OTHER_CLASS, read
+from bench.models.laboratory import load_model
 from bench.processes import die_with_parent
 from bench.result import BenchResult
 from bench.tables import markdown, median_and_range
@@ -30,11 +31,10 @@ from fleet_tune.base.task_data import TaskData
 from policies.arrays import Floats
 from policies.cost_models.architectures import PacmModel
 from policies.cost_models.knowledge import general_examples
-from policies.cost_models.moa import MOMENTUM, MomentumModel, Weighted, copied
+from policies.cost_models.moa import MOMENTUM, MomentumModel, copied
 from policies.cost_models.neural import NeuralSettings
 from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.rank_quality import rank_correlation, top_k
-from policies.cost_models.registry import load_model
 from policies.features.table import FeatureTable
 
 ARMS = ("moa", "fine-tune", "scratch")
@@ -79,8 +79,8 @@ def quality(model: CostModel, tasks: Sequence[Target], unseen: Sequence[NDArray[
 
 def adapt(arm: str, base: bytes, tasks: Sequence[Target], seed: int, share: int) -> dict[str, dict[str, float]]:
     """The figures of one run after each number of updates of :data:`SHOWN`; ``share``: records of a task an update."""
-    pretrained = load_model(base)
-    assert isinstance(pretrained, Weighted)
+    pretrained = load_model(base).network
+    assert pretrained is not None
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(len(task.cost_secs)) for task in tasks]
     model: CostModel

@@ -23,6 +23,7 @@ from bench import options
 from bench.benchmark import Benchmark
 from bench.machine import bench_env
 from bench.measured import OTHER_CLASS, labels, other_tasks_path, read
+from bench.models.laboratory import load_model, method_named
 from bench.processes import die_with_parent
 from bench.result import BenchError, BenchResult
 from bench.search.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
@@ -32,8 +33,7 @@ from fleet_tune.base.task_data import TaskData
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
 from policies.cost_models.knowledge import general_prior, own_prior
 from policies.cost_models.protocol import CostModel
-from policies.cost_models.registry import load_model
-from policies.search.methods import Method, method_named
+from policies.search.methods import Method
 
 METHODS = ("autotvm", "fleet")
 ASKED = 3.0

@@ -20,6 +20,8 @@ import click
 from bench import options
 from bench.benchmark import Benchmark
 from bench.measured import labels, pick, read
+from bench.models.laboratory import ConfidenceBound, method_named
+from bench.models.laboratory.trial_time import PerSecond
 from bench.result import BenchError, BenchResult
 from bench.search import replay_pool
 from bench.search.genetic import genetic_method
@@ -29,11 +31,12 @@ from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import Replayed, overall, quartiles, run_task
 from bench.search.shipped import model_at, refuse_taught, start_of
 from bench.tables import markdown
-from policies.search.acquisition import ConfidenceBound, ExpectedImprovement, PredictedMean
+from policies.cost_models.registry import BOOSTED
+from policies.search.acquisition import ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches
 from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
 from policies.search.generators import DraftGenerator, GeneticGenerator, LatentGenerator
-from policies.search.methods import Method, method_named
+from policies.search.methods import Method
 
 PRETRAINED = "moa-pruner"
 """The paper's name whose variants start from the model that their method names (``starts_from``)."""
@@ -49,7 +52,7 @@ def ablations() -> dict[str, dict[str, Method]]:
     assert isinstance(ours, UcbSketches)
     assert isinstance(draft, DraftGenerator)
     assert process is not None
-    trees = replace(process, model="boosted", alone=False)
+    trees = replace(process, model=BOOSTED, alone=False)
     regression = method_named("autotvm:boosted-loops")
     assert isinstance(pruner.generator, LatentGenerator)
     genetic = GeneticGenerator(pruner.generator.settings)
@@ -110,7 +113,7 @@ def ablations() -> dict[str, dict[str, Method]]:
             "a sixteenth of the draft for one innermost tile": replace(
                 fleet, generator=replace(draft, settings=replace(draft.settings, niches=16))
             ),
-            "improvement per second": replace(fleet, selection=replace(fleet.selection, per_second=True)),
+            "improvement per second": replace(fleet, selection=replace(fleet.selection, weighting=PerSecond())),
             "each sketch tried once before the bound chooses": replace(fleet, sketches=replace(ours, prior_visits=0.0)),
             "C = 0.3 over the sketches": replace(fleet, sketches=replace(ours, exploration=0.3)),
             "equation 4 over the sketches as it stands": replace(fleet, sketches=replace(ours, patience=None)),

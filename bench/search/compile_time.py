@@ -22,6 +22,7 @@ import numpy as np
 from bench import options
 from bench.benchmark import Benchmark
 from bench.measured import labels, observations, pick, read
+from bench.models.laboratory import method_named
 from bench.result import BenchResult
 from bench.search import replay_pool
 from bench.search.ablations import PRETRAINED, ablations
@@ -30,7 +31,7 @@ from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import RecordedTask
 from bench.tables import markdown
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
-from policies.search.methods import Method, method_named
+from policies.search.methods import Method
 from policies.search.search import TaskSearch
 
 TASKS = ("matmul_add_relu", "conv2d_add_relu 56x56x64")

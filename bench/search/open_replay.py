@@ -25,6 +25,7 @@ from bench import options
 from bench.benchmark import Benchmark
 from bench.machine import bench_env
 from bench.measured import labels, pick, read
+from bench.models.laboratory import method_named
 from bench.processes import die_with_parent
 from bench.result import BenchResult
 from bench.search.filling import KINDS, Kind
@@ -37,7 +38,7 @@ from bench.search.replay_runs import TOLERANCE, near_best, overall, quartiles
 from bench.tables import markdown
 from fleet_tune.base.task_data import TaskData
 from policies.search.generators import AnnealingGenerator
-from policies.search.methods import Method, method_named
+from policies.search.methods import Method
 
 OURS = "fleet"
 PAPERS = ("autotvm", "adatune", "ansor", "bansor")

@@ -23,6 +23,7 @@ import numpy as np
 from bench import options
 from bench.benchmark import Benchmark
 from bench.measured import labels, pick, read
+from bench.models.laboratory import method_named
 from bench.result import BenchError, BenchResult
 from bench.search import replay_pool
 from bench.search.kept_runs import REPLAYED, KeptRuns
@@ -42,8 +43,7 @@ from bench.search.replay_runs import (
 )
 from bench.search.shipped import begun_with, model_at, refuse_taught, start_of
 from bench.tables import markdown
-from policies.cost_models.registry import is_network
-from policies.search.methods import METHOD_NAMES, Method, method_named
+from policies.search.methods import METHOD_NAMES, Method
 
 OURS, PEER = "fleet", "ansor"
 BASES = ("fleet", "bansor")
@@ -271,7 +271,7 @@ def all_methods(methods: Sequence[str]) -> tuple[str, ...]:
 
 def is_deep(chosen: Method) -> bool:
     """Whether the method trains a neural network, so that a run of hundreds of trials takes minutes."""
-    return chosen.training is not None and is_network(chosen.training.model)
+    return chosen.training is not None and chosen.training.learns_on
 
 
 def table(result: Mapping[str, Any]) -> str:

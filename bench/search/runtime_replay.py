@@ -13,11 +13,11 @@ from bench import options
 from bench.benchmark import Benchmark
 from bench.machine import bench_env, cores
 from bench.measured import read
+from bench.models.laboratory import method_named
 from bench.processes import run_json
 from bench.result import BenchResult
 from bench.search.replay_runs import RecordedTask, quartiles, run_network
 from bench.tables import markdown
-from policies.search.methods import method_named
 
 _RUN_SECS = 1800.0
 

@@ -18,10 +18,10 @@ import click
 import numpy as np
 
 from bench.measured import observations, read
+from bench.models.laboratory import method_named
 from bench.processes import die_with_parent
 from bench.result import BenchError
 from fleet_tune.base.task_data import TaskData
-from policies.search.methods import method_named
 from policies.search.search import TaskSearch
 
 BATCH = 64

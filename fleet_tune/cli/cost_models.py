@@ -44,8 +44,8 @@ def pretrain(
     from fleet_tune.training import cost_models
 
     cost_models.check_out(out)
-    name = cost_models.checked_name(cost_model)
-    manifest = cost_models.pretrain(data, out, name, seed, compact=compact, from_analyzer=not no_analyzer)
+    entry = cost_models.pretrainable(cost_model)
+    manifest = cost_models.pretrain(data, out, entry, seed, compact=compact, from_analyzer=not no_analyzer)
     _show(manifest, out, as_json)
 
 

@@ -119,9 +119,8 @@ def _report_options(command: _F) -> _F:
     metavar="NAME",
 )
 @cost_model_option(
-    "Cost model in place of the method's: boosted, boosted-rank, boosted-rank-loops, boosted-loops, "
-    "boosted-statements, boosted-invariant, forest, forest-knobs, gaussian, tree-gru, mlp, pacm, "
-    "pacm-analyzer, pacm-dataflow."
+    "Cost model in place of the method's: boosted, boosted-rank-loops, boosted-statements, boosted-invariant, "
+    "forest-knobs, gaussian or pacm."
 )
 @click.option(
     "--offline-model", is_flag=True, help="Never train the cost model on what is measured: with --transfer-from."

@@ -19,17 +19,15 @@ from fleet_tune.runs.reusing.transfer_prior import Knowledge, read_source
 from policies.cost_models.boosted import TRANSFERRED, InvariantTreesModel
 from policies.cost_models.global_local import GlobalLocalModel, transferable
 from policies.cost_models.knowledge import Examples, general_examples
-from policies.cost_models.moa import MomentumModel, Weighted, copied
+from policies.cost_models.moa import MomentumModel, copied
 from policies.cost_models.neural import NeuralModel
 from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.rank_quality import rank_correlation, top_k
-from policies.cost_models.registry import MODEL_NAMES, ModelName, load_model, make_general_model, transfers, views_of
-from policies.features.views import FEATURE_VERSION, PER_STORE
+from policies.cost_models.registry import BOOSTED_INVARIANT, COST_MODELS, CostModelEntry, load_model, problem_of
+from policies.features.views import FEATURE_VERSION
 
-PRETRAINABLE: tuple[ModelName, ...] = tuple(
-    name for name in MODEL_NAMES if transfers(name) and PER_STORE not in views_of(name)
-)
-"""The models whose features are the same for all tasks and need no lowered program."""
+PRETRAINABLE = tuple(name for name, entry in COST_MODELS.items() if entry.transfers)
+"""The models whose features are the same for all tasks."""
 COMPACT = dataclasses.replace(TRANSFERRED, rounds=100, depth=5)
 """Fewer and smaller trees: a third of the size."""
 
@@ -47,12 +45,12 @@ class TaskQuality:
     rank_correlation: float
 
 
-def checked_name(name: str) -> ModelName:
-    """``name`` as the name of a model that can be pre-trained; :class:`UserError` else."""
-    for known in PRETRAINABLE:
-        if name == known:
-            return known
-    raise UserError(f"there is no model '{name}' to pre-train", f"choose one of: {', '.join(PRETRAINABLE)}")
+def pretrainable(name: str) -> CostModelEntry:
+    """The model of this name, if it can be pre-trained; :class:`UserError` else."""
+    if name in PRETRAINABLE:
+        return COST_MODELS[name]
+    problem = f"the model '{name}' cannot be pre-trained" if name in COST_MODELS else problem_of(name)
+    raise UserError(problem, f"choose one of: {', '.join(PRETRAINABLE)}")
 
 
 def check_out(out: Path) -> None:
@@ -79,7 +77,7 @@ def read_tasks(sources: Sequence[Path]) -> tuple[list[TaskData], list[DataSource
 def pretrain(
     sources: Sequence[Path],
     out: Path,
-    name: ModelName,
+    entry: CostModelEntry,
     seed: int,
     *,
     compact: bool = False,
@@ -90,14 +88,14 @@ def pretrain(
     tasks, data = read_tasks(sources)
     kind = _one_kind(tasks)
     model: CostModel
-    model = make_general_model(name, seed, from_analyzer=from_analyzer)
+    model = entry.make_general(seed, from_analyzer=from_analyzer)
     if compact:
         if isinstance(model, NeuralModel):
             model.settings = dataclasses.replace(model.settings, members=1)
-        elif name == "boosted-invariant":
+        elif entry == BOOSTED_INVARIANT:
             model = InvariantTreesModel(seed, COMPACT, from_analyzer=from_analyzer)
         else:
-            raise UserError(f"there is no compact form of the model '{name}'", "leave out --compact")
+            raise UserError(f"there is no compact form of the model '{entry.name}'", "leave out --compact")
     found = _examples(tasks, model.views)
     model.fit(found.features, found.log_secs, found.groups)
     return _write(model, kind, data, tasks, out)
@@ -117,18 +115,19 @@ def finetune(source: Path, sources: Sequence[Path], out: Path, momentum: float |
         found = _examples(tasks, model.views)
         model.update(found.features, found.log_secs, found.groups)
     else:
-        if not isinstance(model, Weighted):
+        network = model.network
+        if network is None or network is not model:
             raise TransferError(
                 f"a model of the kind '{manifest.model}' has no weights to adapt by momentum",
                 "leave out --moa, or pre-train a network",
             )
-        adapted = MomentumModel(copied(model), True, momentum)
+        adapted = MomentumModel(copied(network), True, momentum)
         for each in tasks:
             found = _examples([each], model.views)
             adapted.update(found.features, found.log_secs, found.groups)
-        model = adapted.target
         assert adapted.siamese is not None
-        model.set_weights(adapted.siamese)
+        adapted.network.set_weights(adapted.siamese)
+        model = adapted.network
     return _write(model, kind, [*manifest.data, *data], tasks, out)
 
 
@@ -162,7 +161,7 @@ def export(source: Path, out: Path, device_class: str | None) -> Manifest:
     except (OSError, ValueError) as error:
         raise ModelFileError(f"the model {kept[0]} cannot be read: {error}", "run the tuning again") from error
     if isinstance(model, MomentumModel):
-        network, siamese = model.target, model.siamese
+        network, siamese = model.network, model.siamese
         assert siamese is not None
         network.set_weights(siamese)
         model = network

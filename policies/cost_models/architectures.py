@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from policies.cost_models.neural import NeuralModel
-from policies.features.loop_tree import PARENT
-from policies.features.table import FeatureTable
-from policies.features.views import (
-    ANALYZED_STATEMENTS,
-    DATAFLOW,
-    INVARIANT,
-    LOOP_TREE,
-    PER_STORE,
-    STATEMENTS,
-    VIEW_SHAPES,
-)
+from policies.features.views import DATAFLOW, INVARIANT, STATEMENTS, VIEW_SHAPES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,66 +23,3 @@ class PacmModel(NeuralModel):
         from policies.cost_models.torch_modules import Pacm
 
         return Pacm([VIEW_SHAPES[name] for name in cls.inputs])
-
-
-class AnalyzedPacmModel(PacmModel):
-    """PaCM whose statement branch reads our analyzer's terms and Pruner's symbols too: ours, not the paper's."""
-
-    KIND: ClassVar[str] = "pacm-analyzer"
-    inputs: ClassVar[tuple[str, ...]] = (ANALYZED_STATEMENTS, DATAFLOW)
-    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
-
-
-class DataflowPacmModel(NeuralModel):
-    """PaCM without its statement branch: what table 12 of the paper leaves out as S.F."""
-
-    KIND: ClassVar[str] = "pacm-dataflow"
-    inputs: ClassVar[tuple[str, ...]] = (DATAFLOW,)
-    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
-
-    @classmethod
-    def _make(cls) -> nn.Module:
-        from policies.cost_models.torch_modules import Dataflow
-
-        return Dataflow([VIEW_SHAPES[name] for name in cls.inputs])
-
-
-class MlpModel(NeuralModel):
-    """TenSet's multi-layer perceptron, on the statements' symbolic features."""
-
-    KIND: ClassVar[str] = "mlp"
-    inputs: ClassVar[tuple[str, ...]] = (STATEMENTS,)
-    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
-
-    @classmethod
-    def _make(cls) -> nn.Module:
-        from policies.cost_models.torch_modules import Mlp
-
-        return Mlp([VIEW_SHAPES[name] for name in cls.inputs])
-
-
-class PerStoreMlpModel(MlpModel):
-    """TenSet's multi-layer perceptron as published, on TVM's per-store features: every candidate has to be lowered."""
-
-    KIND: ClassVar[str] = "mlp-per-store"
-    inputs: ClassVar[tuple[str, ...]] = (PER_STORE,)
-    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
-
-
-class TreeGruModel(NeuralModel):
-    """AutoTVM's context-encoded TreeGRU (section 4), on the whole loop tree."""
-
-    KIND: ClassVar[str] = "tree-gru"
-    inputs: ClassVar[tuple[str, ...]] = (LOOP_TREE,)
-    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
-
-    @classmethod
-    def _make(cls) -> nn.Module:
-        from policies.cost_models.torch_modules import TreeGru
-
-        return TreeGru([VIEW_SHAPES[name] for name in cls.inputs])
-
-    def _standardise(self, features: FeatureTable) -> None:
-        """The last column is the number of a row, which is read as it is."""
-        super()._standardise(features)
-        self._centre[LOOP_TREE][PARENT], self._scale[LOOP_TREE][PARENT] = 0.0, 1.0

@@ -13,7 +13,7 @@ several tasks the order is right and the level is that of all of them together."
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -24,7 +24,7 @@ from policies.cost_models import model_bytes
 from policies.cost_models.lambda_rank import fastest_of_group
 from policies.cost_models.left_out import learn_deviation, resamples, spread
 from policies.cost_models.monotone import MonotoneMap
-from policies.cost_models.protocol import SeenRecords, check_records
+from policies.cost_models.protocol import CostModelDefaults, SeenRecords, check_records
 from policies.cost_models.xgboost_module import load_xgboost
 from policies.features.table import SYMBOLIC, FeatureTable
 from policies.features.views import CONTEXT, FEATURE_VERSION, INVARIANT, RELATION, check_version
@@ -93,10 +93,6 @@ AUTOTVM_TREES = BoostedSettings(
 """AutoTVM: the rank objective, trees of depth 3 and five models for the deviation (section 3.3). It stops boosting
 early by the recall on its training records; here the rounds are fixed."""
 
-AUTOTVM_REGRESSION = replace(AUTOTVM_TREES, objective="regression")
-"""AutoTVM's other objective (its figure 5)."""
-
-
 TRANSFERRED = BoostedSettings(
     members=2,
     rounds=150,
@@ -113,7 +109,7 @@ LARGEST_ERROR = 2.0
 """An error of the analyzer, relative to its others on the task, that is larger in log seconds counts as this large."""
 
 
-class GradientBoostedModel:
+class GradientBoostedModel(CostModelDefaults):
     """See the module's docstring. Features may be NaN, never infinite.
 
     ``offset_column``: a symbolic feature with a prior prediction in log seconds (the analyzer's), from which the trees

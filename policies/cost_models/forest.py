@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
-from policies.cost_models.protocol import SeenRecords, check_records
-from policies.features.table import KNOBS, SYMBOLIC, FeatureTable
+from policies.cost_models.protocol import CostModelDefaults, SeenRecords, check_records
+from policies.features.table import KNOBS, FeatureTable
 from policies.features.views import FEATURE_VERSION, check_version
 
 TREES = 10
@@ -56,11 +56,12 @@ class Forest:
         return self.value[node]
 
 
-class RandomForestModel:
-    """See the module's docstring. Features may be NaN, never infinite."""
+class RandomForestModel(CostModelDefaults):
+    """AdaTune's forest on what the paper gives it: the knobs of a candidate, as numbers. Features may be NaN, never
+    infinite."""
 
-    KIND: ClassVar[str] = "forest"
-    views: ClassVar[tuple[str, ...]] = (SYMBOLIC,)
+    KIND: ClassVar[str] = "forest-knobs"
+    views: ClassVar[tuple[str, ...]] = (KNOBS,)
 
     def __init__(self, seed: int = 0, trees: int = TREES, max_features: int = MAX_FEATURES) -> None:
         if trees < 1 or max_features < 1:
@@ -127,13 +128,6 @@ class RandomForestModel:
         model._forest = Forest(**saved.arrays, depth=header["depth"])
         model._columns = header["columns"]
         return model
-
-
-class KnobForestModel(RandomForestModel):
-    """AdaTune's forest on what the paper gives it: the knobs of a candidate, as numbers, and nothing else."""
-
-    KIND: ClassVar[str] = "forest-knobs"
-    views: ClassVar[tuple[str, ...]] = (KNOBS,)
 
 
 def _grow(

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from policies.arrays import Features, Floats, Groups
 from policies.cost_models import model_bytes
-from policies.cost_models.protocol import SeenRecords, check_records
+from policies.cost_models.protocol import CostModelDefaults, SeenRecords, check_records
 from policies.features.table import STANDARD, SYMBOLIC, FeatureTable
 from policies.features.views import FEATURE_VERSION, check_version
 
@@ -44,7 +44,7 @@ MOST_RECORDS = 256
 LEAST_DEVIATION = 1e-3
 
 
-class GaussianProcessModel:
+class GaussianProcessModel(CostModelDefaults):
     """See the module's docstring. It reads one task's features.
 
     ``offset_column``: the symbolic feature with the prior prediction in log seconds (the analyzer's); None: 0. Where it
@@ -76,8 +76,18 @@ class GaussianProcessModel:
         self._read(features)
         self._seen.add(features, log_secs, groups, weights)
         table, seen_log_secs, _, counts = self._seen.all()
-        rows = counted(seen_log_secs)
+        rows = self.chosen_rows(seen_log_secs)
         self._train(table.take(rows), seen_log_secs[rows], counts[rows])
+
+    def chosen_rows(self, log_secs: Floats) -> NDArray[np.intp]:
+        """See :class:`policies.cost_models.protocol.CostModel`: all rows, or the fastest for half of
+        :data:`MOST_RECORDS` and as many of the latest others."""
+        count = len(log_secs)
+        if count <= MOST_RECORDS:
+            return np.arange(count)
+        fastest = np.argsort(log_secs, kind="stable")[: MOST_RECORDS // 2]
+        others = np.setdiff1d(np.arange(count), fastest)[-(MOST_RECORDS - len(fastest)) :]
+        return np.sort(np.concatenate([fastest, others]))
 
     def _train(self, table: FeatureTable, log_secs: Floats, counts: Floats) -> None:
         prior = self._raw_prior(table)
@@ -169,13 +179,3 @@ def _log_likelihood(near: Floats, residual: Floats, share: Floats, amplitude: fl
     half = np.linalg.solve(factor, residual)
     prior = math.log(amplitude / USUAL_AMPLITUDE) ** 2 + math.log(noise / USUAL_NOISE) ** 2
     return float(-0.5 * half @ half - np.log(np.diag(factor)).sum() - 0.5 * prior)
-
-
-def counted(log_secs: Floats) -> NDArray[np.intp]:
-    """Rows that count: all, or the fastest for half of :data:`MOST_RECORDS` and as many of the latest others."""
-    count = len(log_secs)
-    if count <= MOST_RECORDS:
-        return np.arange(count)
-    fastest = np.argsort(log_secs, kind="stable")[: MOST_RECORDS // 2]
-    others = np.setdiff1d(np.arange(count), fastest)[-(MOST_RECORDS - len(fastest)) :]
-    return np.sort(np.concatenate([fastest, others]))

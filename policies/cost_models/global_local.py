@@ -17,15 +17,14 @@ import numpy as np
 
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
-from policies.cost_models.gaussian import GaussianProcessModel, counted
-from policies.cost_models.protocol import CostModel, SeenRecords
+from policies.cost_models.protocol import CostModel, CostModelDefaults, SeenRecords
 from policies.features.table import OF_A_TASK, FeatureTable
 
 PRIOR_DEVIATION = 0.5
 """Least deviation, in log seconds, of a global model alone: it has not seen the task."""
 
 
-class GlobalLocalModel:
+class GlobalLocalModel(CostModelDefaults):
     """Equation 4 as a cost model. ``local`` None: the global model and the shift alone, which ``fit`` then sets.
 
     ``general``: a trained model, which is never changed here. ``local``: an untrained one; it reads the views that it
@@ -72,7 +71,7 @@ class GlobalLocalModel:
         self.level(table, seen_log_secs)
         if self._local is not None:
             # By what they took, not by what is left of it: the local model sees that alone.
-            rows = counted(seen_log_secs) if isinstance(self._local, GaussianProcessModel) else slice(None)
+            rows = self._local.chosen_rows(seen_log_secs)
             left = seen_log_secs - self._general.predict(table)[0] - self._shift
             self._local.fit(table.take(rows), left[rows], tasks[rows], counts[rows])
             self._trained = True

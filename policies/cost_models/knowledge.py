@@ -21,7 +21,7 @@ from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.arrays import Floats, Groups
 from policies.cost_models.protocol import CostModel, targets
-from policies.cost_models.registry import ModelName, make_general_model, make_model, views_of
+from policies.cost_models.registry import BOOSTED, BOOSTED_INVARIANT, CostModelEntry
 from policies.features.table import FeatureTable, joint_layout, symbolic_features
 from policies.features.views import table
 
@@ -151,22 +151,22 @@ def own_prior(
     examples, lost = own_examples(sources, sketches, device)
     if examples is None or len(examples.log_secs) < LEAST_RECORDS:
         return None, lost
-    model = make_model("boosted", seed, joint_layout(sketches, device).offset_column)
+    model = BOOSTED.make(seed, joint_layout(sketches, device).offset_column)
     model.fit(examples.features, examples.log_secs, examples.groups)
     return model, lost
 
 
 def general_prior(
-    sources: Iterable[TaskData], seed: int, name: ModelName = "boosted-invariant", *, from_analyzer: bool = True
+    sources: Iterable[TaskData], seed: int, entry: CostModelEntry = BOOSTED_INVARIANT, *, from_analyzer: bool = True
 ) -> CostModel | None:
     """A model of features that all tasks share, trained on these records; None where there is no success among them.
 
     ``from_analyzer``: it starts from the analyzer's prediction.
     """
-    examples = general_examples(sources, views_of(name))
+    examples = general_examples(sources, entry.views)
     if examples is None:
         return None
-    model = make_general_model(name, seed, from_analyzer=from_analyzer)
+    model = entry.make_general(seed, from_analyzer=from_analyzer)
     model.fit(examples.features, examples.log_secs, examples.groups)
     return model
 

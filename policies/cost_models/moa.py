@@ -13,46 +13,21 @@ of a model that is fine-tuned on and on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
-from policies.cost_models.protocol import CostModel, SeenRecords
+from policies.cost_models.protocol import CostModel, CostModelDefaults, SeenRecords, Weighted, Weights
 from policies.features.table import FeatureTable
-
-Weights = Mapping[str, NDArray[np.float32]]
 
 MOMENTUM = 0.99
 """The paper's, and its code's."""
 
 _SIAMESE = "siamese/"
-
-
-@runtime_checkable
-class Weighted(CostModel, Protocol):
-    """A cost model whose parameters are arrays by name: nothing here knows what network they belong to.
-
-    ``KIND`` names the network: weights fit models of the same kind.
-    """
-
-    KIND: ClassVar[str]
-
-    @classmethod
-    def load(cls, data: bytes) -> Self:
-        """The model that ``save`` wrote, which predicts the same; ValueError where the bytes are something else."""
-        ...
-
-    def weights(self) -> dict[str, NDArray[np.float32]]:
-        """Copies of all parameters; ValueError before there are any."""
-        ...
-
-    def set_weights(self, weights: Weights) -> None:
-        """Predict with these parameters and go on from them; ValueError for other names or shapes."""
-        ...
 
 
 def follow(siamese: Weights, target: Weights, momentum: float = MOMENTUM) -> dict[str, NDArray[np.float32]]:
@@ -69,7 +44,7 @@ def follow(siamese: Weights, target: Weights, momentum: float = MOMENTUM) -> dic
     }
 
 
-class MomentumModel:
+class MomentumModel(CostModelDefaults):
     """A cost model that is adapted by momentum, of any network; see the module's docstring.
 
     ``model``: the network. ``pretrained``: whether its weights are the first siamese model; else the result of the
@@ -98,8 +73,8 @@ class MomentumModel:
         return self._siamese
 
     @property
-    def target(self) -> Weighted:
-        """The model that predicts."""
+    def network(self) -> Weighted:
+        """The target model, which predicts."""
         return self._model
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
@@ -139,8 +114,8 @@ class MomentumModel:
     def load(cls, data: bytes, read: Callable[[bytes], CostModel]) -> Self:
         """The model that ``save`` wrote. ``read``: reads the network in it. ValueError for other bytes."""
         saved = model_bytes.unpack(data, cls.KIND)
-        network = read(model_bytes.inner(saved)["target"])
-        if not isinstance(network, Weighted):
+        network = read(model_bytes.inner(saved)["target"]).network
+        if network is None:
             raise ValueError("the model in these bytes has no weights to adapt")
         siamese = model_bytes.prefixed(saved.arrays, _SIAMESE)
         follow(siamese, network.weights())  # refuses weights of another network

@@ -30,7 +30,7 @@ from policies.cost_models import model_bytes
 from policies.cost_models.lambda_rank import lambda_rank, relevance
 from policies.cost_models.left_out import learn_deviation, resamples, spread
 from policies.cost_models.monotone import MonotoneMap
-from policies.cost_models.protocol import SeenRecords, check_records
+from policies.cost_models.protocol import CostModelDefaults, SeenRecords, check_records
 from policies.features.table import FeatureTable
 from policies.features.views import FEATURE_VERSION, INVARIANT, VIEW_SHAPES, check_version
 
@@ -67,7 +67,7 @@ class NeuralSettings:
             raise ValueError(f"a network is trained with members, epochs and lists, got {self}")
 
 
-class NeuralModel:
+class NeuralModel(CostModelDefaults):
     """See the module's docstring. Subclasses name the views that their network reads, in its order, and make it."""
 
     KIND: ClassVar[str]
@@ -86,6 +86,11 @@ class NeuralModel:
         self._noise = 0.0
         self._updates = 0
         self._seen = SeenRecords()
+
+    @property
+    def network(self) -> Self:
+        """See :class:`policies.cost_models.protocol.CostModel`: the model itself."""
+        return self
 
     @classmethod
     def _make(cls) -> nn.Module:

@@ -6,9 +6,11 @@ record: ranking happens within a task. The models themselves are listed in :mod:
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.arrays import Floats, Groups
 from policies.features.table import FeatureTable
@@ -17,14 +19,25 @@ FAILURE_FACTOR = 2.0
 """A failed candidate counts as this many times slower than the slowest measured one."""
 
 
-class CostModel(Protocol):
-    """What the search needs of a model, and the learner of a trainer.
+Weights = Mapping[str, NDArray[np.float32]]
+"""Parameters of a network by name."""
 
-    ``views``: the views of a feature table that the model reads. Training is deterministic by the model's seed.
-    """
+
+class CostModel(Protocol):
+    """A model as the search and the learner use it. Training is deterministic by the model's seed."""
+
+    KIND: ClassVar[str]
+    """The name of the class in saved bytes. It never changes."""
 
     @property
-    def views(self) -> tuple[str, ...]: ...
+    def views(self) -> tuple[str, ...]:
+        """The views of a feature table that the model reads."""
+        ...
+
+    @property
+    def network(self) -> Weighted | None:
+        """The network that predicts, if the model has one whose weights can be adapted."""
+        ...
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """Train anew on these records alone: ``n`` rows, ``log_secs`` and ``groups`` ``(n,)``. ``weights`` ``(n,)``:
@@ -49,9 +62,56 @@ class CostModel(Protocol):
         """
         ...
 
+    def level(self, features: FeatureTable, log_secs: Floats) -> None:
+        """Take the level of a task from records that are too few to train on; models without such a level ignore it."""
+        ...
+
+    def chosen_rows(self, log_secs: Floats) -> slice | NDArray[np.intp]:
+        """Rows of the records ``(n,)`` that a training uses."""
+        ...
+
     def save(self) -> bytes:
         """The trained model as bytes, which ``load_model`` of the registry reads in every process; never a pickle."""
         ...
+
+
+class SavedModel(CostModel, Protocol):
+    """A cost model whose class reads what it saved, without the help of other models."""
+
+    views: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        """The model that ``save`` wrote, which predicts the same; ValueError where the bytes are something else."""
+        ...
+
+
+class Weighted(SavedModel, Protocol):
+    """A cost model whose parameters are arrays by name; weights fit models of the same ``KIND``."""
+
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """Copies of all parameters; ValueError before there are any."""
+        ...
+
+    def set_weights(self, weights: Weights) -> None:
+        """Predict with these parameters and go on from them; ValueError for other names or shapes."""
+        ...
+
+
+class CostModelDefaults:
+    """Answers of a model that has no network, no level and trains on all records."""
+
+    @property
+    def network(self) -> Weighted | None:
+        """See :class:`CostModel`: none."""
+        return None
+
+    def level(self, features: FeatureTable, log_secs: Floats) -> None:
+        """See :class:`CostModel`: nothing changes."""
+
+    def chosen_rows(self, log_secs: Floats) -> slice | NDArray[np.intp]:  # noqa: ARG002
+        """See :class:`CostModel`: all rows."""
+        return slice(None)
 
 
 class SeenRecords:

@@ -1,175 +1,160 @@
-"""The cost models by name: what a method may ask for, and which class reads a saved one."""
+"""The table of cost models: one entry describes how a model is made, read and what it needs.
+
+A new cost model is a class with the methods of :class:`policies.cost_models.protocol.CostModel` and one
+:class:`CostModelEntry` in :data:`COST_MODELS`. A :class:`policies.search.trainer.Training` holds the entry itself, so
+that a method can also use a model that is not in the table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from policies.cost_models import model_bytes
-from policies.cost_models.architectures import (
-    AnalyzedPacmModel,
-    DataflowPacmModel,
-    MlpModel,
-    PacmModel,
-    PerStoreMlpModel,
-    TreeGruModel,
-)
+from policies.cost_models.architectures import PacmModel
 from policies.cost_models.boosted import (
-    AUTOTVM_REGRESSION,
     AUTOTVM_TREES,
     TRANSFERRED,
     GradientBoostedModel,
     InvariantTreesModel,
     LoopTreesModel,
 )
-from policies.cost_models.forest import KnobForestModel, RandomForestModel
+from policies.cost_models.forest import RandomForestModel
 from policies.cost_models.gaussian import GaussianProcessModel
 from policies.cost_models.global_local import GlobalLocalModel
 from policies.cost_models.moa import MomentumModel
-from policies.cost_models.neural import NeuralModel
-from policies.cost_models.protocol import CostModel
+from policies.cost_models.protocol import CostModel, SavedModel
 from policies.cost_models.statement_trees import StatementTreesModel
 from policies.features.table import OF_A_TASK
 
-ModelName = Literal[
-    "boosted",
-    "boosted-rank",
-    "boosted-rank-loops",
-    "boosted-loops",
-    "boosted-statements",
-    "boosted-invariant",
-    "forest",
-    "forest-knobs",
-    "gaussian",
-    "tree-gru",
-    "mlp",
-    "mlp-per-store",
-    "pacm",
-    "pacm-analyzer",
-    "pacm-dataflow",
-]
-"""``boosted``: ours, a regression. ``boosted-rank``: AutoTVM's objective on our features, ``boosted-rank-loops`` on its
-own. ``boosted-statements``: Ansor's. ``boosted-invariant``: ours, on features that all tasks share. ``forest``:
-AdaTune's forest on our features, ``forest-knobs`` on its own. ``gaussian``: ours, a process of one task.
-``tree-gru``: AutoTVM's. ``mlp``: TenSet's, on symbolic features of the statements, or on TVM's of the lowered program
-(``mlp-per-store``). ``pacm``: Pruner's, and with the analyzer's terms among its features ``pacm-analyzer``, without
-its statement features ``pacm-dataflow``."""
-MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
 
-_NETWORKS: dict[str, type[NeuralModel]] = {
-    model.KIND: model
-    for model in (TreeGruModel, MlpModel, PerStoreMlpModel, PacmModel, AnalyzedPacmModel, DataflowPacmModel)
+@dataclass(frozen=True)
+class CostModelEntry:
+    """A kind of cost model that a method can train."""
+
+    name: str
+    """The name by which a user asks for the model."""
+    model: type[SavedModel]
+    """The class of the model: it names the views that it reads, its ``KIND`` in files, and reads its saved bytes."""
+    make: Callable[[int, int | None], CostModel]
+    """Makes an untrained model from a seed and the column of the symbolic features that holds the analyzer's log
+    seconds. Without a column the model does not start from the analyzer. A model that finds the analyzer's prediction
+    in the view ``invariant`` starts from it if any column is given."""
+    make_shared: Callable[[int, int | None], CostModel] | None = None
+    """Makes an untrained model that is to be trained on many tasks for others; None: ``make`` does."""
+    learns_on: bool = False
+    """True if an update continues from the current weights; the other models are made anew from all records."""
+    quick: bool = False
+    """True if a training takes hundredths of a second, so that it may follow every batch of records."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the model in saved bytes."""
+        return self.model.KIND
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The views that the model reads."""
+        return self.model.views
+
+    @property
+    def transfers(self) -> bool:
+        """True if the model reads only what is the same for all tasks: it can be trained on several of them."""
+        return OF_A_TASK.isdisjoint(self.views)
+
+    def make_general(self, seed: int, *, from_analyzer: bool) -> CostModel:
+        """Make an untrained model that is to be trained on many tasks for others."""
+        return (self.make_shared or self.make)(seed, 0 if from_analyzer else None)
+
+
+def _boosted(seed: int, offset_column: int | None) -> CostModel:
+    return GradientBoostedModel(seed, offset_column=offset_column)
+
+
+def _rank_loops(seed: int, offset_column: int | None) -> CostModel:  # noqa: ARG001
+    return LoopTreesModel(seed, AUTOTVM_TREES)
+
+
+def _statements(seed: int, offset_column: int | None) -> CostModel:  # noqa: ARG001
+    return StatementTreesModel(seed)
+
+
+def _invariant(seed: int, offset_column: int | None) -> CostModel:
+    return InvariantTreesModel(seed, from_analyzer=offset_column is not None)
+
+
+def _shared_invariant(seed: int, offset_column: int | None) -> CostModel:
+    return InvariantTreesModel(seed, TRANSFERRED, from_analyzer=offset_column is not None)
+
+
+def _forest(seed: int, offset_column: int | None) -> CostModel:  # noqa: ARG001
+    return RandomForestModel(seed)
+
+
+def _gaussian(seed: int, offset_column: int | None) -> CostModel:
+    return GaussianProcessModel(seed, offset_column)
+
+
+def _pacm(seed: int, offset_column: int | None) -> CostModel:
+    return PacmModel(seed, from_analyzer=offset_column is not None)
+
+
+BOOSTED = CostModelEntry("boosted", GradientBoostedModel, _boosted)
+"""Ours: a regression on the symbolic features of one task."""
+BOOSTED_RANK_LOOPS = CostModelEntry("boosted-rank-loops", LoopTreesModel, _rank_loops)
+"""AutoTVM's rank objective on its own features."""
+BOOSTED_STATEMENTS = CostModelEntry("boosted-statements", StatementTreesModel, _statements)
+"""Ansor's."""
+BOOSTED_INVARIANT = CostModelEntry("boosted-invariant", InvariantTreesModel, _invariant, _shared_invariant)
+"""Ours, on features that all tasks share: the model that comes with fleet-tune is one."""
+FOREST_KNOBS = CostModelEntry("forest-knobs", RandomForestModel, _forest)
+"""AdaTune's."""
+GAUSSIAN = CostModelEntry("gaussian", GaussianProcessModel, _gaussian, quick=True)
+"""Ours: a Gaussian process of one task."""
+PACM = CostModelEntry("pacm", PacmModel, _pacm, learns_on=True)
+"""Pruner's."""
+
+COST_MODELS: Mapping[str, CostModelEntry] = {
+    entry.name: entry
+    for entry in (BOOSTED, BOOSTED_RANK_LOOPS, BOOSTED_STATEMENTS, BOOSTED_INVARIANT, FOREST_KNOBS, GAUSSIAN, PACM)
 }
-_READERS: dict[str, Callable[[bytes], CostModel]] = {
-    GradientBoostedModel.KIND: GradientBoostedModel.load,
-    InvariantTreesModel.KIND: InvariantTreesModel.load,
-    LoopTreesModel.KIND: LoopTreesModel.load,
-    StatementTreesModel.KIND: StatementTreesModel.load,
-    RandomForestModel.KIND: RandomForestModel.load,
-    KnobForestModel.KIND: KnobForestModel.load,
-    GaussianProcessModel.KIND: GaussianProcessModel.load,
-    **{kind: network.load for kind, network in _NETWORKS.items()},
-    # Models that are made of others.
-    MomentumModel.KIND: lambda data: MomentumModel.load(data, load_model),
-    GlobalLocalModel.KIND: lambda data: GlobalLocalModel.load(data, load_model),
-}
-_CLASSES: dict[
-    ModelName,
-    type[GradientBoostedModel] | type[RandomForestModel] | type[GaussianProcessModel] | type[NeuralModel],
-] = {
-    "boosted": GradientBoostedModel,
-    "boosted-rank": GradientBoostedModel,
-    "boosted-rank-loops": LoopTreesModel,
-    "boosted-loops": LoopTreesModel,
-    "boosted-statements": StatementTreesModel,
-    "boosted-invariant": InvariantTreesModel,
-    "forest": RandomForestModel,
-    "forest-knobs": KnobForestModel,
-    "gaussian": GaussianProcessModel,
-    "tree-gru": TreeGruModel,
-    "mlp": MlpModel,
-    "mlp-per-store": PerStoreMlpModel,
-    "pacm": PacmModel,
-    "pacm-analyzer": AnalyzedPacmModel,
-    "pacm-dataflow": DataflowPacmModel,
-}
+"""The cost models of the product, by name."""
+
+LABORATORY = frozenset(
+    {"boosted-rank", "boosted-loops", "forest", "tree-gru", "mlp", "mlp-per-store", "pacm-analyzer", "pacm-dataflow"}
+)
+"""Names and kinds of the cost models that only benchmarks use (``bench/models/laboratory``)."""
 
 
-def make_model(name: ModelName, seed: int, offset_column: int | None = None) -> CostModel:
-    """An untrained cost model.
+def problem_of(name: str) -> str:
+    """Say why there is no cost model ``name`` in the product."""
+    if name in LABORATORY:
+        return f"the cost model '{name}' is part of the benchmarks (bench/models/laboratory), not of fleet-tune"
+    return f"there is no cost model '{name}'"
 
-    ``offset_column``: the symbolic feature that ``boosted``, ``boosted-rank`` and ``gaussian`` start from, the
-    analyzer's log seconds; models that find these in the view ``invariant`` start from them where a column is given,
-    whichever it is. The others start from nothing.
+
+def load_model(data: bytes, *others: CostModelEntry) -> CostModel:
+    """The model of saved bytes; ValueError for unknown or damaged bytes.
+
+    Args:
+        data: what :meth:`CostModel.save` returned.
+        others: entries of models that may be in the bytes although they are not in :data:`COST_MODELS`.
     """
-    from_analyzer = offset_column is not None
-    if name == "boosted":
-        return GradientBoostedModel(seed, offset_column=offset_column)
-    if name == "boosted-rank":
-        return GradientBoostedModel(seed, AUTOTVM_TREES, offset_column)
-    if name == "boosted-rank-loops":
-        return LoopTreesModel(seed, AUTOTVM_TREES)
-    if name == "boosted-loops":
-        return LoopTreesModel(seed, AUTOTVM_REGRESSION)
-    if name == "boosted-statements":
-        return StatementTreesModel(seed)
-    if name == "boosted-invariant":
-        return InvariantTreesModel(seed, from_analyzer=from_analyzer)
-    if name == "forest":
-        return RandomForestModel(seed)
-    if name == "forest-knobs":
-        return KnobForestModel(seed)
-    if name == "gaussian":
-        return GaussianProcessModel(seed, offset_column)
-    if name in _NETWORKS:
-        return _NETWORKS[name](seed, from_analyzer=from_analyzer)
-    raise ValueError(f"there is no cost model '{name}'")
 
+    def load(part: bytes) -> CostModel:
+        return load_model(part, *others)
 
-def make_general_model(name: ModelName, seed: int, *, from_analyzer: bool) -> CostModel:
-    """An untrained cost model to be trained on many tasks for others. ``from_analyzer``: where it can, it starts from
-    the analyzer's log seconds."""
-    if name == "boosted-invariant":
-        return InvariantTreesModel(seed, TRANSFERRED, from_analyzer=from_analyzer)
-    return make_model(name, seed, 0 if from_analyzer else None)
-
-
-def views_of(name: ModelName) -> tuple[str, ...]:
-    """The views that the model reads."""
-    return _CLASSES[name].views
-
-
-def is_network(name: ModelName) -> bool:
-    """Whether the model is a neural network."""
-    return name in _NETWORKS
-
-
-def transfers(name: ModelName) -> bool:
-    """Whether the model reads nothing but what is the same for all tasks: so it can be trained on several."""
-    return OF_A_TASK.isdisjoint(views_of(name))
-
-
-def kind_of(name: ModelName) -> str:
-    """What a saved model of this name calls itself."""
-    return _CLASSES[name].KIND
-
-
-def is_quick(name: ModelName) -> bool:
-    """Whether the model is trained in hundredths of a second, so that it may follow every batch of records."""
-    return name == "gaussian"
-
-
-def learns_on(name: ModelName) -> bool:
-    """Whether an update goes on from the weights as they are; the other models are made anew from all records."""
-    return name in _NETWORKS
-
-
-def load_model(data: bytes) -> CostModel:
-    """The model that any of these classes saved; ValueError for other or damaged bytes."""
     kind = model_bytes.unpack(data).kind
-    if kind not in _READERS:
-        raise ValueError(f"these bytes are a cost model of the unknown kind '{kind}'")
+    readers: dict[str, Callable[[bytes], CostModel]] = {
+        **{entry.kind: entry.model.load for entry in (*others, *COST_MODELS.values())},
+        # Models that are made of others.
+        MomentumModel.KIND: lambda part: MomentumModel.load(part, load),
+        GlobalLocalModel.KIND: lambda part: GlobalLocalModel.load(part, load),
+    }
+    if kind not in readers:
+        where = ", which is part of the benchmarks (bench/models/laboratory)" if kind in LABORATORY else ""
+        raise ValueError(f"these bytes are a cost model of the unknown kind '{kind}'{where}")
     try:
-        return _READERS[kind](data)
+        return readers[kind](data)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the cost model '{kind}' lacks what this version reads: {error!r}") from error

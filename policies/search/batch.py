@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from policies.arrays import Floats, Matrix
 from policies.search.acquisition import Acquisition, improvement_of_secs
 from policies.search.draft import Drafted
 from policies.search.prediction import Predictor
-from policies.search.selection import greedy, neighbourhood_discount, per_second
+from policies.search.selection import greedy, neighbourhood_discount
 from policies.search.task_records import Proposal, TaskRecords
 from policies.space.sampling import decision_ids, log_coordinates
 
@@ -45,22 +46,29 @@ class Offered:
         return Proposal(self.sketch, decisions, math.exp(float(self.mean[row])), reason)
 
 
+class Weighting(Protocol):
+    """Changes the scores that an acquisition gives."""
+
+    def __call__(self, scores: Floats, offered: Offered, predictor: Predictor, /) -> Floats:
+        """The new scores ``(n,)`` of the offered candidates, not negative."""
+        ...
+
+
 @dataclass(frozen=True)
 class Selection:
-    """How a batch is selected among the offered candidates, beside the acquisition.
-
-    ``alpha``: weight of diversity (AutoTVM equation 3) among the ``top_factor * batch`` best (its lambda; None: all).
-    ``radius``: of the discounted neighbourhood of what is pending, in doublings of a tile factor. ``per_second``: the
-    scores are divided by the seconds that the trial is expected to take, and count as far as its build is expected to
-    end within its limit. ``contested``: the share of a batch for which the candidates of all sketches compete by their
-    scores; the rest goes to the sketches that the bandit chooses.
-    """
+    """How a batch is selected among the offered candidates, beside the acquisition."""
 
     alpha: float = 0.0
+    """Weight of diversity (AutoTVM equation 3)."""
     top_factor: float | None = None
+    """The batch is chosen among the ``top_factor * batch`` best candidates (AutoTVM's lambda); None: among all."""
     radius: float = 0.0
-    per_second: bool = False
+    """Radius of the discounted neighbourhood of pending candidates, in doublings of a tile factor."""
     contested: float = 0.0
+    """Share of a batch for which the candidates of all sketches compete by their scores; the rest goes to the sketches
+    that the bandit chooses."""
+    weighting: Weighting | None = None
+    """Changes the scores of the acquisition before the choice; None: they stay."""
 
     def enough(self, count: int) -> int:
         """How many of the best candidates a batch of ``count`` is selected from at least."""
@@ -124,10 +132,9 @@ def choose(
 def _adjusted(
     scores: Floats, each: Offered, records: TaskRecords, predictor: Predictor, selection: Selection
 ) -> Floats:
-    """What is maximised, not negative: per second, and with the neighbourhood of known candidates discounted."""
-    if selection.per_second:
-        scores = scores * predictor.built_in_time(each.sketch, each.drafted)
-        scores = per_second(scores, predictor.trial_secs(each.sketch, each.drafted, each.mean, records.best_secs))
+    """The weighted scores, not negative, with the neighbourhood of known candidates discounted."""
+    if selection.weighting is not None:
+        scores = selection.weighting(scores, each, predictor)
     if selection.radius > 0:
         sketch = records.sketches[each.sketch]
         points = log_coordinates(sketch, each.drafted.matrix)

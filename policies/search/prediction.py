@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from policies.arrays import Floats, Matrix
 from policies.cost_models.protocol import CostModel
 from policies.features.table import SYMBOLIC
-from policies.measuring.build_limit import BuildLimit
 from policies.search.calibration import Calibration, calibrate, uncalibrated
 from policies.search.draft import Drafted
 from policies.search.fitness import CalibratedFitness, Fitness, calibration_columns
 from policies.search.training_table import TrainingTable
-from policies.search.trial_time import BuildTime, fit_build_time, trial_secs
 
 CALIBRATION_LIMIT = 256
 """Most recent records that the calibration uses: its cost is cubic in them."""
@@ -29,13 +27,15 @@ UNDESCRIBED_PEAK_SHARE = 0.05
 
 
 class Predictor:
-    """Predicts the candidates of one task. ``table``: its records; call :meth:`refresh` after new ones.
+    """Predicts the candidates of one task from its records.
 
-    ``analyzer``: whether the calibrated analyzer has a say. With it, a prediction is the analyzer's until there is a
-    model, and the two together from then on (with ``alone`` the model's); without, the model's alone, and there is none
-    before the first model.
-    ``flop``: float operations of one run of the kernel. ``build_timeout_secs``: what every build may take, None
-    for what the builds of the task take.
+    Args:
+        table: the records; call :meth:`refresh` after new ones.
+        flop: float operations of one run of the kernel.
+        analyzer: true if the calibrated analyzer is used. A prediction is then the analyzer's until there is a model,
+            and the mean of the two from then on. Without it, a prediction is the model's, and there is none before the
+            first model.
+        alone: true if the model's prediction is used without the analyzer's once there is a model.
     """
 
     def __init__(
@@ -45,16 +45,13 @@ class Predictor:
         *,
         analyzer: bool,
         alone: bool = False,
-        build_timeout_secs: float | None = None,
     ) -> None:
-        self._table = table
-        self._build_timeout_secs = build_timeout_secs
+        self.table = table
         self._analyzer = analyzer
         self._mixed = analyzer and not alone
         self.prior_secs = max(flop, 1.0) / (table.device.peak_flops * UNDESCRIBED_PEAK_SHARE)
         self._model: CostModel | None = None
         self._calibration: Calibration | None = None
-        self._build_time: BuildTime | None = None
 
     @property
     def model(self) -> CostModel | None:
@@ -77,7 +74,6 @@ class Predictor:
     def refresh(self) -> None:
         """Forget what was fitted to the records before: the table has new ones."""
         self._calibration = None
-        self._build_time = None
 
     # -- predictions ----------------------------------------------------------------------------------------------
 
@@ -92,10 +88,10 @@ class Predictor:
         """
         if len(features) == 0:
             return np.empty(0), np.empty(0)
-        joint = self._table.described(sketch, matrix, features) if self._model is not None else None
+        joint = self.table.described(sketch, matrix, features) if self._model is not None else None
         if self._model is not None and joint is not None and not self._mixed:
             return self._clean(*self._model.predict(joint))
-        symbolic = self._table.layout.place(sketch, features) if joint is None else joint.view(SYMBOLIC)
+        symbolic = self.table.layout.place(sketch, features) if joint is None else joint.view(SYMBOLIC)
         correction, spread = self._calibrated().correct(symbolic)
         calibrated = self._base(analytic) + correction
         if self._model is None or joint is None:
@@ -110,28 +106,6 @@ class Predictor:
         """:meth:`predict` for drafted candidates."""
         return self.predict(sketch, drafted.matrix, drafted.features, drafted.analytic_log_secs)
 
-    def trial_secs(self, sketch: int, drafted: Drafted, mean: Floats, best_secs: float) -> Floats:
-        """Seconds that building and measuring each candidate is expected to take, ``(n,)``.
-
-        ``mean`` (n,): predicted log seconds of a run; ``best_secs``: the incumbent's cost, infinite without one.
-        """
-        return trial_secs(self._builds(), self._table.layout.place(sketch, drafted.features), mean, best_secs)
-
-    def built_in_time(self, sketch: int, drafted: Drafted) -> Floats:
-        """How likely each candidate is built within the limit of its task's builds, ``(n,)`` in [0, 1]."""
-        limit = BuildLimit(self._build_timeout_secs)
-        records = self._table.records
-        for build_secs in records.ordered_build_secs[np.isfinite(records.ordered_costs)].tolist():
-            limit.observe(build_secs)
-        return self._builds().in_time(self._table.layout.place(sketch, drafted.features), limit.secs)
-
-    def _builds(self) -> BuildTime:
-        if self._build_time is None:
-            table = self._table
-            build_secs = table.records.ordered_build_secs
-            self._build_time = fit_build_time(table.layout.names, table.features.view(SYMBOLIC), build_secs)
-        return self._build_time
-
     def fitness(self, sketch: int, optimism: float = 0.0) -> Fitness:
         """The predicted log seconds as a generator's fitness; ValueError while there is nothing to predict with.
 
@@ -141,7 +115,7 @@ class Predictor:
             raise ValueError("without the analyzer there is no fitness before the first model")
 
         if self._model is None:
-            return CalibratedFitness(self._calibrated(), self._table.layout, sketch, self.prior_secs)
+            return CalibratedFitness(self._calibrated(), self.table.layout, sketch, self.prior_secs)
 
         def predicted(matrix: Matrix, features: NDArray[np.float32], analytic: Floats) -> Floats:
             mean, deviation = self.predict(sketch, matrix, features, analytic)
@@ -163,7 +137,7 @@ class Predictor:
 
     def _calibrated(self) -> Calibration:
         if self._calibration is None:
-            table = self._table
+            table = self.table
             if not table.records.order:
                 self._calibration = uncalibrated()
             else:

@@ -18,10 +18,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.domain import Candidate, DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.arrays import Floats
-from policies.cost_models.global_local import GlobalLocalModel
 from policies.cost_models.protocol import CostModel
 from policies.search.allocation import Arms
 from policies.search.annealing import Chains
@@ -31,7 +30,7 @@ from policies.search.generators import Search
 from policies.search.methods.method import Method
 from policies.search.prediction import Predictor
 from policies.search.spaces import OpenSpace, PoolSpace, Space
-from policies.search.task_records import Observation, Placed, Proposal
+from policies.search.task_records import Observation, Proposal
 from policies.search.trainer import Trainer
 from policies.search.training_table import TrainingTable
 from policies.space.pools import Pool
@@ -50,13 +49,18 @@ the others on the development set (0.14 to 0.32 of what the analyzer expects, wh
 
 
 class TaskSearch:
-    """Search of one task over its sketches; see the module's docstring.
+    """Search of one task over its sketches; see the module's docstring. Not thread-safe: one owner calls it.
 
-    ``flop``: float operations of one run of the kernel. ``pools``: what may be proposed of each sketch, one pool for
-    each in their order; None: the whole of each. ``prior``: a model trained on other records, from which the search and
-    its models start (:mod:`policies.search.trainer`). ``build_timeout_secs``: what every build may take, None for what
-    the builds of the task take (:mod:`policies.measuring.build_limit`). ``seeds``: what was found elsewhere, as the
-    position of a sketch and decisions: proposed before anything is searched. Not thread-safe: one owner calls it.
+    Args:
+        sketches: the design spaces of the task.
+        flop: float operations of one run of the kernel.
+        device: the device that the candidates are for.
+        method: the parts of the search.
+        rng: source of all random numbers.
+        pools: candidates that may be proposed, one pool for each sketch in their order; None: every candidate.
+        prior: a model trained on other records, from which the search and its models start
+            (:mod:`policies.search.trainer`).
+        seeds: candidates found elsewhere, as the position of a sketch and decisions; they are proposed first.
     """
 
     def __init__(
@@ -68,7 +72,6 @@ class TaskSearch:
         rng: np.random.Generator,
         pools: Sequence[Pool] | None = None,
         prior: CostModel | None = None,
-        build_timeout_secs: float | None = None,
         seeds: Iterable[tuple[int, tuple[int, ...]]] = (),
     ) -> None:
         if not sketches:
@@ -89,7 +92,6 @@ class TaskSearch:
             flop,
             analyzer=method.generator.with_analyzer,
             alone=method.training is not None and method.training.alone,
-            build_timeout_secs=build_timeout_secs,
         )
         chains = [Chains() for _ in sketches]
         self._search = Search(self._spaces, chains, self._records, self._predictor, method.acquisition, rng)
@@ -144,10 +146,10 @@ class TaskSearch:
         """
         self._table.observe(observations)
         self._predictor.refresh()
-        if self._predictor.model is self._first and isinstance(self._first, GlobalLocalModel):
+        if self._first is not None and self._predictor.model is self._first:
             self._first.level(self._table.features, self._table.log_secs)
 
-    def release(self, candidates: Iterable[Placed]) -> None:
+    def release(self, candidates: Iterable[Proposal | Candidate]) -> None:
         """Forget pending candidates that will never be measured; they may be proposed again."""
         self._records.release(candidates)
 

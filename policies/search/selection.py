@@ -1,4 +1,4 @@
-"""Selection of a batch: greedy, diverse, away from what is pending, and by improvement per second."""
+"""Greedy selection of a batch: diverse, and away from pending candidates."""
 
 from __future__ import annotations
 
@@ -22,12 +22,6 @@ def neighbourhood_discount(points: Floats, centres: Floats, radius: float) -> Fl
     )
     near = np.exp(-np.maximum(squared, 0.0) / (2.0 * radius * radius))
     return np.asarray(np.prod(1.0 - near, axis=1))
-
-
-def per_second(gain: Floats, trial_secs: Floats) -> Floats:
-    """Expected improvement per second of build and measurement; times that are not positive and finite count as 1 s."""
-    secs = np.where(np.isfinite(trial_secs) & (trial_secs > 0), trial_secs, 1.0)
-    return np.asarray(gain / secs)
 
 
 def greedy(

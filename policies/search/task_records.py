@@ -5,50 +5,49 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet_tune.base.domain import Candidate
 from fleet_tune.base.sketch import Sketch
 from policies.arrays import Floats, Matrix
 from policies.space.sampling import is_valid, row_keys
 
+TIMED_OUT = 2.0
+"""Factor on the build seconds of a build that ran into its limit: it would have taken longer."""
+
 
 @dataclass(frozen=True)
 class Observation:
-    """Outcome of a candidate. ``cost_secs``: seconds per run; infinite (or NaN) for a failure that blames the
-    candidate. ``trial_secs``: what the trial took to build and measure, ``build_secs``: to build, 0 where unknown.
-    ``revised``: the cost takes the place of what was known of the candidate, whichever is lower. ``weight``: what the
-    cost counts in training (see :attr:`fleet_tune.base.domain.Measurement.weight`)."""
+    """The outcome of a candidate."""
 
     sketch: int
+    """Position of the sketch among the task's."""
     decisions: tuple[int, ...]
     cost_secs: float
+    """Seconds per run; infinite (or NaN) for a failure that blames the candidate."""
     trial_secs: float = 0.0
+    """Seconds to build and measure the candidate, 0 if unknown."""
     build_secs: float = 0.0
+    """Seconds to build it, 0 if unknown."""
     revised: bool = False
+    """True if the cost replaces the known cost of the candidate, even if it is higher."""
     weight: float = 1.0
+    """Weight of the cost in training (see :attr:`fleet_tune.base.domain.Measurement.weight`)."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A candidate worth a trial. ``predicted_secs``: seconds per run; ``reason``: why it was chosen."""
+    """A candidate that is worth a trial."""
 
     sketch: int
+    """Position of the sketch among the task's."""
     decisions: tuple[int, ...]
     predicted_secs: float
+    """Predicted seconds per run."""
     reason: str
-
-
-class Placed(Protocol):
-    """Anything that names a candidate of the task: an observation, a proposal."""
-
-    @property
-    def sketch(self) -> int: ...
-
-    @property
-    def decisions(self) -> tuple[int, ...]: ...
+    """Why the candidate was chosen."""
 
 
 def as_matrix(rows: Iterable[Sequence[int] | NDArray[np.int64]], width: int) -> Matrix:
@@ -113,12 +112,12 @@ class TaskRecords:
             self._build_secs.extend(built[at])
         return matrices
 
-    def mark(self, candidates: Iterable[Placed]) -> None:
+    def mark(self, candidates: Iterable[Proposal]) -> None:
         """Candidates that are now under way."""
         for candidate in candidates:
             self._pending[candidate.sketch][self.key(candidate.sketch, candidate.decisions)] = None
 
-    def release(self, candidates: Iterable[Placed]) -> None:
+    def release(self, candidates: Iterable[Proposal | Candidate]) -> None:
         """Forget pending candidates that will never be measured; they may be proposed again."""
         for candidate in candidates:
             key = self.key(candidate.sketch, candidate.decisions)
@@ -131,7 +130,7 @@ class TaskRecords:
 
     # -- questions ------------------------------------------------------------------------------------------------
 
-    def knows(self, candidate: Placed) -> bool:
+    def knows(self, candidate: Proposal) -> bool:
         """Whether a valid candidate was measured or is pending; ValueError where it is none of its sketch."""
         key = self.key(candidate.sketch, candidate.decisions)
         sketch = self.sketches[candidate.sketch]

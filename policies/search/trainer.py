@@ -18,64 +18,65 @@ import numpy as np
 
 from policies.arrays import Floats, Groups
 from policies.cost_models.global_local import GlobalLocalModel, only_views
-from policies.cost_models.moa import MomentumModel, Weighted, copied
-from policies.cost_models.protocol import CostModel
-from policies.cost_models.registry import ModelName, is_quick, kind_of, learns_on, make_model, transfers, views_of
+from policies.cost_models.moa import MomentumModel, copied
+from policies.cost_models.protocol import CostModel, Weighted
+from policies.cost_models.registry import CostModelEntry
 from policies.features.table import FeatureTable
 from policies.search.training_table import TrainingSet
 
 
 @dataclass(frozen=True)
 class Training:
-    """Which cost model a method has, and how it is trained.
+    """The cost model of a method, and how it is trained."""
 
-    ``from_analyzer``: whether it starts from the analyzer's prediction; ``momentum``: of its adaptation
-    (:mod:`policies.cost_models.moa`), None: it is fine-tuned; ``of_each_task``: each task has a model of its own in a
-    run, also where the features would let them share one; ``offline``: it is never trained on what this run
-    measures, so that it has to be pre-trained; ``alone``: what it predicts is all that counts, also where the
-    calibrated analyzer has a say until there is a model (a model that starts from the analyzer has it within).
-    """
-
-    model: ModelName
+    model: CostModelEntry
+    """The kind of model: an entry of :data:`policies.cost_models.registry.COST_MODELS`, or one of the user's own."""
     from_analyzer: bool = False
+    """True if the model starts from the analyzer's prediction."""
     momentum: float | None = None
+    """Momentum of its adaptation (:mod:`policies.cost_models.moa`); None: it is fine-tuned."""
     offline: bool = False
+    """True if it is never trained on what this run measures, so that it has to be pre-trained."""
     of_each_task: bool = False
+    """True if each task has a model of its own in a run, even if the features would let the tasks share one."""
     alone: bool = False
+    """True if only the model's prediction counts as soon as there is a model. Otherwise it is averaged with the
+    calibrated analyzer, if the generator uses that. A model that starts from the analyzer contains its opinion."""
 
     @property
     def views(self) -> tuple[str, ...]:
         """The views of candidates that the model reads."""
-        return views_of(self.model)
+        return self.model.views
 
     @property
-    def teaches(self) -> ModelName | None:
-        """The model that is trained on other tasks' records for this one to start from: its own, where that reads
-        nothing but what all tasks share; None: ours (:func:`policies.cost_models.knowledge.general_prior`)."""
-        return self.model if transfers(self.model) else None
+    def teaches(self) -> CostModelEntry | None:
+        """The model that is trained on other tasks' records for this one to start from: the method's own if it reads
+        only what all tasks share; None: ours (:func:`policies.cost_models.knowledge.general_prior`)."""
+        return self.model if self.model.transfers else None
 
     @property
-    def kind(self) -> str:
-        """What a saved model calls itself."""
-        return kind_of(self.model)
+    def saved_kind(self) -> str:
+        """The kind of the bytes that a trained model saves."""
+        return self.model.kind if self.momentum is None else MomentumModel.KIND
 
     @property
     def learns_on(self) -> bool:
-        """Whether the model is updated from where it stands, instead of made anew from all records."""
-        return learns_on(self.model)
+        """True if an update continues from the current weights; other models are made anew from all records."""
+        return self.model.learns_on
 
     @property
     def quick(self) -> bool:
-        """Whether a training takes hundredths of a second."""
-        return is_quick(self.model)
+        """True if a training takes hundredths of a second."""
+        return self.model.quick
 
     def make_model(self, seed: int, offset_column: int | None) -> CostModel:
         """An untrained cost model; ``offset_column`` from the training set."""
-        model = make_model(self.model, seed, offset_column if self.from_analyzer else None)
+        model = self.model.make(seed, offset_column if self.from_analyzer else None)
         if self.momentum is None:
             return model
-        assert isinstance(model, Weighted)
-        return MomentumModel(model, False, self.momentum)
+        if model.network is None:
+            raise ValueError(f"the cost model '{self.model.name}' has no weights to adapt with a momentum")
+        return MomentumModel(model.network, False, self.momentum)
 
 
 class Trainer:
@@ -97,14 +98,14 @@ class Trainer:
         """The prior as the search is to use it until there is more; None without one."""
         if self._prior is None:
             return None
-        return self._prior if self._training.offline or self._tuned_on(self._prior) else GlobalLocalModel(self._prior)
+        used_as_it_is = self._training.offline or self._network_of(self._prior) is not None
+        return self._prior if used_as_it_is else GlobalLocalModel(self._prior)
 
     def takes(self, model: CostModel) -> bool:
-        """Whether a saved model is one that this trainer can go on from."""
-        trained: CostModel | None = model
-        if self._training.momentum is not None:
-            trained = model.target if isinstance(model, MomentumModel) else None
-        return self._training.learns_on and isinstance(trained, Weighted) and self._training.kind == trained.KIND
+        """Return true if this trainer can go on from a saved model."""
+        training, network = self._training, model.network
+        fits = network is not None and training.model.kind == network.KIND
+        return training.learns_on and fits and training.saved_kind == model.KIND
 
     def resume(self, model: CostModel) -> None:
         """Go on from what an earlier process trained and saved: it has seen no record yet."""
@@ -142,16 +143,16 @@ class Trainer:
         training, prior = self._training, self._prior
         if prior is None:
             return training.make_model(seed, offset_column)
-        if self._tuned_on(prior):
-            assert isinstance(prior, Weighted)
-            network = copied(prior)
+        own = self._network_of(prior)
+        if own is not None:
+            network = copied(own)
             return network if training.momentum is None else MomentumModel(network, True, training.momentum)
         # The global model has the analyzer's say in it already.
         return GlobalLocalModel(prior, training.make_model(seed, None))
 
-    def _tuned_on(self, prior: CostModel) -> bool:
-        """Whether the method's own model goes on from the prior's weights."""
-        return self._training.learns_on and isinstance(prior, Weighted) and self._training.kind == prior.KIND
+    def _network_of(self, prior: CostModel) -> Weighted | None:
+        """The prior as the network from whose weights the method's own model goes on; None if it is another model."""
+        return prior.network if self._training.learns_on and self._training.model.kind == prior.KIND else None
 
 
 def joined(

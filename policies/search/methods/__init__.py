@@ -5,6 +5,6 @@ the docstring of its method says what stands there instead.
 """
 
 from policies.search.methods.method import Method
-from policies.search.methods.registry import METHOD_NAMES, OFFLINE, SEARCH_MODELS, method_named, spec
+from policies.search.methods.registry import METHOD_NAMES, OFFLINE, method_named, spec, with_model
 
-__all__ = ["METHOD_NAMES", "OFFLINE", "SEARCH_MODELS", "Method", "method_named", "spec"]
+__all__ = ["METHOD_NAMES", "OFFLINE", "Method", "method_named", "spec", "with_model"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from policies.cost_models.registry import FOREST_KNOBS
 from policies.measuring.evaluators import ADAPTIVE
 from policies.search.acquisition import ExpectedImprovement
 from policies.search.exploration import ContextualEpsilon, Exploration
@@ -20,7 +21,7 @@ ADATUNE: Method = replace(
     source="AdaTune: simulated annealing on a random forest, expected improvement, contextual epsilon",
     acquisition=ExpectedImprovement(),
     exploration=Exploration(ContextualEpsilon(plans=PLANS)),
-    training=Training("forest-knobs"),
+    training=Training(FOREST_KNOBS),
     batch=32,
     evaluator=ADAPTIVE,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from policies.cost_models.registry import BOOSTED_STATEMENTS
 from policies.search.acquisition import PredictedMean
 from policies.search.allocation import UcbSketches, UniformSketches
 from policies.search.bandits import GradientTasks, PublishedGradient, UcbTasks
@@ -21,7 +22,7 @@ ANSOR = Method(
     generator=GeneticGenerator(DraftSettings(size=512, population=2048, generations=4, niches=1, variant_rows=1)),
     acquisition=PredictedMean(),
     exploration=Exploration(FixedEpsilon(0.05)),
-    training=Training("boosted-statements"),
+    training=Training(BOOSTED_STATEMENTS),
     batch=64,
     by_round=True,
 )

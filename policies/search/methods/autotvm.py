@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from policies.cost_models.registry import BOOSTED_RANK_LOOPS
 from policies.measuring.evaluators import DETERMINISTIC
 from policies.search.acquisition import PredictedMean
 from policies.search.allocation import JointSketches
@@ -22,7 +23,7 @@ AUTOTVM = Method(
     acquisition=PredictedMean(),
     selection=Selection(alpha=0.1, top_factor=2.0),
     exploration=Exploration(FixedEpsilon(0.05)),
-    training=Training("boosted-rank-loops", of_each_task=True),
+    training=Training(BOOSTED_RANK_LOOPS, of_each_task=True),
     batch=64,
     evaluator=DETERMINISTIC,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from policies.cost_models.registry import GAUSSIAN
 from policies.search.acquisition import ExpectedImprovement
 from policies.search.allocation import UcbSketches
 from policies.search.bandits import UcbTasks
@@ -21,7 +22,7 @@ FLEET = Method(
     acquisition=ExpectedImprovement(),
     selection=Selection(radius=0.5, contested=0.5),
     exploration=Exploration(FixedEpsilon(0.1), within_draft=True),
-    training=Training("gaussian", from_analyzer=True, alone=True),
+    training=Training(GAUSSIAN, from_analyzer=True, alone=True),
     batch=8,
     starts_from="pretrained",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from policies.cost_models.moa import MOMENTUM
+from policies.cost_models.registry import PACM
 from policies.search.acquisition import PredictedMean
 from policies.search.allocation import JointSketches
 from policies.search.bandits import GradientTasks
@@ -24,7 +25,7 @@ PRUNER = Method(
     ),
     acquisition=PredictedMean(),
     exploration=Exploration(FixedEpsilon(0.1)),
-    training=Training("pacm"),
+    training=Training(PACM),
     batch=10,
     by_round=True,
 )
@@ -39,7 +40,7 @@ MOA_PRUNER: Method = replace(
     PRUNER,
     name="moa-pruner",
     source="MoA-Pruner: Pruner with momentum online adaptation of a pre-trained PaCM, momentum 0.99",
-    training=Training("pacm", momentum=MOMENTUM),
+    training=Training(PACM, momentum=MOMENTUM),
     starts_from="pretrained-pacm",
 )
 """Pruner with section 4.3. Its first siamese model is a pre-trained PaCM: that of ``--transfer-from``, else on x86 CPUs

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet_tune.base.errors import UserError
-from policies.cost_models.registry import MODEL_NAMES, ModelName, views_of
-from policies.features.views import PER_STORE
+from policies.cost_models.registry import COST_MODELS, LABORATORY, CostModelEntry, problem_of
 from policies.measuring.evaluators import EVALUATORS
 from policies.search.generators import LatentGenerator
 from policies.search.methods.adatune import ADATUNE
@@ -21,18 +20,15 @@ _METHODS = {method.name: method for method in (FLEET, AUTOTVM, ADATUNE, ANSOR, B
 METHOD_NAMES = tuple(_METHODS)
 OFFLINE = "offline"
 EQUATION_1 = "equation-1"
-SEARCH_MODELS: tuple[ModelName, ...] = tuple(name for name in MODEL_NAMES if PER_STORE not in views_of(name))
-"""The cost models that a search can use: their features follow from decisions alone."""
 
 
 def method_named(name: str) -> Method:
-    """The method of this name; UserError for one that is unknown.
+    """The method of this name; UserError for an unknown one.
 
-    A name may go on with a model that takes the place of the method's own, with ``offline``, and with an evaluator
-    (:data:`policies.measuring.evaluators.EVALUATORS`): ``autotvm:tree-gru``, ``pruner:offline``,
-    ``autotvm:mlp:offline``, ``adatune:deterministic``. ``pruner:equation-1`` drafts by Pruner's equation 1 on CPUs too.
-    Such a method has the whole name; with another model, or none that is trained, it starts from no model of its own
-    accord.
+    A name may go on with a cost model that replaces the method's own, with ``offline``, and with an evaluator
+    (:data:`policies.measuring.evaluators.EVALUATORS`): ``autotvm:boosted``, ``pruner:offline``, ``ansor:pacm:offline``,
+    ``adatune:deterministic``. ``pruner:equation-1`` drafts by Pruner's equation 1 on CPUs too. Such a method has the
+    whole name; with another model, or with one that is never trained, it starts from no model of its own accord.
     """
     base, *changes = name.split(":")
     choose = f"choose one of: {', '.join(METHOD_NAMES)}"
@@ -52,41 +48,49 @@ def method_named(name: str) -> Method:
         changes.remove(evaluators[0])
     if not changes:
         return method
-    models = [_search_model(change, _METHODS[base]) for change in changes if change != OFFLINE]
+    models = [_model_of(change, _METHODS[base]) for change in changes if change != OFFLINE]
     if method.training is None:
         raise UserError(f"the method '{base}' has no cost model to replace or to keep offline", choose)
     if len(models) > 1:
         raise UserError(f"'{name}' names {len(models)} cost models", "name one")
+    return with_model(method, models[0] if models else None, name, offline=OFFLINE in changes)
+
+
+def with_model(method: Method, model: CostModelEntry | None, name: str, *, offline: bool = False) -> Method:
+    """A method under another name with another cost model (None: its own), or with one that is never trained.
+
+    ValueError for a method without a cost model.
+    """
+    if method.training is None:
+        raise ValueError(f"the method '{method.name}' has no cost model to replace")
     # A model that is never trained here does not know the level of the task: the calibrated analyzer does.
-    offline = OFFLINE in changes
     training = replace(method.training, offline=offline, alone=method.training.alone and not offline)
-    if models == [method.training.model] and not training.offline:
+    if model == method.training.model and not offline:
         return replace(method, name=name)
-    if models:
-        training = replace(training, model=models[0], alone=False)  # what is said of the method's own model
+    if model is not None:
+        training = replace(training, model=model, alone=False)  # a setting of the method's own model
     return replace(method, name=name, training=training, starts_from="")
 
 
-def _search_model(name: str, method: Method) -> ModelName:
-    for model in SEARCH_MODELS:
-        if name == model:
-            return model
-    raise UserError(
-        f"there is no cost model or variant '{name}' for the method '{method.name}'",
-        f"choose one of: {', '.join(_variants(method))}",
-    )
+def _model_of(name: str, method: Method) -> CostModelEntry:
+    if name in COST_MODELS:
+        return COST_MODELS[name]
+    problem = problem_of(name)
+    if name not in LABORATORY:
+        problem = f"there is no cost model or variant '{name}' for the method '{method.name}'"
+    raise UserError(problem, f"choose one of: {', '.join(_variants(method))}")
 
 
 def _variants(method: Method) -> list[str]:
-    """What may follow the name of ``method``."""
+    """Words that may follow the name of ``method``."""
     drafts = [EQUATION_1] if isinstance(method.generator, LatentGenerator) else []
-    trained = [OFFLINE, *SEARCH_MODELS] if method.training is not None else []
+    trained = [OFFLINE, *COST_MODELS] if method.training is not None else []
     return [*EVALUATORS, *drafts, *trained]
 
 
 def spec(method: str, model: str | None = None, *, offline: bool = False) -> str:
     """The name by which :func:`method_named` finds a method with another model, or one that is not trained online.
-    UserError for a model that no search can use."""
-    if model and model not in SEARCH_MODELS:
-        raise UserError(f"there is no cost model '{model}'", f"choose one of: {', '.join(SEARCH_MODELS)}")
+    UserError for an unknown model."""
+    if model and model not in COST_MODELS:
+        raise UserError(problem_of(model), f"choose one of: {', '.join(COST_MODELS)}")
     return ":".join([method, *([model] if model else []), *([OFFLINE] if offline else [])])

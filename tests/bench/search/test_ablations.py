@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.models.laboratory.registry import BOOSTED_LOOPS
 from bench.measured import dataset_path, other_tasks_path, read
 from bench.result import BenchError
 from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants, figures
@@ -44,7 +45,7 @@ def test_what_some_of_them_change() -> None:
     assert [found["autotvm"][f"lambda {each} (figure 6)"].selection.top_factor for each in (1, 4)] == [1.0, 4.0]
     regression = found["autotvm"]["regression (figure 5)"].training
     assert regression is not None
-    assert regression.model == "boosted-loops"
+    assert regression.model == BOOSTED_LOOPS
     assert isinstance(found["pruner"]["without LSE (table 12)"].generator, GeneticGenerator)
     assert found["bansor"]["rounds of 16 (figure 4)"].batch == 16
 

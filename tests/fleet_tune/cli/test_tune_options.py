@@ -12,7 +12,8 @@ from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.records.sharing.shared import STORE_VARIABLE
 from fleet_tune.base.results import Plan
 from fleet_tune.cli import main as cli
-from policies.search.methods import SEARCH_MODELS, method_named
+from policies.cost_models.registry import COST_MODELS
+from policies.search.methods import method_named
 
 
 @pytest.fixture
@@ -32,9 +33,9 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("options", "method"),
     [
         ("", "fleet"),
-        ("--method autotvm --cost-model tree-gru", "autotvm:tree-gru"),
+        ("--method autotvm --cost-model pacm", "autotvm:pacm"),
         ("--method pruner --offline-model", "pruner:offline"),
-        ("--method ansor --cost-model mlp --offline-model", "ansor:mlp:offline"),
+        ("--method ansor --cost-model pacm --offline-model", "ansor:pacm:offline"),
     ],
 )
 def test_a_model_in_place_of_the_methods_own(planned: list[str], options: str, method: str) -> None:
@@ -44,10 +45,10 @@ def test_a_model_in_place_of_the_methods_own(planned: list[str], options: str, m
 
 
 def test_the_old_name_of_the_option_works_and_says_so(planned: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["tune", "net.onnx", "--dry-run", "--json", "--method", "ansor", "--model", "mlp"]) == 0
-    assert planned == ["ansor:mlp"]
+    assert cli.main(["tune", "net.onnx", "--dry-run", "--json", "--method", "ansor", "--model", "pacm"]) == 0
+    assert planned == ["ansor:pacm"]
     out, err = capsys.readouterr()
-    assert json.loads(out)["method"] == "ansor:mlp"
+    assert json.loads(out)["method"] == "ansor:pacm"
     assert "--model is called --cost-model now" in err
     assert cli.main(["tune", "--help"]) == 0
     assert "--model" not in capsys.readouterr().out.split()
@@ -56,12 +57,12 @@ def test_the_old_name_of_the_option_works_and_says_so(planned: list[str], capsys
 def test_the_help_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tune", "--help"]) == 0
     shown = "".join(capsys.readouterr().out.split())  # lines may be broken at hyphens
-    for name in SEARCH_MODELS:
+    for name in COST_MODELS:
         assert name in shown
 
 
 def test_an_unknown_model_is_refused_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong in ("oracle", "raced", "mlp:offline"):  # the last two may follow the name of a method
+    for wrong in ("oracle", "raced", "pacm:offline"):  # the last two may follow the name of a method
         assert cli.main(["tune", "net.onnx", "--dry-run", "--cost-model", wrong]) == 2
         problem, next_step = capsys.readouterr().err.splitlines()
         assert problem == f"error: there is no cost model '{wrong}'"

@@ -29,7 +29,7 @@ from fleet_tune.runs.reusing.transfer_prior import (
 from fleet_tune.training import cost_models
 from policies.cost_models.architectures import PacmModel
 from policies.cost_models.boosted import GradientBoostedModel, InvariantTreesModel, LoopTreesModel
-from policies.cost_models.registry import load_model
+from policies.cost_models.registry import BOOSTED_INVARIANT, load_model
 from policies.cost_models.statement_trees import StatementTreesModel
 from policies.search.methods import method_named
 from policies.search.trainer import Trainer
@@ -212,7 +212,7 @@ def test_a_model_is_pretrained_evaluated_and_finetuned(
 def test_the_same_data_and_seed_make_the_same_model(other: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
     for path in (one, two):
-        cost_models.pretrain([other], path, "boosted-invariant", 7, compact=True)
+        cost_models.pretrain([other], path, BOOSTED_INVARIANT, 7, compact=True)
     assert one.read_bytes() == two.read_bytes()
 
 
@@ -228,7 +228,7 @@ def test_the_model_that_comes_along_can_be_exported(tmp_path: Path, capsys: pyte
 def test_mistakes_are_told_in_two_lines(other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.safetensors"
     for arguments, told in (
-        (("pretrain", other, "--cost-model", "oracle", "--out", out), "no model 'oracle' to pre-train"),
+        (("pretrain", other, "--cost-model", "oracle", "--out", out), "there is no cost model 'oracle'"),
         (("pretrain", other, "--out", tmp_path / "out.bin"), "let the name end with .safetensors"),
         (("pretrain", other, "--out", tmp_path / "no" / "out.safetensors"), "no such folder"),
         (("pretrain", tmp_path / "none.ftd", "--out", out), "does not exist"),

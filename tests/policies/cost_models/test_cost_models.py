@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import subprocess
 import sys
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +16,10 @@ from policies.cost_models.gaussian import GaussianProcessModel
 from policies.cost_models.neural import NeuralModel
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.rank_quality import rank_correlation
-from policies.cost_models.registry import ModelName, load_model, make_model
+from policies.cost_models.registry import COST_MODELS, load_model
 from policies.cost_models.statement_trees import StatementTreesModel
 from policies.features.table import FeatureTable
 from policies.features.views import VIEW_SHAPES
-
-NAMES: tuple[ModelName, ...] = get_args(ModelName)
 
 
 def data(count: int, seed: int) -> tuple[FeatureTable, np.ndarray, np.ndarray]:
@@ -62,22 +60,21 @@ def bias(model: CostModel, usual: float) -> float:
     return 0.6 if isinstance(model, GaussianProcessModel) else usual
 
 
-def cases() -> list[tuple[ModelName, int | None]]:
-    """Every model; trees and one network also from the analyzer's prediction (it is the same code for all networks)."""
-    alone: set[ModelName] = {"tree-gru", "mlp", "mlp-per-store", "pacm-analyzer", "pacm-dataflow"}
-    return [(name, offset) for name in NAMES for offset in (None, 3) if offset is None or name not in alone]
+def cases() -> list[tuple[str, int | None]]:
+    """Every model, also from the analyzer's prediction."""
+    return [(name, offset) for name in COST_MODELS for offset in (None, 3)]
 
 
-def made(case: tuple[ModelName, int | None], **training: Any) -> CostModel:
+def made(case: tuple[str, int | None], **training: Any) -> CostModel:
     """A model of this case; a network is trained as ``training`` says."""
     name, offset = case
-    model = make_model(name, 1, offset)
+    model = COST_MODELS[name].make(1, offset)
     if isinstance(model, NeuralModel):
         model.settings = dataclasses.replace(model.settings, **training)
     return model
 
 
-def good(case: tuple[ModelName, int | None]) -> CostModel:
+def good(case: tuple[str, int | None]) -> CostModel:
     """Networks are trained less, so that the tests are fast, and enough to be good."""
     few = {"epochs": 12, "update_epochs": 12, "least_steps": 40, "least_update_steps": 40}
     return made(case, list_size=64, learning_rate=2e-3, **few)
@@ -242,9 +239,12 @@ def test_a_model_of_another_feature_version_is_refused(hasty: CostModel) -> None
         load_model(old)
 
 
-def test_unknown_name() -> None:
-    with pytest.raises(ValueError, match="no cost model 'oracle'"):
-        make_model("oracle", 0)  # type: ignore[arg-type]
+def test_entries_say_what_their_models_are() -> None:
+    for name, entry in COST_MODELS.items():
+        model = entry.make(0, None)
+        assert (entry.name, entry.kind, entry.views) == (name, model.KIND, model.views)
+        assert type(model) is entry.model
+        assert (model.network is not None) == entry.learns_on
 
 
 def test_importing_the_models_loads_no_heavy_library() -> None:

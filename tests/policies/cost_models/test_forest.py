@@ -16,12 +16,12 @@ def test_predicts_what_scikit_learn_does() -> None:
     matrix[rng.random(matrix.shape) < 0.2] = np.nan
     logs = np.nan_to_num(matrix[:, 0]) + np.nan_to_num(matrix[:, 1]) ** 2
     model = RandomForestModel(seed=3)
-    model.fit(FeatureTable({"symbolic": matrix}), logs, np.zeros(200, dtype=np.int64))
+    model.fit(FeatureTable({"knobs": matrix}), logs, np.zeros(200, dtype=np.int64))
     peer = RandomForestRegressor(n_estimators=10, max_features=10, random_state=3)
     peer.fit(matrix, logs, sample_weight=np.ones(len(logs)))
     fresh = rng.standard_normal((300, 15)).astype(np.float32)
     fresh[rng.random(fresh.shape) < 0.2] = np.nan
-    mean, deviation = model.predict(FeatureTable({"symbolic": fresh}))
+    mean, deviation = model.predict(FeatureTable({"knobs": fresh}))
     each = np.array([tree.predict(fresh) for tree in peer.estimators_])
     assert mean == pytest.approx(peer.predict(fresh), abs=1e-12)
     assert deviation == pytest.approx(each.std(axis=0), abs=1e-12)
@@ -47,7 +47,7 @@ def test_evaluates_trees_made_by_hand() -> None:
 
 def test_fewer_columns_than_max_features() -> None:
     model = RandomForestModel(0)
-    features = FeatureTable({"symbolic": np.arange(20, dtype=np.float32)[:, None]})
+    features = FeatureTable({"knobs": np.arange(20, dtype=np.float32)[:, None]})
     model.fit(features, np.arange(20.0), np.zeros(20, dtype=np.int64))
     assert np.corrcoef(model.predict(features)[0], np.arange(20))[0, 1] > 0.95
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from policies.cost_models import model_bytes
-from policies.cost_models.architectures import MlpModel
+from policies.cost_models.architectures import PacmModel
 from policies.cost_models.moa import MomentumModel, copied, follow
 from policies.cost_models.registry import load_model
 from policies.features.table import FeatureTable
@@ -35,25 +35,25 @@ def test_weights_of_another_network_are_refused() -> None:
     with pytest.raises(ValueError, match="different weights"):
         follow(one, other)
     with pytest.raises(ValueError, match="between 0 and 1"):
-        MomentumModel(MlpModel(0), False, 1.5)
+        MomentumModel(PacmModel(0), False, 1.5)
 
 
 def records(count: int, seed: int) -> tuple[FeatureTable, np.ndarray, np.ndarray]:
     """Random candidates whose cost follows one of the features."""
     rng = np.random.default_rng(seed)
-    views = {name: rng.normal(size=(count, *VIEW_SHAPES[name])).astype(np.float32) for name in MlpModel.views}
+    views = {name: rng.normal(size=(count, *VIEW_SHAPES[name])).astype(np.float32) for name in PacmModel.views}
     log_secs = views["statements"][:, 0, 0].astype(np.float64)
     return FeatureTable(views), log_secs, np.zeros(count, np.int64)
 
 
 @pytest.fixture(scope="module")
-def pretrained() -> MlpModel:
-    model = MlpModel(0)
+def pretrained() -> PacmModel:
+    model = PacmModel(0)
     model.fit(*records(48, 0))
     return model
 
 
-def test_the_target_starts_from_the_siamese_weights_which_follow_it(pretrained: MlpModel) -> None:
+def test_the_target_starts_from_the_siamese_weights_which_follow_it(pretrained: PacmModel) -> None:
     first, second = records(24, 1), records(12, 2)
     model = MomentumModel(copied(pretrained), True, 0.9)
     start = pretrained.weights()
@@ -83,18 +83,18 @@ def test_the_target_starts_from_the_siamese_weights_which_follow_it(pretrained: 
 
 
 def test_without_a_pretrained_network_the_first_training_makes_the_siamese() -> None:
-    model = MomentumModel(MlpModel(3), False)
+    model = MomentumModel(PacmModel(3), False)
     assert model.siamese is None
     with pytest.raises(ValueError, match="not trained"):
         model.save()
     model.fit(*records(24, 4))
-    fresh = MlpModel(3)
+    fresh = PacmModel(3)
     fresh.fit(*records(24, 4))
     assert model.siamese is not None
     np.testing.assert_array_equal(model.siamese["0.last.weight"], fresh.weights()["0.last.weight"])
 
 
-def test_a_saved_model_goes_on_where_it_stopped(pretrained: MlpModel) -> None:
+def test_a_saved_model_goes_on_where_it_stopped(pretrained: PacmModel) -> None:
     model = MomentumModel(copied(pretrained), True)
     model.update(*records(24, 5))
     read = load_model(model.save())
@@ -108,7 +108,7 @@ def test_a_saved_model_goes_on_where_it_stopped(pretrained: MlpModel) -> None:
         np.testing.assert_array_equal(read.siamese[name], values)
 
 
-def test_forged_siamese_weights_are_refused(pretrained: MlpModel) -> None:
+def test_forged_siamese_weights_are_refused(pretrained: PacmModel) -> None:
     saved = model_bytes.unpack(MomentumModel(copied(pretrained), True).save())
     name = next(each for each in saved.arrays if each.startswith("siamese/"))
     without = {each: values for each, values in saved.arrays.items() if each != name}

@@ -11,23 +11,21 @@ import pytest
 import torch
 
 from policies.cost_models import model_bytes
-from policies.cost_models.architectures import AnalyzedPacmModel, MlpModel, PacmModel, TreeGruModel
+from policies.cost_models.architectures import PacmModel
 from policies.cost_models.neural import NeuralModel, NeuralSettings, _lists, one_thread
 from policies.cost_models.registry import load_model
-from policies.cost_models.torch_modules import DataflowBranch, Mlp, Pacm, StatementBranch, TreeGru
+from policies.cost_models.torch_modules import DataflowBranch, Pacm, StatementBranch
 from policies.features.table import FeatureTable
 from policies.features.views import VIEW_SHAPES
 
 FAST = NeuralSettings(members=2, epochs=3, update_epochs=2, list_size=32, least_steps=6, least_update_steps=6)
-MODELS: tuple[type[NeuralModel], ...] = (PacmModel, MlpModel, TreeGruModel)
+MODELS: tuple[type[NeuralModel], ...] = (PacmModel,)
 
 
 def table(count: int, seed: int) -> FeatureTable:
     rng = np.random.default_rng(seed)
     views = {name: rng.standard_normal((count, *shape)).astype(np.float32) for name, shape in VIEW_SHAPES.items()}
     views["statements"][:, 3:] = 0.0
-    views["loop_tree"][:, :, -1] = [[row // 2 for row in range(40)]] * count
-    views["loop_tree"][:, 9:] = 0.0
     views["invariant"][:, 0] = rng.standard_normal(count) - 8.0
     views["invariant"][:, 1] = 1.0
     return FeatureTable(views)
@@ -50,27 +48,21 @@ def test_pacm_has_the_papers_shapes_and_as_many_parameters_as_its_code() -> None
     assert count_of(Pacm([(8, 174), (8, 23)])) == 110592 + 512 + 9856 + 66048 + 98560 + 131584 + 257 == 417409
     assert count_of(StatementBranch(174)) == 110592 + 512
     assert count_of(DataflowBranch(23)) == 9856 + 66048
-    # Ours reads 53 numbers of a statement, 102 with the analyzer's.
+    # Ours reads 53 numbers of a statement.
     assert VIEW_SHAPES["statements"] == (8, 53)
-    assert VIEW_SHAPES["analyzed_statements"] == (8, 102)
     assert VIEW_SHAPES["dataflow"] == (10, 23)
     assert PacmModel().parameters == 417409 - (174 - 53) * 256 == 386433
-    assert AnalyzedPacmModel().parameters == 417409 - (174 - 102) * 256 == 398977
-    assert MlpModel().parameters == count_of(Mlp([(8, 53)])) == 53 * 256 + 256 + 65792 + 512 + 2 * 65792 + 257
 
 
 def test_pacm_knows_nothing_of_the_analyzer() -> None:
-    """Section 4.2: statements and dataflow. Another verdict of the analyzer is another one for its variant alone."""
+    """Section 4.2: statements and dataflow."""
     told = table(40, 0)
     untold = dict(told.views)
     untold["analyzed_statements"] = told.view("analyzed_statements") + 1.0
     untold["invariant"] = told.view("invariant") * 2.0
-    for kind, same in ((PacmModel, True), (AnalyzedPacmModel, False)):
-        model, _ = trained(kind)
-        means = [model.predict(each)[0].tolist() for each in (told, FeatureTable(untold))]
-        assert (means[0] == means[1]) == same
-    # 23*128+128 | GRU: 3*(128*128 + 128*128 + 2*128) | 128*8 | 8*128+1
-    assert TreeGruModel().parameters == count_of(TreeGru([(40, 24)])) == 3072 + 99072 + 1024 + 1025
+    model, _ = trained(PacmModel)
+    means = [model.predict(each)[0].tolist() for each in (told, FeatureTable(untold))]
+    assert means[0] == means[1]
 
 
 def test_branches_have_the_documented_widths() -> None:
@@ -78,7 +70,6 @@ def test_branches_have_the_documented_widths() -> None:
     assert DataflowBranch(23)(steps).shape == (5, 128)
     assert StatementBranch(102)(statements).shape == (5, 256)
     assert Pacm([(8, 102), (8, 23)])(statements, steps).shape == (5,)
-    assert TreeGru([(40, 24)])(torch.ones(5, 1, 24).expand(-1, 40, -1)).shape == (5,)
 
 
 def test_absent_rows_count_for_nothing() -> None:
@@ -94,46 +85,6 @@ def test_absent_rows_count_for_nothing() -> None:
     assert torch.allclose(dataflow(steps)[0], dataflow(steps[:, :8])[0], atol=1e-6)
     assert torch.allclose(dataflow(steps)[1], dataflow(steps[1:, [0, 1, 3, 4, 5, 6, 7]])[0], atol=1e-6)
     assert torch.isfinite(dataflow(torch.cat([steps, torch.zeros(1, 10, 23)]))).all()
-    loops = torch.zeros(2, 40, 24)
-    loops[:, :5] = torch.randn(5, 24)
-    loops[:, :5, -1] = torch.arange(5.0)  # a chain
-    gru = TreeGru([(40, 24)])
-    assert torch.allclose(gru(loops), gru(loops[:, :5]), atol=1e-6)
-    longer = loops.clone()
-    longer[1, 5:9] = torch.randn(4, 24)  # a larger tree beside a smaller one does not change it
-    longer[1, 5:9, -1] = 2.0
-    assert torch.allclose(gru(longer)[0], gru(loops)[0], atol=1e-6)
-    assert not torch.allclose(gru(longer)[1], gru(loops)[1], atol=1e-6)
-    assert torch.isfinite(gru(torch.zeros(2, 40, 24))).all()
-
-
-def test_tree_gru_reads_the_tree_from_the_leaves() -> None:
-    """Against the recursion, written down loop by loop: a loop's state is the cell's on its context and the sum of what
-    the loops directly inside hand on."""
-    torch.manual_seed(1)
-    parents = [0, 1, 1, 3, 3, 0, 6]  # two trees: 1 with 2 and 3, which has 4 and 5; 6 with 7
-    rows = torch.randn(7, 23)
-    gru = TreeGru([(40, 24)])
-    states: dict[int, torch.Tensor] = {}
-
-    def state(loop: int) -> torch.Tensor:
-        inside = torch.zeros(1, 128)
-        for child, parent in enumerate(parents, 1):
-            if parent == loop:
-                inside = inside + state(child)
-        states[loop] = gru.cell(torch.tanh(gru.embed(rows[loop - 1 : loop])), inside)
-        return states[loop]
-
-    state(1), state(6)
-    out = torch.zeros(8, 128)
-    for h in states.values():
-        out += torch.softmax(gru.scatter.weight @ h[0], dim=0)[:, None] * h  # out_i = softmax(W^T h)_i h
-    expected = gru.last(out.reshape(1, -1))[0, 0]
-    loops = torch.zeros(2, 40, 24)
-    loops[0, :7] = torch.cat([rows, torch.tensor(parents)[:, None].float()], dim=1)
-    loops[1, :3] = loops[0, :3]
-    assert len(states) == 7
-    assert gru(loops)[0].item() == pytest.approx(expected.item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -217,19 +168,19 @@ def test_tasks_of_other_levels_do_not_change_what_is_learned() -> None:
     groups = np.repeat([0, 1], 20)
     logs = np.linspace(-8, -6, 40)
     shifted = logs + np.where(groups == 1, 5.0, 0.0)
-    one, other = MlpModel(0, FAST), MlpModel(0, FAST)
+    one, other = PacmModel(0, FAST), PacmModel(0, FAST)
     one.fit(features, logs, groups)
     other.fit(features, shifted, groups)
     assert np.allclose(one._scores(features), other._scores(features), atol=1e-5)
 
 
 def test_forged_weights_are_refused() -> None:
-    model, _ = trained(MlpModel)
+    model, _ = trained(PacmModel)
     saved = model_bytes.unpack(model.save())
     arrays = dict(saved.arrays)
 
     def forged(arrays: Mapping[str, np.ndarray] = arrays, header: Mapping[str, object] | None = None) -> bytes:
-        return model_bytes.pack(model_bytes.Saved("mlp", {**saved.header, **(header or {})}, arrays))
+        return model_bytes.pack(model_bytes.Saved("pacm", {**saved.header, **(header or {})}, arrays))
 
     short = {name: values for name, values in arrays.items() if name != "0.last.weight"}
     for broken in (

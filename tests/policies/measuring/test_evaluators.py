@@ -57,9 +57,9 @@ def test_a_method_has_the_evaluator_of_its_paper_or_another_by_name() -> None:
     changed = method_named("fleet:adaptive")
     assert (changed.name, changed.evaluator) == ("fleet:adaptive", ADAPTIVE)
     assert changed.starts_from == method_named("fleet").starts_from != ""  # what it learns from is as it was
-    both = method_named("autotvm:tree-gru:raced")
+    both = method_named("autotvm:pacm:raced")
     assert both.training is not None
-    assert (both.evaluator, both.training.model, both.name) == (RACED, "tree-gru", "autotvm:tree-gru:raced")
+    assert (both.evaluator, both.training.model.name, both.name) == (RACED, "pacm", "autotvm:pacm:raced")
     assert method_named("random:deterministic").evaluator == DETERMINISTIC
     with pytest.raises(UserError, match="2 evaluators"):
         method_named("fleet:raced:adaptive")

@@ -18,15 +18,20 @@ from policies.analysis.analyzer import analyse
 from policies.analysis.published import equation_1_log_secs
 from policies.arrays import Floats
 from policies.cost_models import neural
-from policies.cost_models.architectures import MlpModel
+from policies.cost_models.architectures import PacmModel
 from policies.cost_models.neural import NeuralSettings
-from policies.cost_models.registry import load_model
+from policies.cost_models.registry import (
+    BOOSTED,
+    BOOSTED_RANK_LOOPS,
+    BOOSTED_STATEMENTS,
+    FOREST_KNOBS,
+    PACM,
+    load_model,
+)
 from policies.features.table import FeatureTable
 from policies.search.acquisition import (
-    ConfidenceBound,
     ExpectedImprovement,
     PredictedMean,
-    ProbabilityOfImprovement,
 )
 from policies.search.allocation import JointSketches, UcbSketches, UniformSketches
 from policies.search.annealing import AnnealingSettings
@@ -176,14 +181,12 @@ def test_outcomes_in_another_order_are_the_same_knowledge(
         {"exploration": Exploration(FixedEpsilon(0.05))},
         {"exploration": Exploration(ContextualEpsilon(plans=20), within_draft=True)},
         {"acquisition": PredictedMean()},
-        {"acquisition": ProbabilityOfImprovement()},
-        {"acquisition": ConfidenceBound()},
         {"generator": GeneticGenerator(SMALL_DRAFT)},
         {"generator": AnnealingGenerator(SMALL_ANNEALING)},
         {"generator": DraftGenerator(SMALL_DRAFT)},
         {"selection": Selection()},
-        {"selection": Selection(alpha=0.1, radius=1.0, per_second=True)},
-        {"training": Training("boosted")},
+        {"selection": Selection(alpha=0.1, radius=1.0)},
+        {"training": Training(BOOSTED)},
         {"training": None},
         {"by_round": True},
     ],
@@ -215,7 +218,7 @@ def test_pending_candidates_keep_the_next_batch_away(tiled: Sketch, cpu: DeviceA
         """Candidates of a second batch that are one moved factor of two (distance 1.41) from one of the first."""
         chosen = replace(
             method_named("fleet"),
-            selection=Selection(radius=radius, per_second=True),
+            selection=Selection(radius=radius),
             exploration=Exploration(FixedEpsilon(0.0), within_draft=True),
         )
         found = 0
@@ -275,11 +278,11 @@ def test_pools_must_be_those_of_the_sketches(
 
 def test_hyperparameters_are_the_papers() -> None:
     autotvm, adatune, ansor, bansor = (method_named(name) for name in ("autotvm", "adatune", "ansor", "bansor"))
-    assert (autotvm.training, autotvm.batch) == (Training("boosted-rank-loops", of_each_task=True), 64)
+    assert (autotvm.training, autotvm.batch) == (Training(BOOSTED_RANK_LOOPS, of_each_task=True), 64)
     assert autotvm.views == ("context", "relation")
     assert autotvm.exploration == Exploration(FixedEpsilon(0.05))
     assert autotvm.generator == AnnealingGenerator(AnnealingSettings(chains=128, steps=500))
-    assert (adatune.training, adatune.batch) == (Training("forest-knobs"), 32)
+    assert (adatune.training, adatune.batch) == (Training(FOREST_KNOBS), 32)
     assert adatune.views == ("knobs",)
     assert adatune.exploration == Exploration(ContextualEpsilon(0.0, 1.0, plans=20))
     assert adatune.acquisition == ExpectedImprovement()
@@ -288,7 +291,7 @@ def test_hyperparameters_are_the_papers() -> None:
             DraftSettings(size=512, population=2048, generations=4, niches=1, variant_rows=1)
         )
         assert (each.batch, each.exploration) == (64, Exploration(FixedEpsilon(0.05)))
-        assert (each.training, each.views) == (Training("boosted-statements"), ("statements",))
+        assert (each.training, each.views) == (Training(BOOSTED_STATEMENTS), ("statements",))
     assert (ansor.sketches, ansor.tasks) == (UniformSketches(), GradientTasks())
     assert (ansor.tasks.gradient, bansor.sketches) == (PublishedGradient(0.2, 2.0, 3), UcbSketches(0.3))
     tasks = UcbTasks(0.3, PublishedGradient(0.2, 2.0, 3))
@@ -307,7 +310,7 @@ def test_pruner_is_as_published() -> None:
     assert method_named("moa-pruner:offline:equation-1").name == "moa-pruner:offline:equation-1"
     with pytest.raises(UserError, match="does not draft by Pruner's analyzer"):
         method_named("fleet:equation-1")
-    assert (pruner.training, pruner.batch) == (Training("pacm"), 10)
+    assert (pruner.training, pruner.batch) == (Training(PACM), 10)
     assert pruner.exploration == Exploration(FixedEpsilon(0.1))
     assert pruner.learns_on
     assert set(pruner.views) == {"statements", "dataflow", "invariant"}
@@ -316,7 +319,7 @@ def test_pruner_is_as_published() -> None:
         pruner,
         name="moa-pruner",
         source=adapted.source,
-        training=Training("pacm", momentum=0.99),
+        training=Training(PACM, momentum=0.99),
         starts_from="pretrained-pacm",
     )
 
@@ -327,7 +330,7 @@ def test_ours_and_moa_pruner_start_from_a_model_that_comes_along() -> None:
         "fleet": "pretrained",
         "moa-pruner": "pretrained-pacm",
     }
-    assert not method_named("fleet:mlp").starts_from
+    assert not method_named("fleet:pacm").starts_from
     assert not method_named("fleet:offline").starts_from
     assert method_named("moa-pruner:equation-1").starts_from == "pretrained-pacm"
 
@@ -355,26 +358,24 @@ def test_the_bandit_of_a_method_counts_as_the_method_does() -> None:
 
 
 def test_any_methods_model_can_be_replaced() -> None:
-    changed = method_named("autotvm:tree-gru")
-    assert changed == replace(
-        method_named("autotvm"), name="autotvm:tree-gru", training=Training("tree-gru", of_each_task=True)
-    )
-    assert method_named(spec("autotvm", "tree-gru")) == changed
+    changed = method_named("autotvm:pacm")
+    assert changed == replace(method_named("autotvm"), name="autotvm:pacm", training=Training(PACM, of_each_task=True))
+    assert method_named(spec("autotvm", "pacm")) == changed
     assert method_named(spec("pruner", offline=True)) == replace(
-        method_named("pruner"), name="pruner:offline", training=Training("pacm", offline=True)
+        method_named("pruner"), name="pruner:offline", training=Training(PACM, offline=True)
     )
-    both = method_named(spec("ansor", "mlp", offline=True))
-    assert (both.name, both.training) == ("ansor:mlp:offline", Training("mlp", offline=True))
+    both = method_named(spec("ansor", "pacm", offline=True))
+    assert (both.name, both.training) == ("ansor:pacm:offline", Training(PACM, offline=True))
     kept = method_named("moa-pruner:offline").training
-    assert kept == Training("pacm", momentum=0.99, offline=True)
+    assert kept == Training(PACM, momentum=0.99, offline=True)
     assert spec("fleet") == "fleet"
     for wrong, problem in (
         ("autotvm:oracle", "no cost model or variant 'oracle' for the method 'autotvm'"),
-        ("autotvm:mlp-per-store", "no cost model or variant 'mlp-per-store'"),
-        ("autotvm:mlp:pacm", "names 2 cost models"),
-        ("random:mlp", "has no cost model"),
+        ("autotvm:mlp-per-store", "'mlp-per-store' is part of the benchmarks"),
+        ("autotvm:boosted:pacm", "names 2 cost models"),
+        ("random:pacm", "has no cost model"),
         ("random:offline", "has no cost model"),
-        ("best:mlp", "no method 'best'"),
+        ("best:pacm", "no method 'best'"),
     ):
         with pytest.raises(UserError, match=problem):
             method_named(wrong)
@@ -402,7 +403,7 @@ def test_an_unknown_variant_is_answered_with_those_that_the_method_has(
         assert method_named(f"{method.partition(':')[0]}:{choice}")
 
 
-@pytest.mark.parametrize("method", ["autotvm:tree-gru", "ansor:mlp", "fleet:boosted-invariant", "adatune:boosted"])
+@pytest.mark.parametrize("method", ["autotvm:pacm", "ansor:pacm", "fleet:boosted-invariant", "adatune:boosted"])
 def test_a_replaced_model_searches(
     method: str, sketches: tuple[Sketch, ...], pools: tuple[Pool, ...], cpu: DeviceAbstraction
 ) -> None:
@@ -415,7 +416,7 @@ def test_a_replaced_model_searches(
 def test_a_network_is_trained_on_and_an_offline_one_never(
     sketches: tuple[Sketch, ...], pools: tuple[Pool, ...], cpu: DeviceAbstraction
 ) -> None:
-    search = TaskSearch(sketches, FLOP, cpu, small("pruner:mlp"), np.random.default_rng(0), pools)
+    search = TaskSearch(sketches, FLOP, cpu, small("pruner"), np.random.default_rng(0), pools)
     assert search.train(0) is None  # no success yet
     search.observe(measured(sketches, cpu, search.propose(16)))
     first = weights_of(search)
@@ -427,7 +428,7 @@ def test_a_network_is_trained_on_and_an_offline_one_never(
     assert pretrained is not None
     pretrained = load_model(pretrained.save())
     offline = TaskSearch(
-        sketches, FLOP, cpu, small("pruner:mlp:offline"), np.random.default_rng(0), pools, prior=pretrained
+        sketches, FLOP, cpu, small("pruner:offline"), np.random.default_rng(0), pools, prior=pretrained
     )
     before = weights_of(offline)
     offline.observe(measured(sketches, cpu, offline.propose(16)))
@@ -436,7 +437,7 @@ def test_a_network_is_trained_on_and_an_offline_one_never(
 
 def weights_of(search: TaskSearch) -> dict[str, np.ndarray]:
     model = search.train(0)
-    assert isinstance(model, MlpModel)
+    assert isinstance(model, PacmModel)
     return model.weights()
 
 

@@ -1,4 +1,4 @@
-"""Selection of a batch: diversity, distance, and improvement per second, also on hostile input."""
+"""Selection of a batch: diversity and distance, also on hostile input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.search.selection import greedy, neighbourhood_discount, per_second
+from policies.search.selection import greedy, neighbourhood_discount
 from tests.helpers.properties import examples
 
 
@@ -22,15 +22,6 @@ def test_neighbourhood_discount() -> None:
     assert neighbourhood_discount(points, points, 0.0).tolist() == [1.0] * 3
     with pytest.raises(ValueError, match="negative"):
         neighbourhood_discount(points, points, -1.0)
-
-
-def test_per_second() -> None:
-    assert per_second(np.array([1.0, 1.0, 1.0, 1.0]), np.array([2.0, 0.0, math.nan, math.inf])).tolist() == [
-        0.5,
-        1.0,
-        1.0,
-        1.0,
-    ]
 
 
 def test_greedy_is_by_score_without_diversity() -> None:

@@ -15,7 +15,7 @@ from fleet_tune.base.errors import ModelFileError
 from fleet_tune.base.records.datasets import model_file
 from fleet_tune.base.records.datasets.model_file import DataSource, Manifest, ModelFile
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, from_file, read_model, to_file
-from policies.cost_models.architectures import MlpModel
+from policies.cost_models.architectures import PacmModel
 from policies.cost_models.boosted import BoostedSettings, InvariantTreesModel
 from policies.cost_models.neural import NeuralSettings
 from policies.cost_models.protocol import CostModel
@@ -42,7 +42,7 @@ def trained(model: CostModel) -> CostModel:
 def model(request: pytest.FixtureRequest) -> CostModel:
     if request.param == "trees":
         return trained(InvariantTreesModel(0, BoostedSettings(members=2, rounds=4, depth=2)))
-    return trained(MlpModel(0, NeuralSettings(members=1, epochs=1, least_steps=1)))
+    return trained(PacmModel(0, NeuralSettings(members=1, epochs=1, least_steps=1)))
 
 
 def test_a_model_written_and_read_predicts_the_same(model: CostModel, tmp_path: Path) -> None:
@@ -61,10 +61,10 @@ def test_a_model_written_and_read_predicts_the_same(model: CostModel, tmp_path: 
 
 
 def test_the_weights_of_a_network_stand_in_the_file_by_their_names(tmp_path: Path) -> None:
-    network = trained(MlpModel(0, NeuralSettings(members=1, epochs=1, least_steps=1)))
+    network = trained(PacmModel(0, NeuralSettings(members=1, epochs=1, least_steps=1)))
     path = tmp_path / "one.safetensors"
     model_file.save(to_file(network, "cpu", DATA), path)
-    assert isinstance(network, MlpModel)
+    assert isinstance(network, PacmModel)
     stored = load_arrays(path.read_bytes())
     for name, values in network.weights().items():
         np.testing.assert_array_equal(stored[name], values)
@@ -117,7 +117,7 @@ def test_other_features_are_refused_with_the_way_out(model: CostModel, tmp_path:
 
 def test_arrays_that_are_not_those_of_the_model_are_refused(tmp_path: Path) -> None:
     # Whole, and with a right digest: only the model itself can tell.
-    network = to_file(trained(MlpModel(0, NeuralSettings(members=1, epochs=1, least_steps=1))), "cpu", DATA)
+    network = to_file(trained(PacmModel(0, NeuralSettings(members=1, epochs=1, least_steps=1))), "cpu", DATA)
     arrays = dict(network.arrays)
     name = next(each for each in arrays if each.endswith("last.weight"))
     for forged in (np.zeros((3, 3), np.float32), np.full_like(arrays[name], np.nan)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,15 +11,24 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from bench.models.laboratory.trial_time import (
+    PerSecond,
+    fit_build_time,
+    measure_secs,
+    per_second,
+    trial_secs,
+    untrained,
+)
 from fleet_tune.base.domain import DeviceAbstraction, StopRule
 from fleet_tune.base.sketch import Sketch
 from policies.features.table import joint_layout, symbolic_features
+from policies.search.batch import Offered, Selection
 from policies.search.draft import evaluate
 from policies.search.methods import method_named
 from policies.search.prediction import Predictor
-from policies.search.search import Observation
+from policies.search.search import Observation, TaskSearch
+from policies.search.task_records import TIMED_OUT
 from policies.search.training_table import TrainingTable
-from policies.search.trial_time import TIMED_OUT, fit_build_time, measure_secs, trial_secs, untrained
 from policies.space.sampling import sample
 
 NAMES = ("log_predicted", "unrolled", "vector", "sketch.0", "sketch.1")
@@ -57,12 +67,37 @@ def test_candidates_are_held_against_the_limit_that_the_user_has_set(tiled: Sket
     table.observe(Observation(0, tuple(row), 1e-3, build_secs=4.0) for row in matrix.tolist())
 
     def in_time(timeout_secs: float | None) -> np.ndarray:
-        predictor = Predictor(table, 1e9, analyzer=True, build_timeout_secs=timeout_secs)
-        return predictor.built_in_time(0, evaluate(tiled, matrix, cpu))
+        predictor = Predictor(table, 1e9, analyzer=True)
+        drafted = evaluate(tiled, matrix, cpu)
+        offered = Offered(0, drafted, *predictor.drafted(0, drafted))
+        return PerSecond(timeout_secs)(np.ones(len(matrix)), offered, predictor)
 
-    assert (in_time(0.5) < 0.5).all()
-    assert (in_time(None) > 0.5).all()  # 40 s
+    certain = in_time(1e9)
+    assert (in_time(0.5) < 0.5 * certain).all()
+    assert (in_time(None) > 0.5 * certain).all()  # 40 s
     assert (in_time(600.0) >= in_time(None)).all()
+
+
+@pytest.mark.parametrize("weighting", [None, PerSecond()])
+def test_a_search_with_it_stays_in_the_space(
+    weighting: PerSecond | None, tiled: Sketch, blocked: Sketch, cpu: DeviceAbstraction
+) -> None:
+    method = replace(method_named("fleet"), selection=Selection(alpha=0.1, radius=1.0, weighting=weighting))
+    search = TaskSearch((tiled, blocked), 2.0 * 256**3, cpu, method, np.random.default_rng(0))
+    for _ in range(3):
+        proposals = search.propose(8)
+        assert len({(each.sketch, each.decisions) for each in proposals}) == 8
+        search.observe(Observation(each.sketch, each.decisions, each.predicted_secs, 0.5, 0.25) for each in proposals)
+        search.use_model(search.train(0))
+
+
+def test_per_second() -> None:
+    assert per_second(np.array([1.0, 1.0, 1.0, 1.0]), np.array([2.0, 0.0, math.nan, math.inf])).tolist() == [
+        0.5,
+        1.0,
+        1.0,
+        1.0,
+    ]
 
 
 def test_learns_which_sketch_builds_slowly(tiled: Sketch, blocked: Sketch, cpu: DeviceAbstraction) -> None:

@@ -1,0 +1,105 @@
+"""The cost models of the laboratory by name, and the methods that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from bench.models.laboratory.forest import SymbolicForestModel
+from bench.models.laboratory.networks import (
+    AnalyzedPacmModel,
+    DataflowPacmModel,
+    MlpModel,
+    PerStoreMlpModel,
+    TreeGruModel,
+)
+from policies.cost_models import registry
+from policies.cost_models.boosted import AUTOTVM_TREES, GradientBoostedModel, LoopTreesModel
+from policies.cost_models.neural import NeuralModel
+from policies.cost_models.protocol import CostModel
+from policies.cost_models.registry import COST_MODELS, CostModelEntry
+from policies.search import methods
+from policies.search.methods import OFFLINE, Method, with_model
+
+AUTOTVM_REGRESSION = replace(AUTOTVM_TREES, objective="regression")
+"""AutoTVM's other objective (its figure 5)."""
+
+
+def _boosted_rank(seed: int, offset_column: int | None) -> CostModel:
+    return GradientBoostedModel(seed, AUTOTVM_TREES, offset_column)
+
+
+def _boosted_loops(seed: int, offset_column: int | None) -> CostModel:  # noqa: ARG001
+    return LoopTreesModel(seed, AUTOTVM_REGRESSION)
+
+
+def _forest(seed: int, offset_column: int | None) -> CostModel:  # noqa: ARG001
+    return SymbolicForestModel(seed)
+
+
+@dataclass(frozen=True)
+class _MakeNetwork:
+    """Makes a network; an object of a class, because processes of a benchmark get it pickled."""
+
+    model: type[NeuralModel]
+
+    def __call__(self, seed: int, offset_column: int | None) -> CostModel:
+        return self.model(seed, from_analyzer=offset_column is not None)
+
+
+def _network(model: type[NeuralModel]) -> CostModelEntry:
+    return CostModelEntry(model.KIND, model, _MakeNetwork(model), learns_on=True)
+
+
+BOOSTED_RANK = CostModelEntry("boosted-rank", GradientBoostedModel, _boosted_rank)
+"""AutoTVM's objective on our features."""
+BOOSTED_LOOPS = CostModelEntry("boosted-loops", LoopTreesModel, _boosted_loops)
+"""AutoTVM's regression on its own features."""
+FOREST = CostModelEntry("forest", SymbolicForestModel, _forest)
+"""AdaTune's forest on our features."""
+TREE_GRU = _network(TreeGruModel)
+"""AutoTVM's TreeGRU."""
+MLP = _network(MlpModel)
+"""TenSet's multi-layer perceptron on symbolic features of the statements."""
+MLP_PER_STORE = _network(PerStoreMlpModel)
+"""The same on TVM's features of the lowered program: no search can use it."""
+PACM_ANALYZER = _network(AnalyzedPacmModel)
+"""Pruner's PaCM with the analyzer's terms among its features."""
+PACM_DATAFLOW = _network(DataflowPacmModel)
+"""Pruner's PaCM without its statement features."""
+
+LABORATORY_MODELS: Mapping[str, CostModelEntry] = {
+    entry.name: entry
+    for entry in (
+        BOOSTED_RANK,
+        BOOSTED_LOOPS,
+        FOREST,
+        TREE_GRU,
+        MLP,
+        MLP_PER_STORE,
+        PACM_ANALYZER,
+        PACM_DATAFLOW,
+    )
+}
+"""The cost models of the laboratory, by name."""
+
+
+def all_models() -> Mapping[str, CostModelEntry]:
+    """The cost models of the product and of the laboratory, by name."""
+    return {**COST_MODELS, **LABORATORY_MODELS}
+
+
+def method_named(name: str) -> Method:
+    """The method of a name, which may also go on with a model of the laboratory: ``autotvm:tree-gru``."""
+    base, *changes = name.split(":")
+    models = [change for change in changes if change in LABORATORY_MODELS]
+    if len(models) != 1:
+        return methods.method_named(name)
+    rest = [change for change in changes if change not in (*models, OFFLINE)]
+    method = methods.method_named(":".join([base, *rest]))
+    return with_model(method, LABORATORY_MODELS[models[0]], name, offline=OFFLINE in changes)
+
+
+def load_model(data: bytes) -> CostModel:
+    """The model of saved bytes of the product or of the laboratory; ValueError for other bytes."""
+    return registry.load_model(data, *LABORATORY_MODELS.values())

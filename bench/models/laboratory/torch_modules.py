@@ -1,0 +1,92 @@
+"""Networks of the laboratory, as PyTorch modules; see :mod:`policies.cost_models.torch_modules`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from policies.cost_models.torch_modules import (
+    DATAFLOW_WIDTH,
+    HIDDEN,
+    DataflowBranch,
+    Residual,
+    StatementBranch,
+    present_rows,
+)
+
+LOOP_WIDTH = 128
+GRU_HIDDEN = 128
+SLOTS = 8
+
+
+class Dataflow(nn.Module):
+    """PaCM without its statement branch: ``128 -> 256``, two residual layers, ``-> 1``."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        ((_, columns),) = shapes
+        self.dataflow = DataflowBranch(columns)
+        self.join = nn.Linear(DATAFLOW_WIDTH, HIDDEN)
+        self.first, self.second = Residual(HIDDEN), Residual(HIDDEN)
+        self.last = nn.Linear(HIDDEN, 1)
+
+    def forward(self, dataflow: Tensor) -> Tensor:
+        score: Tensor = self.last(self.second(self.first(torch.relu(self.join(self.dataflow(dataflow))))))
+        return score[:, 0]
+
+
+class Mlp(nn.Module):
+    """TenSet's multi-layer perceptron: the statement branch, two residual layers, ``-> 1``."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        ((_, columns),) = shapes
+        self.statements = StatementBranch(columns)
+        self.first, self.second = Residual(HIDDEN), Residual(HIDDEN)
+        self.last = nn.Linear(HIDDEN, 1)
+
+    def forward(self, statements: Tensor) -> Tensor:
+        score: Tensor = self.last(self.second(self.first(self.statements(statements))))
+        return score[:, 0]
+
+
+class TreeGru(nn.Module):
+    """AutoTVM's context-encoded TreeGRU (section 4, figure 3d, appendix A.3).
+
+    The loops are a tree, read from the leaves to the roots. Each loop's context is embedded in 128 numbers; a GRU cell
+    of 128 carries its state ``h`` on from the sum of the states of the loops directly inside (Tai et al.'s child-sum
+    tree, which the paper cites; 0 for a leaf), and every ``h`` is scattered into ``m`` slots,
+    ``out_i = softmax(W^T h)_i h``, which are summed over all loops of the tree: ``(n, m * 128) -> 1``.
+
+    The last column of a row is the row of the loop around it, counted from 1, 0 for none; rows come after those.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        ((_, columns),) = shapes
+        self.embed = nn.Linear(columns - 1, LOOP_WIDTH)
+        self.cell = nn.GRUCell(LOOP_WIDTH, GRU_HIDDEN)
+        self.scatter = nn.Linear(GRU_HIDDEN, SLOTS, bias=False)
+        self.last = nn.Linear(SLOTS * GRU_HIDDEN, 1)
+
+    def forward(self, loops: Tensor) -> Tensor:
+        there = present_rows(loops)
+        parents = loops[:, :, -1].round().long()
+        embedded = torch.tanh(self.embed(loops[:, :, :-1]))
+        # What the loops inside hand on, by the row of the loop around them; row 0 is outside of everything.
+        inside = [torch.zeros(len(loops), GRU_HIDDEN, dtype=embedded.dtype) for _ in range(loops.shape[1] + 1)]
+        states = []
+        deepest = int(there.sum(dim=1).max()) if len(loops) else 0
+        for row in reversed(range(deepest)):
+            state = self.cell(embedded[:, row], inside[row + 1]) * there[:, row, None]
+            states.append(state)
+            for parent in set(parents[there[:, row], row].tolist()):
+                mine = (there[:, row] & (parents[:, row] == parent))[:, None]
+                inside[parent] = inside[parent] + state * mine
+        together = torch.stack(states or inside[:1], dim=1)  # a state of 0 is scattered into nothing
+        slots = torch.softmax(self.scatter(together), dim=2)
+        scattered = torch.einsum("nrm,nrh->nmh", slots, together)
+        score: Tensor = self.last(scattered.flatten(1))
+        return score[:, 0]
