@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.models.laboratory.registry import BOOSTED_LOOPS
 from bench.measured import dataset_path, other_tasks_path, read
+from bench.models.laboratory.registry import BOOSTED_LOOPS
 from bench.result import BenchError
 from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants, figures
 from bench.search.replay import is_deep
