@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 
 from tvm.s_tir import Schedule, Trace
 
-from devices.sketches.description.interpreter import SAMPLING, Interpreter
+from devices.sketches.description.instructions import SAMPLING
+from devices.sketches.description.interpreter import Interpreter
 from devices.sketches.description.location_combinations import LocationCombinations
 from devices.sketches.description.statements import StatementBuilder, loop_depths
 from devices.sketches.description.undescribed import reason_of
@@ -54,13 +55,14 @@ def describe(fresh: Schedule, trace: Trace) -> SketchDescription:
     """
     interpreter = _replay(fresh, trace)
     statements, failure = _statements(interpreter)
-    decisions = list(interpreter.decisions)
-    places = interpreter.locations
+    log = interpreter.state.decisions
+    decisions = list(log.decisions)
+    places = log.locations
     locations = tuple(places.get(index) for index in range(len(decisions)))
     for index, values in places.items() if statements else ():
         location = decisions[index]
-        if isinstance(location, Location) and index in interpreter.around:
-            decisions[index] = Location(location.block, loop_depths(values, interpreter.around[index][1]))
+        if isinstance(location, Location) and index in log.targets:
+            decisions[index] = Location(location.block, loop_depths(values, log.targets[index][1]))
     return SketchDescription(tuple(decisions), locations, statements, failure)
 
 

@@ -201,7 +201,7 @@ class LocationCombinations:
 
     def _reached(self, live: _Live, step: int) -> int:
         """Where TVM has put the block that a step places."""
-        block = live.interpreter.blocks.get(self._moved[step])
+        block = live.interpreter.state.blocks.blocks.get(self._moved[step])
         if block is None or block.top.at is None:
             return ROOT_LOCATION
         reader, loop = block.top.at
@@ -284,8 +284,8 @@ class LocationCombinations:
         rows = []
         for child in body.seq if isinstance(body, SeqStmt) else [body]:
             blocks = _Blocks()
-            seen = _signature(child, blocks, live.interpreter.buffer_name)
-            states = [live.interpreter.blocks.get(name) for name in blocks.reads]
+            seen = _signature(child, blocks, live.interpreter.state.buffers.name)
+            states = [live.interpreter.state.blocks.blocks.get(name) for name in blocks.reads]
             key = (seen, tuple(None if block is None else _loops_of(block) for block in states))
             if key not in self._numbers:
                 self._numbers[key] = len(self._nests)
@@ -362,7 +362,7 @@ def _replayed(fresh: Schedule, trace: Trace, steps: Sequence[Step], count: int) 
     for name in leaf_blocks(interpreter.schedule.mod["main"]):
         # One that is not understood is described by its axes, or not at all.
         with suppress(UndescribedError):
-            interpreter.block(interpreter.schedule, named_block(interpreter.schedule, name))
+            interpreter.state.block(named_block(interpreter.schedule, name))
     return _Live(interpreter, variables)
 
 

@@ -129,6 +129,22 @@ def framed(block: BlockState) -> list[tuple[BlockState, LoopState]]:
     return [*around, *((block, loop) for loop in distinct(block.loops))]
 
 
+def nest_of(block: BlockState, count: int) -> list[LoopState]:
+    """Return the loops around a block, from the outermost. Raises :class:`UndescribedError` where they are not
+    ``count``."""
+    loops = [loop for _, loop in framed(block)]
+    if len(loops) != count:
+        raise UndescribedError(f"block {block.name} has {count} loops, not {len(loops)}")
+    return loops
+
+
+def frame_extents(block: BlockState) -> list[int]:
+    """Return the extents of the axes that the factors of a block's loops count."""
+    if block.rebinding is not None:
+        return [axis.extent for axis in block.rebinding.axes]
+    return [factor.extent for factor in block.iters]
+
+
 def moved(block: BlockState) -> None:
     """Make the loops anew, as moving a block does: one for each iteration variable, over what is needed there."""
     fresh = []

@@ -42,8 +42,10 @@ class StatementBuilder:
     """Makes the statements of a replayed trace; ``only``: of these blocks. The interpreter's schedule is used up."""
 
     def __init__(self, interpreter: Interpreter, cache: FactsCache, only: Collection[str] | None = None) -> None:
-        self._of = interpreter
-        self._schedule = interpreter.schedule
+        state = interpreter.state
+        self._state = state
+        self._deadline = interpreter.deadline
+        self._schedule = state.schedule
         func = self._schedule.mod["main"]
         self._facts: dict[str, BlockFacts] = {}
         self._flats: dict[str, _Framed] = {}  # of the blocks in other blocks' loops they are asked for again and again
@@ -51,12 +53,12 @@ class StatementBuilder:
         for name, path in block_paths(func).items():
             if only is not None and name not in only:
                 continue
-            interpreter.deadline.check()
-            state = interpreter.blocks.get(name)
-            rebinding = state.rebinding if state else None
+            self._deadline.check()
+            block = state.blocks.blocks.get(name)
+            rebinding = block.rebinding if block else None
             key = (name, structural_hash(path[-1], map_free_vars=True), rebinding)
             if key not in cache:
-                cache[key] = block_facts(func, path, rebinding, interpreter.old_shape, interpreter.buffer_name)
+                cache[key] = block_facts(func, path, rebinding, state.buffers.old_shape, state.buffers.name)
             facts = cache[key]
             if facts is not None:
                 self._facts[name] = self._bounded(facts)
@@ -72,14 +74,14 @@ class StatementBuilder:
         block = self._known(first)
         if block.top.column is not None:
             raise UndescribedError(f"the place of the main block {first} is sampled")
-        for consumer, _ in self._of.around.values():
+        for consumer, _ in self._state.decisions.targets.values():
             if consumer.top is not block.top:
                 raise UndescribedError(f"a block is placed in the loops of {consumer.name}, which is not the main one")
         return main_first(self.together(first))
 
     def together(self, main: str | None) -> tuple[Statement, ...]:
         """The statements; of the block ``main`` first. None: the main block is none of these."""
-        self._of.deadline.check()
+        self._deadline.check()
         facts = self.facts
         block = None if main is None else self._known(main)
         statements = [self._whole(self._facts[main], block)] if main is not None and block is not None else []
@@ -88,14 +90,14 @@ class StatementBuilder:
 
     def _bounded(self, facts: BlockFacts) -> BlockFacts:
         """Buffers of partial sums have as many as there can be, in every replay."""
-        bounds = self._of.partial_sums
+        bounds = self._state.buffers.partial_sums
         if not any(access.buffer in bounds for access in facts.accesses):
             return facts
         accesses = tuple(replace(a, shape=bounds.get(a.buffer, a.shape)) for a in facts.accesses)
         return replace(facts, accesses=accesses)
 
     def _known(self, name: str) -> BlockState:
-        return self._of.block(self._schedule, named_block(self._schedule, name))
+        return self._state.block(named_block(self._schedule, name))
 
     # Statements with all of their loops
 
@@ -166,7 +168,7 @@ class StatementBuilder:
 
     def _real_loops(self, name: str) -> list[Any]:
         if name not in self._real:
-            block = self._of.blocks.get(name)
+            block = self._state.blocks.blocks.get(name)
             blocks = [block.within.name, name] if block is not None and block.within is not None else [name]
             around = [loops_around(self._schedule, named_block(self._schedule, each)) for each in blocks]
             self._real[name] = [loop for loops in around for loop in loops]
@@ -175,7 +177,9 @@ class StatementBuilder:
     def _check(self, name: str, real: Sequence[For], facts: BlockFacts, loops: Sequence[Sequence[Loop]]) -> None:
         """The description must give the extents of the real loops for the decisions of this replay."""
         flat = [loop for group in loops for loop in group]
-        mine = [prod(loop_extent(loop, flat, facts.axes, self._of.values) for loop in group) for group in loops]
+        mine = [
+            prod(loop_extent(loop, flat, facts.axes, self._state.decisions.values) for loop in group) for group in loops
+        ]
         if [int(loop.extent) for loop in real] != mine:
             raise UndescribedError(f"loops {mine} of block {name} are really {[int(loop.extent) for loop in real]}")
 
@@ -183,7 +187,7 @@ class StatementBuilder:
 
     def _other(self, main: BlockState | None, facts: BlockFacts) -> Statement | None:
         """A statement beside the main one; None where neither its place nor its loops can be said."""
-        block = self._of.blocks.get(facts.name)
+        block = self._state.blocks.blocks.get(facts.name)
         if block is None:
             return self._statement(facts, _axis_loops(facts.axes, ()))
         top = block.top
@@ -245,7 +249,7 @@ class StatementBuilder:
         return None
 
     def _statement(self, facts: BlockFacts, loops: tuple[Loop, ...], **place: Any) -> Statement:
-        root = self._of.root
+        root = self._state.root
 
         def limit(key: str) -> int:
             value = root.get(f"meta_schedule.{key}", 0)
@@ -260,7 +264,7 @@ class StatementBuilder:
             flop_per_point=facts.flop_per_point,
             parallel_limit=limit("parallel"),
             vectorize_limit=limit("vectorize"),
-            unroll_column=self._of.columns.get(unroll) if isinstance(unroll, str) else None,
+            unroll_column=self._state.decisions.columns.get(unroll) if isinstance(unroll, str) else None,
             versions=self._versions(facts.name),
             **place,
         )

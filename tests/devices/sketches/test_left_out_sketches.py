@@ -10,6 +10,7 @@ import tvm
 
 from devices.sketches import generation, spaces
 from devices.sketches.description import deadline
+from devices.sketches.description.instructions import TraceStep
 from devices.sketches.description.interpreter import Interpreter
 from devices.sketches.register_blocked import REGISTER_BLOCKED
 from devices.sketches.spaces import GENERATED, DesignSpace
@@ -37,10 +38,10 @@ def test_an_error_of_a_description_costs_the_description_alone(squeeze: Task, mo
     as_it_was = {sketch.id: sketch for sketch in space(TARGET, "squeeze").sketches}
     step = Interpreter._step
 
-    def failing(self: Interpreter, kind: str, *rest: Any) -> None:
-        if kind == "RFactor":
+    def failing(self: Interpreter, of: TraceStep) -> None:
+        if of.kind == "RFactor":
             raise tvm.error.InternalError("Check failed: (x) is false:\n a program of many lines")
-        step(self, kind, *rest)
+        step(self, of)
 
     monkeypatch.setattr(Interpreter, "_step", failing)
     designs = DesignSpace(squeeze)
