@@ -10,11 +10,13 @@ from typing import Any
 
 from actors.clients.builder import BuildersClient, builder_clients
 from actors.clients.calls import told
+from actors.clients.handles import ActorHandles
 from actors.host_actors import HostActors, by_machine
 from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import UserError
 from policies.runs.cluster.placement import Node
+from policies.runs.events import BuildersAdded, BuildersLeft
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,10 +30,13 @@ def builder_members(builders: Mapping[int, Any]) -> list[Member]:
 class BuilderWatch:
     """Adds and removes the builders of machines that join and leave the cluster."""
 
-    def __init__(self, hosts: HostActors, scheduling: SchedulerSupervisor, heartbeats: Heartbeats) -> None:
+    def __init__(
+        self, hosts: HostActors, scheduling: SchedulerSupervisor, heartbeats: Heartbeats, handles: ActorHandles
+    ) -> None:
         self._hosts = hosts
         self._scheduling = scheduling
         self._heartbeats = heartbeats
+        self._handles = handles
         self._coming: dict[asyncio.Task[None], Collection[int]] = {}
 
     async def follow(self, nodes: Sequence[Node]) -> None:
@@ -43,7 +48,7 @@ class BuilderWatch:
                 coming.cancel()
             for name in by_machine(gone):
                 self._heartbeats.remove(name)
-            await self._scheduling.remove_builders(list(gone))
+            await self._scheduling.tell(BuildersLeft(tuple(gone)))
             self._scheduling.notice(f"a machine has left the cluster, with its builders ({len(gone)})", False)
         for node, builders in self._hosts.more_builders(nodes):
             coming = asyncio.create_task(self._come(node, builders))
@@ -62,7 +67,8 @@ class BuilderWatch:
             self._hosts.leave_out(node, builders)
             self._scheduling.notice(f"machine {node} does not build: {error}", False)
             return
-        await self._scheduling.add_builders(builder_clients(builders))
+        self._handles.builders |= builder_clients(builders)
+        await self._scheduling.tell(BuildersAdded(tuple(builders)))
         for member in builder_members(builders):
             self._heartbeats.add(member)
         for actor, count in Counter(builders.values()).items():

@@ -12,6 +12,7 @@ from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import UserError
 from policies.runs.cluster.placement import Node
+from policies.runs.events import DeviceAdded, DeviceLeft
 
 
 def device_member(name: str, device: DeviceClient) -> Member:
@@ -54,7 +55,7 @@ class DeviceWatch:
     async def add(self, name: str) -> None:
         """The fleet has a device more, which is waited for. Raises VersionsDifferError, ClusterError."""
         hostless = await self._started(name)
-        await self._scheduling.add_device(name, self._hosts.configs[name].patience.candidate_secs)
+        await self._scheduling.tell(self._added(name))
         if hostless:
             self._wait_for_host(name, hostless)
         else:
@@ -68,7 +69,7 @@ class DeviceWatch:
             coming.cancel()
         await self._admission.forget(name)
         self._heartbeats.remove(f"device {name}")
-        await self._scheduling.remove_device(name, reason)
+        await self._scheduling.tell(DeviceLeft(name, reason))
         self._admission.remove(name)
         self._hostless.discard(name)
         self._hosts.end_device(name)
@@ -77,7 +78,7 @@ class DeviceWatch:
         """Devices whose machine has left are waited for, and those join whose machine has come, when they answer."""
         for name in self._hosts.gone(nodes):
             await self.remove(name, f"its host {self._hosts.configs[name].via} has left the cluster")
-            await self._scheduling.add_device(name, self._hosts.configs[name].patience.candidate_secs)
+            await self._scheduling.tell(self._added(name))
             self._wait_for_host(name, "its host may come back")
         for name in sorted(self._hostless):
             if not self._hosts.start_device(name, nodes):
@@ -88,6 +89,9 @@ class DeviceWatch:
         """Nobody joins any more."""
         for coming in self._coming.values():
             coming.cancel()
+
+    def _added(self, name: str) -> DeviceAdded:
+        return DeviceAdded(name, candidate_secs=self._hosts.configs[name].patience.candidate_secs)
 
     async def _started(self, name: str) -> str:
         """Start the process of a device; why its host is not there, in words."""

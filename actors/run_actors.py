@@ -13,7 +13,7 @@ from typing import Any
 
 from actors.clients.builder import builder_clients
 from actors.clients.calls import Shared, remote_actor
-from actors.clients.device import DeviceClient
+from actors.clients.handles import ActorHandles
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.clients.scheduler import SchedulerClient
@@ -68,8 +68,11 @@ class RunActors:
                 others,
             )
             self.searchers.append(SearcherClient(searcher, hosts.window))
-        self.searcher_of = {task_id: self.searchers[number] for task_id, number in self.dealt.items()}
-        """The searcher of each task, by the task's id."""
+        self.handles = ActorHandles(
+            searchers={task_id: self.searchers[number] for task_id, number in self.dealt.items()},
+            builders=builder_clients(hosts.actors.builders),
+        )
+        """The handles of the actors that a scheduler calls."""
 
     @classmethod
     async def start(cls, hosts: RunHosts, plan: SessionPlan, store: Path, meta: Mapping[str, str]) -> RunActors:
@@ -87,21 +90,20 @@ class RunActors:
         actors.learner.start()
         return actors
 
-    def start_scheduler(self, plan: SchedulerPlan, devices: Mapping[str, DeviceClient]) -> SchedulerClient:
-        """Start a scheduler, with the searchers and builders that there are. ``devices``: those that it uses."""
-        builders = builder_clients(self._hosts.actors.builders)
+    def start_scheduler(self, plan: SchedulerPlan) -> SchedulerClient:
+        """Start a scheduler, which knows the handles that there are by now."""
         scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=self._scheduling).remote(
-            plan, self.recorder, self.searcher_of, builders, devices, self.learner
+            plan, self.recorder, self.handles, self.learner
         )
         self.by_role["scheduler"] = [scheduler]  # those before are gone
-        return SchedulerClient(scheduler)
+        return SchedulerClient(scheduler, self.handles)
 
     async def add_tasks(self, tasks: Sequence[SearchTask]) -> dict[str, int]:
         """Store more tasks, all of one class, and deal them out to the searchers. Returns the number of the searcher
         of each task, by the task's id."""
         await self.recorder.put_tasks([entry.task for entry in tasks])
         dealt = dealt_out(tasks, len(self.searchers))
-        self.searcher_of |= {task_id: self.searchers[number] for task_id, number in dealt.items()}
+        self.handles.searchers |= {task_id: self.searchers[number] for task_id, number in dealt.items()}
         return dealt
 
     async def describe(self, entry: SearchTask) -> None:

@@ -15,7 +15,8 @@ from fleet_tune.base.domain import Limits, Record, StopRule
 from fleet_tune.base.results import Progress
 from fleet_tune.base.search_task import SearchTask
 from policies.runs.cluster.turns import RunShare
-from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.plan import RunPlan
+from policies.runs.planned_task import PlannedTask
 from policies.runs.spared import last_snapshot
 from policies.search.methods import method_named
 

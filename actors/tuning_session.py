@@ -28,6 +28,7 @@ from fleet_tune.base.domain import Fingerprint, Record
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.results import Progress
 from fleet_tune.base.search_task import SearchTask
+from policies.runs.events import ClassAdded, SketchesReady, TaskSkipped
 from policies.runs.plan import RunPlan
 
 _FOLLOW_SECS = 1.0
@@ -54,7 +55,7 @@ class TuningSession:
         self._scheduling = scheduling
         self._admission = admission
         self._heartbeats = heartbeats
-        self._builder_watch = BuilderWatch(hosts.actors, scheduling, heartbeats)
+        self._builder_watch = BuilderWatch(hosts.actors, scheduling, heartbeats, actors.handles)
         self._device_watch = DeviceWatch(hosts.actors, scheduling, heartbeats, admission, self._client)
         self._begun = asyncio.Event()
         self._running = asyncio.ensure_future(self._run())
@@ -88,7 +89,7 @@ class TuningSession:
         run = run_plan(plan, hosts, actors.dealt)
         # A class without a task has no work: its devices are left alone.
         targets = {entry.task.device_class.name: entry.task.device_class.target for entry in plan.tasks}
-        clients = {
+        actors.handles.devices |= {
             name: device_client(hosts, actors, name, targets[device_class])
             for name, device_class in run.devices.items()
             if device_class in targets
@@ -98,7 +99,7 @@ class TuningSession:
         schedule = SchedulerPlan(run, plan.method, plan.seed, orders, notices)
 
         def start_scheduler(run: RunPlan) -> SchedulerClient:
-            return actors.start_scheduler(dataclasses.replace(schedule, run=run), clients)
+            return actors.start_scheduler(dataclasses.replace(schedule, run=run))
 
         scheduling = SchedulerSupervisor(run, start_scheduler, actors.recorder.last_seq, hosts.cluster)
         members = [
@@ -108,7 +109,7 @@ class TuningSession:
             *(device_member(name, device_client(hosts, actors, name)) for name in hosts.actors.devices),
         ]
         heartbeats = Heartbeats(members, scheduling.notice, lambda: scheduling.now)
-        admission = DeviceAdmission(scheduling, targets, clients, hosts.classes, notices)
+        admission = DeviceAdmission(scheduling, targets, actors.handles, hosts.classes, notices)
         await scheduling.started()
         return cls(hosts, actors, scheduling, admission, heartbeats)
 
@@ -132,11 +133,12 @@ class TuningSession:
     async def join(self, entry: SearchTask) -> None:
         """Tune a task of the plan from now on, which is described."""
         await self._actors.describe(entry)
-        await self._scheduling.described(entry.task.id, tuple(sketch.rule for sketch in entry.sketches), entry.enough)
+        rules = tuple(sketch.rule for sketch in entry.sketches)
+        await self._scheduling.tell(SketchesReady(entry.task.id, rules, entry.enough))
 
     async def leave_out(self, task_id: str) -> None:
         """Do not wait for a task of the plan, which has no sketch."""
-        await self._scheduling.undescribable(task_id)
+        await self._scheduling.tell(TaskSkipped(task_id))
 
     # Classes ---------------------------------------------------------------------------------------------------------
 
@@ -150,13 +152,12 @@ class TuningSession:
         """Add the tasks of a class that :meth:`new_class` told of; each is tuned from its :meth:`join` on. Returns
         false where the tuning is over: then the class is not part of the run. ``settled``: as in the plan."""
         dealt = await self._actors.add_tasks(tasks)
-        late = [
+        late = tuple(
             dataclasses.replace(planned(each, dealt[each.task.id], settled.get(each.task.id, "")), late=True)
             for each in tasks
-        ]
-        searchers = {task_id: self._actors.searcher_of[task_id] for task_id in dealt}
+        )
         name = tasks[0].task.device_class.name
-        if not await self._scheduling.add_class(name, late, searchers):
+        if not await self._scheduling.tell(ClassAdded(name, late)):
             return False
         text = f"class {name} joins: {len(tasks)} tasks are tuned for it as they are described"
         self._scheduling.notice(text, True)
@@ -165,7 +166,7 @@ class TuningSession:
 
     async def refuse_class(self, device_class: str, reason: str) -> None:
         """Leave a class out of the run that :meth:`new_class` told of: nothing can be tuned for it."""
-        await self._scheduling.add_class(device_class, (), {})
+        await self._scheduling.tell(ClassAdded(device_class))
         await self._admission.refuse(device_class, reason)
 
     @property

@@ -14,9 +14,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 from actors.clients.calls import told
 from actors.clients.device import DeviceClient
+from actors.clients.handles import ActorHandles
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.domain import DeviceClass, Fingerprint
 from fleet_tune.base.errors import FleetTuneError, UserError
+from policies.runs.events import ClassAwaited, DeviceAnswered
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ class DeviceAdmission:
     Args:
         scheduling: is told of each device and class that is admitted.
         targets: the target of each class for which the run tunes, by the class' name.
-        clients: the clients of the devices that a scheduler uses, by name; shared with whoever starts schedulers.
+        handles: the registry into which each device is entered that a scheduler uses.
         classes: the class of each device of the run that has answered, by the device's name.
         told: notices that people were given when the run began.
     """
@@ -39,14 +41,14 @@ class DeviceAdmission:
         self,
         scheduling: SchedulerSupervisor,
         targets: Mapping[str, str],
-        clients: dict[str, DeviceClient],
+        handles: ActorHandles,
         classes: Mapping[str, str],
         told: Collection[str] = (),
     ) -> None:
         self.classes = dict(classes)
         self._scheduling = scheduling
         self._targets = dict(targets)
-        self._clients = clients
+        self._handles = handles
         self._told = told
         self._expected: dict[str, asyncio.Task[None]] = {}
         self._waiting: dict[str, dict[str, tuple[DeviceClient, str]]] = {}  # by class: devices, with their targets
@@ -69,7 +71,7 @@ class DeviceAdmission:
     def remove(self, device_id: str) -> None:
         """Forget a device that has left the run."""
         self.classes.pop(device_id, None)
-        self._clients.pop(device_id, None)
+        self._handles.devices.pop(device_id, None)
 
     async def arrival(self) -> tuple[str, Fingerprint]:
         """The next device of a class that is new, and what it says of itself."""
@@ -126,7 +128,7 @@ class DeviceAdmission:
             self._waiting[name] = {device_id: (device, target)}
             text = f"device {device_id} answers: it is of class {name}, for which the network is prepared now"
             self._scheduling.notice(text, True)
-            await self._scheduling.await_class(name)
+            await self._scheduling.tell(ClassAwaited(name))
             self._arrivals.put_nowait((device_id, fingerprint))
 
     async def _use(self, device_id: str, device_class: str, target: str, device: DeviceClient) -> None:
@@ -137,8 +139,8 @@ class DeviceAdmission:
             self._scheduling.notice(f"device {device_id} cannot be used: {text}", False)
             return
         used = device.of_class(target)
-        self.classes[device_id], self._clients[device_id] = device_class, used
-        await self._scheduling.appeared(device_id, device_class, used)
+        self.classes[device_id], self._handles.devices[device_id] = device_class, used
+        await self._scheduling.tell(DeviceAnswered(device_id, device_class))
 
     def _left_alone(self, device_id: str, device_class: str) -> None:
         why = f"class {device_class} does not join this run: {self._refused[device_class]}"

@@ -17,16 +17,12 @@ from policies.runs.events import BuilderLost, Built, Cause
 
 
 class BuilderPool:
-    """``builders`` by their numbers."""
+    """``builders``: by number; builders that join are added to it."""
 
     def __init__(self, builders: Mapping[int, BuilderClient], artifacts: Artifacts) -> None:
-        self._builders = dict(builders)
+        self._builders = builders
         self._artifacts = artifacts
         self._lost: set[int] = set()  # whose process ended when it was last asked
-
-    def add(self, builders: Mapping[int, BuilderClient]) -> None:
-        """Builders more."""
-        self._builders |= builders
 
     async def build(self, command: Build) -> Built | BuilderLost:
         """Build, and keep the artifact. One that was lost is given nothing before another process is in its place: on

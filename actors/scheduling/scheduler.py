@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from actors.clients.artifacts import Artifacts
-from actors.clients.builder import BuilderClient
 from actors.clients.calls import LOST, ActorLostError, expect_many_objects, first_line, told
-from actors.clients.device import DeviceHandle
+from actors.clients.handles import ActorHandles
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import GATHER_SECS, RecorderClient
-from actors.clients.searcher import SearcherClient
 from actors.processes.recorder import make_record
 from actors.scheduling.builder_pool import BuilderPool
 from actors.scheduling.device_lane import DeviceLane
@@ -34,7 +33,7 @@ from fleet_tune.base.records.stores.codec import encode_record
 from fleet_tune.base.results import Progress
 from policies.runs import commands as to_do
 from policies.runs import events as ev
-from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.plan import RunPlan
 from policies.runs.state import Phase, RunState
 from policies.search.methods import method_named
 
@@ -60,30 +59,28 @@ class SchedulerPlan:
 
 
 class Scheduler:
-    """Async actor: ``run`` ends when a limit is reached, every task is finished, or ``stop`` was called."""
+    """Async actor: ``run`` ends when a limit is reached, every task is finished, or the run was told to stop."""
 
     def __init__(
         self,
         plan: SchedulerPlan,
         recorder: RecorderClient,
-        searchers: Mapping[str, SearcherClient],
-        builders: Mapping[int, BuilderClient],
-        devices: Mapping[str, DeviceHandle],
+        handles: ActorHandles,
         learner: LearnerClient | None = None,
     ) -> None:
-        """``searchers``: the searcher of each task id. ``builders``: by their numbers. ``devices``: by device id, those
-        of the plan whose class is known. ``learner``: None where nothing is learnt."""
+        """``handles``: of the plan's tasks and builders, and of its devices whose class has tasks. ``learner``: None
+        where nothing is learnt."""
         expect_many_objects()
         self._plan = plan
         self._recorder = recorder
-        self._searchers = dict(searchers)
+        self._handles = handles
         self._learner = learner
         self._state = RunState(plan.run, method_named(plan.method).make_task_bandit(plan.seed))
         self._artifacts = Artifacts()
         self._storing = RecordBatcher(recorder, self._kept)
-        self._pool = BuilderPool(builders, self._artifacts)
-        self._lanes = {device_id: self._lane(device_id, device) for device_id, device in devices.items()}
-        self._newcomers: dict[str, DeviceLane] = {}  # until the state knows of them
+        self._pool = BuilderPool(handles.builders, self._artifacts)
+        known = [device_id for device_id, device_class in plan.run.devices.items() if device_class]
+        self._lanes = {device_id: self._lane(device_id) for device_id in known if device_id in handles.devices}
         # In the order in which they leave; set when the state knows that they are gone.
         self._leaving: deque[asyncio.Event] = deque()
         self._orders = None if plan.orders is None else FleetOrders(plan.orders)
@@ -102,71 +99,40 @@ class Scheduler:
         """A snapshot for views and metrics."""
         return self._state.progress(self._now())
 
-    async def described(self, task_id: str, rules: Sequence[str], enough: int = 0) -> None:
-        """A task that the plan has without rules has its sketches, and is in the roster."""
-        self._events.put_nowait(ev.SketchesReady(task_id, tuple(rules), enough))
+    async def tell(self, event: ev.Event, handles: ActorHandles | None = None) -> bool:
+        """Hand in an event of the driver's, with the ``handles`` of actors that it names.
 
-    async def undescribable(self, task_id: str) -> None:
-        """A task that the plan has without rules has no sketch."""
-        self._events.put_nowait(ev.Undescribable(task_id))
-
-    async def await_class(self, device_class: str) -> None:
-        """The network is being prepared for this class."""
-        self._events.put_nowait(ev.ClassAwaited(device_class))
-
-    async def add_class(
-        self, device_class: str, tasks: Sequence[PlannedTask], searchers: Mapping[str, SearcherClient]
-    ) -> bool:
-        """The network is prepared for a class, with these tasks; none where it could not be. ``searchers``: of each
-        task id. False where the run has ended its tuning: then the class is none of it."""
-        if self._state.phase > Phase.TUNING:
-            return False
-        self._searchers |= searchers
-        self._events.put_nowait(ev.ClassAdded(device_class, tuple(tasks)))
+        Returns false for a class that is added when the tuning is over: then it is not part of the run. For a device
+        that leaves, returns only when the state has heard of it: its process may then be ended without blame.
+        """
+        if handles is not None:
+            self._handles.add(handles)
+        match event:
+            case ev.ClassAdded() if self._state.phase > Phase.TUNING:
+                return False
+            case ev.DeviceAdded():
+                self._events.put_nowait(await self._with_state(event))
+            case ev.DeviceLeft():
+                heard = asyncio.Event()
+                self._leaving.append(heard)
+                self._events.put_nowait(event)
+                with contextlib.suppress(TimeoutError):  # a run that is over hears no more
+                    await asyncio.wait_for(heard.wait(), _LEAVE_SECS)
+            case _:
+                self._events.put_nowait(event)
         return True
 
-    async def add_builders(self, builders: Mapping[int, BuilderClient]) -> None:
-        """A machine builds too."""
-        self._pool.add(builders)
-        self._events.put_nowait(ev.BuildersAdded(tuple(builders)))
-
-    async def remove_builders(self, builders: Sequence[int]) -> None:
-        """A machine is gone, and its builders with it."""
-        self._events.put_nowait(ev.BuildersLeft(tuple(builders)))
-
-    async def add_device(self, device_id: str, candidate_secs: float | None = None) -> None:
-        """The fleet has a device more, which is waited for. ``candidate_secs``: see
-        :attr:`policies.runs.plan.RunPlan.candidate_secs`."""
+    async def _with_state(self, event: ev.DeviceAdded) -> ev.DeviceAdded:
+        """The event with the last stored state of the device, and with what people want of it."""
         states = await self._recorder.device_states()
         latest = {} if self._orders is None else await asyncio.to_thread(self._orders.latest)
-        order = latest.get(device_id)
+        order = latest.get(event.device_id)
         admin, reason = (Admin.ACTIVE, "") if order is None else (order.admin, order.reason)
-        state = states.get(device_id, DeviceState())
-        self._events.put_nowait(ev.DeviceAdded(device_id, state, admin, reason, candidate_secs))
-
-    async def appeared(self, device_id: str, device_class: str, device: DeviceHandle) -> None:
-        """A device that was waited for answers, and is of a class for which the run tunes."""
-        self._newcomers[device_id] = self._lane(device_id, device)
-        self._events.put_nowait(ev.DeviceAnswered(device_id, device_class))
-
-    async def remove_device(self, device_id: str, reason: str) -> None:
-        """The fleet has a device less. Its process may be ended when this returns: nobody is blamed for it."""
-        handled = asyncio.Event()
-        self._leaving.append(handled)
-        self._events.put_nowait(ev.DeviceLeft(device_id, reason))
-        with contextlib.suppress(TimeoutError):  # a run that is over hears no more
-            await asyncio.wait_for(handled.wait(), _LEAVE_SECS)
-
-    async def noticed(self, text: str, well: bool) -> None:
-        """People are to be told this; ``well``: it is nothing bad."""
-        self._events.put_nowait(ev.Noticed(text, well))
+        state = states.get(event.device_id, DeviceState())
+        return dataclasses.replace(event, state=state, admin=admin, reason=reason)
 
     async def beat(self) -> None:
         """A sign of life."""
-
-    async def stop(self) -> None:
-        """Stop granting; ``run`` returns when the measurement under way is stored, without shoot-outs."""
-        self._events.put_nowait(ev.StopRequested())
 
     async def run(self) -> None:
         """Tune. Raises what ended it early: a recorder that is lost or cannot store, devices that are all lost."""
@@ -187,7 +153,7 @@ class Scheduler:
     async def _end_what_was_begun(self) -> None:
         """Of what the scheduler before this one has begun, nothing is waited for, and nothing that is not durable by
         now counts: it would come on top of what is granted anew."""
-        for searcher in {id(each): each for each in self._searchers.values()}.values():
+        for searcher in {id(each): each for each in self._handles.searchers.values()}.values():
             with contextlib.suppress(*LOST):  # the process that takes its place reads the records
                 await searcher.forget()
         await self._recorder.end_leases(tuple(self._plan.run.devices), self._plan.run.run_id)
@@ -203,8 +169,8 @@ class Scheduler:
         working: set[asyncio.Task[None]] = set()
         while True:
             events = await self._next_events()
-            if isinstance(events[0], ev.DeviceAnswered) and events[0].device_id in self._newcomers:
-                self._lanes[events[0].device_id] = self._newcomers.pop(events[0].device_id)
+            if isinstance(events[0], ev.DeviceAnswered) and events[0].device_id not in self._lanes:
+                self._lanes[events[0].device_id] = self._lane(events[0].device_id)
             for command in self._state.handle_all(events, self._now()):
                 match command:
                     case to_do.Finish():
@@ -217,7 +183,7 @@ class Scheduler:
                     case to_do.RestartDevice(device_id):
                         self._lanes[device_id].restart()
                     case to_do.RestartSearcher(task_id):
-                        self._searchers[task_id].restart()
+                        self._handles.searchers[task_id].restart()
                     case to_do.Say(level, text):
                         _LOG.log(_LEVELS[level], "%s", text)
                     case to_do.Forget(candidate_ids):
@@ -301,7 +267,7 @@ class Scheduler:
     async def _propose(self, command: to_do.Propose) -> ev.Proposed | ev.ProposalLost:
         task_id = command.task_id
         try:
-            offer = await self._searchers[task_id].propose(task_id, command.count, command.taken)
+            offer = await self._handles.searchers[task_id].propose(task_id, command.count, command.taken)
         except ActorLostError as error:
             return ev.ProposalLost(task_id, first_line(error))
         except Exception as error:  # whatever it is, it is the end of this task and not of the run
@@ -341,11 +307,13 @@ class Scheduler:
         async for detail in self._learner.failures():
             self._events.put_nowait(ev.Noticed(f"the learner failed and begins anew: {detail}"))
 
-    def _lane(self, device_id: str, device: DeviceHandle) -> DeviceLane:
+    def _lane(self, device_id: str) -> DeviceLane:
         def tell(behind: str) -> None:
             self._events.put_nowait(ev.WaitingForTurn(device_id, behind))
 
-        return DeviceLane(device_id, device, self._artifacts, self._plan.run.rule, self._storing, tell)
+        return DeviceLane(
+            device_id, self._handles.devices[device_id], self._artifacts, self._plan.run.rule, self._storing, tell
+        )
 
     async def _obey(self) -> None:
         """Hand in what the devices were like and what people want of them, then look for orders every second."""

@@ -10,20 +10,19 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 
-from actors.clients.builder import BuilderClient
 from actors.clients.calls import LOST, ActorDeadError, ActorLostError, first_line
-from actors.clients.device import DeviceHandle
 from actors.clients.scheduler import SchedulerClient
-from actors.clients.searcher import SearcherClient
 from actors.clusters.cluster import Cluster
 from fleet_tune.base.errors import ClusterError
 from fleet_tune.base.results import Notice, Progress
-from policies.runs.plan import Before, PlannedTask, RunPlan
+from policies.runs.events import ClassAdded, Event, Noticed, StopRequested
+from policies.runs.plan import RunPlan
 
 # Where the cluster is lost, that is known by then, and is the reason that people are told.
 _REST_SECS = 1.0
+_STOP_SECS = 1.0
 _MOST_TRIES = 30  # of telling something
 _MOST_LOSSES = 5
 """Schedulers in a row that are lost without a record in between."""
@@ -46,7 +45,6 @@ class SchedulerSupervisor:
         self._cluster = cluster
         self._scheduler = start(plan)
         self._last: Progress | None = None
-        self._described_secs = 0.0
         self._began: float | None = None
         self._stops = False
         self._telling: set[asyncio.Task[None]] = set()
@@ -83,92 +81,24 @@ class SchedulerSupervisor:
         self._scheduler.end()
         told = self._last.notices if self._last is not None else ()
         number = max((notice.number for notice in told), default=0)
-        before = Before(
+        before = dataclasses.replace(
+            self._plan.before,
             secs=max(self.now, 1e-3),
-            budget_from_secs=self._described_secs,
             notices=(*told, Notice(number + 1, self.now, text)),
             device_changes=self._last.device_changes if self._last is not None else 0,
         )
         self._scheduler = self._start(dataclasses.replace(self._plan, before=before))
 
-    async def described(self, task_id: str, rules: tuple[str, ...], enough: int = 0) -> None:
-        """A task of the plan has sketches, made by ``rules``; ``enough`` as :attr:`SearchTask.enough`. A scheduler that
-        begins later knows it by its plan."""
-        self._is_described(task_id, rules, enough)
+    async def tell(self, event: Event) -> bool:
+        """Tell the scheduler of an event, and keep it in the plan with which another scheduler would start. Returns
+        what the scheduler does (see :meth:`actors.scheduling.scheduler.Scheduler.tell`), and true where it is lost."""
+        self._plan = self._plan.after(event, self.now)
         with contextlib.suppress(*LOST):
-            await self._scheduler.described(task_id, rules, enough)
-
-    async def undescribable(self, task_id: str) -> None:
-        """A task of the plan has no sketch."""
-        self._is_described(task_id, (), 0)
-        with contextlib.suppress(*LOST):
-            await self._scheduler.undescribable(task_id)
-
-    def _is_described(self, task_id: str, rules: tuple[str, ...], enough: int) -> None:
-        """A scheduler that begins later knows it by its plan."""
-        tasks = {each.task.id: each for each in self._plan.tasks}
-        tasks[task_id] = dataclasses.replace(tasks[task_id], rules=rules, enough=enough)
-        if not tasks[task_id].late:
-            self._described_secs = self.now
-        self._plan = dataclasses.replace(self._plan, tasks=tuple(tasks.values()))
-
-    async def await_class(self, device_class: str) -> None:
-        """The network is being prepared for a class; :meth:`add_class` follows."""
-        self._plan = dataclasses.replace(self._plan, awaited_classes=self._plan.awaited_classes | {device_class})
-        with contextlib.suppress(*LOST):
-            await self._scheduler.await_class(device_class)
-
-    async def add_class(
-        self, device_class: str, tasks: Sequence[PlannedTask], searchers: Mapping[str, SearcherClient]
-    ) -> bool:
-        """A class has these tasks from now on, each of which ``searchers`` has a searcher for; none where nothing could
-        be prepared. False where the tuning is over: then the class is none of the run."""
-        plan = dataclasses.replace(self._plan, awaited_classes=self._plan.awaited_classes - {device_class})
-        self._plan = dataclasses.replace(plan, tasks=(*plan.tasks, *tasks))
-        with contextlib.suppress(*LOST):
-            if not await self._scheduler.add_class(device_class, tasks, searchers):
-                self._plan = plan
-                return False
+            accepted = await self._scheduler.tell(event)
+            if not accepted and isinstance(event, ClassAdded):
+                self._plan = self._plan.without_tasks(event.tasks)
+            return accepted
         return True
-
-    async def add_builders(self, builders: Mapping[int, BuilderClient]) -> None:
-        """A machine builds too: builders with numbers that nobody has had."""
-        known, most = self._plan.builders, max(self._plan.builders, 1 + max(builders))
-        not_there = set(range(known, most))  # they were begun, and do not fit, or have not answered yet
-        left = self._plan.left_builders.union(not_there) - builders.keys()
-        self._plan = dataclasses.replace(self._plan, builders=most, left_builders=left)
-        with contextlib.suppress(*LOST):
-            await self._scheduler.add_builders(builders)
-
-    async def remove_builders(self, builders: Sequence[int]) -> None:
-        """A machine is gone, and its builders with it."""
-        left = self._plan.left_builders.union(builders)
-        self._plan = dataclasses.replace(self._plan, left_builders=left)
-        with contextlib.suppress(*LOST):
-            await self._scheduler.remove_builders(builders)
-
-    async def add_device(self, device_id: str, candidate_secs: float) -> None:
-        """The fleet has a device more, which is waited for. ``candidate_secs``: see :attr:`RunPlan.candidate_secs`."""
-        self._plan = dataclasses.replace(
-            self._plan,
-            devices={**self._plan.devices, device_id: ""},
-            candidate_secs={**self._plan.candidate_secs, device_id: candidate_secs},
-        )
-        with contextlib.suppress(*LOST):
-            await self._scheduler.add_device(device_id, candidate_secs)
-
-    async def appeared(self, device_id: str, device_class: str, device: DeviceHandle) -> None:
-        """A device that was waited for answers, and is of a class that has tasks."""
-        self._plan = dataclasses.replace(self._plan, devices={**self._plan.devices, device_id: device_class})
-        with contextlib.suppress(*LOST):
-            await self._scheduler.appeared(device_id, device_class, device)
-
-    async def remove_device(self, device_id: str, reason: str) -> None:
-        """The fleet has a device less; its process may be ended when this returns."""
-        devices = {name: known for name, known in self._plan.devices.items() if name != device_id}
-        self._plan = dataclasses.replace(self._plan, devices=devices)
-        with contextlib.suppress(*LOST):
-            await self._scheduler.remove_device(device_id, reason)
 
     async def progress(self, *, is_silent: bool = False) -> Progress:
         """The last snapshot; of a scheduler that ``is_silent``, or only begins in the place of another, the one before.
@@ -195,7 +125,7 @@ class SchedulerSupervisor:
         """Tell the one that there is; one that is lost cannot be told, and the next one is."""
         for _ in range(_MOST_TRIES):
             with contextlib.suppress(*LOST):
-                await self._scheduler.noticed(text, well)
+                await self._scheduler.tell(Noticed(text, well))
                 return
             await asyncio.sleep(_REST_SECS)
 
@@ -214,4 +144,4 @@ class SchedulerSupervisor:
         """Stop granting; a scheduler that is lost by now has no successor."""
         self._stops = True
         with contextlib.suppress(*LOST):
-            await self._scheduler.stop()
+            await self._scheduler.tell(StopRequested(), _STOP_SECS)

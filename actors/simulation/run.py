@@ -18,6 +18,7 @@ from typing import Any
 from actors.clients.base import ActorClient
 from actors.clients.builder import BuilderClient, builder_clients
 from actors.clients.calls import Shared, ask, remote_actor
+from actors.clients.handles import ActorHandles
 from actors.clients.recorder import RecorderClient
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
@@ -33,7 +34,8 @@ from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.domain import DeviceClass, Limits, StopRule, Task, Workload
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch, Tile
-from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.plan import RunPlan
+from policies.runs.planned_task import PlannedTask
 from policies.runs.stages.pace import searchers
 
 _LOG = logging.getLogger(__name__)
@@ -128,10 +130,9 @@ class SimulatedRun:
                 64,
                 SchedulerPlan(plan, "random", 0),
                 self._records,
-                parts.searcher_of,
-                parts.builders,
-                parts.devices,
-            )
+                ActorHandles(dict(parts.searcher_of), dict(parts.builders), dict(parts.devices)),
+            ),
+            ActorHandles(),
         )
         await self._scheduler.started()
         self._running = asyncio.ensure_future(self._scheduler.run())

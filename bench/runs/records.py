@@ -130,7 +130,8 @@ async def _start(path: Path, dataset: Path) -> dict[str, Any]:
     from actors.processes.recorder import Recorder
     from fleet_tune.base.records.stores.codec import decode_record
     from policies.runs import events as ev
-    from policies.runs.plan import PlannedTask, RunPlan
+    from policies.runs.plan import RunPlan
+    from policies.runs.planned_task import PlannedTask
     from policies.runs.state import RunState
     from policies.search.bandits import TaskBandit
 

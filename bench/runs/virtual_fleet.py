@@ -16,7 +16,8 @@ from fleet_tune.base.domain import Candidate, DeviceClass, Measurement, Outcome,
 from fleet_tune.base.results import DeviceTime
 from policies.runs import commands as to_do
 from policies.runs import events as ev
-from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.plan import RunPlan
+from policies.runs.planned_task import PlannedTask
 from policies.runs.state import RunState
 from policies.search.bandits import TaskBandit
 

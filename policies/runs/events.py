@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fleet_tune.base.device_state import Admin, DeviceState
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.base.results import DeviceTime
-from policies.runs.plan import PlannedTask
+from policies.runs.planned_task import PlannedTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SketchesReady:
 
 
 @dataclass(frozen=True, slots=True)
-class Undescribable:
+class TaskSkipped:
     """A task of the plan has no sketch: it is none of this run."""
 
     task_id: str
@@ -280,7 +280,7 @@ Event = (
     | Committed
     | CaughtUp
     | SketchesReady
-    | Undescribable
+    | TaskSkipped
     | Proposed
     | ProposalLost
     | Built

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
-from fleet_tune.base.domain import Limits, StopRule, Task
+from fleet_tune.base.domain import Limits, StopRule
 from fleet_tune.base.results import Notice
 from policies.measuring.health import PROBE_EVERY_SECS
+from policies.runs.events import (
+    BuildersAdded,
+    BuildersLeft,
+    ClassAdded,
+    ClassAwaited,
+    DeviceAdded,
+    DeviceAnswered,
+    DeviceLeft,
+    Event,
+    SketchesReady,
+    TaskSkipped,
+)
+from policies.runs.planned_task import PlannedTask
 
 DEVICE_PATIENCE_SECS = 120.0
 
@@ -61,27 +74,6 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedTask:
-    """A task of a run."""
-
-    task: Task
-    rules: tuple[str, ...] | None
-    """Sketch rules by sketch: None while the task is being described, empty where it has no sketch."""
-    floor_secs: float
-    """Cost that no schedule can beat."""
-    oracle_secs: float = 0.0
-    """Longest time that one run of its oracle may take."""
-    searcher: int = 0
-    """Number of the searcher that knows it."""
-    settled: str = ""
-    """Reason why it needs no trial at all; empty where it is tuned."""
-    enough: int = 0
-    """See :attr:`fleet_tune.base.search_task.SearchTask.enough`."""
-    late: bool = False
-    """True for a device class that joined while the run went on: the time budget does not wait for its description."""
-
-
-@dataclass(frozen=True, slots=True)
 class Before:
     """State that a run takes over from a scheduler that was lost with its process. The records and the states of
     devices say everything else."""
@@ -126,3 +118,56 @@ class RunPlan:
     """Device classes for which the network is being prepared."""
     before: Before = field(default_factory=Before)
     """State of the run so far, where it goes on in another process."""
+
+    def after(self, event: Event, now: float = 0.0) -> RunPlan:
+        """The plan after an event, which happened in the second ``now`` of the run: a scheduler that starts with it has
+        the devices, classes, tasks and builders that the one has which heard the event."""
+        match event:
+            case SketchesReady(task_id, rules, enough):
+                return self._with_task(task_id, rules, enough, now)
+            case TaskSkipped(task_id):
+                return self._with_task(task_id, (), 0, now)
+            case ClassAwaited(device_class) if device_class not in self._classes:
+                return replace(self, awaited_classes=self.awaited_classes | {device_class})
+            case ClassAdded(device_class, tasks):
+                added = () if device_class in self._classes else tasks
+                return replace(self, tasks=(*self.tasks, *added), awaited_classes=self.awaited_classes - {device_class})
+            case BuildersAdded(builders):
+                most = max(self.builders, 1 + max(builders, default=-1))
+                # Numbers in between belong to builders that were started and cannot build, or do not answer yet.
+                left = self.left_builders.union(range(self.builders, most)).difference(builders)
+                return replace(self, builders=most, left_builders=left)
+            case BuildersLeft(builders):
+                return replace(self, left_builders=self.left_builders.union(builders))
+            case DeviceAdded() if event.device_id not in self.devices:
+                secs = {each: known for each, known in self.candidate_secs.items() if each != event.device_id}
+                if event.candidate_secs is not None:
+                    secs[event.device_id] = event.candidate_secs
+                return replace(self, devices={**self.devices, event.device_id: ""}, candidate_secs=secs)
+            case DeviceAnswered(device_id, device_class) if self._waits_for(device_id, device_class):
+                return replace(self, devices={**self.devices, device_id: device_class})
+            case DeviceLeft(device_id):
+                devices = {each: known for each, known in self.devices.items() if each != device_id}
+                return replace(self, devices=devices)
+        return self
+
+    def without_tasks(self, tasks: Collection[PlannedTask]) -> RunPlan:
+        """The plan of a run that refused these tasks, since its tuning was over."""
+        refused = {each.task.id for each in tasks}
+        return replace(self, tasks=tuple(each for each in self.tasks if each.task.id not in refused))
+
+    @property
+    def _classes(self) -> set[str]:
+        """Device classes that have tasks."""
+        return {each.task.device_class.name for each in self.tasks}
+
+    def _waits_for(self, device_id: str, device_class: str) -> bool:
+        """Return true for a device that takes part from now on: its class has tasks, and it had not answered before."""
+        classes = self._classes
+        return device_class in classes and self.devices.get(device_id, device_class) not in classes
+
+    def _with_task(self, task_id: str, rules: tuple[str, ...], enough: int, now: float) -> RunPlan:
+        tasks = {each.task.id: each for each in self.tasks}
+        tasks[task_id] = replace(tasks[task_id], rules=rules, enough=enough)
+        before = self.before if tasks[task_id].late else replace(self.before, budget_from_secs=now)
+        return replace(self, tasks=tuple(tasks.values()), before=before)

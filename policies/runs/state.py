@@ -45,8 +45,8 @@ from policies.runs.events import (
     ShotOut,
     SketchesReady,
     StopRequested,
+    TaskSkipped,
     Tick,
-    Undescribable,
     Unreachable,
     WaitingForTurn,
 )
@@ -206,7 +206,7 @@ class RunState:
                 task.rules, task.enough = rules, enough
                 self._begin_budget(now)
                 return self._finish(task, task.confirmed_reason())
-            case Undescribable(task_id):
+            case TaskSkipped(task_id):
                 self.tasks[task_id].is_left_out = True
                 self._begin_budget(now)
             case Proposed():

@@ -11,7 +11,7 @@ from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record, Task
 from fleet_tune.base.results import TaskProgress
 from policies.measuring.build_limit import BuildLimit
 from policies.measuring.ranking import Ranking
-from policies.runs.plan import PlannedTask
+from policies.runs.planned_task import PlannedTask
 from policies.runs.warm_start import CONFIRMED
 from policies.search.bandits import TaskState, kind_of_name
 

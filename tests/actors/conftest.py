@@ -14,6 +14,7 @@ import pytest
 from actors.clients.builder import builder_clients
 from actors.clients.calls import Shared, remote_actor
 from actors.clients.device import DeviceClient
+from actors.clients.handles import ActorHandles
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.clients.scheduler import SchedulerClient
@@ -40,7 +41,9 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch, Tile
 from policies.measuring.stopping import decide
-from policies.runs.plan import Flow, PlannedTask, RunPlan
+from policies.runs.events import SketchesReady
+from policies.runs.plan import Flow, RunPlan
+from policies.runs.planned_task import PlannedTask
 from tests.helpers.tasks import make_task
 
 CLASS = DeviceClass("simulated", '{"kind":"llvm"}')
@@ -158,9 +161,11 @@ class Fleet:
         scheduler = remote_actor(Scheduler, concurrency=16).remote(
             SchedulerPlan(run, self.method, 0, self.orders),
             records,
-            {entry.task.id: search for entry in self.tasks},
-            builder_clients(dict(enumerate(builders))),
-            {name: DeviceClient(device, device_class.target, records) for name, device in devices.items()},
+            ActorHandles(
+                searchers={entry.task.id: search for entry in self.tasks},
+                builders=builder_clients(dict(enumerate(builders))),
+                devices={name: DeviceClient(device, device_class.target, records) for name, device in devices.items()},
+            ),
             None if learner is None else LearnerClient(learner),
         )
         self.actors = {"recorder": recorder, "searcher": searcher, "scheduler": scheduler, **devices}
@@ -172,7 +177,7 @@ class Fleet:
     async def describe(self, entry: SearchTask) -> None:
         """A task that was late is described now."""
         TaskRegistry(self._folder).add(entry)
-        await SchedulerClient(self.actors["scheduler"]).described(entry.task.id, ("toy",))
+        await SchedulerClient(self.actors["scheduler"], ActorHandles()).tell(SketchesReady(entry.task.id, ("toy",)))
 
     @property
     def _folder(self) -> Path:

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from actors.builder_watch import BuilderWatch
+from actors.clients.handles import ActorHandles
 from actors.scheduling.heartbeats import Heartbeats
 from fleet_tune.base.errors import UserError
 from policies.runs.cluster.placement import Node
+from policies.runs.events import BuildersAdded, BuildersLeft, Event
 
 
 def node(name: str) -> Node:
@@ -65,38 +67,37 @@ class Hosts:
 class SchedulerSupervisor:
     def __init__(self) -> None:
         self.told: list[str] = []
-        self.done: list[tuple[str, list[int]]] = []
+        self.done: list[Event] = []
 
-    async def add_builders(self, builders: Mapping[int, Any]) -> None:
-        self.done.append(("join", list(builders)))
-
-    async def remove_builders(self, builders: Sequence[int]) -> None:
-        self.done.append(("leave", list(builders)))
+    async def tell(self, event: Event) -> bool:
+        self.done.append(event)
+        return True
 
     def notice(self, text: str, _well: bool) -> None:
         self.told.append(text)
 
 
 async def test_a_machine_that_hangs_keeps_no_other_from_building() -> None:
-    hosts, scheduling = Hosts(), SchedulerSupervisor()
+    hosts, scheduling, handles = Hosts(), SchedulerSupervisor(), ActorHandles()
     beats = Heartbeats([], scheduling.notice, lambda: 0.0)
 
-    watch = BuilderWatch(cast(Any, hosts), cast(Any, scheduling), beats)
+    watch = BuilderWatch(cast(Any, hosts), cast(Any, scheduling), beats, handles)
     await watch.follow([node("hangs"), node("well"), node("old")])
     await asyncio.sleep(0)
-    assert scheduling.done == [("join", [2, 3])]
+    assert scheduling.done == [BuildersAdded((2, 3))]
     assert scheduling.told[0].endswith("builds now (builders: 2)")
     assert "does not build: it has another TVM" in scheduling.told[1]
     assert hosts.left_out == ["old"]
+    assert list(handles.builders) == [2, 3]
     assert list(beats._members) == ["builders 2 to 3"]
 
     # It is gone before it has answered: what it says then is not heard.
     await watch.follow([node("well"), node("old")])
     hosts.answers.set()
     await asyncio.sleep(0.01)
-    assert scheduling.done == [("join", [2, 3]), ("leave", [0, 1])]
+    assert scheduling.done == [BuildersAdded((2, 3)), BuildersLeft((0, 1))]
     assert list(beats._members) == ["builders 2 to 3"]
     await watch.follow([node("old")])
-    assert scheduling.done[-1] == ("leave", [2, 3])
+    assert scheduling.done[-1] == BuildersLeft((2, 3))
     assert list(beats._members) == []
     watch.close()

@@ -13,6 +13,7 @@ from actors.device_watch import DeviceWatch
 from actors.scheduling.heartbeats import Heartbeats
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import UserError
+from policies.runs.events import DeviceAdded, DeviceLeft, Event
 
 
 class World:
@@ -64,11 +65,13 @@ class World:
 
     # As of the scheduling.
 
-    async def add_device(self, name: str, _candidate_secs: float) -> None:
-        self.done.append(f"+{name}")
-
-    async def remove_device(self, name: str, reason: str) -> None:
-        self.done.append(f"-{name}: {reason}")
+    async def tell(self, event: Event) -> bool:
+        match event:
+            case DeviceAdded(name):
+                self.done.append(f"+{name}")
+            case DeviceLeft(name, reason):
+                self.done.append(f"-{name}: {reason}")
+        return True
 
     def notice(self, text: str, _well: bool) -> None:
         self.told.append(text)

@@ -22,6 +22,7 @@ from fleet_tune.base.domain import Outcome
 from fleet_tune.base.errors import BuildersLostError
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Progress
+from policies.runs.events import StopRequested
 from policies.runs.plan import Flow
 from tests.actors.conftest import Fleet, search_task, trials
 from tests.actors.processes.test_learner import models_of, within
@@ -67,7 +68,7 @@ async def test_a_learner_whose_training_raises_is_named_and_trains_again(
     assert await process_of(learner) != before
     progress = await ask(scheduler.progress.remote(), 60.0, "progress")
     assert len(told(progress, "learner")) == 1  # that it begins anew is no failure
-    await ask(scheduler.stop.remote(), 10.0, "stop")
+    await ask(scheduler.tell.remote(StopRequested()), 10.0, "stop")
     await running
 
 

@@ -17,7 +17,8 @@ from fleet_tune.base.domain import Measurement, Outcome, Record, Task
 from fleet_tune.base.errors import FleetTuneError
 from policies.runs import commands as to_do
 from policies.runs import events as ev
-from policies.runs.plan import Before, PlannedTask, RunPlan
+from policies.runs.plan import RunPlan
+from policies.runs.planned_task import PlannedTask
 from policies.runs.state import Phase, RunState
 from policies.search.bandits import TaskBandit
 from tests.helpers.world_checks import Bounds, check_leases
@@ -43,8 +44,7 @@ class World(Settings):
             del self._there[name]
         self._answered = {name for name in self.devices if name not in (*self.appear, *self.added)}
         self._time = Timeline()
-        self._left_builders: set[int] = set()
-        plan = self._plan()
+        plan = self.plan = self._first_plan()
         self.flow = plan.flow
         self.state = RunState(plan, TaskBandit(self.seed))
         members = Counter(device.device_class for device in self.devices.values())
@@ -70,21 +70,17 @@ class World(Settings):
         """Seconds since the run began."""
         return self._time.now
 
-    def _plan(self, before: Before | None = None) -> RunPlan:
-        """``before``: of the state whose place another takes."""
-        now = -1.0 if before is None else self.now
+    def _first_plan(self) -> RunPlan:
         return RunPlan(
             run_id=self.run_id,
             tasks=tuple(
-                self._planned_task(task, now) for task in self.tasks if self._joined.get(task.device_class.name, True)
+                self._planned_task(task, -1.0) for task in self.tasks if self._joined.get(task.device_class.name, True)
             ),
-            awaited_classes=frozenset(each for each in self.joins if self._is_awaited(each)),
             devices={
                 name: device_class if self._joined.get(device_class, True) else ""
                 for name, device_class in self._there.items()
             },
-            builders=self.builders + len(self._left_builders),
-            left_builders=frozenset(self._left_builders),
+            builders=self.builders,
             limits=self.limits,
             rule=self.rule,
             flow=self.flow,
@@ -92,7 +88,6 @@ class World(Settings):
             check_every_secs=self.check_every_secs,
             candidate_secs={name: secs for name, secs in self.candidate_secs.items() if name in self._there},
             build_timeout_secs=self.build_timeout_secs,
-            before=before or Before(),
         )
 
     def _planned_task(self, task: Task, now: float) -> PlannedTask:
@@ -105,11 +100,6 @@ class World(Settings):
             enough=self._enough(task.id, now),
             late=task.device_class.name in self.joins,
         )
-
-    def _is_awaited(self, device_class: str) -> bool:
-        """Whether the network is just being prepared for a class."""
-        begun = self.joins[device_class]
-        return begun <= self.now < begun + self.prepare_secs
 
     def _class_joins(self, device_class: str) -> None:
         """The network is prepared for the class, or turns out not to be what can be prepared."""
@@ -132,8 +122,7 @@ class World(Settings):
 
     def _builders_leave(self) -> None:
         """Those with the first numbers; others come a second later."""
-        self._left_builders = set(range(self.builders))
-        self._happens(ev.BuildersLeft(tuple(self._left_builders)))
+        self._happens(ev.BuildersLeft(tuple(range(self.builders))))
         come = range(self.builders, 2 * self.builders)
         self._time.after(1.0, lambda: self._happens(ev.BuildersAdded(tuple(come))))
 
@@ -182,7 +171,7 @@ class World(Settings):
             without = task_id in self.left_out
             self._time.later(
                 at,
-                ev.Undescribable(task_id)
+                ev.TaskSkipped(task_id)
                 if without
                 else ev.SketchesReady(task_id, ("rule",), self.enough.get(task_id, 0)),
             )
@@ -234,6 +223,8 @@ class World(Settings):
     # Carry out --------------------------------------------------------------------------------------------------------
 
     def _happens(self, *events: ev.Event) -> None:
+        for event in events:
+            self.plan = self.plan.after(event, self.now)
         for command in self.state.handle_all(events, self.now):
             self._carry_out(command)
 
@@ -278,7 +269,7 @@ class World(Settings):
         if self.state._stopped or self.finished or self.error:
             return
         self.losses += 1
-        others = (ev.Ordered, ev.StopRequested, ev.ClassAwaited, ev.SketchesReady, ev.Undescribable)
+        others = (ev.Ordered, ev.StopRequested, ev.ClassAwaited, ev.SketchesReady, ev.TaskSkipped)
         self._time.keep(lambda happening: callable(happening) or isinstance(happening, others))
         self._recorder.scheduler_is_lost()
         progress = self.state.progress(self.now)
@@ -289,10 +280,13 @@ class World(Settings):
             self._recorder.lease(name, states[name].lease)
         self._searcher.begin_anew()
         self.built.clear()
-        late = {task.id for task in self.tasks if task.device_class.name in self.joins}
-        described = [at for each, at in self.described_at.items() if at <= self.now and each not in late]
-        before = Before(max(self.now, 1e-3), max(described, default=0.0), progress.notices, progress.device_changes)
-        self.state = RunState(self._plan(before), TaskBandit(self.seed))
+        before = dataclasses.replace(
+            self.plan.before,
+            secs=max(self.now, 1e-3),
+            notices=progress.notices,
+            device_changes=progress.device_changes,
+        )
+        self.state = RunState(dataclasses.replace(self.plan, before=before), TaskBandit(self.seed))
         given = {at: each for at, each in self.script.items() if isinstance(each, ev.Ordered) and at <= self.now}
         orders = {given[at].device_id: (given[at].admin, given[at].reason) for at in sorted(given)}
         self._happens(ev.Restored(states, orders))

@@ -9,10 +9,12 @@ from typing import Any, cast
 import pytest
 
 from actors.clients.device import DeviceClient
+from actors.clients.handles import ActorHandles
 from actors.scheduling.admission import DeviceAdmission
 from actors.scheduling.supervisor import SchedulerSupervisor
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.domain import DeviceClass, Fingerprint
+from policies.runs.events import DeviceAnswered, Event
 from tests.helpers.devices import make_fingerprint
 
 ORIN = DeviceClass("orin", "{}")
@@ -30,13 +32,12 @@ class RemoteCalls:
     def notice(self, text: str, _well: bool) -> None:
         self.told.append(text)
 
-    async def await_class(self, _name: str) -> None:
-        pass
-
-    async def appeared(self, device_id: str, _class: str, _device: object) -> None:
-        if device_id == self.damaged:
-            raise TypeError("cannot pickle it")
-        self.used.append(device_id)
+    async def tell(self, event: Event) -> bool:
+        if isinstance(event, DeviceAnswered):
+            if event.device_id == self.damaged:
+                raise TypeError("cannot pickle it")
+            self.used.append(event.device_id)
+        return True
 
 
 class Answering:
@@ -57,7 +58,7 @@ class Answering:
 class Met:
     def __init__(self) -> None:
         self.calls = RemoteCalls()
-        self.reception = DeviceAdmission(cast(SchedulerSupervisor, cast(Any, self.calls)), {}, {}, {})
+        self.reception = DeviceAdmission(cast(SchedulerSupervisor, cast(Any, self.calls)), {}, ActorHandles(), {})
 
     def expect(self, name: str, device: Answering) -> None:
         self.reception.expect(name, cast(DeviceClient, cast(Any, device)))

@@ -19,6 +19,7 @@ from devices.simulated.simulated import Faults
 from fleet_tune.base.domain import Outcome
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Progress
+from policies.runs.events import StopRequested, TaskSkipped
 from tests.actors.conftest import Fleet, search_task, trials
 
 DEADLINE_SECS = 120.0
@@ -100,7 +101,7 @@ async def test_a_task_that_is_described_late_joins_with_its_records_and_nothing_
     assert shown[late.task.id] == (False, 0, before[late.task.id])
     assert shown[never.task.id] == (False, 0, 0)
     await made.describe(late)
-    await ask(scheduler.undescribable.remote(never.task.id), 60.0, "leave out")
+    await ask(scheduler.tell.remote(TaskSkipped(never.task.id)), 60.0, "leave out")
     progress = await running
     assert {task.task_id: task.described for task in progress.tasks} == {early.task.id: True, late.task.id: True}
     records = trials(made.store)
@@ -142,7 +143,7 @@ async def test_stop_ends_the_run_and_keeps_what_is_stored(fleet: Callable[..., F
     scheduler = made.start(time_budget_secs=1000.0)
     running = asyncio.ensure_future(run(scheduler))
     seen = await until(scheduler, lambda progress: progress.trials > 0)
-    await ask(scheduler.stop.remote(), 10.0, "stop")
+    await ask(scheduler.tell.remote(StopRequested()), 10.0, "stop")
     progress = await running
     assert progress.trials >= seen.trials
     assert len(trials(made.store)) == progress.trials

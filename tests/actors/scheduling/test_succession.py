@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -13,7 +12,9 @@ from actors.scheduling import supervisor as scheduling
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import ClusterError
 from fleet_tune.base.results import Notice, Progress
-from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs import events as ev
+from policies.runs.plan import RunPlan
+from policies.runs.planned_task import PlannedTask
 from tests.helpers.tasks import make_task
 
 TASKS = tuple(make_task(name, "cpu") for name in ("known", "described", "left out", "late"))
@@ -29,38 +30,22 @@ class Scheduler:
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.ends: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.told: list[tuple[Any, ...]] = []
+        self.told: list[ev.Event] = []
+        self.is_over = False
         self.ended = False
         self.progress_is = progress()
 
     async def run(self) -> None:
         await self.ends
 
-    async def described(self, task_id: str, rules: tuple[str, ...], enough: int) -> None:
-        self.told.append(("described", task_id, *rules, enough))
-
-    async def undescribable(self, task_id: str) -> None:
-        self.told.append(("undescribable", task_id))
-
-    async def add_builders(self, builders: Mapping[int, Any]) -> None:
-        self.told.append(("builders", *builders))
-
-    async def remove_builders(self, builders: Sequence[int]) -> None:
-        self.told.append(("no builders", *builders))
-
-    async def add_device(self, device_id: str, candidate_secs: float) -> None:
-        self.told.append(("device", device_id, candidate_secs))
-
     async def progress(self) -> Progress:
         return self.progress_is
 
-    async def noticed(self, text: str, _well: bool) -> None:
+    async def tell(self, event: ev.Event, _deadline_secs: float = 0.0) -> bool:
         if self.ends.done():
             raise ActorLostError("its process ended")
-        self.told.append(("noticed", text))
-
-    async def stop(self) -> None:
-        self.told.append(("stop",))
+        self.told.append(event)
+        return not (self.is_over and isinstance(event, ev.ClassAdded))
 
     def end(self) -> None:
         self.ended = True
@@ -111,9 +96,9 @@ async def test_the_next_one_knows_the_tasks_the_time_and_what_people_were_told()
     await asyncio.sleep(0)
     first = world.made[0]
     assert first.plan.before.secs == 0.0
-    await world.scheduling.described(TASKS[1].id, ("a", "b"), 3)
-    await world.scheduling.undescribable(TASKS[2].id)
-    assert first.told == [("described", TASKS[1].id, "a", "b", 3), ("undescribable", TASKS[2].id)]
+    await world.scheduling.tell(ev.SketchesReady(TASKS[1].id, ("a", "b"), 3))
+    await world.scheduling.tell(ev.TaskSkipped(TASKS[2].id))
+    assert first.told == [ev.SketchesReady(TASKS[1].id, ("a", "b"), 3), ev.TaskSkipped(TASKS[2].id)]
     first.progress_is = progress(notices=(Notice(3, 0.5, "something"),))
     await world.scheduling.progress()
 
@@ -132,8 +117,8 @@ async def test_the_next_one_knows_the_tasks_the_time_and_what_people_were_told()
     # It goes on where the other was: what it has not read yet is not shown.
     second.progress_is = progress("starting")
     assert (await world.scheduling.progress()).phase == "tuning"
-    await world.scheduling.described(TASKS[3].id, ("c",))
-    assert second.told[-1] == ("described", TASKS[3].id, "c", 0)
+    await world.scheduling.tell(ev.SketchesReady(TASKS[3].id, ("c",)))
+    assert second.told == [ev.SketchesReady(TASKS[3].id, ("c",))]
     second.ends.set_result(None)
     await running
 
@@ -149,7 +134,7 @@ async def test_what_a_lost_one_could_not_be_told_the_next_one_is() -> None:
         while len(world.made) == 1 or not world.made[-1].told:
             await asyncio.sleep(0)
     assert first.told == []
-    assert world.made[-1].told == [("noticed", "the process of the recorder has ended")]
+    assert world.made[-1].told == [ev.Noticed("the process of the recorder has ended")]
     world.made[-1].ends.set_result(None)
     await running
 
@@ -176,7 +161,7 @@ async def test_a_run_that_is_to_stop_gets_no_other_scheduler() -> None:
     world.made[-1].lose()
     await running
     assert len(world.made) == 1
-    assert world.made[0].told == [("stop",)]
+    assert world.made[0].told == [ev.StopRequested()]
 
 
 async def test_a_run_that_is_to_stop_while_the_recorder_is_asked_gets_no_other_scheduler() -> None:
@@ -214,14 +199,38 @@ async def test_the_next_one_has_the_builders_and_devices_that_there_are() -> Non
     running = asyncio.ensure_future(world.scheduling.run())
     await asyncio.sleep(0)
     # Number 1 was begun and did not fit, number 2 answers later.
-    await world.scheduling.add_builders({3: cast(Any, "builder"), 4: cast(Any, "builder")})
-    await world.scheduling.add_builders({2: cast(Any, "builder")})
-    await world.scheduling.remove_builders([0, 3])
-    await world.scheduling.add_device("b", 60.0)
-    assert world.made[0].told == [("builders", 3, 4), ("builders", 2), ("no builders", 0, 3), ("device", "b", 60.0)]
+    events = [
+        ev.BuildersAdded((3, 4)),
+        ev.BuildersAdded((2,)),
+        ev.BuildersLeft((0, 3)),
+        ev.DeviceAdded("b", candidate_secs=60.0),
+    ]
+    for event in events:
+        assert await world.scheduling.tell(event)
+    assert world.made[0].told == events
     second = await world.next_one()
     assert set(range(second.plan.builders)) - second.plan.left_builders == {2, 4}
     assert second.plan.devices == {"a": "cpu", "b": ""}
     assert second.plan.candidate_secs == {"b": 60.0}
     second.ends.set_result(None)
+    await running
+
+
+async def test_the_next_one_has_no_task_of_a_class_that_came_when_the_tuning_was_over() -> None:
+    world = World()
+    running = asyncio.ensure_future(world.scheduling.run())
+    await asyncio.sleep(0)
+    added = ev.ClassAdded("orin", (PlannedTask(make_task("late", "orin"), None, 1e-9),))
+    world.made[0].is_over = True
+    assert not await world.scheduling.tell(added)
+    second = await world.next_one()
+    assert [each.task.id for each in second.plan.tasks] == [task.id for task in TASKS]
+    # One that is lost cannot say that it is over.
+    second.lose()
+    assert await world.scheduling.tell(added)
+    async with asyncio.timeout(60.0):
+        while len(world.made) == 2:
+            await asyncio.sleep(0)
+    assert [each.task.device_class.name for each in world.made[-1].plan.tasks].count("orin") == 1
+    world.made[-1].ends.set_result(None)
     await running

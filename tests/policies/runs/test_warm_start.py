@@ -10,7 +10,8 @@ import pytest
 
 from fleet_tune.base.device_state import Admin, DeviceState, Health
 from fleet_tune.base.domain import Limits
-from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.plan import RunPlan
+from policies.runs.planned_task import PlannedTask
 from policies.runs.spared import last_snapshot
 from policies.runs.warm_start import Share, covered, effort_of, share_of
 from policies.search.bandits import TaskBandit

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fleet_tune.base.device_state import Admin
 from policies.measuring import health
 from policies.runs.fleet import Fleet
-from policies.runs.plan import Flow, PlannedTask, RunPlan
+from policies.runs.plan import Flow, RunPlan
+from policies.runs.planned_task import PlannedTask
 from policies.runs.stages.building import BuildStage
 from policies.runs.stages.granting import Granting
 from policies.runs.stages.pace import Pace

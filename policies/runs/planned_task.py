@@ -1,0 +1,28 @@
+"""A task as the plan of a run has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet_tune.base.domain import Task
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """A task of a run."""
+
+    task: Task
+    rules: tuple[str, ...] | None
+    """Sketch rules by sketch: None while the task is being described, empty where it has no sketch."""
+    floor_secs: float
+    """Cost that no schedule can beat."""
+    oracle_secs: float = 0.0
+    """Longest time that one run of its oracle may take."""
+    searcher: int = 0
+    """Number of the searcher that knows it."""
+    settled: str = ""
+    """Reason why it needs no trial at all; empty where it is tuned."""
+    enough: int = 0
+    """See :attr:`fleet_tune.base.search_task.SearchTask.enough`."""
+    late: bool = False
+    """True for a device class that joined while the run went on: the time budget does not wait for its description."""

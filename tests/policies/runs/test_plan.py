@@ -1,0 +1,116 @@
+"""The plan of a run after events: what a scheduler starts with that takes the place of a lost one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.runs import events as ev
+from policies.runs.plan import RunPlan
+from policies.runs.planned_task import PlannedTask
+from policies.runs.state import RunState
+from policies.search.bandits import TaskBandit
+from tests.helpers.properties import examples
+from tests.helpers.tasks import make_task
+
+CLASSES = ("server", "orin", "nano")
+TASKS = {each: tuple(make_task(name, each) for name in ("a", "b")) for each in CLASSES}
+TASK_IDS = [task.id for tasks in TASKS.values() for task in tasks]
+DEVICES = ("first", "second", "third")
+PLAN = RunPlan(
+    "run",
+    tuple(PlannedTask(task, None, 1e-9) for task in TASKS["server"]),
+    {"first": "server", "second": ""},
+    builders=2,
+    candidate_secs={"first": 60.0},
+)
+
+
+def late(device_class: str) -> ev.ClassAdded:
+    return ev.ClassAdded(device_class, tuple(PlannedTask(task, None, 1e-9, late=True) for task in TASKS[device_class]))
+
+
+device_ids, classes, numbers = (
+    st.sampled_from(DEVICES),
+    st.sampled_from(CLASSES),
+    st.lists(st.integers(0, 6), min_size=1, max_size=3).map(tuple),
+)
+events = st.one_of(
+    st.builds(ev.DeviceAdded, device_ids, candidate_secs=st.sampled_from([None, 5.0, 60.0])),
+    st.builds(ev.DeviceAnswered, device_ids, classes),
+    st.builds(ev.DeviceLeft, device_ids, st.just("it is no longer in the fleet file")),
+    st.builds(ev.ClassAwaited, classes),
+    classes.map(late),
+    st.builds(ev.ClassAdded, classes),
+    st.builds(ev.BuildersAdded, numbers),
+    st.builds(ev.BuildersLeft, numbers),
+    st.builds(ev.SketchesReady, st.sampled_from(TASK_IDS), st.just(("rule",)), st.integers(0, 3)),
+    st.builds(ev.TaskSkipped, st.sampled_from(TASK_IDS)),
+    st.builds(ev.Noticed, st.just("something")),
+)
+
+
+def known(state: RunState) -> dict[str, Any]:
+    """The devices, classes, tasks and builders that a run's state has."""
+    devices = list(state.fleet.words)
+    return {
+        "devices": {name: state.fleet._classes[name] for name in devices},
+        "used": {name: lane.device_class for name, lane in state._devices.lanes.items()},
+        "seconds": {name: state._devices._candidate_secs.get(name) for name in devices},
+        "classes": {name: {task.task.id for task in tasks} for name, tasks in state._granting.by_class.items()},
+        "awaited": state._devices.awaited_classes,
+        "tasks": {
+            name: (task.rules or (), task.is_left_out, task.enough, task.is_late, task.is_awaited)
+            for name, task in state.tasks.items()
+        },
+        "builders": state._builds._there,
+    }
+
+
+def hears(state: RunState, plan: RunPlan, happened: Sequence[ev.Event]) -> RunPlan:
+    """Tell the state of the events; the plan after them."""
+    for event in happened:
+        if isinstance(event, ev.SketchesReady | ev.TaskSkipped):
+            task = state.tasks.get(event.task_id)
+            if task is None or not task.is_awaited:
+                continue  # only a task that is part of the run is described, and only once
+        state.handle(event, 1.0)
+        plan = plan.after(event, 1.0)
+    return plan
+
+
+@examples(300)
+@given(st.lists(events, max_size=12), st.lists(events, max_size=6))
+def test_a_scheduler_that_starts_later_knows_what_the_one_knows_that_heard_the_events(
+    before: list[ev.Event], later: list[ev.Event]
+) -> None:
+    first = RunState(PLAN, TaskBandit(0))
+    plan = hears(first, PLAN, before)
+    second = RunState(plan, TaskBandit(0))
+    assert known(second) == known(first)
+    assert hears(first, plan, later) == hears(second, plan, later)
+    assert known(second) == known(first)
+
+
+def test_the_time_budget_counts_from_the_last_task_of_the_start_that_was_described() -> None:
+    a, b = TASKS["server"]
+    plan = PLAN.after(ev.SketchesReady(a.id, ("rule",)), 3.0).after(ev.TaskSkipped(b.id), 7.0)
+    assert plan.before.budget_from_secs == 7.0
+    plan = plan.after(late("orin"), 8.0).after(ev.SketchesReady(TASKS["orin"][0].id, ("rule",)), 9.0)
+    assert plan.before.budget_from_secs == 7.0
+
+
+def test_what_says_nothing_of_the_plan_changes_nothing() -> None:
+    others: tuple[ev.Event, ...] = (ev.Tick(), ev.Noticed("something"), ev.Committed(()), ev.StopRequested())
+    assert functools.reduce(RunPlan.after, others, PLAN) is PLAN
+
+
+def test_a_class_that_was_refused_leaves_no_task() -> None:
+    added = late("orin")
+    plan = PLAN.after(ev.ClassAwaited("orin")).after(added)
+    assert plan.awaited_classes == frozenset()
+    assert plan.without_tasks(added.tasks) == PLAN
