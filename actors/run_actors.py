@@ -18,6 +18,7 @@ from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
+from actors.pickling import send_by_value
 from actors.processes.learner import Learner
 from actors.processes.recorder import Recorder
 from actors.processes.searcher import Searcher
@@ -51,6 +52,7 @@ class RunActors:
         recorder = Shared(self.recorder)
         window = None if hosts.window is None else str(hosts.window.path)
         models = store.parent.absolute() / "models"
+        send_by_value(plan.method)
         learner = self._started("learner", Learner, registry, plan.method, plan.seed, recorder, window, str(models))
         self.learner = LearnerClient(learner, hosts.window)
         self.searchers: list[SearcherClient] = []

@@ -18,7 +18,7 @@ from policies.runs.cluster.turns import RunShare
 from policies.runs.plan import RunPlan
 from policies.runs.planned_task import PlannedTask
 from policies.runs.spared import last_snapshot
-from policies.search.methods import method_named
+from policies.search.methods import Method
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class SessionPlan:
     trial at all."""
 
     run_id: str
-    method: str
+    method: Method
     seed: int
     tasks: tuple[SearchTask, ...]
     limits: Limits
@@ -70,7 +70,7 @@ def snapshot_without_trials(
     """The last snapshot of a run of which every task is settled, so that no session is started. ``records``,
     ``states``: those of the run's store."""
     run = run_plan(plan, hosts, dict.fromkeys((entry.task.id for entry in plan.tasks), 0))
-    bandit = method_named(plan.method).make_task_bandit(plan.seed)
+    bandit = plan.method.make_task_bandit(plan.seed)
     return last_snapshot(run, bandit, records, states, hosts.absent.notices)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fleet_tune.base.config import values
 from fleet_tune.base.config.fleet_file import FleetConfig
-from fleet_tune.base.config.request import RunRequest, run_request
+from fleet_tune.base.config.request import RunRequest, SearchMethod, run_request
 from fleet_tune.base.domain import Record
 from fleet_tune.base.results import Collected, Plan, Progress, TuneResult
 
@@ -44,7 +44,7 @@ def tune(
     network: Any,
     *,
     out: Path | str,
-    method: str = "fleet",
+    method: str | SearchMethod = "fleet",
     trials: int | None = None,
     time_budget_secs: float | None = None,
     fleet: Path | str | FleetConfig | None = None,
@@ -62,10 +62,12 @@ def tune(
 ) -> TuneResult:
     """Tune a network and leave the compiled result in ``out``; the same call with the same ``out`` resumes.
 
-    ``network``: ``"file.py:function"``, a path of an ``.onnx`` or ``.pt2`` file, or ``(torch module, example inputs)``.
-    ``trials`` counts those of earlier runs in ``out`` too; ``time_budget_secs`` is the tuning time of this call; with
-    neither, ten minutes. ``fleet``: a fleet file, None for this machine's CPU. ``address``: an existing Ray cluster,
-    None for an embedded one. ``on_progress`` is called about twice a second.
+    ``method``: the name of a search method, ``"my_search.py:METHOD"`` for one in a file, or a
+    :class:`policies.search.methods.Method`. ``network``: ``"file.py:function"``, a path of an ``.onnx`` or ``.pt2``
+    file, or ``(torch module, example inputs)``. ``trials`` counts those of earlier runs in ``out`` too;
+    ``time_budget_secs`` is the tuning time of this call; with neither, ten minutes. ``fleet``: a fleet file, None for
+    this machine's CPU. ``address``: an existing Ray cluster, None for an embedded one. ``on_progress`` is called about
+    twice a second.
 
     ``transfer_from``: what the search learns from before its first trial: a record database, a dataset, the folder of a
     MetaSchedule database, or a cost model's file. Without it our own method starts from the cost model that comes with
@@ -112,7 +114,7 @@ async def stream(
     network: Any,
     *,
     out: Path | str,
-    method: str = "fleet",
+    method: str | SearchMethod = "fleet",
     trials: int | None = None,
     time_budget_secs: float | None = None,
     fleet: Path | str | FleetConfig | None = None,
@@ -158,7 +160,7 @@ async def stream(
 def plan(
     network: Any,
     *,
-    method: str = "fleet",
+    method: str | SearchMethod = "fleet",
     trials: int | None = None,
     time_budget_secs: float | None = None,
     fleet: Path | str | FleetConfig | None = None,

@@ -27,7 +27,7 @@ from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.domain import Record
 from fleet_tune.base.records.files.atomic_file import write_atomically
 from policies.cost_models.xgboost_module import spare_scikit_learn
-from policies.search.methods import method_named
+from policies.search.methods import Method
 from policies.search.trainer import Trainer
 from policies.search.training_table import TrainingTable
 
@@ -49,7 +49,7 @@ class Learner:
     def __init__(
         self,
         roster: TaskRegistry,
-        method: str,
+        method: Method,
         seed: int,
         recorder: Shared[RecorderClient],
         quiet_window: str | None,
@@ -57,7 +57,7 @@ class Learner:
     ) -> None:
         spare_scikit_learn()
         expect_many_objects()
-        self._method = method_named(method)
+        self._method = method
         self._seed = seed
         self._roster = roster
         self._priors = Priors(self._method)

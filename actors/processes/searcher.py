@@ -23,7 +23,7 @@ from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.cost_models.xgboost_module import spare_scikit_learn
 from policies.features.table import OF_A_TASK
-from policies.search.methods import Method, method_named
+from policies.search.methods import Method
 from policies.search.search import Observation, TaskSearch
 from policies.search.task_records import TIMED_OUT
 from policies.space.pools import Pool
@@ -35,7 +35,7 @@ class Searcher:
     def __init__(
         self,
         roster: TaskRegistry,
-        method: str,
+        method: Method,
         seed: int,
         recorder: Shared[RecorderClient],
         learner: Shared[LearnerClient] | None,
@@ -46,7 +46,7 @@ class Searcher:
         spare_scikit_learn()
         expect_many_objects()
         self._others = others
-        self._method = method_named(method)
+        self._method = method
         self._seed = seed
         self._roster = roster
         self._priors = Priors(self._method)

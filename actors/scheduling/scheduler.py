@@ -35,7 +35,7 @@ from policies.runs import commands as to_do
 from policies.runs import events as ev
 from policies.runs.plan import RunPlan
 from policies.runs.state import Phase, RunState
-from policies.search.methods import method_named
+from policies.search.methods import Method
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 2.0
@@ -52,7 +52,7 @@ class SchedulerPlan:
     told first, of a run that begins."""
 
     run: RunPlan
-    method: str
+    method: Method
     seed: int
     orders: Path | None = None
     notices: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Scheduler:
         self._recorder = recorder
         self._handles = handles
         self._learner = learner
-        self._state = RunState(plan.run, method_named(plan.method).make_task_bandit(plan.seed))
+        self._state = RunState(plan.run, plan.method.make_task_bandit(plan.seed))
         self._artifacts = Artifacts()
         self._storing = RecordBatcher(recorder, self._kept)
         self._pool = BuilderPool(handles.builders, self._artifacts)

@@ -37,6 +37,7 @@ from fleet_tune.base.sketch import Sketch, Tile
 from policies.runs.plan import RunPlan
 from policies.runs.planned_task import PlannedTask
 from policies.runs.stages.pace import searchers
+from policies.search.methods.random import RANDOM
 
 _LOG = logging.getLogger(__name__)
 CLASSES = (("board", 1.6), ("server", 1.0), ("card", 0.6))
@@ -128,7 +129,7 @@ class SimulatedRun:
                 "scheduler",
                 Scheduler,
                 64,
-                SchedulerPlan(plan, "random", 0),
+                SchedulerPlan(plan, RANDOM, 0),
                 self._records,
                 ActorHandles(dict(parts.searcher_of), dict(parts.builders), dict(parts.devices)),
             ),
@@ -163,9 +164,7 @@ class SimulatedRun:
         searching = []
         for at in range(1 + max(number.values())):
             others = frozenset(task_id for task_id, dealt_to in number.items() if dealt_to != at)
-            actor = self._made(
-                "searchers", Searcher, 64, roster, "random", 0, Shared(self._records), None, None, others
-            )
+            actor = self._made("searchers", Searcher, 64, roster, RANDOM, 0, Shared(self._records), None, None, others)
             searching.append(SearcherClient(actor))
         self._searchers = len(searching)
         await asyncio.gather(*(each.start() for each in searching))

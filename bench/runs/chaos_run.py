@@ -34,6 +34,7 @@ from fleet_tune.base.errors import ClusterError, UserError
 from fleet_tune.base.records.datasets.dataset import load
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.search_task import SearchTask
+from policies.search.methods.fleet import FLEET
 
 BUILD_SECS = 0.03
 BUILDERS = 2
@@ -70,7 +71,7 @@ async def simulated(
         losing = asyncio.ensure_future(cluster.lost())
         stack.callback(losing.cancel)
         stack.push_async_callback(hosts.close)
-        plan = SessionPlan(run_id, "fleet", seed, entries, Limits(trials=trials))
+        plan = SessionPlan(run_id, FLEET, seed, entries, Limits(trials=trials))
         before = _last_seq(out)
         session = await TuningSession.start(hosts, plan, out / "records.db", {"network": "bench"})
         stack.push_async_callback(session.close)

@@ -23,6 +23,7 @@ from actors.session_plan import SessionPlan
 from actors.simulation.slow import SlowBuilder, opened_slowly
 from actors.tuning_session import TuningSession
 from bench.measured import read
+from bench.models.laboratory import method_named
 from bench.runs.chaos import CANDIDATE_SECS
 from bench.runs.chaos_run import BUILD_SECS, BUILDERS
 from bench.search.replay_runs import TOLERANCE
@@ -54,7 +55,7 @@ async def arrival(dataset: Path, method: str, devices: int, seed: int, out: Path
             make_worker=partial(SlowBuilder, BUILD_SECS, dataset),
         )
         stack.push_async_callback(hosts.close)
-        plan = SessionPlan("run", method, seed, entries, Limits(trials=sum(len(each) for each in data)))
+        plan = SessionPlan("run", method_named(method), seed, entries, Limits(trials=sum(len(each) for each in data)))
         session = await TuningSession.start(hosts, plan, out / "records.db", {"network": "replay"})
         stack.push_async_callback(session.close)
         session.begin()

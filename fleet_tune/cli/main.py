@@ -115,7 +115,7 @@ def _report_options(command: _F) -> _F:
     "--method",
     default="fleet",
     show_default=True,
-    help="Search method: fleet, autotvm, adatune, ansor, bansor, pruner, moa-pruner or random.",
+    help="Search method: fleet, autotvm, adatune, ansor, bansor, pruner, moa-pruner or random; or FILE.py:METHOD.",
     metavar="NAME",
 )
 @cost_model_option(

@@ -37,11 +37,11 @@ from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compiling.compile_progress import CompileProgress
 from fleet_tune.runs.fleet_watch import FleetWatch
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside
+from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.metrics import Metrics
 from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.reusing.sharing import StoreLookup, StoreSubscription, StoreUploader, note_efforts, take, tried_in
-from policies.search.methods import method_named
 
 if TYPE_CHECKING:
     from fleet_tune.runs.preparing.joining import Newcomer
@@ -116,7 +116,7 @@ class Run:
         without records."""
         request = self.request
         # What is plainly wrong is told before anything starts.
-        method_named(request.method)
+        method_of(request.method)
         if not isinstance(request.network, tuple):
             locate(request.network)
         async with contextlib.AsyncExitStack() as stack:
@@ -239,11 +239,11 @@ class Run:
         prepared = await unless_interrupted(in_thread(preparation.without_damaged, prepared, request.records))
         plan = SessionPlan(
             run_id=self.run_id,
-            method=request.method,
+            method=method_of(request.method),
             seed=request.seed,
             tasks=prepared.undescribed,
             limits=request.limits,
-            rule=MEASURED_BY if request.collects else method_named(request.method).evaluator,
+            rule=MEASURED_BY if request.collects else method_of(request.method).evaluator,
             settled={} if self._found is None else self._found.reasons,
         )
         if self._is_spared:

@@ -44,6 +44,7 @@ from policies.measuring.stopping import decide
 from policies.runs.events import SketchesReady
 from policies.runs.plan import Flow, RunPlan
 from policies.runs.planned_task import PlannedTask
+from policies.search.methods import method_named
 from tests.helpers.tasks import make_task
 
 CLASS = DeviceClass("simulated", '{"kind":"llvm"}')
@@ -115,17 +116,18 @@ class Fleet:
         self, *, trials: int | None = None, time_budget_secs: float | None = None, per_task: int | None = None
     ) -> Any:
         """Start everything; returns the scheduler's actor."""
+        method = method_named(self.method)
         roster = roster_of(self._folder, (entry for entry in self.tasks if entry.task.id not in self.late))
         recorder = remote_actor(Recorder, concurrency=64).remote(str(self.store), {"network": "toy"})
         records = RecorderClient(recorder)
         learner = None
         if self.learner:
             learner = remote_actor(Learner, restarts=-1, concurrency=16).remote(
-                roster, self.method, 0, Shared(records), None, str(self.store.parent / "models")
+                roster, method, 0, Shared(records), None, str(self.store.parent / "models")
             )
         searcher = remote_actor(Searcher, restarts=-1, concurrency=16).remote(
             roster,
-            self.method,
+            method,
             0,
             Shared(records),
             None if learner is None else Shared(LearnerClient(learner)),
@@ -159,7 +161,7 @@ class Fleet:
             build_timeout_secs=5.0,
         )
         scheduler = remote_actor(Scheduler, concurrency=16).remote(
-            SchedulerPlan(run, self.method, 0, self.orders),
+            SchedulerPlan(run, method, 0, self.orders),
             records,
             ActorHandles(
                 searchers={entry.task.id: search for entry in self.tasks},

@@ -24,6 +24,7 @@ from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch
 from policies.measuring.ranking import Ranking
 from policies.search.bandits import CONVERGENCE_TRIALS, is_finished
+from policies.search.methods import method_named
 from policies.search.search import Proposal, TaskSearch
 from tests.actors.conftest import Fleet, search_task
 from tests.actors.scheduling.test_scheduler import DEADLINE_SECS, run
@@ -130,7 +131,7 @@ class _Known:
 def searcher_of(recorder: Any, entry: SearchTask = SMALL, method: str = "random") -> Searcher:
     given: Any = _Given(RecorderClient(recorder))
     roster: Any = _Known(entry)
-    return Searcher(roster, method, 0, given, None, None)
+    return Searcher(roster, method_named(method), 0, given, None, None)
 
 
 async def test_candidates_of_an_offer_that_was_lost_are_offered_again() -> None:

@@ -33,6 +33,7 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Progress
 from fleet_tune.runs.interruption import beside
 from policies.measuring.stopping import decide
+from policies.search.methods.random import RANDOM
 from tests.actors.conftest import CLASS, search_task
 
 ORIN = Fingerprint(DeviceClass("orin", "{}"), SIMULATED_CPU, "cpu", 8, "none", 1e-3)
@@ -218,7 +219,7 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         stack.push_async_callback(hosts.close)
         assert set(hosts.fingerprints) == {"a"}
         entry = search_task("a", extent=EXTENT)
-        plan = SessionPlan("run", "random", 0, (entry,), Limits())
+        plan = SessionPlan("run", RANDOM, 0, (entry,), Limits())
         session = await TuningSession.start(hosts, plan, tmp_path / "records.db", {"network": "toy"})
         stack.push_async_callback(session.close)
         session.begin()

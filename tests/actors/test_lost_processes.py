@@ -30,6 +30,7 @@ from fleet_tune.base.records.datasets.dataset import load
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Progress
 from fleet_tune.base.search_task import SearchTask
+from policies.search.methods.random import RANDOM
 
 DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
 DEADLINE_SECS = 120.0
@@ -96,7 +97,7 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             cluster, load_fleet(tmp_path / "fleet.toml"), "run", open_device=partial(opened_slowly, CANDIDATE_SECS)
         )
         stack.push_async_callback(hosts.close)
-        plan = SessionPlan("run", "random", 0, tasks, Limits())
+        plan = SessionPlan("run", RANDOM, 0, tasks, Limits())
         session = await TuningSession.start(hosts, plan, tmp_path / "records.db", {"network": "toy"})
         stack.push_async_callback(session.close)
         session.begin()

@@ -18,6 +18,7 @@ from devices.host.versions import HostVersions
 from fleet_tune.base.config.fleet_file import load_fleet
 from fleet_tune.base.domain import Limits, StopRule
 from fleet_tune.base.errors import FleetFileError, VersionsDifferError
+from policies.search.methods.random import RANDOM
 from tests.actors.conftest import search_task
 
 
@@ -62,7 +63,7 @@ async def test_devices_measure_as_the_fleet_file_says(tmp_path: Path, monkeypatc
     cluster, fleet_config = cast(Any, LocalRunner(tmp_path)), load_fleet(tmp_path / "fleet.toml")
     actors = HostActors(cluster, fleet_config, "run", None, open_device, None, None)
     hosts = RunHosts(cluster, fleet_config, "run", actors, {}, AbsentDevices())
-    plan = SessionPlan("run", "random", 0, (search_task("a"),), Limits(trials=10), StopRule(max_batches=7))
+    plan = SessionPlan("run", RANDOM, 0, (search_task("a"),), Limits(trials=10), StopRule(max_batches=7))
     await TuningSession.start(hosts, plan, tmp_path / "records.db", {})
     schedule: SchedulerPlan = Made.made[Scheduler][0]
     assert schedule.run.rule == StopRule(max_batches=7, warm_up_secs=0.5, flush_bytes=4096)

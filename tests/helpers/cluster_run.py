@@ -26,6 +26,7 @@ from fleet_tune.base.domain import Limits
 from fleet_tune.base.errors import ClusterError
 from fleet_tune.base.records.datasets.dataset import load
 from fleet_tune.base.search_task import SearchTask
+from policies.search.methods.random import RANDOM
 from tests.helpers.watching import opened_watching
 
 DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
@@ -71,7 +72,7 @@ async def tune(cluster: Cluster, folder: Path) -> None:
         stack.push_async_callback(hosts.close)
         stack.callback(losing.cancel)
         say_nodes_of(hosts)
-        plan = SessionPlan("run", "random", 0, tasks, Limits())
+        plan = SessionPlan("run", RANDOM, 0, tasks, Limits())
         session = await TuningSession.start(hosts, plan, folder / "records.db", {"network": "toy"})
         stack.push_async_callback(session.close)
         session.begin()

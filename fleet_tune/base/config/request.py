@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fleet_tune.base.config import values
 from fleet_tune.base.config.fleet_file import FleetConfig, default_fleet, load_fleet
@@ -24,6 +24,15 @@ _PRIORITIES = (-100, 100)
 _WEIGHTS = (0.01, 100.0)
 _OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray sets it for what a job runs; that is its name
 _T = TypeVar("_T")
+
+
+class SearchMethod(Protocol):
+    """A search method made of parts: a :class:`policies.search.methods.Method`."""
+
+    @property
+    def name(self) -> str:
+        """The name of the method in reports."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class RunRequest:
     out: Path
     fleet: FleetConfig
     limits: Limits
-    method: str = "fleet"
+    method: str | SearchMethod = "fleet"
     seed: int = 0
     address: str | None = None
     metrics_port: int | None = None
@@ -66,7 +75,7 @@ def run_request(
     network: Any,
     *,
     out: Path | str,
-    method: str = "fleet",
+    method: str | SearchMethod = "fleet",
     trials: int | None = None,
     task_trials: int | None = None,
     time_budget_secs: float | None = None,
@@ -95,8 +104,10 @@ def run_request(
             f"a network is a path, file.py:function, or a torch module with its inputs, not {values.shown(network)}",
             "give one of these",
         )
-    if not isinstance(method, str):
-        raise RequestError(f"a method is a name, not {values.shown(method)}", "give one with --method")
+    if not isinstance(method, str) and not hasattr(method, "name"):
+        raise RequestError(
+            f"a method is a name, file.py:NAME or a Method, not {values.shown(method)}", "give one with --method"
+        )
     resolved = resolved_fleet(fleet)
     # Random candidates, and what a dataset answers, are nothing that a later run could begin with.
     shares = not collects and not resolved.datasets

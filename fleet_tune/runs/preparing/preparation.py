@@ -57,6 +57,7 @@ from fleet_tune.runs.compiling.places import DeviceRunner, LocalRunner, Place
 from fleet_tune.runs.compiling.task_results import task_results
 from fleet_tune.runs.compiling.untuned_times import UntunedTimes
 from fleet_tune.runs.device_access import opened
+from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
@@ -66,7 +67,6 @@ from fleet_tune.runs.reusing.shipped import shipped
 from fleet_tune.runs.reusing.store_prior import StorePrior, learns_from_store, read_lessons
 from fleet_tune.runs.reusing.transfer_prior import TransferPrior, what_applies
 from fleet_tune.runs.reusing.upkeep import versions_now
-from policies.search.methods import method_named
 
 if TYPE_CHECKING:
     from actors.run_hosts import RunHosts
@@ -224,7 +224,7 @@ def ready_tasks(
 def teaching_of(prepared: Prepared, request: RunRequest) -> TransferPrior | None:
     """What the tasks of a run learn before their first trial; None for nothing. Raises UserError where
     ``request.transfer_from`` cannot be used."""
-    method, entries = method_named(request.method), prepared.undescribed
+    method, entries = method_of(request.method), prepared.undescribed
     knowledge = what_applies(entries, method, request.transfer_from, pretrained=request.pretrained)
     return None if knowledge is None else TransferPrior(knowledge, method, request.seed, entries)
 
@@ -260,7 +260,7 @@ def found_in(store: Path, prepared: Prepared, request: RunRequest) -> StoreLooku
 
 def _lessons(found: StoreLookup, prepared: Prepared, request: RunRequest) -> StorePrior:
     """What the cost models of a run learn from the store: nothing where the user has named what they learn from."""
-    if request.collects or request.transfer_from is not None or not learns_from_store(method_named(request.method)):
+    if request.collects or request.transfer_from is not None or not learns_from_store(method_of(request.method)):
         return StorePrior()
     devices = {name: fingerprint.abstraction for name, fingerprint in prepared.prints.items()}
     return read_lessons(found.path, found.similar, devices, DescriptionCache(user_folder()), request.seed)
@@ -369,7 +369,7 @@ def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
 def plan(request: RunRequest) -> Plan:
     """The plan of a run: tasks, weights and sketches for every device class, and what the search would start from.
     Raises UserError."""
-    method_named(request.method)
+    method_of(request.method)
     if request.transfer_from is not None:
         check_source(request.transfer_from)
     if request.store is not None:
@@ -397,7 +397,7 @@ def plan(request: RunRequest) -> Plan:
     )
     return Plan(
         network=prepared.network.name,
-        method=request.method,
+        method=method_of(request.method).name,
         devices={
             config.name: by_device[config.name].device_class.name if config.name in by_device else "it does not answer"
             for config in fleet.devices

@@ -91,6 +91,11 @@ def _variants(method: Method) -> list[str]:
 def spec(method: str, model: str | None = None, *, offline: bool = False) -> str:
     """The name by which :func:`method_named` finds a method with another model, or one that is not trained online.
     UserError for an unknown model."""
+    if ".py" in method and (model or offline):
+        raise UserError(
+            "--cost-model and --offline-model change a method of fleet-tune, not one in a file",
+            f"change the training of the method in {method.rpartition(':')[0] or method}",
+        )
     if model and model not in COST_MODELS:
         raise UserError(problem_of(model), f"choose one of: {', '.join(COST_MODELS)}")
     return ":".join([method, *([model] if model else []), *([OFFLINE] if offline else [])])

@@ -134,7 +134,7 @@ def entry(size: int, device_class: str, prior: bytes = b"") -> SearchTask:
 def learner_of(entries: tuple[SearchTask, ...], method: str, folder: Path) -> Learner:
     """The actor's class as a plain object that has seen 32 records of every task."""
     roster = roster_of(folder / "tasks", entries)
-    made = Learner(roster, method, 0, Shared(cast("RecorderClient", None)), None, str(folder))
+    made = Learner(roster, method_named(method), 0, Shared(cast("RecorderClient", None)), None, str(folder))
     for each in entries:
         assert made._join(each.task.id)
         rows = sample(each.sketches[0], 32, np.random.default_rng(1))

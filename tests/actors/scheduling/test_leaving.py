@@ -12,10 +12,11 @@ from actors.clients.recorder import RecorderClient
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from policies.runs.events import DeviceLeft
 from policies.runs.plan import RunPlan
+from policies.search.methods.random import RANDOM
 
 
 async def test_a_device_may_leave_again_whose_leaving_took_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = SchedulerPlan(RunPlan("run", (), {}, 1), "random", 0)
+    plan = SchedulerPlan(RunPlan("run", (), {}, 1), RANDOM, 0)
     scheduler = Scheduler(plan, cast(RecorderClient, cast(Any, None)), ActorHandles())
     monkeypatch.setattr("actors.scheduling.scheduler._LEAVE_SECS", 0.01)
     for reason in ("its entry has changed", "it is no longer in the fleet file"):
