@@ -1,4 +1,4 @@
-"""Devices come and go while a run goes on: with the fleet file, and with the machines that drive them."""
+"""The devices that join and leave a run that goes on, with the fleet file and with the machines that drive them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from actors.clients.device import DeviceClient
 from actors.host_actors import HostActors
 from actors.scheduling.admission import DeviceAdmission
-from actors.scheduling.heartbeats import Heartbeats, Member
+from actors.scheduling.heartbeats import Heartbeats, WatchedProcess
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import UserError
 from policies.runs.cluster.placement import Node
 from policies.runs.events import DeviceAdded, DeviceLeft
 
 
-def device_member(name: str, device: DeviceClient) -> Member:
-    """The process of a device as one that owes signs of life."""
-    return Member(f"device {name}", device.beat, device.restart, is_one_of_many=True)
+def watched_device(name: str, device: DeviceClient) -> WatchedProcess:
+    """The process of a device, for the heartbeats."""
+    return WatchedProcess(f"device {name}", device.beat, device.restart, is_one_of_many=True)
 
 
 class DeviceWatch:
@@ -34,92 +34,95 @@ class DeviceWatch:
     def __init__(
         self,
         hosts: HostActors,
-        scheduling: SchedulerSupervisor,
+        supervisor: SchedulerSupervisor,
         heartbeats: Heartbeats,
         admission: DeviceAdmission,
         client: Callable[[str], DeviceClient],
     ) -> None:
         self._hosts = hosts
-        self._scheduling = scheduling
+        self._supervisor = supervisor
         self._heartbeats = heartbeats
         self._admission = admission
         self._client = client
-        self._hostless: set[str] = set()
-        self._coming: dict[str, asyncio.Task[None]] = {}  # devices whose host has come
+        self._without_node: set[str] = set()
+        self._checks: dict[str, asyncio.Task[None]] = {}
+        """Checks of devices whose node has joined the cluster: nothing waits for them, since that node may hang."""
 
     @property
-    def hostless(self) -> frozenset[str]:
-        """Devices that are waited for until their host is there."""
-        return frozenset(self._hostless)
+    def without_node(self) -> frozenset[str]:
+        """Devices whose node is not in the cluster; each is started when its node joins."""
+        return frozenset(self._without_node)
 
-    async def add(self, name: str) -> None:
-        """The fleet has a device more, which is waited for. Raises VersionsDifferError, ClusterError."""
-        hostless = await self._started(name)
-        await self._scheduling.tell(self._added(name))
-        if hostless:
-            self._wait_for_host(name, hostless)
+    async def start_device(self, name: str) -> None:
+        """Start the process of a device that the fleet file names now, and wait for its answer beside the run. Raises
+        VersionsDifferError, ClusterError."""
+        missing_node = await self._start_process(name)
+        await self._supervisor.tell(self._added(name))
+        if missing_node:
+            self._wait_for_node(name, missing_node)
         else:
-            self._scheduling.notice(f"device {name} is of the fleet now: it joins when it answers", True)
-            self._expect(name)
+            self._supervisor.notice(f"device {name} is part of the fleet now: it joins when it answers", True)
+            self._wait_for_answer(name)
 
     async def remove(self, name: str, reason: str) -> None:
-        """The fleet has a device less: what it works on is done elsewhere, and nobody is blamed."""
-        coming = self._coming.pop(name, None)
-        if coming is not None:
-            coming.cancel()
-        await self._admission.forget(name)
+        """End the process of a device that leaves the run. Its work is done elsewhere, and no candidate is blamed."""
+        check = self._checks.pop(name, None)
+        if check is not None:
+            check.cancel()
+        await self._admission.stop_waiting(name)
         self._heartbeats.remove(f"device {name}")
-        await self._scheduling.tell(DeviceLeft(name, reason))
+        await self._supervisor.tell(DeviceLeft(name, reason))
         self._admission.remove(name)
-        self._hostless.discard(name)
+        self._without_node.discard(name)
         self._hosts.end_device(name)
 
     async def follow(self, nodes: Sequence[Node]) -> None:
-        """Devices whose machine has left are waited for, and those join whose machine has come, when they answer."""
-        for name in self._hosts.gone(nodes):
+        """Remove the devices whose node has left the cluster until it is back, and start those whose node has
+        joined."""
+        for name in self._hosts.devices_without_node(nodes):
             await self.remove(name, f"its host {self._hosts.configs[name].via} has left the cluster")
-            await self._scheduling.tell(self._added(name))
-            self._wait_for_host(name, "its host may come back")
-        for name in sorted(self._hostless):
+            await self._supervisor.tell(self._added(name))
+            self._wait_for_node(name, "its host may come back")
+        for name in sorted(self._without_node):
             if not self._hosts.start_device(name, nodes):
-                self._hostless.discard(name)
-                self._coming[name] = asyncio.create_task(self._come(name))
+                self._without_node.discard(name)
+                self._checks[name] = asyncio.create_task(self._check_and_wait(name))
 
     def close(self) -> None:
-        """Nobody joins any more."""
-        for coming in self._coming.values():
-            coming.cancel()
+        """Cancel the checks under way."""
+        for check in self._checks.values():
+            check.cancel()
 
     def _added(self, name: str) -> DeviceAdded:
         return DeviceAdded(name, candidate_secs=self._hosts.configs[name].patience.candidate_secs)
 
-    async def _started(self, name: str) -> str:
-        """Start the process of a device; why its host is not there, in words."""
+    async def _start_process(self, name: str) -> str:
+        """Start the process of a device. Returns the reason in words where its node is not in the cluster, an empty
+        text otherwise."""
         nodes = () if self._hosts.configs[name].via is None else await self._hosts.nodes()
-        hostless = self._hosts.start_device(name, nodes)
-        if not hostless:
+        missing_node = self._hosts.start_device(name, nodes)
+        if not missing_node:
             try:
                 await self._hosts.check_device_versions([name])
             except UserError:
                 self._hosts.end_device(name)
                 raise
-        return hostless
+        return missing_node
 
-    async def _come(self, name: str) -> None:
-        """A device whose host has come, and which nobody waits for: that host may be one that hangs."""
+    async def _check_and_wait(self, name: str) -> None:
         try:
             await self._hosts.check_device_versions([name])
         except UserError as error:
-            del self._coming[name]
+            del self._checks[name]
             await self.remove(name, str(error))
         else:
-            del self._coming[name]
-            self._expect(name)
+            del self._checks[name]
+            self._wait_for_answer(name)
 
-    def _expect(self, name: str) -> None:
-        self._heartbeats.add(device_member(name, self._client(name)))
-        self._admission.expect(name, self._client(name))
+    def _wait_for_answer(self, name: str) -> None:
+        self._heartbeats.add(watched_device(name, self._client(name)))
+        self._admission.wait_for(name, self._client(name))
 
-    def _wait_for_host(self, name: str, reason: str) -> None:
-        self._hostless.add(name)
-        self._scheduling.notice(f"device {name} is waited for: {reason}", False)
+    def _wait_for_node(self, name: str, reason: str) -> None:
+        self._without_node.add(name)
+        self._supervisor.notice(f"device {name} is waited for: {reason}", False)

@@ -78,10 +78,13 @@ class HostActors:
         self._open_device = open_device
         self._make_worker = make_worker
         self._turns = turns
-        self._nodes: dict[str, str] = {}  # from which each device is driven
+        self._nodes: dict[str, str] = {}
+        """Id of the node that drives each device."""
         self._builder_nodes: dict[int, str] = {}
+        """Id of the node of each builder."""
         self._numbers = itertools.count()
-        self._unfit: set[str] = set()  # nodes that cannot build
+        self._excluded: set[str] = set()
+        """Ids of nodes that cannot build."""
 
     async def start(self, out_of_use: Collection[str]) -> None:
         """Start the builders, and a process for each device. A device that is ``out_of_use`` and whose host is not in
@@ -103,7 +106,7 @@ class HostActors:
                 self._start_device(name, place.node_id)
 
     async def nodes(self) -> tuple[Node, ...]:
-        """The machines that are there now. Raises ClusterError."""
+        """The nodes of the cluster. Raises ClusterError."""
         return await in_thread(self._cluster.nodes)
 
     def start_device(self, name: str, nodes: Sequence[Node]) -> str:
@@ -114,14 +117,13 @@ class HostActors:
             self._start_device(name, place.node_id)
         return place.reason
 
-    def gone(self, nodes: Sequence[Node]) -> list[str]:
-        """The devices whose host has left the cluster. Their processes can only be ended, and begin anew when it is
-        there again."""
+    def devices_without_node(self, nodes: Sequence[Node]) -> list[str]:
+        """The devices whose node has left the cluster: their processes can only be ended."""
         there = {node.node_id for node in nodes}
         return [name for name, node_id in self._nodes.items() if node_id not in there]
 
-    def builders_gone(self, nodes: Sequence[Node]) -> dict[int, Any]:
-        """The builders whose host has left the cluster, which are none any more."""
+    def remove_lost_builders(self, nodes: Sequence[Node]) -> dict[int, Any]:
+        """End the builders whose node has left the cluster, and return them."""
         there = {node.node_id for node in nodes}
         gone = {
             number: self.builders[number] for number, node_id in self._builder_nodes.items() if node_id not in there
@@ -129,19 +131,19 @@ class HostActors:
         self.end_builders(gone)
         return gone
 
-    def more_builders(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, dict[int, Any]]]:
-        """Start builders on each machine that has come, and can build."""
-        by_id = {node.node_id: node for node in nodes if node.node_id not in self._unfit}
+    def start_more_builders(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, dict[int, Any]]]:
+        """Start builders on each node that has joined the cluster and can build."""
+        by_id = {node.node_id: node for node in nodes if node.node_id not in self._excluded}
         for node_id, workers in self._builder_places(list(by_id.values())).items():
             yield by_id[node_id], self._start_builders(node_id, workers)
 
-    def leave_out(self, node: Node, builders: Iterable[int]) -> None:
-        """A machine cannot build: it is not tried again."""
-        self._unfit.add(node.node_id)
+    def exclude_builders(self, node: Node, builders: Iterable[int]) -> None:
+        """End the builders of a node that cannot build, and start none there any more."""
+        self._excluded.add(node.node_id)
         self.end_builders(builders)
 
     def end_builders(self, numbers: Iterable[int]) -> None:
-        """End these builders, which are all that there are of their actors."""
+        """End these builders, which must be all builders of their actors."""
         import ray
 
         ended = set()
@@ -185,13 +187,13 @@ class HostActors:
         await _check_versions({f"the process of device {name}": self.devices[name] for name in names})
 
     async def close(self) -> None:
-        """Close all of them. Who is busy is ended by :meth:`end`; its child processes end with it."""
+        """Close all of them. Actors that are busy are ended by :meth:`end`; their child processes end with them."""
         hosts = [*set(self.builders.values()), *self.devices.values()]
         closing = (ask(actor.close.remote(), _CLOSE_SECS, "close") for actor in hosts)
         await asyncio.gather(*closing, return_exceptions=True)
 
     def end(self) -> None:
-        """End their processes."""
+        """End the processes of all of them."""
         import ray
 
         for actor in (*self.devices.values(), *set(self.builders.values())):
@@ -203,7 +205,7 @@ class HostActors:
         return builder_places(nodes, self._cluster.node_id, build.workers, build.total_workers, there)
 
     def _start_builders(self, node_id: str, workers: int) -> dict[int, Any]:
-        """So many on a machine."""
+        """Start so many builders on a node."""
         # Where datasets answer for all devices, they answer for the builds too.
         datasets = self._fleet.datasets
         make_worker = self._make_worker or (
@@ -222,7 +224,7 @@ class HostActors:
         self._nodes[name] = node_id
         self.devices[name] = device_actor(scheduling_strategy=pinned_to(node_id)).remote(
             name,
-            # On that host its entry is one as any other.
+            # On that host the device is a local one.
             partial(self._open_device, device.model_copy(update={"via": None}), self._fleet.measure.realtime),
             self._run_id,
             self.windows if device.shares_host else None,
@@ -254,12 +256,12 @@ async def _check_versions(actors: Mapping[str, Any]) -> None:
 
 
 def _number_of(configs: Mapping[str, DeviceConfig], name: str) -> int:
-    """Which of the devices with its address it is, from 1."""
+    """The number of a device among those with its address, from 1."""
     address = configs[name].connect, configs[name].via
     same = [each.name for each in configs.values() if (each.connect, each.via) == address]
     return 1 + same.index(name)
 
 
 def _build_worker(artifacts: Path | None, workers: int, windows: Windows | None) -> BuildWorker:
-    """One of so many on its host, which stands still while a device of that host measures."""
+    """Make the worker of one of ``workers`` builders of its host; it pauses while a device of that host measures."""
     return BuildWorker(artifacts, workers, window=None if windows is None else windows.here())

@@ -24,7 +24,7 @@ from actors.processes.recorder import Recorder
 from actors.processes.searcher import Searcher
 from actors.processes.task_registry import TaskRegistry
 from actors.run_hosts import RunHosts
-from actors.scheduling.heartbeats import Member
+from actors.scheduling.heartbeats import WatchedProcess
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.session_plan import SessionPlan, dealt_out
 from fleet_tune.base.errors import FleetTuneError
@@ -39,7 +39,7 @@ class RunActors:
         self, hosts: RunHosts, plan: SessionPlan, registry: TaskRegistry, store: Path, meta: Mapping[str, str]
     ) -> None:
         self._hosts = hosts
-        self._scheduling = hosts.cluster.here()
+        self._supervisor = hosts.cluster.here()
         self._registry = registry
         self.by_role: dict[str, list[Any]] = {}
         """The actors of each role, in the order in which the roles were started."""
@@ -94,7 +94,7 @@ class RunActors:
 
     def start_scheduler(self, plan: SchedulerPlan) -> SchedulerClient:
         """Start a scheduler, which knows the handles that there are by now."""
-        scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=self._scheduling).remote(
+        scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=self._supervisor).remote(
             plan, self.recorder, self.handles, self.learner
         )
         self.by_role["scheduler"] = [scheduler]  # those before are gone
@@ -113,15 +113,15 @@ class RunActors:
         await asyncio.to_thread(self._registry.add, entry.without_module())
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[WatchedProcess]:
         """The processes of all but the scheduler, for the heartbeats."""
         window = self._hosts.window
         clock = time.monotonic if window is None else window.clock
         return [
-            Member("the recorder", self.recorder.beat, self.recorder.restart),
-            Member("the learner", self.learner.beat, self.learner.restart, True, clock),
+            WatchedProcess("the recorder", self.recorder.beat, self.recorder.restart),
+            WatchedProcess("the learner", self.learner.beat, self.learner.restart, True, clock),
             *(
-                Member(f"searcher {number}", each.beat, each.restart, True, clock)
+                WatchedProcess(f"searcher {number}", each.beat, each.restart, True, clock)
                 for number, each in enumerate(self.searchers)
             ),
         ]
@@ -140,7 +140,7 @@ class RunActors:
         await asyncio.to_thread(self._registry.close)
 
     def _started(self, role: str, cls: type, *arguments: Any, concurrency: int = 64) -> Any:
-        actor = remote_actor(cls, restarts=-1, concurrency=concurrency, scheduling_strategy=self._scheduling).remote(
+        actor = remote_actor(cls, restarts=-1, concurrency=concurrency, scheduling_strategy=self._supervisor).remote(
             *arguments
         )
         self.by_role.setdefault(role, []).append(actor)

@@ -79,7 +79,7 @@ class RunHosts:
 
         A device that does not answer joins when it does. A device that people have taken out of use is not asked; it
         joins when they resume it, as one of the class that the fleet file says, if another device of that class
-        answers. Otherwise it is not part of the run until :meth:`actors.tuning_session.TuningSession.add_device`.
+        answers. Otherwise it is not part of the run until :meth:`actors.tuning_session.TuningSession.admit_device`.
 
         Args:
             cluster, fleet, run_id, artifacts, open_device, make_worker: see

@@ -24,7 +24,7 @@ from policies.search.methods import Method
 @dataclass(frozen=True)
 class SessionPlan:
     """What a session tunes, and when it ends. ``tasks``: all of the network, which are tuned from when they
-    :meth:`actors.tuning_session.TuningSession.join`; their sketches need not be known before. ``rule``: when a
+    :meth:`actors.tuning_session.TuningSession.start_task`; their sketches need not be known before. ``rule``: when a
     measurement ends; the fleet file may add a warm-up and a flush. ``settled``: by the id of a task, why it gets no
     trial at all."""
 

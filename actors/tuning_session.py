@@ -7,18 +7,18 @@ import dataclasses
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
-from actors.builder_watch import BuilderWatch, builder_members
+from actors.builder_watch import BuilderWatch, watched_builders
 from actors.clients.device import DeviceClient
 from actors.clients.recorder import StoreWriter
 from actors.clients.scheduler import SchedulerClient
 from actors.clusters.cluster import lost_means_resume
 from actors.device_orders import noted, out_of_use
-from actors.device_watch import DeviceWatch, device_member
+from actors.device_watch import DeviceWatch, watched_device
 from actors.fleet_usage import Use, used
 from actors.run_actors import RunActors
 from actors.run_hosts import RunHosts, members_of
 from actors.scheduling.admission import DeviceAdmission
-from actors.scheduling.heartbeats import Heartbeats, Member
+from actors.scheduling.heartbeats import Heartbeats, WatchedProcess
 from actors.scheduling.scheduler import SchedulerPlan
 from actors.scheduling.supervisor import SchedulerSupervisor
 from actors.session_plan import SessionPlan, planned, run_plan
@@ -38,25 +38,25 @@ _STOP_SECS = 2.0
 
 class TuningSession:
     """A run that tunes on its started hosts. Make one with :meth:`start`; nothing is tuned before :meth:`begin`. Every
-    task is tuned from its :meth:`join` on, and :meth:`records` yields the results. :meth:`new_class` tells for which
-    class the network should be prepared next, and :meth:`add_class` adds its tasks. :meth:`close` ends every actor,
-    those of the hosts too."""
+    task is tuned from its :meth:`start_task` on, and :meth:`records` yields the results. :meth:`next_class` tells for
+    which class the network should be prepared next, and :meth:`add_class` adds its tasks. :meth:`close` ends every
+    actor, those of the hosts too."""
 
     def __init__(
         self,
         hosts: RunHosts,
         actors: RunActors,
-        scheduling: SchedulerSupervisor,
+        supervisor: SchedulerSupervisor,
         admission: DeviceAdmission,
         heartbeats: Heartbeats,
     ) -> None:
         self._hosts = hosts
         self._actors = actors
-        self._scheduling = scheduling
+        self._supervisor = supervisor
         self._admission = admission
         self._heartbeats = heartbeats
-        self._builder_watch = BuilderWatch(hosts.actors, scheduling, heartbeats, actors.handles)
-        self._device_watch = DeviceWatch(hosts.actors, scheduling, heartbeats, admission, self._client)
+        self._builder_watch = BuilderWatch(hosts.actors, supervisor, heartbeats, actors.handles)
+        self._device_watch = DeviceWatch(hosts.actors, supervisor, heartbeats, admission, self._client)
         self._begun = asyncio.Event()
         self._running = asyncio.ensure_future(self._run())
         self._watching = asyncio.ensure_future(self._watch())
@@ -101,28 +101,28 @@ class TuningSession:
         def start_scheduler(run: RunPlan) -> SchedulerClient:
             return actors.start_scheduler(dataclasses.replace(schedule, run=run))
 
-        scheduling = SchedulerSupervisor(run, start_scheduler, actors.recorder.last_seq, hosts.cluster)
+        supervisor = SchedulerSupervisor(run, start_scheduler, actors.recorder.last_seq, hosts.cluster)
         members = [
-            Member("the scheduler", scheduling.beat, scheduling.end),
+            WatchedProcess("the scheduler", supervisor.beat, supervisor.end),
             *actors.members,
-            *builder_members(hosts.actors.builders),
-            *(device_member(name, device_client(hosts, actors, name)) for name in hosts.actors.devices),
+            *watched_builders(hosts.actors.builders),
+            *(watched_device(name, device_client(hosts, actors, name)) for name in hosts.actors.devices),
         ]
-        heartbeats = Heartbeats(members, scheduling.notice, lambda: scheduling.now)
-        admission = DeviceAdmission(scheduling, targets, actors.handles, hosts.classes, notices)
-        await scheduling.started()
-        return cls(hosts, actors, scheduling, admission, heartbeats)
+        heartbeats = Heartbeats(members, supervisor.notice, lambda: supervisor.now)
+        admission = DeviceAdmission(supervisor, targets, actors.handles, hosts.classes, notices)
+        await supervisor.started()
+        return cls(hosts, actors, supervisor, admission, heartbeats)
 
     def begin(self) -> None:
         """Tune in the background from now on."""
         self._begun.set()
         for name, device_class in self._hosts.absent.expected.items():
             if not device_class:
-                self._admission.expect(name, self._client(name))
+                self._admission.wait_for(name, self._client(name))
 
     async def _run(self) -> None:
         await self._begun.wait()
-        await self._scheduling.run()
+        await self._supervisor.run()
 
     async def _watch(self) -> None:
         await self._begun.wait()
@@ -130,44 +130,44 @@ class TuningSession:
 
     # Tasks -----------------------------------------------------------------------------------------------------------
 
-    async def join(self, entry: SearchTask) -> None:
+    async def start_task(self, entry: SearchTask) -> None:
         """Tune a task of the plan from now on, which is described."""
         await self._actors.describe(entry)
         rules = tuple(sketch.rule for sketch in entry.sketches)
-        await self._scheduling.tell(SketchesReady(entry.task.id, rules, entry.enough))
+        await self._supervisor.tell(SketchesReady(entry.task.id, rules, entry.enough))
 
-    async def leave_out(self, task_id: str) -> None:
+    async def skip_task(self, task_id: str) -> None:
         """Do not wait for a task of the plan, which has no sketch."""
-        await self._scheduling.tell(TaskSkipped(task_id))
+        await self._supervisor.tell(TaskSkipped(task_id))
 
     # Classes ---------------------------------------------------------------------------------------------------------
 
-    async def new_class(self) -> tuple[DeviceConfig, Fingerprint]:
+    async def next_class(self) -> tuple[DeviceConfig, Fingerprint]:
         """Wait for the next device of a class for which nothing is tuned, and return what it says of itself.
         :meth:`add_class` or :meth:`refuse_class` must follow."""
-        name, fingerprint = await self._admission.arrival()
+        name, fingerprint = await self._admission.next_class()
         return self._hosts.actors.configs[name], fingerprint
 
     async def add_class(self, tasks: Sequence[SearchTask], settled: Mapping[str, str]) -> bool:
-        """Add the tasks of a class that :meth:`new_class` told of; each is tuned from its :meth:`join` on. Returns
-        false where the tuning is over: then the class is not part of the run. ``settled``: as in the plan."""
+        """Add the tasks of a class that :meth:`next_class` told of; each is tuned from its :meth:`start_task` on.
+        Returns false where the tuning is over: then the class is not part of the run. ``settled``: as in the plan."""
         dealt = await self._actors.add_tasks(tasks)
         late = tuple(
             dataclasses.replace(planned(each, dealt[each.task.id], settled.get(each.task.id, "")), late=True)
             for each in tasks
         )
         name = tasks[0].task.device_class.name
-        if not await self._scheduling.tell(ClassAdded(name, late)):
+        if not await self._supervisor.tell(ClassAdded(name, late)):
             return False
         text = f"class {name} joins: {len(tasks)} tasks are tuned for it as they are described"
-        self._scheduling.notice(text, True)
-        await self._admission.admit(tasks[0].task.device_class)
+        self._supervisor.notice(text, True)
+        await self._admission.admit_class(tasks[0].task.device_class)
         return True
 
     async def refuse_class(self, device_class: str, reason: str) -> None:
-        """Leave a class out of the run that :meth:`new_class` told of: nothing can be tuned for it."""
-        await self._scheduling.tell(ClassAdded(device_class))
-        await self._admission.refuse(device_class, reason)
+        """Skip a class that :meth:`next_class` has named: nothing can be tuned for it."""
+        await self._supervisor.tell(ClassAdded(device_class))
+        await self._admission.refuse_class(device_class, reason)
 
     @property
     def window(self) -> QuietWindow | None:
@@ -175,7 +175,7 @@ class TuningSession:
         return self._hosts.window
 
     @property
-    def store(self) -> StoreWriter:
+    def store_writer(self) -> StoreWriter:
         """Writes what a new class leaves in the store of the run."""
         return StoreWriter(self._actors.recorder)
 
@@ -185,14 +185,14 @@ class TuningSession:
     def devices(self) -> dict[str, DeviceConfig]:
         """The devices of the run by name, also those that are waited for."""
         hosts = self._hosts.actors
-        return {name: hosts.configs[name] for name in (*hosts.devices, *self._device_watch.hostless)}
+        return {name: hosts.configs[name] for name in (*hosts.devices, *self._device_watch.without_node)}
 
     @property
     def members(self) -> dict[str, tuple[DeviceConfig, ...]]:
         """The devices of each class that have answered, and have not left."""
         return members_of(self._admission.classes, self._hosts.actors.configs)
 
-    async def add_device(self, device: DeviceConfig) -> bool:
+    async def admit_device(self, device: DeviceConfig) -> bool:
         """Add a device that the fleet file names now. It is used once it answers. Returns false while people have it
         out of use.
 
@@ -209,14 +209,14 @@ class TuningSession:
             problem = f"device {device.name}: recorded devices are those that a run begins with"
             raise UserError(problem, "start the run again: it resumes")
         hosts.actors.configs[device.name] = device
-        await self._device_watch.add(device.name)
+        await self._device_watch.start_device(device.name)
         return True
 
     async def remove_device(self, name: str, reason: str) -> None:
         """Remove a device that the fleet file names no more: its work is done elsewhere, and no candidate is blamed."""
         await self._device_watch.remove(name, reason)
 
-    async def follow_hosts(self) -> None:
+    async def follow_nodes(self) -> None:
         """Follow the machines of the cluster; to be called every few seconds. Builders leave with their machine, and
         its devices are waited for; a machine that joins builds too, and devices that wait for it join when they answer.
         Raises ClusterError."""
@@ -255,19 +255,19 @@ class TuningSession:
     async def progress(self) -> Progress:
         """A snapshot; the last one while the scheduler is lost or hangs."""
         silent = self._heartbeats.silent
-        progress = await self._scheduling.progress(is_silent="the scheduler" in silent)
+        progress = await self._supervisor.progress(is_silent="the scheduler" in silent)
         return dataclasses.replace(progress, silent=silent) if silent else progress
 
     def notice(self, text: str, well: bool) -> None:
         """Tell people something; ``well``: it is nothing bad."""
-        self._scheduling.notice(text, well)
+        self._supervisor.notice(text, well)
 
     @property
     def helpers(self) -> tuple[int, int]:
         """The numbers of builders and of searchers."""
         return len(self._hosts.actors.builders), len(self._actors.searchers)
 
-    async def used(self) -> dict[str, Use]:
+    async def usage(self) -> dict[str, Use]:
         """What its processes have used by now; see :func:`actors.fleet_usage.used`."""
         hosts = self._hosts.actors
         roles = {"builders": list(set(hosts.builders.values())), "devices": list(hosts.devices.values())}
@@ -279,7 +279,7 @@ class TuningSession:
         """Stop granting trials; what is being measured is stored if it ends in time."""
         if not self._begun.is_set() or self._running.done():
             return
-        await self._scheduling.stop()
+        await self._supervisor.stop()
         await asyncio.wait([self._running], timeout=_STOP_SECS)
         self._abandoned = True
 

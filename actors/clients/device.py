@@ -113,7 +113,7 @@ class DeviceClient(BusyClient):
         self._shared: Shared[RecorderClient] | None = None
         self._in_turns = in_turns
 
-    async def joined(self, tell: Callable[[str], None]) -> Fingerprint:
+    async def first_answer(self, tell: Callable[[str], None]) -> Fingerprint:
         """What the device says of itself, once it answers; not before, however long that takes. Meanwhile ``tell`` is
         called with what keeps it away, each time that this changes. Raises UserError for what is wrong with it."""
         last = ""

@@ -1,8 +1,9 @@
-"""Who comes while a run goes on: devices that did not answer when it began, or that the fleet file names only since.
+"""The admission of devices to a run that goes on: devices that did not answer when it began, and devices that the fleet
+file names only since.
 
-The driver waits for each of them, beside the run. One of a class for which the run tunes is used at once. Of a class
-that is new, the first one is an arrival: whoever prepares the network for it says with :meth:`DeviceAdmission.admit` or
-:meth:`DeviceAdmission.refuse` what becomes of it and of all others of its class.
+The driver waits for each of them beside the run. A device of a class for which the run tunes is used at once. The first
+device of another class makes the driver prepare the network for that class; :meth:`DeviceAdmission.admit_class` or
+:meth:`DeviceAdmission.refuse_class` then decides about all devices of the class.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class DeviceAdmission:
         targets: the target of each class for which the run tunes, by the class' name.
         handles: the registry into which each device is entered that a scheduler uses.
         classes: the class of each device of the run that has answered, by the device's name.
-        told: notices that people were given when the run began.
+        first_notices: the notices of the run's start; what they say is not said again.
     """
 
     classes: dict[str, str]
@@ -39,33 +40,36 @@ class DeviceAdmission:
 
     def __init__(
         self,
-        scheduling: SchedulerSupervisor,
+        supervisor: SchedulerSupervisor,
         targets: Mapping[str, str],
         handles: ActorHandles,
         classes: Mapping[str, str],
-        told: Collection[str] = (),
+        first_notices: Collection[str] = (),
     ) -> None:
         self.classes = dict(classes)
-        self._scheduling = scheduling
+        self._supervisor = supervisor
         self._targets = dict(targets)
         self._handles = handles
-        self._told = told
-        self._expected: dict[str, asyncio.Task[None]] = {}
-        self._waiting: dict[str, dict[str, tuple[DeviceClient, str]]] = {}  # by class: devices, with their targets
-        self._refused: dict[str, str] = {}  # classes that cannot be tuned, and why
-        self._arrivals: asyncio.Queue[tuple[str, Fingerprint]] = asyncio.Queue()
+        self._first_notices = first_notices
+        self._waits: dict[str, asyncio.Task[None]] = {}
+        """The waits for an answer, by the device's id."""
+        self._unprepared: dict[str, dict[str, tuple[DeviceClient, str]]] = {}
+        """Devices of each class for which the network is being prepared, with their targets."""
+        self._refused: dict[str, str] = {}
+        """Why the run does not tune for a class, by the class' name."""
+        self._new_classes: asyncio.Queue[tuple[str, Fingerprint]] = asyncio.Queue()
 
-    def expect(self, device_id: str, device: DeviceClient) -> None:
-        """Wait for a device."""
-        self._expected[device_id] = asyncio.ensure_future(self._expect(device_id, device))
+    def wait_for(self, device_id: str, device: DeviceClient) -> None:
+        """Admit a device when it answers."""
+        self._waits[device_id] = asyncio.ensure_future(self._admit_when_it_answers(device_id, device))
 
-    async def forget(self, device_id: str) -> None:
-        """A device is waited for no more, and belongs to nothing."""
-        expected = self._expected.pop(device_id, None)
-        if expected is not None:
-            expected.cancel()
-            await asyncio.wait([expected])
-        for devices in self._waiting.values():
+    async def stop_waiting(self, device_id: str) -> None:
+        """Do not wait for a device any more."""
+        wait = self._waits.pop(device_id, None)
+        if wait is not None:
+            wait.cancel()
+            await asyncio.wait([wait])
+        for devices in self._unprepared.values():
             devices.pop(device_id, None)
 
     def remove(self, device_id: str) -> None:
@@ -73,75 +77,74 @@ class DeviceAdmission:
         self.classes.pop(device_id, None)
         self._handles.devices.pop(device_id, None)
 
-    async def arrival(self) -> tuple[str, Fingerprint]:
-        """The next device of a class that is new, and what it says of itself."""
-        return await self._arrivals.get()
+    async def next_class(self) -> tuple[str, Fingerprint]:
+        """Wait for the next device of a class for which nothing is tuned; returns its id and its fingerprint."""
+        return await self._new_classes.get()
 
-    async def admit(self, device_class: DeviceClass) -> None:
-        """The run tunes for a class that arrived: its devices are used."""
+    async def admit_class(self, device_class: DeviceClass) -> None:
+        """Use the devices of a class that :meth:`next_class` has named: the run tunes for it now."""
         self._targets[device_class.name] = device_class.target
-        for device_id, (device, target) in self._waiting.pop(device_class.name, {}).items():
-            with self._telling(device_id):
+        for device_id, (device, target) in self._unprepared.pop(device_class.name, {}).items():
+            with self._reporting(device_id):
                 await self._use(device_id, device_class.name, target, device)
 
-    async def refuse(self, device_class: str, reason: str) -> None:
-        """The run does not tune for a class that arrived: its devices are left alone."""
+    async def refuse_class(self, device_class: str, reason: str) -> None:
+        """Leave the devices of a class alone that :meth:`next_class` has named: the run does not tune for it."""
         self._refused[device_class] = reason
-        for device_id in self._waiting.pop(device_class, {}):
-            self._left_alone(device_id, device_class)
+        for device_id in self._unprepared.pop(device_class, {}):
+            self._leave_alone(device_id, device_class)
 
     def close(self) -> None:
-        """Nobody is waited for any more."""
-        for expected in self._expected.values():
-            expected.cancel()
+        """Stop waiting for all devices."""
+        for wait in self._waits.values():
+            wait.cancel()
 
-    async def _expect(self, device_id: str, device: DeviceClient) -> None:
-        def tell(reason: str) -> None:
-            if not any(reason in text for text in self._told):  # it was told when the run began
-                self._scheduling.notice(f"device {device_id} is still not there: {reason}", False)
+    async def _admit_when_it_answers(self, device_id: str, device: DeviceClient) -> None:
+        def report(reason: str) -> None:
+            if not any(reason in text for text in self._first_notices):
+                self._supervisor.notice(f"device {device_id} is still not there: {reason}", False)
 
-        with self._telling(device_id):
-            fingerprint = await device.joined(tell)
-            await self._answered(device_id, device, fingerprint)
+        with self._reporting(device_id):
+            fingerprint = await device.first_answer(report)
+            await self._admit(device_id, device, fingerprint)
 
     @contextlib.contextmanager
-    def _telling(self, device_id: str) -> Iterator[None]:
-        """Whatever is wrong with a device is told, and takes nothing from the others."""
+    def _reporting(self, device_id: str) -> Iterator[None]:
+        """Report an error of one device as a notice, so that it does not affect the others."""
         try:
             yield
         except UserError as error:
-            self._scheduling.notice(f"device {device_id} cannot be used: {error}", False)
-        except Exception as error:  # a run that is over, or that a recorder ends, needs nobody
+            self._supervisor.notice(f"device {device_id} cannot be used: {error}", False)
+        except Exception as error:  # a run that is over, or that a recorder ends, needs no more devices
             if not isinstance(error, FleetTuneError):
                 _LOG.exception("device %s is not taken", device_id)
-            self._scheduling.notice(f"device {device_id} is not taken: {told(error)}", False)
+            self._supervisor.notice(f"device {device_id} is not taken: {told(error)}", False)
 
-    async def _answered(self, device_id: str, device: DeviceClient, fingerprint: Fingerprint) -> None:
+    async def _admit(self, device_id: str, device: DeviceClient, fingerprint: Fingerprint) -> None:
         name, target = fingerprint.device_class.name, fingerprint.device_class.target
         if name in self._targets:
             await self._use(device_id, name, target, device)
         elif name in self._refused:
-            self._left_alone(device_id, name)
-        elif name in self._waiting:
-            self._waiting[name][device_id] = (device, target)
+            self._leave_alone(device_id, name)
+        elif name in self._unprepared:
+            self._unprepared[name][device_id] = (device, target)
         else:
-            self._waiting[name] = {device_id: (device, target)}
+            self._unprepared[name] = {device_id: (device, target)}
             text = f"device {device_id} answers: it is of class {name}, for which the network is prepared now"
-            self._scheduling.notice(text, True)
-            await self._scheduling.tell(ClassAwaited(name))
-            self._arrivals.put_nowait((device_id, fingerprint))
+            self._supervisor.notice(text, True)
+            await self._supervisor.tell(ClassAwaited(name))
+            self._new_classes.put_nowait((device_id, fingerprint))
 
     async def _use(self, device_id: str, device_class: str, target: str, device: DeviceClient) -> None:
         if target != self._targets[device_class]:
             text = (
                 f"it has another target than the others of its class {device_class}: give it a device_class of its own"
             )
-            self._scheduling.notice(f"device {device_id} cannot be used: {text}", False)
+            self._supervisor.notice(f"device {device_id} cannot be used: {text}", False)
             return
-        used = device.of_class(target)
-        self.classes[device_id], self._handles.devices[device_id] = device_class, used
-        await self._scheduling.tell(DeviceAnswered(device_id, device_class))
+        self.classes[device_id], self._handles.devices[device_id] = device_class, device.of_class(target)
+        await self._supervisor.tell(DeviceAnswered(device_id, device_class))
 
-    def _left_alone(self, device_id: str, device_class: str) -> None:
+    def _leave_alone(self, device_id: str, device_class: str) -> None:
         why = f"class {device_class} does not join this run: {self._refused[device_class]}"
-        self._scheduling.notice(f"device {device_id} is not used: {why}", False)
+        self._supervisor.notice(f"device {device_id} is not used: {why}", False)

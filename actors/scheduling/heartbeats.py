@@ -31,7 +31,7 @@ _LOOK_SECS = 0.5
 
 
 @dataclass(frozen=True)
-class Member:
+class WatchedProcess:
     """A process. ``beat``: answers when it does, and raises ActorLostError where it is gone. ``end``: ends it, so that
     another one takes its place. ``computes``: it does long work in the process that is to answer. ``clock``: by which
     its silence counts. ``is_one_of_many``: a builder or a device, which is asked less often where there are many."""
@@ -48,7 +48,9 @@ class Heartbeats:
     """``members``: the processes of a run. ``tell``: is told in words what has happened, and whether it is good.
     ``now``: seconds of the run."""
 
-    def __init__(self, members: Sequence[Member], tell: Callable[[str, bool], None], now: Callable[[], float]) -> None:
+    def __init__(
+        self, members: Sequence[WatchedProcess], tell: Callable[[str, bool], None], now: Callable[[], float]
+    ) -> None:
         self._members = {each.name: each for each in members}
         self._group: asyncio.TaskGroup | None = None
         self._watched: dict[str, asyncio.Task[None]] = {}
@@ -71,7 +73,7 @@ class Heartbeats:
                 number += member.is_one_of_many
                 self._watched[member.name] = group.create_task(self._watch_on(member, first))
 
-    def add(self, member: Member) -> None:
+    def add(self, member: WatchedProcess) -> None:
         """A process more."""
         self._members[member.name] = member
         if self._group is not None:
@@ -90,10 +92,10 @@ class Heartbeats:
         """How many builders and devices there are."""
         return sum(member.is_one_of_many for member in self._members.values())
 
-    def _every_secs(self, member: Member) -> float:
+    def _every_secs(self, member: WatchedProcess) -> float:
         return every_secs(self._crowd, EVERY_SECS) if member.is_one_of_many else EVERY_SECS
 
-    async def _watch_on(self, member: Member, first_secs: float) -> None:
+    async def _watch_on(self, member: WatchedProcess, first_secs: float) -> None:
         await asyncio.sleep(first_secs)
         while True:
             try:
@@ -103,7 +105,7 @@ class Heartbeats:
                 self._tell(f"watching {member.name} failed and begins anew: {told(error)}", False)
             await asyncio.sleep(self._every_secs(member))
 
-    async def _watch(self, member: Member) -> None:
+    async def _watch(self, member: WatchedProcess) -> None:
         patience_secs = START_SECS
         heard = self._now()
         dead = False
@@ -126,7 +128,7 @@ class Heartbeats:
                 patience_secs = LONG_PATIENCE_SECS if member.computes else PATIENCE_SECS
             await asyncio.sleep(self._every_secs(member))
 
-    async def _heard(self, member: Member, patience_secs: float, heard: float) -> None:
+    async def _heard(self, member: WatchedProcess, patience_secs: float, heard: float) -> None:
         """One sign of life. Whoever owes it for too long is ended, and then raises ActorLostError."""
         beat = asyncio.ensure_future(member.beat())
         looked, silent_secs = member.clock(), 0.0

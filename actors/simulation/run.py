@@ -27,7 +27,7 @@ from actors.fleet_usage import SIMULATED, FleetUsage, Use, since, used
 from actors.processes.recorder import Recorder
 from actors.processes.searcher import Searcher
 from actors.processes.task_registry import TaskRegistry
-from actors.scheduling.heartbeats import Heartbeats, Member
+from actors.scheduling.heartbeats import Heartbeats, WatchedProcess
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.simulation.hosts import SimulatedBuilders, SimulatedDevices, SimulatedHandle
 from devices.simulated.simulated import SIMULATED_CPU
@@ -179,7 +179,7 @@ class SimulatedRun:
             devices={name: SimulatedHandle(self._hosts, name, secs) for name, (_, secs) in fleet.handles.items()},
         )
 
-    def _members(self, build_host: Any) -> list[Member]:
+    def _members(self, build_host: Any) -> list[WatchedProcess]:
         """As those of a run: one for the builders of a machine, and one for each device, be it that one process stands
         in for them all."""
         stand_ins = {"the builders": build_host, **{f"device {name}": self._hosts for name in self._fleet.handles}}
@@ -190,9 +190,12 @@ class SimulatedRun:
             if role not in SIMULATED
         }
         return [
-            *(Member(name, ActorClient(actor).beat, partial(_end, actor), True) for name, actor in real.items()),
             *(
-                Member(name, ActorClient(actor).beat, partial(_end, actor), is_one_of_many=True)
+                WatchedProcess(name, ActorClient(actor).beat, partial(_end, actor), True)
+                for name, actor in real.items()
+            ),
+            *(
+                WatchedProcess(name, ActorClient(actor).beat, partial(_end, actor), is_one_of_many=True)
                 for name, actor in stand_ins.items()
             ),
         ]

@@ -77,7 +77,7 @@ async def simulated(
         stack.push_async_callback(session.close)
         session.begin()
         for entry in entries:
-            await session.join(entry)
+            await session.start_task(entry)
         async for record in _while_it_lasts(session.records(before), losing):
             if record is not None:
                 yield record

@@ -60,7 +60,7 @@ async def arrival(dataset: Path, method: str, devices: int, seed: int, out: Path
         stack.push_async_callback(session.close)
         session.begin()
         for entry in entries:
-            await session.join(entry)
+            await session.start_task(entry)
         async for record in session.records():
             if record is None or record.revision:
                 continue

@@ -68,7 +68,7 @@ class FleetWatch:
                     session.notice(text, well)
                 await self.apply(session)
                 with contextlib.suppress(ClusterError):  # a cluster that is lost ends the run by itself
-                    await session.follow_hosts()
+                    await session.follow_nodes()
         finally:
             for joining in self._joining.values():
                 joining.cancel()
@@ -122,7 +122,7 @@ class FleetWatch:
 
     async def _join(self, session: TuningSession, device: DeviceConfig) -> None:
         try:
-            await session.add_device(device)
+            await session.admit_device(device)
         except (FleetOrdersError, ClusterError):
             return  # the orders are read again, and the cluster is asked again
         except UserError as error:

@@ -324,7 +324,7 @@ class Run:
         if prepared is not None and session is not None and self._others is not None:
             tasks, origins = {entry.task.id for entry in prepared.undescribed}, prepared.origins
             with self._others.new(tasks, origins) as found:
-                take(found, self.request.records, session.store, origins, prepared.device_ids)
+                take(found, self.request.records, session.store_writer, origins, prepared.device_ids)
 
     def _give_all(self, giving: StoreUploader) -> None:
         """The end of a run: what it has spent, and what is not given yet. What fails is told, and the next run with
@@ -357,9 +357,9 @@ class Run:
         """Tune the tasks as they become ready."""
         while (ready := await in_thread(next, coming, None)) is not None:
             if ready.entry.sketches:
-                await session.join(ready.entry)
+                await session.start_task(ready.entry)
             else:
-                await session.leave_out(ready.entry.task.id)
+                await session.skip_task(ready.entry.task.id)
             self._ready.append(ready)
 
     async def _follow_fleet(self, session: TuningSession, fleet: FleetConfig) -> None:
@@ -375,7 +375,7 @@ class Run:
         """Take in the device classes that come while the run goes on, one after the other. What cannot be taken in is
         told, and takes nothing from the others."""
         while True:
-            device, fingerprint = await session.new_class()
+            device, fingerprint = await session.next_class()
             name = self._preparing = fingerprint.device_class.name
             try:
                 await self._admit(session, stack, device, fingerprint)
@@ -408,7 +408,7 @@ class Run:
         with joining.lowering_beside(session.window) as lowering:
             about = (running, device, fingerprint, request, lowering, self._store, known)
             comes = await in_thread(joining.newcomer, *about)
-        await in_thread(joining.introduce, comes, request, self.run_id, session.store)
+        await in_thread(joining.introduce, comes, request, self.run_id, session.store_writer)
         settled = {} if comes.found is None else comes.found.reasons
         if not await session.add_class(comes.prepared.undescribed, settled):
             await session.refuse_class(self._preparing, "the tuning was over before the network was prepared for it")
@@ -442,7 +442,7 @@ class Run:
                 if task.id not in done:
                     missing = SkippedPart("task", task.workload.name, task.device_class.name, "", told(error))
                     self._ready.append(ReadyTask(entry, (missing,)))
-                    await session.leave_out(task.id)
+                    await session.skip_task(task.id)
 
     async def records(self, traces: bool = False) -> AsyncIterator[Record]:
         """The records of this run as they become durable, until the budget is used or a signal comes."""

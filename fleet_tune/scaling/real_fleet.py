@@ -145,9 +145,9 @@ async def _watched(session: TuningSession, secs: float) -> FleetUsage:
     while not (await session.progress()).new_trials:
         await asyncio.sleep(_LOOK_SECS)
     await asyncio.sleep(WARM_UP_SECS)
-    before, used, began = await session.progress(), await session.used(), time.monotonic()
+    before, used, began = await session.progress(), await session.usage(), time.monotonic()
     await asyncio.sleep(secs)
-    later, used_later, span = await session.progress(), await session.used(), time.monotonic() - began
+    later, used_later, span = await session.progress(), await session.usage(), time.monotonic() - began
     trials = later.new_trials - before.new_trials
     busy = {name: shares.get(DeviceTime.MEASURE, 0.0) for name, shares in later.device_time.items()}
     members = {name: len(devices) for name, devices in session.members.items()}

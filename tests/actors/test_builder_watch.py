@@ -44,13 +44,13 @@ class Hosts:
         if 4 in builders:
             raise UserError("it has another TVM", "install the same")
 
-    def builders_gone(self, nodes: Sequence[Node]) -> dict[int, Any]:
+    def remove_lost_builders(self, nodes: Sequence[Node]) -> dict[int, Any]:
         there = {each.node_id for each in nodes}
         gone = [number for name in self.nodes if name not in there for number in self.nodes[name]]
         self.nodes = {name: numbers for name, numbers in self.nodes.items() if name in there}
         return {number: self.builders.pop(number) for number in gone}
 
-    def more_builders(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, dict[int, Any]]]:
+    def start_more_builders(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, dict[int, Any]]]:
         for each in nodes:
             if each.node_id not in self.nodes:
                 actor, numbers = Actor(), [self._next, self._next + 1]
@@ -60,7 +60,7 @@ class Hosts:
                 self.builders |= started
                 yield each, started
 
-    def leave_out(self, node: Node, _builders: Iterable[int]) -> None:
+    def exclude_builders(self, node: Node, _builders: Iterable[int]) -> None:
         self.left_out.append(node.node_id)
 
 
@@ -78,15 +78,15 @@ class SchedulerSupervisor:
 
 
 async def test_a_machine_that_hangs_keeps_no_other_from_building() -> None:
-    hosts, scheduling, handles = Hosts(), SchedulerSupervisor(), ActorHandles()
-    beats = Heartbeats([], scheduling.notice, lambda: 0.0)
+    hosts, supervisor, handles = Hosts(), SchedulerSupervisor(), ActorHandles()
+    beats = Heartbeats([], supervisor.notice, lambda: 0.0)
 
-    watch = BuilderWatch(cast(Any, hosts), cast(Any, scheduling), beats, handles)
+    watch = BuilderWatch(cast(Any, hosts), cast(Any, supervisor), beats, handles)
     await watch.follow([node("hangs"), node("well"), node("old")])
     await asyncio.sleep(0)
-    assert scheduling.done == [BuildersAdded((2, 3))]
-    assert scheduling.told[0].endswith("builds now (builders: 2)")
-    assert "does not build: it has another TVM" in scheduling.told[1]
+    assert supervisor.done == [BuildersAdded((2, 3))]
+    assert supervisor.told[0].endswith("builds now (builders: 2)")
+    assert "does not build: it has another TVM" in supervisor.told[1]
     assert hosts.left_out == ["old"]
     assert list(handles.builders) == [2, 3]
     assert list(beats._members) == ["builders 2 to 3"]
@@ -95,9 +95,9 @@ async def test_a_machine_that_hangs_keeps_no_other_from_building() -> None:
     await watch.follow([node("well"), node("old")])
     hosts.answers.set()
     await asyncio.sleep(0.01)
-    assert scheduling.done == [BuildersAdded((2, 3)), BuildersLeft((0, 1))]
+    assert supervisor.done == [BuildersAdded((2, 3)), BuildersLeft((0, 1))]
     assert list(beats._members) == ["builders 2 to 3"]
     await watch.follow([node("old")])
-    assert scheduling.done[-1] == BuildersLeft((2, 3))
+    assert supervisor.done[-1] == BuildersLeft((2, 3))
     assert list(beats._members) == []
     watch.close()

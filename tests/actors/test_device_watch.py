@@ -60,7 +60,7 @@ class World:
     def end_device(self, name: str) -> None:
         self.started.pop(name, None)
 
-    def gone(self, nodes: Sequence[str]) -> list[str]:
+    def devices_without_node(self, nodes: Sequence[str]) -> list[str]:
         return [name for name, via in self.started.items() if via not in ("head", *nodes)]
 
     # As of the scheduling.
@@ -81,10 +81,10 @@ class World:
     def remove(self, name: str) -> None:
         self.done.append(name)
 
-    def expect(self, name: str, _client: Any) -> None:
+    def wait_for(self, name: str, _client: Any) -> None:
         self.expected.append(name)
 
-    async def forget(self, name: str) -> None:
+    async def stop_waiting(self, name: str) -> None:
         self.expected = [each for each in self.expected if each != name]
 
     async def follow(self, *here: str) -> None:
@@ -95,20 +95,20 @@ class World:
 
 async def test_a_device_waits_for_its_machine_and_goes_with_it() -> None:
     world = World()
-    await world.watch.add("a")
-    await world.watch.add("b")
-    assert (world.expected, world.watch.hostless) == (["a"], {"b"})
+    await world.watch.start_device("a")
+    await world.watch.start_device("b")
+    assert (world.expected, world.watch.without_node) == (["a"], {"b"})
     assert world.told == [
-        "device a is of the fleet now: it joins when it answers",
+        "device a is part of the fleet now: it joins when it answers",
         "device b is waited for: host board is not there",
     ]
     await world.follow("board")
-    assert (world.expected, world.watch.hostless) == (["a", "b"], frozenset())
+    assert (world.expected, world.watch.without_node) == (["a", "b"], frozenset())
     assert list(world.heartbeats._members) == ["device a", "device b"]
 
     await world.follow()
     assert world.done == ["+a", "+b", "-b: its host board has left the cluster", "b", "+b"]
-    assert (world.expected, world.watch.hostless, list(world.started)) == (["a"], {"b"}, ["a"])
+    assert (world.expected, world.watch.without_node, list(world.started)) == (["a"], {"b"}, ["a"])
     assert world.told[2:] == ["device b is waited for: its host may come back"]
     assert list(world.heartbeats._members) == ["device a"]
     await world.follow("board")
@@ -119,7 +119,7 @@ async def test_a_device_waits_for_its_machine_and_goes_with_it() -> None:
 async def test_a_machine_that_hangs_keeps_no_device_from_joining() -> None:
     world = World()
     for name in ("b", "c"):
-        await world.watch.add(name)
+        await world.watch.start_device(name)
     await world.follow("board", "other")
     assert world.expected == ["b"]
     # It is gone from the fleet before its machine has answered: what that says then is not heard.
@@ -127,7 +127,7 @@ async def test_a_machine_that_hangs_keeps_no_device_from_joining() -> None:
     world.answers.set()
     await asyncio.sleep(0)
     assert world.expected == ["b"]
-    assert (list(world.started), world.watch.hostless) == (["b"], frozenset())
+    assert (list(world.started), world.watch.without_node) == (["b"], frozenset())
     world.watch.close()
 
 
@@ -135,9 +135,9 @@ async def test_a_device_with_another_version_is_none_of_the_run() -> None:
     world = World()
     world.refused = {"a", "b"}
     with pytest.raises(UserError, match="it has another TVM"):
-        await world.watch.add("a")
+        await world.watch.start_device("a")
     assert (world.done, world.started) == ([], {})
-    await world.watch.add("b")
+    await world.watch.start_device("b")
     await world.follow("board")
     assert world.done == ["+b", "-b: it has another TVM; install the same", "b"]
-    assert (world.expected, world.started, world.watch.hostless) == ([], {}, frozenset())
+    assert (world.expected, world.started, world.watch.without_node) == ([], {}, frozenset())

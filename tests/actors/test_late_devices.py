@@ -167,14 +167,14 @@ class Tuned:
     async def prepare(self) -> None:
         """What a run does when a class arrives."""
         while True:
-            _, fingerprint = await self.session.new_class()
+            _, fingerprint = await self.session.next_class()
             name = fingerprint.device_class.name
             if name == "odd":
                 await self.session.refuse_class(name, "the network is not for it")
                 continue
             entry = search_task("a", extent=EXTENT, device_class=fingerprint.device_class)
             assert await self.session.add_class([entry], {})
-            await self.session.join(entry)
+            await self.session.start_task(entry)
 
     async def read(self) -> None:
         async for record in self.session.records():
@@ -223,7 +223,7 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         session = await TuningSession.start(hosts, plan, tmp_path / "records.db", {"network": "toy"})
         stack.push_async_callback(session.close)
         session.begin()
-        await session.join(entry)
+        await session.start_task(entry)
         made = Tuned(session, tmp_path)
         async with beside(made.prepare()), beside(made.read()):
             yield made
@@ -266,7 +266,7 @@ async def test_devices_and_whole_classes_join_a_run_that_goes_on(tuned: Tuned, t
 
     # Devices that the fleet file names now, and no longer.
     (tuned.there / "late-2").touch()
-    assert await tuned.session.add_device(DeviceConfig(name="late-2", connect="late-2:9090"))
+    assert await tuned.session.admit_device(DeviceConfig(name="late-2", connect="late-2:9090"))
     await tuned.until_measured("late-2")
     for name in ("a", "late-1", "odd"):
         await tuned.session.remove_device(name, "it is no longer in the fleet file")
@@ -277,7 +277,7 @@ async def test_devices_and_whole_classes_join_a_run_that_goes_on(tuned: Tuned, t
     assert progress.devices == {"b": "good", "late-2": "good"}
     assert not [each.text for each in progress.notices if "device late-1 is" in each.text]
     with pytest.raises(UserError, match="device here shares the cores of this machine"):
-        await tuned.session.add_device(DeviceConfig(name="here"))
+        await tuned.session.admit_device(DeviceConfig(name="here"))
     assert set(tuned.session.devices) == {"b", "late-2"}
     await tuned.session.stop()
     with RecordReader(tmp_path / "records.db") as reader:

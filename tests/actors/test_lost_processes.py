@@ -102,7 +102,7 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         stack.push_async_callback(session.close)
         session.begin()
         for entry in tasks:
-            await session.join(entry)
+            await session.start_task(entry)
         yield Tuned(session)
 
 

@@ -77,19 +77,19 @@ async def tune(cluster: Cluster, folder: Path) -> None:
         stack.push_async_callback(session.close)
         session.begin()
         for entry in tasks:
-            await session.join(entry)
-        beside = [asyncio.ensure_future(each) for each in (tell(session), follow_hosts(session))]
+            await session.start_task(entry)
+        beside = [asyncio.ensure_future(each) for each in (tell(session), follow_nodes(session))]
         say(lost=await losing)
         for each in beside:
             each.cancel()
 
 
-async def follow_hosts(session: TuningSession) -> None:
+async def follow_nodes(session: TuningSession) -> None:
     """As a run does whose fleet has a file."""
     while True:
         await asyncio.sleep(FOLLOW_SECS)
         with contextlib.suppress(ClusterError):
-            await session.follow_hosts()
+            await session.follow_nodes()
 
 
 async def tell(session: TuningSession) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from actors.clients.calls import ActorDeadError, ActorLostError
 from actors.scheduling import heartbeats
-from actors.scheduling.heartbeats import PATIENCE_SECS, SILENT_SECS, START_SECS, Heartbeats, Member
+from actors.scheduling.heartbeats import PATIENCE_SECS, SILENT_SECS, START_SECS, Heartbeats, WatchedProcess
 
 LOOK_SECS = 0.5
 
@@ -70,7 +70,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def watched(process: Process, until: Callable[[Heartbeats], bool], clock: Clock | None = None) -> Heartbeats:
     clock = clock or Clock()
     made = Heartbeats(
-        [Member("builder 1", process.beat, process.end, clock=clock)], process.tell, lambda: round(clock.secs, 1)
+        [WatchedProcess("builder 1", process.beat, process.end, clock=clock)],
+        process.tell,
+        lambda: round(clock.secs, 1),
     )
     watching = asyncio.ensure_future(made.watch())
     async with asyncio.timeout(60.0):
@@ -107,8 +109,8 @@ async def test_what_goes_wrong_with_the_watching_is_told_and_everybody_is_still_
     other = Process(["well"] * 5 + [ActorLostError("its process ended"), "well"])
     told: list[str] = []
     members = [
-        Member("builder 1", strange.beat, strange.end, clock=Clock()),
-        Member("builder 2", other.beat, other.end, clock=Clock()),
+        WatchedProcess("builder 1", strange.beat, strange.end, clock=Clock()),
+        WatchedProcess("builder 2", other.beat, other.end, clock=Clock()),
     ]
     made = Heartbeats(members, lambda text, _well: told.append(text), Clock())
     watching = asyncio.ensure_future(made.watch())
@@ -175,8 +177,8 @@ async def test_of_many_builders_and_devices_a_few_are_asked_at_a_time(monkeypatc
     monkeypatch.setattr(heartbeats, "EVERY_SECS", 2.0)
     monkeypatch.setattr(heartbeats.asyncio, "sleep", sleeping)
     process = Process([])
-    members = [Member("the scheduler", process.beat, process.end, clock=Clock())]
-    members += [Member(f"device {at}", process.beat, process.end, False, Clock(), True) for at in range(1000)]
+    members = [WatchedProcess("the scheduler", process.beat, process.end, clock=Clock())]
+    members += [WatchedProcess(f"device {at}", process.beat, process.end, False, Clock(), True) for at in range(1000)]
     watching = asyncio.ensure_future(Heartbeats(members, process.tell, Clock()).watch())
     async with asyncio.timeout(60.0):
         while len(slept) < 3 * len(members):

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from actors.clients.calls import ActorDeadError, ActorLostError
-from actors.scheduling import supervisor as scheduling
+from actors.scheduling import supervisor
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import ClusterError
 from fleet_tune.base.results import Notice, Progress
@@ -67,7 +67,7 @@ class World:
         rules: tuple[tuple[str, ...] | None, ...] = (("rule",), None, None, None)
         planned = tuple(PlannedTask(task, each, 1e-9) for task, each in zip(TASKS, rules, strict=True))
         plan = RunPlan("run", planned, {"a": "cpu"}, 1)
-        self.scheduling = SchedulerSupervisor(plan, cast(Any, self.start), self.last_seq, cast(Any, Cluster()))
+        self.supervisor = SchedulerSupervisor(plan, cast(Any, self.start), self.last_seq, cast(Any, Cluster()))
 
     def start(self, plan: RunPlan) -> Scheduler:
         self.made.append(Scheduler(plan))
@@ -87,20 +87,20 @@ class World:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduling, "_REST_SECS", 0.0)
+    monkeypatch.setattr(supervisor, "_REST_SECS", 0.0)
 
 
 async def test_the_next_one_knows_the_tasks_the_time_and_what_people_were_told() -> None:
     world = World()
-    running = asyncio.ensure_future(world.scheduling.run())
+    running = asyncio.ensure_future(world.supervisor.run())
     await asyncio.sleep(0)
     first = world.made[0]
     assert first.plan.before.secs == 0.0
-    await world.scheduling.tell(ev.SketchesReady(TASKS[1].id, ("a", "b"), 3))
-    await world.scheduling.tell(ev.TaskSkipped(TASKS[2].id))
+    await world.supervisor.tell(ev.SketchesReady(TASKS[1].id, ("a", "b"), 3))
+    await world.supervisor.tell(ev.TaskSkipped(TASKS[2].id))
     assert first.told == [ev.SketchesReady(TASKS[1].id, ("a", "b"), 3), ev.TaskSkipped(TASKS[2].id)]
     first.progress_is = progress(notices=(Notice(3, 0.5, "something"),))
-    await world.scheduling.progress()
+    await world.supervisor.progress()
 
     second = await world.next_one()
     assert first.ended
@@ -116,8 +116,8 @@ async def test_the_next_one_knows_the_tasks_the_time_and_what_people_were_told()
     assert second.told == []
     # It goes on where the other was: what it has not read yet is not shown.
     second.progress_is = progress("starting")
-    assert (await world.scheduling.progress()).phase == "tuning"
-    await world.scheduling.tell(ev.SketchesReady(TASKS[3].id, ("c",)))
+    assert (await world.supervisor.progress()).phase == "tuning"
+    await world.supervisor.tell(ev.SketchesReady(TASKS[3].id, ("c",)))
     assert second.told == [ev.SketchesReady(TASKS[3].id, ("c",))]
     second.ends.set_result(None)
     await running
@@ -125,11 +125,11 @@ async def test_the_next_one_knows_the_tasks_the_time_and_what_people_were_told()
 
 async def test_what_a_lost_one_could_not_be_told_the_next_one_is() -> None:
     world = World()
-    running = asyncio.ensure_future(world.scheduling.run())
+    running = asyncio.ensure_future(world.supervisor.run())
     await asyncio.sleep(0)
     first = world.made[0]
     first.lose()
-    world.scheduling.notice("the process of the recorder has ended", False)
+    world.supervisor.notice("the process of the recorder has ended", False)
     async with asyncio.timeout(60.0):
         while len(world.made) == 1 or not world.made[-1].told:
             await asyncio.sleep(0)
@@ -141,12 +141,12 @@ async def test_what_a_lost_one_could_not_be_told_the_next_one_is() -> None:
 
 async def test_schedulers_that_die_without_a_record_in_between_end_the_run() -> None:
     world = World()
-    running = asyncio.ensure_future(world.scheduling.run())
+    running = asyncio.ensure_future(world.supervisor.run())
     await asyncio.sleep(0)
     for _ in range(10):
         world.seq += 1  # each has made some
         await world.next_one()
-    for _ in range(scheduling._MOST_LOSSES - 2):  # the last one above was the first in a row
+    for _ in range(supervisor._MOST_LOSSES - 2):  # the last one above was the first in a row
         await world.next_one()
     world.made[-1].lose()
     with pytest.raises(ClusterError, match="again and again: the scheduler: its process ended; run the same command"):
@@ -155,9 +155,9 @@ async def test_schedulers_that_die_without_a_record_in_between_end_the_run() -> 
 
 async def test_a_run_that_is_to_stop_gets_no_other_scheduler() -> None:
     world = World()
-    running = asyncio.ensure_future(world.scheduling.run())
+    running = asyncio.ensure_future(world.supervisor.run())
     await asyncio.sleep(0)
-    await world.scheduling.stop()
+    await world.supervisor.stop()
     world.made[-1].lose()
     await running
     assert len(world.made) == 1
@@ -173,12 +173,12 @@ async def test_a_run_that_is_to_stop_while_the_recorder_is_asked_gets_no_other_s
         await answers.wait()
         return 0
 
-    world.scheduling._last_seq = last_seq
-    running = asyncio.ensure_future(world.scheduling.run())
+    world.supervisor._last_seq = last_seq
+    running = asyncio.ensure_future(world.supervisor.run())
     await asyncio.sleep(0)
     world.made[-1].lose()
     await asked.wait()
-    await world.scheduling.stop()
+    await world.supervisor.stop()
     answers.set()
     await running
     assert len(world.made) == 1
@@ -190,13 +190,13 @@ async def test_a_scheduler_that_is_dead_for_ray_is_one_that_another_follows(monk
 
     monkeypatch.setattr(Scheduler, "beat", beat, raising=False)
     with pytest.raises(ActorLostError) as raised:
-        await World().scheduling.beat()
+        await World().supervisor.beat()
     assert type(raised.value) is ActorLostError
 
 
 async def test_the_next_one_has_the_builders_and_devices_that_there_are() -> None:
     world = World()
-    running = asyncio.ensure_future(world.scheduling.run())
+    running = asyncio.ensure_future(world.supervisor.run())
     await asyncio.sleep(0)
     # Number 1 was begun and did not fit, number 2 answers later.
     events = [
@@ -206,7 +206,7 @@ async def test_the_next_one_has_the_builders_and_devices_that_there_are() -> Non
         ev.DeviceAdded("b", candidate_secs=60.0),
     ]
     for event in events:
-        assert await world.scheduling.tell(event)
+        assert await world.supervisor.tell(event)
     assert world.made[0].told == events
     second = await world.next_one()
     assert set(range(second.plan.builders)) - second.plan.left_builders == {2, 4}
@@ -218,16 +218,16 @@ async def test_the_next_one_has_the_builders_and_devices_that_there_are() -> Non
 
 async def test_the_next_one_has_no_task_of_a_class_that_came_when_the_tuning_was_over() -> None:
     world = World()
-    running = asyncio.ensure_future(world.scheduling.run())
+    running = asyncio.ensure_future(world.supervisor.run())
     await asyncio.sleep(0)
     added = ev.ClassAdded("orin", (PlannedTask(make_task("late", "orin"), None, 1e-9),))
     world.made[0].is_over = True
-    assert not await world.scheduling.tell(added)
+    assert not await world.supervisor.tell(added)
     second = await world.next_one()
     assert [each.task.id for each in second.plan.tasks] == [task.id for task in TASKS]
     # One that is lost cannot say that it is over.
     second.lose()
-    assert await world.scheduling.tell(added)
+    assert await world.supervisor.tell(added)
     async with asyncio.timeout(60.0):
         while len(world.made) == 2:
             await asyncio.sleep(0)

@@ -34,7 +34,7 @@ class Session:
         self.hanging: set[str] = set()
         self.orders_damaged = False
 
-    async def add_device(self, device: DeviceConfig) -> bool:
+    async def admit_device(self, device: DeviceConfig) -> bool:
         if self.orders_damaged:
             raise FleetOrdersError("the orders cannot be read", "mend them")
         if device.name in self.hanging:
@@ -181,16 +181,16 @@ async def test_a_device_that_cannot_take_part_is_told_once_until_its_entry_chang
 async def test_devices_join_side_by_side_when_the_others_have_left(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(file)
     all_begun = asyncio.Barrier(3)
-    add_device = watched.session.add_device
+    admit_device = watched.session.admit_device
 
     async def slowly(device: DeviceConfig) -> bool:
         """Each answers when all of them have begun."""
         assert set(watched.session.devices) <= {"c", "d", "e"}
         async with asyncio.timeout(10.0):
             await all_begun.wait()
-        return await add_device(device)
+        return await admit_device(device)
 
-    monkeypatch.setattr(watched.session, "add_device", slowly)
+    monkeypatch.setattr(watched.session, "admit_device", slowly)
     watched.session.unfit.add("d")
     done = await watched.look(entry("c"), entry("d", 9091), entry("e", 9092))
     assert [what for what, _ in done] == ["leaves", "leaves", "joins", "joins"]

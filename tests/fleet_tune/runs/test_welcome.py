@@ -37,7 +37,7 @@ class Session:
     """Stands in for a session to which one device comes. ``is_over``: its tuning."""
 
     window = None
-    store = None
+    store_writer = None
 
     def __init__(self, is_over: bool = False) -> None:
         self.is_over = is_over
@@ -46,7 +46,7 @@ class Session:
         self.added: tuple[SearchTask, ...] = ()
         self._came = False
 
-    async def new_class(self) -> tuple[DeviceConfig, Fingerprint]:
+    async def next_class(self) -> tuple[DeviceConfig, Fingerprint]:
         if self._came:
             await asyncio.Event().wait()
         self._came = True
@@ -62,10 +62,10 @@ class Session:
     def notice(self, text: str, _well: bool) -> None:
         self.told.append(text)
 
-    async def join(self, entry: SearchTask) -> None:
+    async def start_task(self, entry: SearchTask) -> None:
         self.done.append(("joined", entry.task.id))
 
-    async def leave_out(self, task_id: str) -> None:
+    async def skip_task(self, task_id: str) -> None:
         self.done.append(("left out", task_id))
 
     async def until_done(self, count: int) -> None:
@@ -154,9 +154,9 @@ async def test_a_class_that_cannot_even_be_refused_is_told_and_the_next_one_is_w
     class Twice(Session):
         """Two classes come, and something is wrong with the session when the first one does."""
 
-        async def new_class(self) -> tuple[DeviceConfig, Fingerprint]:
+        async def next_class(self) -> tuple[DeviceConfig, Fingerprint]:
             self._came = len(self.told) + len(self.done) > 1
-            return await super().new_class()
+            return await super().next_class()
 
         async def refuse_class(self, name: str, reason: str) -> None:
             if not self.told:
@@ -248,7 +248,7 @@ async def test_a_task_that_the_searchers_cannot_be_given_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full(Session):
-        async def join(self, _entry: SearchTask) -> None:
+        async def start_task(self, _entry: SearchTask) -> None:
             raise OSError("no space left on device")
 
     sketch = Sketch(0, "tiles", "[]", (Tile(4, 2, 64),), ())

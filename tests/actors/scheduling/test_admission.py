@@ -46,7 +46,7 @@ class Answering:
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
 
-    async def joined(self, _tell: Callable[[str], None]) -> Fingerprint:
+    async def first_answer(self, _tell: Callable[[str], None]) -> Fingerprint:
         if self._error is not None:
             raise self._error
         return make_fingerprint(ORIN, SIMULATED_CPU)
@@ -55,45 +55,45 @@ class Answering:
         return self
 
 
-class Met:
+class World:
     def __init__(self) -> None:
         self.calls = RemoteCalls()
-        self.reception = DeviceAdmission(cast(SchedulerSupervisor, cast(Any, self.calls)), {}, ActorHandles(), {})
+        self.admission = DeviceAdmission(cast(SchedulerSupervisor, cast(Any, self.calls)), {}, ActorHandles(), {})
 
     def expect(self, name: str, device: Answering) -> None:
-        self.reception.expect(name, cast(DeviceClient, cast(Any, device)))
+        self.admission.wait_for(name, cast(DeviceClient, cast(Any, device)))
 
 
 @pytest.fixture
-async def met() -> Met:
-    return Met()
+async def world() -> World:
+    return World()
 
 
-async def test_whatever_a_device_says_of_itself_is_told(met: Met) -> None:
-    met.expect("a", Answering(ValueError("many\nlines")))
-    met.expect("b", Answering())
+async def test_whatever_a_device_says_of_itself_is_told(world: World) -> None:
+    world.expect("a", Answering(ValueError("many\nlines")))
+    world.expect("b", Answering())
     async with asyncio.timeout(10.0):
-        name, _ = await met.reception.arrival()
+        name, _ = await world.admission.next_class()
     assert name == "b"
-    assert met.calls.told[0] == "device a is not taken: ValueError: lines"
+    assert world.calls.told[0] == "device a is not taken: ValueError: lines"
 
 
-async def test_a_class_whose_devices_were_taken_may_still_be_refused(met: Met) -> None:
-    met.expect("a", Answering())
+async def test_a_class_whose_devices_were_taken_may_still_be_refused(world: World) -> None:
+    world.expect("a", Answering())
     async with asyncio.timeout(10.0):
-        await met.reception.arrival()
-    await met.reception.admit(ORIN)
-    assert met.calls.used == ["a"]
-    await met.reception.refuse("orin", "what comes after is damaged")
+        await world.admission.next_class()
+    await world.admission.admit_class(ORIN)
+    assert world.calls.used == ["a"]
+    await world.admission.refuse_class("orin", "what comes after is damaged")
 
 
-async def test_a_device_that_cannot_be_taken_takes_nothing_from_the_others_of_its_class(met: Met) -> None:
-    met.calls.damaged = "a"
-    met.expect("a", Answering())
-    met.expect("b", Answering())
+async def test_a_device_that_cannot_be_taken_takes_nothing_from_the_others_of_its_class(world: World) -> None:
+    world.calls.damaged = "a"
+    world.expect("a", Answering())
+    world.expect("b", Answering())
     async with asyncio.timeout(10.0):
-        await met.reception.arrival()
+        await world.admission.next_class()
     await asyncio.sleep(0.0)
-    await met.reception.admit(ORIN)
-    assert met.calls.used == ["b"]
-    assert met.calls.told[-1] == "device a is not taken: TypeError: cannot pickle it"
+    await world.admission.admit_class(ORIN)
+    assert world.calls.used == ["b"]
+    assert world.calls.told[-1] == "device a is not taken: TypeError: cannot pickle it"
