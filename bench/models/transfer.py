@@ -30,7 +30,7 @@ from bench.search.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
 from bench.tables import markdown
 from fleet_tune.base.records.datasets.sources import BUILTIN
 from fleet_tune.base.task_data import TaskData
-from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
+from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, read_model
 from policies.cost_models.knowledge import general_prior, own_prior
 from policies.cost_models.protocol import CostModel
 from policies.search.methods import Method

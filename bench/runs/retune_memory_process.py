@@ -28,7 +28,7 @@ from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.retuning.service import Service, held
 from fleet_tune.retuning.step_runner import TuneOutcome, Turn, VersionComparison
-from fleet_tune.runs.reusing.sharing import StoreUploader
+from fleet_tune.runs.shared_store.exchange import StoreUploader
 from policies.measuring.duel import MAX_PAIRS
 from policies.retuning.book import Device
 from policies.retuning.rules import Moment

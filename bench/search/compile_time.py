@@ -30,7 +30,7 @@ from bench.search.kept_runs import KeptRuns, Kind
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import RecordedTask
 from bench.tables import markdown
-from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
+from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, read_model
 from policies.search.methods import Method
 from policies.search.search import TaskSearch
 

@@ -12,7 +12,7 @@ from bench.search.kept_runs import REPLAYED, Kind
 from bench.search.replay_runs import Replayed
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.task_data import Dataset
-from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model
+from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, data_sources, read_model
 from policies.cost_models.protocol import CostModel
 
 

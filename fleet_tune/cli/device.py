@@ -37,7 +37,7 @@ def list_command(fleet: Path, out: Path | None, events: int, as_json: bool) -> N
     reasons."""
     from fleet_tune.report.devices import listing_json, render_listing
     from fleet_tune.report.run import make_console
-    from fleet_tune.runs.compiling.device_check import list_devices
+    from fleet_tune.runs.fleet.device_check import list_devices
 
     listing = list_devices(_devices_of(fleet), None if out is None else out / "records.db", events)
     make_console(stderr=as_json).print(render_listing(listing))
@@ -58,7 +58,7 @@ def check(fleet: Path, names: tuple[str, ...], address: str | None, as_json: boo
     from fleet_tune.base.errors import DevicesLostError
     from fleet_tune.report.devices import checks_json, render_checks
     from fleet_tune.report.run import make_console, plural
-    from fleet_tune.runs.compiling.device_check import check_devices, known_devices
+    from fleet_tune.runs.fleet.device_check import check_devices, known_devices
 
     config = _devices_of(fleet)
     known_devices(config, names)
@@ -103,7 +103,7 @@ def retire(fleet: Path, names: tuple[str, ...], reason: str) -> None:
 
 
 def _give(fleet: Path, names: tuple[str, ...], admin: Admin, reason: str, told: str) -> None:
-    from fleet_tune.runs.compiling.device_check import give_order
+    from fleet_tune.runs.fleet.device_check import give_order
 
     for name, changed in give_order(_devices_of(fleet), names, admin, reason).items():
         click.echo(f"{name}: {told}" if changed else f"{name}: nothing to do, it is out of use already")
@@ -112,7 +112,7 @@ def _give(fleet: Path, names: tuple[str, ...], admin: Admin, reason: str, told: 
 def _devices_of(file: Path) -> FleetConfig:
     """The fleet of a file, with all the boards that trackers list now."""
     from fleet_tune.base.config.fleet_file import load_fleet
-    from fleet_tune.runs.preparing.boards import with_boards
+    from fleet_tune.runs.fleet.tracker_boards import with_boards
 
     return with_boards(load_fleet(file))
 

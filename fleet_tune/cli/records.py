@@ -64,7 +64,7 @@ def top(store: str | None, device_class: str | None, rows: int, as_json: bool) -
     from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_top, top_json
-    from fleet_tune.runs.reusing.upkeep import store_at, versions_now
+    from fleet_tune.runs.shared_store.upkeep import store_at, versions_now
 
     with StoreMaintenance(store_at(_named(store))) as reader:
         found = [each for each in reader.top(versions_now()) if device_class in (None, each.task.device_class.name)]
@@ -81,7 +81,7 @@ def stats(store: str | None, as_json: bool) -> None:
     from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_statistics, statistics_json
-    from fleet_tune.runs.reusing.upkeep import store_at
+    from fleet_tune.runs.shared_store.upkeep import store_at
 
     with StoreMaintenance(store_at(_named(store))) as reader:
         statistics = reader.statistics()
@@ -117,7 +117,7 @@ def export(
     from fleet_tune.base.errors import RequestError
     from fleet_tune.base.records.sharing.shared import CopyResult
     from fleet_tune.report.run import plural
-    from fleet_tune.runs.reusing import formats, upkeep
+    from fleet_tune.runs.shared_store import formats, upkeep
 
     if keep_best is not None and form != "lines":
         raise RequestError("--keep-best is for files of lines", "leave it out, or the --format")
@@ -147,7 +147,7 @@ def import_command(source: Path, store: str | None, device_class: str | None, as
     database, or several. Lines that cannot be read are told and skipped."""
     from fleet_tune.base.errors import RequestError
     from fleet_tune.report.run import plural
-    from fleet_tune.runs.reusing import formats, upkeep
+    from fleet_tune.runs.shared_store import formats, upkeep
 
     more: dict[str, int] = {}
     if folders := formats.metaschedule_folders(source):
@@ -174,7 +174,7 @@ def import_command(source: Path, store: str | None, device_class: str | None, as
 def merge(sources: tuple[Path, ...], store: str | None, as_json: bool) -> None:
     """Copy the records of each SOURCE, a store or the output folder of a run, into a store."""
     from fleet_tune.base.records.sharing.shared import CopyResult
-    from fleet_tune.runs.reusing import upkeep
+    from fleet_tune.runs.shared_store import upkeep
 
     moved = [each for _, each in upkeep.merge(sources, _named(store))]
     _changed(store)
@@ -192,7 +192,7 @@ def verify(store: str | None, as_json: bool) -> int:
     from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
     from fleet_tune.report.run import plural
     from fleet_tune.report.stores import integrity_lines
-    from fleet_tune.runs.reusing.upkeep import store_at
+    from fleet_tune.runs.shared_store.upkeep import store_at
 
     file = store_at(_named(store))
     with StoreMaintenance(file) as reader:
@@ -237,7 +237,7 @@ def prune(
     from fleet_tune.base.errors import RequestError
     from fleet_tune.base.records.sharing.upkeep import PruneRule
     from fleet_tune.report.run import plural
-    from fleet_tune.runs.reusing import upkeep
+    from fleet_tune.runs.shared_store import upkeep
 
     if older_than is None and keep_best is None and not other_versions:
         raise RequestError("nothing says what is to be pruned", "give --older-than, --keep-best or --other-versions")
@@ -269,8 +269,8 @@ def why(task: str, store: str | None, device_class: str | None, fleet: Path | No
     """
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_why, why_json
-    from fleet_tune.runs.reusing import upkeep
-    from fleet_tune.runs.reusing.shipped import shipped
+    from fleet_tune.runs.shared_store import upkeep
+    from fleet_tune.runs.shared_store.shipped import shipped
 
     now = None
     if fleet is not None:

@@ -17,7 +17,7 @@ from devices.host.vitals import CLOCK, TEMPERATURE
 from fleet_tune.base.device_state import DeviceEvent
 from fleet_tune.report.run import cut
 from fleet_tune.report.words import NONE, format_secs
-from fleet_tune.runs.compiling.device_check import DeviceCheck, FleetListing, ListedDevice
+from fleet_tune.runs.fleet.device_check import DeviceCheck, FleetListing, ListedDevice
 
 _GOOD = ("good", "active", "online")
 

@@ -39,7 +39,7 @@ def _device(fleet: str | None, name: str) -> DeviceConfig:
 def ask(fleet: str | None, devices: Sequence[str], address: str | None = None) -> list[dict[str, str]]:
     """What devices are: the fields of :class:`policies.retuning.book.Device`."""
     from fleet_tune.base.records.stores.origin import encode_origin
-    from fleet_tune.runs.compiling.device_check import check_devices
+    from fleet_tune.runs.fleet.device_check import check_devices
     from fleet_tune.runs.preparing.preparation import origin_of
 
     answers = []
@@ -133,7 +133,7 @@ def check(
 def prune(store: str, keep_best: int) -> int:
     """How many records were pruned: those beside the best candidates of each task and origin."""
     from fleet_tune.base.records.sharing.upkeep import PruneRule
-    from fleet_tune.runs.reusing.upkeep import pruned
+    from fleet_tune.runs.shared_store.upkeep import pruned
 
     return pruned(Path(store), PruneRule(keep_best=keep_best), dry_run=False)[0]
 

@@ -18,7 +18,7 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import NetworkRunError, OutputFolderError, UncheckedError
 from fleet_tune.retuning.artifacts import INPUTS
 from fleet_tune.retuning.step_runner import StepError, Turn, VersionComparison
-from fleet_tune.runs.device_access import opened, reached
+from fleet_tune.runs.fleet.device_access import opened, reached
 from policies.measuring.duel import MAX_PAIRS, challenger_first, judged
 from policies.retuning.slowdown import Baseline, Timed, found
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 
-class Interrupted(Exception):
+class RunInterruptedError(Exception):
     """A signal came before the work was done."""
 
 
@@ -52,7 +52,7 @@ class Interruption:
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
 
     async def unless(self, work: Awaitable[_T]) -> _T:
-        """The result of ``work``, or :class:`Interrupted` at once where a signal comes first; see
+        """The result of ``work``, or :class:`RunInterruptedError` at once where a signal comes first; see
         :meth:`unless_failed`."""
         return await self._unless(work, self._event, self._failed)
 
@@ -76,7 +76,7 @@ class Interruption:
         working.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):  # it ends by our cancelling, however it says so
             await working
-        raise self._failure or Interrupted
+        raise self._failure or RunInterruptedError
 
     def _interrupt(self, number: int) -> None:
         self._restore()

@@ -34,20 +34,22 @@ from fleet_tune.base.results import NetworkResult, Progress, SkippedPart, Transf
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.task_data import MEASURED_BY
 from fleet_tune.runs.cancellation import Cancellation
-from fleet_tune.runs.compiling.compile_progress import CompileProgress
-from fleet_tune.runs.fleet_watch import FleetWatch
-from fleet_tune.runs.interruption import Interrupted, Interruption, beside
+from fleet_tune.runs.fleet.fleet_watch import FleetWatch
+from fleet_tune.runs.fleet.tracker_boards import with_boards
+from fleet_tune.runs.interruption import Interruption, RunInterruptedError, beside
 from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.metrics import Metrics
-from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
-from fleet_tune.runs.reusing.sharing import StoreLookup, StoreSubscription, StoreUploader, note_efforts, take, tried_in
+from fleet_tune.runs.publishing.compile_progress import CompileProgress
+from fleet_tune.runs.shared_store.efforts import note_efforts, tried_in
+from fleet_tune.runs.shared_store.exchange import StoreSubscription, StoreUploader, take
+from fleet_tune.runs.shared_store.lookup import StoreLookup
 
 if TYPE_CHECKING:
     from fleet_tune.runs.preparing.joining import Newcomer
     from fleet_tune.runs.preparing.preparation import Prepared
     from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
-    from fleet_tune.runs.reusing.transfer_prior import TransferPrior
+    from fleet_tune.runs.transfer.transfer_prior import TransferPrior
 
 _PROGRESS_SECS = 0.5
 _GIVE_EVERY_SECS = 60.0
@@ -130,7 +132,7 @@ class Run:
                 self._metrics = Metrics(request.metrics_port)
                 stack.callback(self._metrics.close)
             self._announce()
-            with contextlib.suppress(Interrupted):
+            with contextlib.suppress(RunInterruptedError):
                 await self._start(stack)
             yield self
 
@@ -260,7 +262,7 @@ class Run:
         )
         self._start_seq = await session.last_seq()
         if self._interruption.came:
-            raise Interrupted
+            raise RunInterruptedError
         session.begin()
         self._hosts, self._session = hosts, session
         self._joining = asyncio.create_task(self._join(session, coming))
@@ -536,9 +538,9 @@ class Run:
     def _transferred(self, tasks: Sequence[SearchTask]) -> Transferred | None:
         """What was learned before the first trial, from what was there first."""
         teaching = next(iter(self._teachings.values()), None)
-        others = tasks if self._found is None else self._found.untaught(tasks)
-        taught = [entry for entry in others if self._teachings.get(entry.task.device_class.name) is teaching]
-        return None if teaching is None or not taught else teaching.summary(taught)
+        others = tasks if self._found is None else self._found.without_prior(tasks)
+        with_prior = [entry for entry in others if self._teachings.get(entry.task.device_class.name) is teaching]
+        return None if teaching is None or not with_prior else teaching.summary(with_prior)
 
     async def _all_described(self) -> None:
         """Nothing is compiled without a task that may still come; a signal ends the wait."""
@@ -546,7 +548,7 @@ class Run:
             joining = [self._joining, *self._joining_late]
             if not all(each.done() for each in joining):
                 self._show("describing")
-            with contextlib.suppress(Interrupted):
+            with contextlib.suppress(RunInterruptedError):
                 await self._interruption.unless(asyncio.gather(*joining))
         if self._prepared is not None and not self._is_spared:
             self._prepared = self._prepared.with_ready(self._ready)
@@ -565,7 +567,7 @@ class Run:
         )
         cancellation = Cancellation()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(contextlib.suppress(Interrupted))
+            stack.enter_context(contextlib.suppress(RunInterruptedError))
             stack.callback(lambda: self._show("compiling", teller))
             # However it ends: a thread that nobody waits for publishes nothing in a folder that is others' by then.
             stack.callback(cancellation.cancel)

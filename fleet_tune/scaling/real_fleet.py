@@ -19,7 +19,7 @@ from fleet_tune.base.config.request import RunRequest, run_request
 from fleet_tune.base.config.values import MOST_SECS, path, seconds
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.results import DeviceTime
-from fleet_tune.runs.preparing.boards import with_boards
+from fleet_tune.runs.fleet.tracker_boards import with_boards
 from fleet_tune.runs.run import Run
 from fleet_tune.scaling.simulated_fleet import WARM_UP_SECS, counts
 

@@ -21,8 +21,8 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Collected, Progress
 from fleet_tune.base.sketch import Sketch
 from fleet_tune.base.task_data import Dataset, TaskData
-from fleet_tune.runs.reusing.damaged_records import set_aside
 from fleet_tune.runs.run import Run
+from fleet_tune.runs.shared_store.damaged_records import set_aside
 
 FILE_NAME = "dataset.ftd"
 _LOG = logging.getLogger(__name__)

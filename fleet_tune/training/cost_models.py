@@ -14,8 +14,8 @@ from fleet_tune.base.records.datasets import model_file
 from fleet_tune.base.records.datasets.model_file import DataSource, Manifest
 from fleet_tune.base.records.datasets.sources import MODEL_SUFFIX, is_builtin
 from fleet_tune.base.task_data import TaskData
-from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model, to_file
-from fleet_tune.runs.reusing.transfer_prior import Knowledge, read_source
+from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, data_sources, read_model, to_file
+from fleet_tune.runs.transfer.transfer_prior import TransferSource, read_source
 from policies.cost_models.boosted import TRANSFERRED, InvariantTreesModel
 from policies.cost_models.global_local import GlobalLocalModel, transferable
 from policies.cost_models.knowledge import Examples, general_examples
@@ -66,7 +66,7 @@ def read_tasks(sources: Sequence[Path]) -> tuple[list[TaskData], list[DataSource
     tasks: list[TaskData] = []
     named: list[DataSource] = []
     for path in sources:
-        found: Knowledge = read_source(path)
+        found: TransferSource = read_source(path)
         if found.model is not None:
             raise TransferError(f"{path} is a model, not measured candidates", "give a dataset or a record database")
         tasks += found.tasks

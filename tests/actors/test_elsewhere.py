@@ -24,7 +24,7 @@ from devices.timing.network_device import NetworkDevice
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Candidate, Measurement, Outcome
 from fleet_tune.base.errors import DeviceUnreachableError, NetworkRunError, ProbeError, UncheckedError
-from fleet_tune.runs.device_access import opened, reached
+from fleet_tune.runs.fleet.device_access import opened, reached
 from tests.helpers.waiting import wait_until
 
 DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"

@@ -54,7 +54,7 @@ def test_a_dataset_that_is_not_there_is_told(fleet: FleetConfig) -> None:
         pass
 
 
-@pytest.mark.parametrize("module", ["devices.device_factory", "fleet_tune.runs.compiling.device_check"])
+@pytest.mark.parametrize("module", ["devices.device_factory", "fleet_tune.runs.fleet.device_check"])
 def test_neither_tvm_nor_ray_is_loaded_by_the_import(module: str) -> None:
     code = f"import sys, {module}\nassert not {{'tvm', 'ray', 'torch', 'actors'}} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -25,9 +25,9 @@ from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import NetworkResult
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.cancellation import Cancellation
-from fleet_tune.runs.compiling.compilation import NetworkBuildPlan, build_networks
-from fleet_tune.runs.compiling.compile_progress import CompileProgress
-from fleet_tune.runs.compiling.places import DeviceRunner, LocalRunner, Place
+from fleet_tune.runs.publishing.compilation import CompileRequest, publish_networks
+from fleet_tune.runs.publishing.compile_progress import CompileProgress
+from fleet_tune.runs.publishing.network_runners import DeviceNetworkRunner, LocalNetworkRunner, NetworkRunner
 from tests.helpers.devices import CPU, make_fingerprint
 from tests.helpers.records import make_record, ok
 from tests.helpers.tasks import make_candidate
@@ -58,7 +58,7 @@ def crashing(task: Task) -> str:
     return trace(task, lambda i, j: (i, j * 2**54))
 
 
-class Board(DeviceRunner):
+class Board(DeviceNetworkRunner):
     """A device with a server of its own, on which what is tuned is faster."""
 
     def __init__(self, network: Network) -> None:
@@ -81,7 +81,7 @@ class Told(CompileProgress):
         self.all.append(doing)
 
 
-class Faked(LocalRunner):
+class Faked(LocalNetworkRunner):
     """This machine, with what is found there changed."""
 
     def __init__(self, network: Network, add: float = 0.0, times: tuple[float, float] = (1.0, 2.0)) -> None:
@@ -141,17 +141,17 @@ class Example:
     def built(
         self,
         records: Path,
-        place: Place,
+        place: NetworkRunner,
         cancellation: Cancellation | None = None,
         compiler: Any = network_folder,
         **others: Any,
     ) -> NetworkResult:
-        """The network compiled from these records, beside them. ``others``: of :class:`NetworkBuildPlan`."""
+        """The network compiled from these records, beside them. ``others``: of :class:`CompileRequest`."""
         prints = {"cpu": make_fingerprint(CLASS)}
-        what = NetworkBuildPlan(
+        what = CompileRequest(
             self.network, {"cpu": self.lowered}, prints, self.entries, {"cpu": place}, records, **others
         )
-        [result] = build_networks(what, records.parent, cancellation or Cancellation(), compiler)
+        [result] = publish_networks(what, records.parent, cancellation or Cancellation(), compiler)
         return result
 
     def published(self, folder: Path) -> tuple[float, dict[str, Any]]:

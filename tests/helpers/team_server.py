@@ -17,7 +17,7 @@ from fleet_tune.base.domain import Record, Task
 from fleet_tune.base.records.sharing.postgres import TeamStore
 from fleet_tune.base.records.sharing.shared import Source, shared_store
 from fleet_tune.base.records.stores.origin import Effort, Origin
-from fleet_tune.runs.reusing.upkeep import versions_now
+from fleet_tune.runs.shared_store.upkeep import versions_now
 from fleet_tune.store_server.keys import put_key
 from fleet_tune.store_server.server_folder import OWNER, ServerFolder
 from tests.helpers.records import named_record

@@ -41,7 +41,7 @@ class RunRequest:
 
     ``out``: an absolute path. ``collects``: measure random candidates, each to its end, into a dataset, instead of
     tuning. ``transfer_from``: what the search learns from before its first trial
-    (:mod:`fleet_tune.runs.reusing.transfer_prior`), ``pretrained``: whether the cost model that comes with fleet-tune
+    (:mod:`fleet_tune.runs.transfer.transfer_prior`), ``pretrained``: whether the cost model that comes with fleet-tune
     is used where nothing is named, and the records that come with it where the store has none. ``inputs``: the ``.npz``
     file with the network's example inputs, None for its own, or some that are made up. ``trust_model``: code in a
     ``.pt2`` file may be run. ``store``: the record store that several runs share, None for none; ``store_named``: the

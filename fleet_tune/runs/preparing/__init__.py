@@ -1,1 +1,1 @@
-"""What a run starts from: the network, its tasks, and the folder that it writes to."""
+"""The network of a run, lowered for each device class, with its tasks and all that is known of them before a trial."""

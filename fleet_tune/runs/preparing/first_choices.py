@@ -29,9 +29,9 @@ from fleet_tune.base.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, S
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.search_task import SearchTask
-from fleet_tune.runs.compiling.compile_progress import CompileProgress
-from fleet_tune.runs.device_access import opened
+from fleet_tune.runs.fleet.device_access import opened
 from fleet_tune.runs.preparing.ready_tasks import ReadyTasks
+from fleet_tune.runs.publishing.compile_progress import CompileProgress
 from policies.measuring.stopping import following
 from policies.search.methods import method_named
 from policies.search.search import TaskSearch
@@ -49,7 +49,7 @@ class FirstChoices:
     of their class they are measured. ``records``: the store, which nobody else writes meanwhile. ``artifacts``: folder
     of what was built before. ``measuring``: as the fleet file has it.
 
-    An instance is an :data:`~fleet_tune.runs.compiling.incumbents.Supply`: the tasks of the largest share of the work
+    An instance is an :data:`~fleet_tune.runs.publishing.incumbents.Supply`: the tasks of the largest share of the work
     come first, and no candidate is begun after ``budget_secs``. What fails here is a notice: the tasks stay as they
     are. ``teller``: is told what is done. ``run_id``: whose records these are."""
 

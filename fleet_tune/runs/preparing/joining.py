@@ -21,8 +21,9 @@ from fleet_tune.base.errors import RecordStoreError
 from fleet_tune.base.records.datasets.dataset_codec import encode_value
 from fleet_tune.runs.preparing import preparation
 from fleet_tune.runs.preparing.preparation import Prepared
-from fleet_tune.runs.reusing.sharing import StoreLookup, take
-from fleet_tune.runs.reusing.transfer_prior import TransferPrior
+from fleet_tune.runs.shared_store.exchange import take
+from fleet_tune.runs.shared_store.lookup import StoreLookup
+from fleet_tune.runs.transfer.transfer_prior import TransferPrior
 
 _LOG = logging.getLogger(__name__)
 

@@ -45,28 +45,28 @@ from fleet_tune.base.results import NetworkResult, Plan, Progress, SkippedPart, 
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import MOST_IMPORTED
 from fleet_tune.runs.cancellation import Cancellation
-from fleet_tune.runs.compiling.compilation import (
-    NetworkBuildPlan,
-    build_networks,
-    check_records,
-    device_classes_of,
-)
-from fleet_tune.runs.compiling.compile_progress import CompileProgress
-from fleet_tune.runs.compiling.incumbents import Supply
-from fleet_tune.runs.compiling.places import DeviceRunner, LocalRunner, Place
-from fleet_tune.runs.compiling.task_results import task_results
-from fleet_tune.runs.compiling.untuned_times import UntunedTimes
-from fleet_tune.runs.device_access import opened
+from fleet_tune.runs.fleet.device_access import opened
+from fleet_tune.runs.fleet.tracker_boards import with_boards
 from fleet_tune.runs.methods import method_of
-from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
-from fleet_tune.runs.reusing.damaged_records import set_aside
-from fleet_tune.runs.reusing.sharing import StoreLookup, look_up
-from fleet_tune.runs.reusing.shipped import shipped
-from fleet_tune.runs.reusing.store_prior import StorePrior, learns_from_store, read_lessons
-from fleet_tune.runs.reusing.transfer_prior import TransferPrior, what_applies
-from fleet_tune.runs.reusing.upkeep import versions_now
+from fleet_tune.runs.publishing.compilation import (
+    CompileRequest,
+    check_records,
+    device_classes_of,
+    publish_networks,
+)
+from fleet_tune.runs.publishing.compile_progress import CompileProgress
+from fleet_tune.runs.publishing.incumbents import Supply
+from fleet_tune.runs.publishing.network_runners import DeviceNetworkRunner, LocalNetworkRunner, NetworkRunner
+from fleet_tune.runs.publishing.task_results import task_results
+from fleet_tune.runs.publishing.untuned_times import UntunedTimes
+from fleet_tune.runs.shared_store.damaged_records import set_aside
+from fleet_tune.runs.shared_store.lookup import StoreLookup, look_up
+from fleet_tune.runs.shared_store.shipped import shipped
+from fleet_tune.runs.shared_store.store_prior import StorePrior, learns_from_store, read_store_prior
+from fleet_tune.runs.shared_store.upkeep import versions_now
+from fleet_tune.runs.transfer.transfer_prior import TransferPrior, what_applies
 
 if TYPE_CHECKING:
     from actors.run_hosts import RunHosts
@@ -129,18 +129,18 @@ class Prepared:
             left_out=(*self.left_out, *other.left_out),
         )
 
-    def to_build(self, records: Path) -> NetworkBuildPlan:
+    def to_build(self, records: Path) -> CompileRequest:
         """What its networks are built from, with the records in this store: each run before it is published, on this
         machine where it belongs to the class, else on a device of it."""
         with RecordReader(records) as reader:
             states = {name: event.state for name, event in reader.device_states().items()}
-        places: dict[str, Place] = {}
+        places: dict[str, NetworkRunner] = {}
         for name in self.lowered:
             if name in self.here:
-                places[name] = LocalRunner(self.network.example_inputs, self.prints[name].threads)
+                places[name] = LocalNetworkRunner(self.network.example_inputs, self.prints[name].threads)
             elif (device := self.device_of(name, states)) is not None:
-                places[name] = DeviceRunner(device, self.network.example_inputs)
-        return NetworkBuildPlan(
+                places[name] = DeviceNetworkRunner(device, self.network.example_inputs)
+        return CompileRequest(
             self.network, self.lowered, self.prints, self.tasks, places, records, expected=self.expected
         )
 
@@ -212,10 +212,10 @@ def ready_tasks(
     """The tasks of an imported network as they become ready, with what they are taught and what was found of them."""
 
     def begun(entry: SearchTask) -> SearchTask:
-        if found is not None and entry.task.id in found.lessons.learners:
-            entry = found.lessons.taught(entry)
+        if found is not None and entry.task.id in found.prior.learners:
+            entry = found.prior.with_prior(entry)
         elif teaching is not None:
-            entry = teaching.taught(entry)
+            entry = teaching.with_prior(entry)
         return entry if found is None else found.seeded(entry)
 
     return ReadyTasks(prepared.undescribed, fleet.datasets, begun if teaching or found else None, window)
@@ -250,7 +250,7 @@ def found_in(store: Path, prepared: Prepared, request: RunRequest) -> StoreLooku
     try:
         beside = shipped() if request.pretrained else None
         found = look_up(store, tasks, prepared.origins, request.limits, request.records, beside)
-        return dataclasses.replace(found, shown=shown, lessons=_lessons(found, prepared, request))
+        return dataclasses.replace(found, shown=shown, prior=_lessons(found, prepared, request))
     except RecordStoreError as error:
         if request.store_named:
             raise
@@ -263,7 +263,7 @@ def _lessons(found: StoreLookup, prepared: Prepared, request: RunRequest) -> Sto
     if request.collects or request.transfer_from is not None or not learns_from_store(method_of(request.method)):
         return StorePrior()
     devices = {name: fingerprint.abstraction for name, fingerprint in prepared.prints.items()}
-    return read_lessons(found.path, found.similar, devices, DescriptionCache(user_folder()), request.seed)
+    return read_store_prior(found.path, found.similar, devices, DescriptionCache(user_folder()), request.seed)
 
 
 def with_imported(prepared: Prepared, found: StoreLookup) -> Prepared:
@@ -381,7 +381,7 @@ def plan(request: RunRequest) -> Plan:
         prepared = prepare(network, by_device, fleet, lowering)
     teaching = teaching_of(prepared, request)
     found = None if request.store is None else found_in(request.store.path, prepared, request)
-    others = prepared.tasks if found is None else found.untaught(prepared.tasks)
+    others = prepared.tasks if found is None else found.without_prior(prepared.tasks)
     tasks = tuple(
         TaskProgress(
             task_id=entry.task.id,
@@ -438,7 +438,7 @@ def _compiled_from_records(
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
     check_records(prepared.lowered, prepared.tasks, records)
     what = dataclasses.replace(prepared.to_build(records), teller=CompileProgress(time.monotonic() - started))
-    networks = build_networks(what, out, Cancellation())
+    networks = publish_networks(what, out, Cancellation())
     return TuneResult(
         network=prepared.network.name,
         out=out,
@@ -467,7 +467,7 @@ def compile_tuned(
 ) -> tuple[NetworkResult, ...]:
     """The compiled networks of a finished run, from its own records; tasks without one get the analyzer's first choices
     measured now. ``run_id``: whose records these are. ``teller``: is told what is done. ``cancellation``: see
-    :func:`build_networks`."""
+    :func:`publish_networks`."""
     from fleet_tune.runs.preparing.first_choices import (
         FirstChoices,  # here: it needs the actors' modules, which only a run has
     )
@@ -496,7 +496,7 @@ def compile_tuned(
         classes=classes,
         untuned_times=UntunedTimes(user_folder()),
     )
-    return build_networks(what, request.out, cancellation)
+    return publish_networks(what, request.out, cancellation)
 
 
 def with_what_was_found(last: Progress, prepared: Prepared, records: Path) -> Progress:

@@ -15,7 +15,7 @@ from examples.workloads import Example, fresh, grouped, other_tasks, rows, strid
 from examples.workloads import dataset as workloads
 from fleet_tune.base.records.datasets.dataset import load
 from fleet_tune.base.task_data import Dataset
-from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model
+from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, data_sources, read_model
 from fleet_tune.training.collection import refresh
 
 PATH = Path(__file__).parents[3] / "bench" / "data" / "znver5-2.ftd"

@@ -14,7 +14,7 @@ from bench.search.replay import is_deep
 from bench.search.replay_runs import RecordedTask, Replayed, run_task
 from bench.search.shipped import refuse_taught, start_of
 from fleet_tune.base.task_data import TaskData
-from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
+from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, read_model
 from policies.search.generators import GeneticGenerator
 from policies.search.methods import method_named
 

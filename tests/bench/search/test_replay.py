@@ -37,7 +37,7 @@ from bench.search.replay_runs import (
 )
 from bench.search.shipped import begun_with
 from fleet_tune.base.task_data import TaskData
-from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
+from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, read_model
 from policies.search.methods import METHOD_NAMES, method_named
 from tests.bench.made_up import made_up
 

@@ -16,8 +16,8 @@ STAMPS = {
     "fleet_tune/cli/retune.py _show",  # how long ago what is shown was
     "fleet_tune/retuning/artifacts.py publish",
     "fleet_tune/retuning/children.py moment",  # a service of weeks: hours of the day, spans over restarts
-    "fleet_tune/runs/compiling/incumbents.py blame",
-    "fleet_tune/runs/reusing/upkeep.py older_than",  # what a person wants to be rid of, by the stamps of its records
+    "fleet_tune/runs/publishing/incumbents.py blame",
+    "fleet_tune/runs/shared_store/upkeep.py older_than",  # the age of records, by their stamps
 }
 
 

@@ -23,7 +23,7 @@ from fleet_tune.base.records.stores.origin import Effort, Origin
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.cli import main as cli
-from fleet_tune.runs.reusing.upkeep import versions_now
+from fleet_tune.runs.shared_store.upkeep import versions_now
 from tests.helpers.records import named_record
 from tests.helpers.tasks import make_task
 

@@ -21,7 +21,7 @@ from fleet_tune.base.records.sharing.store_place import StorePlace
 from fleet_tune.base.records.sharing.team import Met, Team, met
 from fleet_tune.base.records.stores.origin import Effort
 from fleet_tune.base.records.stores.reader import UNIT
-from fleet_tune.runs.reusing.sharing import StoreUploader
+from fleet_tune.runs.shared_store.exchange import StoreUploader
 from fleet_tune.store_server.keys import keys
 from fleet_tune.store_server.server_folder import OWNER, programs
 from tests.helpers.team_server import CONV, DENSE, HERE, START_SECS, Served, emptied, held, of, write

@@ -31,7 +31,7 @@ STORE_VARIABLE = "FLEET_TUNE_STORE"
 """The environment variable that names the store in place of the default one; empty for none."""
 SHIPPED_VARIABLE = "FLEET_TUNE_SHIPPED"
 """The environment variable that names another set of records in place of the one that comes with fleet-tune
-(:mod:`fleet_tune.runs.reusing.shipped`); empty for none."""
+(:mod:`fleet_tune.runs.shared_store.shipped`); empty for none."""
 WITHOUT = "give another file with --store, or go without one with --no-store"
 _LOG = logging.getLogger(__name__)
 _IDS_AT_LEAST = 16

@@ -13,7 +13,7 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.config.request import run_request
 from fleet_tune.runs.preparing import joining, preparation
 from fleet_tune.runs.preparing.preparation import Prepared
-from fleet_tune.runs.reusing.sharing import StoreLookup
+from fleet_tune.runs.shared_store.lookup import StoreLookup
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.tasks import make_task
 

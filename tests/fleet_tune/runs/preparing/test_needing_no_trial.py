@@ -10,8 +10,8 @@ import pytest
 from fleet_tune.base.config.request import RunRequest, run_request
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.preparing.preparation import Prepared, needs_no_trial
-from fleet_tune.runs.reusing.sharing import StoreLookup
 from fleet_tune.runs.run import Run
+from fleet_tune.runs.shared_store.lookup import StoreLookup
 from tests.helpers.devices import CPU
 from tests.helpers.tasks import make_task
 

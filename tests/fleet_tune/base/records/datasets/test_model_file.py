@@ -14,7 +14,7 @@ from safetensors.numpy import save as save_arrays
 from fleet_tune.base.errors import ModelFileError
 from fleet_tune.base.records.datasets import model_file
 from fleet_tune.base.records.datasets.model_file import DataSource, Manifest, ModelFile
-from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, from_file, read_model, to_file
+from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, from_file, read_model, to_file
 from policies.cost_models.architectures import PacmModel
 from policies.cost_models.boosted import BoostedSettings, InvariantTreesModel
 from policies.cost_models.neural import NeuralSettings

@@ -1,1 +1,0 @@
-"""From the best records to a compiled network that is checked and published."""

@@ -1,0 +1,148 @@
+"""What ``fleet-tune device`` knows of the devices of a fleet file: asked of them, or kept by the last run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from devices.device_factory import fleet_file_errors
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig
+from fleet_tune.base.device_state import Admin, DeviceEvent, DeviceState
+from fleet_tune.base.domain import Fingerprint
+from fleet_tune.base.errors import DeviceUnreachableError, FleetFileError, ProbeError
+from fleet_tune.base.records.orders import FleetOrders, Order, orders_path
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.runs.fleet.device_access import opened, reached
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCheck:
+    """One device, asked just now. ``state``: ``good``, ``lost`` (does not answer), or ``failed`` (answers, and its
+    probe does not run); ``detail``: why. ``ping_secs``: a round trip; ``probe_secs``: a run of the
+    probe. None stands for what was not found out. ``vitals``: temperature and clock, as far as the device
+    offers them (:meth:`devices.protocol.Device.vitals`)."""
+
+    device_id: str
+    connect: str
+    state: str
+    detail: str = ""
+    ping_secs: float | None = None
+    probe_secs: float | None = None
+    fingerprint: Fingerprint | None = None
+    vitals: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDevice:
+    """One device as the last run left it. ``admin``: what people want of it now. ``event``: its last change, None where
+    no run has kept one."""
+
+    device_id: str
+    connect: str
+    admin: Admin
+    order: Order | None
+    event: DeviceEvent | None
+
+    @property
+    def state(self) -> DeviceState:
+        return DeviceState() if self.event is None else self.event.state
+
+
+@dataclass(frozen=True, slots=True)
+class FleetListing:
+    """``records``: the database that the events are from, None where no run has used the fleet."""
+
+    devices: tuple[ListedDevice, ...]
+    events: tuple[DeviceEvent, ...]
+    records: Path | None
+
+
+def check_devices(fleet: FleetConfig, names: Sequence[str] = (), address: str | None = None) -> Iterator[DeviceCheck]:
+    """Connect to each device (to ``names``, where there are some), run its probe and take its fingerprint. ``address``:
+    of the cluster whose machines drive those with ``via``.
+
+    Raises :class:`FleetFileError` for a name that the fleet does not have, and for a wrong target or dataset,
+    ClusterError.
+    """
+    known_devices(fleet, names)
+    devices = [config for config in fleet.devices if not names or config.name in names]
+    with reached(devices, address):
+        for config in devices:
+            yield _checked(fleet, config)
+
+
+def _checked(fleet: FleetConfig, config: DeviceConfig) -> DeviceCheck:
+    ping_secs = None
+    try:
+        # What people must correct in the fleet file is told as such; what does not answer is an answer here.
+        with fleet_file_errors(fleet, config.name, unreachable=False), opened(config) as device:
+            ping_secs = device.ping()
+            probe_secs = device.probe_secs()
+            fingerprint, vitals = device.fingerprint(), device.vitals()
+            return DeviceCheck(config.name, config.connect, "good", "", ping_secs, probe_secs, fingerprint, vitals)
+    except DeviceUnreachableError as error:
+        return DeviceCheck(config.name, config.connect, "lost", error.detail, ping_secs)
+    except ProbeError as error:
+        return DeviceCheck(config.name, config.connect, "failed", error.detail, ping_secs)
+
+
+def list_devices(fleet: FleetConfig, records: Path | None, events: int) -> FleetListing:
+    """The devices of a fleet file with what people want of them and what the last run kept of them.
+
+    ``records``: the database to read, None for that of the last run that used the fleet file. ``events``: how many of
+    the last changes. Raises :class:`RecordStoreError`, :class:`FleetOrdersError`, FleetFileError.
+    """
+    orders = fleet_orders(fleet)
+    given = orders.latest()
+    records = records or orders.last_records()
+    last_events: dict[str, DeviceEvent] = {}  # of each device
+    last: list[DeviceEvent] = []
+    if records is not None:
+        with RecordReader(records) as reader:
+            last_events, last = reader.device_states(), reader.device_events(events)
+    devices = []
+    for config in fleet.devices:
+        event, order = last_events.get(config.name), given.get(config.name)
+        admin = order.admin if order is not None else Admin.ACTIVE
+        leased = event is not None and event.state.lease.held
+        if admin is Admin.DRAINING and not leased:
+            admin = Admin.MAINTENANCE  # nobody uses it any more
+        devices.append(ListedDevice(config.name, config.connect, admin, order, event))
+    names = {config.name for config in fleet.devices}
+    return FleetListing(tuple(devices), tuple(event for event in last if event.device_id in names), records)
+
+
+def give_order(fleet: FleetConfig, names: Sequence[str], admin: Admin, reason: str) -> dict[str, bool]:
+    """Give an order for devices; by device id, whether that changes anything.
+
+    Raises FleetFileError for a name that the fleet does not have, :class:`FleetOrdersError`.
+    """
+    known_devices(fleet, names)
+    orders = fleet_orders(fleet)
+    given = orders.latest()
+    changes = {}
+    for name in dict.fromkeys(names):
+        now = given[name].admin if name in given else Admin.ACTIVE
+        drained = admin is Admin.DRAINING and now in (Admin.MAINTENANCE, Admin.RETIRED)
+        # Resuming is never idle: it also ends a quarantine, of which this command knows nothing.
+        changes[name] = admin is Admin.ACTIVE or not (now is admin or drained)
+        if changes[name]:
+            orders.give(name, admin, reason)
+    return changes
+
+
+def fleet_orders(fleet: FleetConfig) -> FleetOrders:
+    """The orders of a fleet that was read from a file. Raises FleetFileError for one that was not."""
+    if fleet.source is None:
+        raise FleetFileError("the default fleet has no file to keep orders beside", "write a fleet file")
+    return FleetOrders(orders_path(fleet.source.path))
+
+
+def known_devices(fleet: FleetConfig, names: Sequence[str]) -> None:
+    """Raises FleetFileError for a name that the fleet does not have."""
+    names_of_fleet = [config.name for config in fleet.devices]
+    for name in names:
+        if name not in names_of_fleet:
+            where = "the default fleet" if fleet.source is None else str(fleet.source.path)
+            raise FleetFileError(f"{where} has no device {name!r}", f"name one of these: {', '.join(names_of_fleet)}")

@@ -1,0 +1,172 @@
+"""The fleet file while a run goes on: devices that are added to it join, and those that are removed leave. So do
+machines of the cluster.
+
+Of what is changed there only the devices count; the tables ``[build]`` and ``[measure]`` are for the next run, which
+people are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from actors.clients.threads import in_thread
+from actors.tuning_session import TuningSession
+from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, load_fleet, with_boards_of
+from fleet_tune.base.errors import ClusterError, FleetFileError, FleetOrdersError, UserError
+from fleet_tune.runs.fleet.tracker_boards import with_boards
+
+LOOK_SECS = 2.0
+_ASK_EVERY = 5  # looks, a tracker is asked for its boards
+
+
+@dataclass(frozen=True)
+class FleetChanges:
+    """What the file wants: names of devices that leave, each with why, and devices that join."""
+
+    leave: Mapping[str, str] = field(default_factory=dict)
+    join: tuple[DeviceConfig, ...] = ()
+
+
+def changes(there: Mapping[str, DeviceConfig], wanted: FleetConfig) -> FleetChanges:
+    """From the devices that are ``there`` to those that are wanted. One whose entry has changed leaves, and joins as
+    what it is now."""
+    entries = {device.name: device for device in wanted.devices}
+    leave = {}
+    for name, device in there.items():
+        if name not in entries:
+            leave[name] = "it is no longer in the fleet file"
+        elif entries[name] != device:
+            leave[name] = "its entry in the fleet file has changed"
+    join = tuple(device for name, device in entries.items() if name not in there or name in leave)
+    return FleetChanges(leave, join)
+
+
+class FleetWatch:
+    """``fleet``: as the run began with it. What was changed in its file since it was read is seen at the first look."""
+
+    def __init__(self, fleet: FleetConfig) -> None:
+        self._fleet = fleet
+        self._seen = self._signature() if self._is_as_read() else None
+        self._problem = ""
+        self._began_with = _tables(fleet)
+        self._for_later: list[str] = []  # tables that have changed since, as people know
+        self._looks = 0
+        self._listed = fleet  # with the boards that trackers had at the last look
+        self._refused: dict[str, DeviceConfig] = {}  # that cannot take part: told once
+        self._joining: dict[str, asyncio.Task[None]] = {}
+
+    async def follow(self, session: TuningSession) -> None:
+        """Have the session's devices be those of the file, each where its host is, for ever."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_SECS)
+                for text, well in await in_thread(self.look):
+                    session.notice(text, well)
+                await self.apply(session)
+                with contextlib.suppress(ClusterError):  # a cluster that is lost ends the run by itself
+                    await session.follow_nodes()
+        finally:
+            for joining in self._joining.values():
+                joining.cancel()
+
+    def look(self) -> list[tuple[str, bool]]:
+        """Read the file where it has changed, and ask trackers for their boards. What people are to be told: a file
+        that is wrong, once, after which the last good one counts; that it is right again, which is well, as is what in
+        it counts from the next run on."""
+        told: list[tuple[str, bool]] = []
+        signature = self._signature()
+        if signature != self._seen:
+            self._seen = signature
+            problem, for_later = self._read()
+            if problem and problem != self._problem:
+                told.append((f"{problem}; the devices stay as they were", False))
+            elif self._problem and not problem:
+                told.append(("the fleet file is right again", True))
+            if for_later and for_later != self._for_later:
+                tables = " and ".join(for_later)
+                told.append((f"{tables} of the fleet file changed: that counts from the next run on", True))
+            self._problem, self._for_later = problem, for_later
+        self._looks += 1
+        if self._looks % _ASK_EVERY == 0:
+            self._count_boards()
+        return told
+
+    def _count_boards(self) -> None:
+        """Only more of them are news: what is listed no more is lost, as others are, and may come back. A server that
+        begins anew is listed twice for a moment: what is listed at one look alone is not believed."""
+        listed_before, self._listed = self._listed, with_boards(self._fleet)
+        if set(self._names(self._listed)) <= set(self._names(listed_before)):
+            self._fleet = self._listed
+
+    async def apply(self, session: TuningSession) -> None:
+        """Let devices leave, then join: side by side, since the process of a new one may take its time to answer, and
+        that of one on a host that hangs minutes, for which nobody waits."""
+        wanted = changes(session.devices, self._fleet)
+        for name, reason in wanted.leave.items():
+            joining = self._joining.pop(name, None)
+            if joining is not None:
+                joining.cancel()
+            await session.remove_device(name, reason)
+        for device in wanted.join:
+            if device.name not in self._joining and self._refused.get(device.name) != device:
+                self._joining[device.name] = asyncio.create_task(self._join(session, device))
+        if self._joining:
+            done, _ = await asyncio.wait(self._joining.values(), timeout=LOOK_SECS)
+            self._joining = {name: joining for name, joining in self._joining.items() if joining not in done}
+            for joining in done:
+                joining.result()
+
+    async def _join(self, session: TuningSession, device: DeviceConfig) -> None:
+        try:
+            await session.admit_device(device)
+        except (FleetOrdersError, ClusterError):
+            return  # the orders are read again, and the cluster is asked again
+        except UserError as error:
+            self._refused[device.name] = device
+            session.notice(str(error), False)
+
+    def _read(self) -> tuple[str, list[str]]:
+        """What is wrong with the file; empty for nothing, and then it counts. And the tables that have changed since
+        the run began."""
+        assert self._fleet.source is not None
+        try:
+            read = load_fleet(self._fleet.source.path)
+        except FleetFileError as error:
+            return error.problem, self._for_later
+        if self._fleet.chosen is not None:
+            read = read.only(self._fleet.chosen)
+        self._fleet = with_boards(with_boards_of(read, self._fleet))
+        began_with = self._began_with
+        return "", [name for name, table in _tables(read).items() if table != began_with[name]]
+
+    @staticmethod
+    def _names(fleet: FleetConfig) -> list[str]:
+        return [device.name for device in fleet.devices]
+
+    def _is_as_read(self) -> bool:
+        source = self._fleet.source
+        if source is None:
+            return True
+        try:
+            return source.path.read_bytes() == source.text.encode()
+        except OSError:
+            return False
+
+    def _signature(self) -> tuple[int, ...]:
+        """Of the file as it is; the same while nobody writes to it. Empty where there is none."""
+        if self._fleet.source is None:
+            return ()
+        try:
+            found = os.stat(self._fleet.source.path)
+        except OSError:
+            return ()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _tables(fleet: FleetConfig) -> dict[str, object]:
+    """What of a fleet file stays as a run began with it."""
+    return {"[build]": fleet.build, "[measure]": fleet.measure}

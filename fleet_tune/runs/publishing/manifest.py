@@ -1,0 +1,68 @@
+"""What the manifest of a compiled network says beside how it is loaded: whose kernels are in it, and what was found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fleet_tune.base.domain import Fingerprint, Record, Task
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import NetworkResult
+from fleet_tune.runs.publishing.task_results import usual_secs
+
+
+def made_of(
+    tasks: Iterable[Task],
+    records: Mapping[str, Record],
+    rules: Mapping[str, str],
+    fingerprint: Fingerprint,
+    store: Path,
+) -> dict[str, Any]:
+    """For which device the network is, and whose kernel each task has: that of its record, by task id, else the one
+    that was imported. ``rules``: the sketch rule of each sketch id. ``store``: the database of the records."""
+    with RecordReader(store) as reader:
+        entries = {task.id: _entry(task, records.get(task.id), rules, reader) for task in tasks}
+    return {
+        "threads": fingerprint.threads,
+        "device_fingerprint": dataclasses.asdict(fingerprint),
+        "tasks": entries,
+    }
+
+
+def _entry(task: Task, record: Record | None, rules: Mapping[str, str], reader: RecordReader) -> dict[str, Any]:
+    if record is None:
+        return {}
+    secs = usual_secs(reader, record)
+    other = "of another version" if rules else "not described"  # a run without trials describes no task
+    return {
+        "best_secs": secs,
+        "gflops": task.workload.flop / secs / 1e9,
+        "rule": rules.get(record.candidate.sketch_id, other),
+        "decisions": list(record.candidate.decisions),
+        "record": record.seq,
+    }
+
+
+def found(result: NetworkResult) -> dict[str, Any]:
+    """What was found when the network was tried; what was not measured is left out."""
+    known: dict[str, Any] = {
+        "published": result.published,
+        "problem": result.problem or None,
+        "checked_on": result.checked_on or None,
+        "unchecked": result.unchecked or None,
+        "fallbacks": [dataclasses.asdict(each) for each in result.fallbacks],
+        "chosen_in_place": [dataclasses.asdict(each) for each in result.chosen_in_place],
+    }
+    names = ("tuned_secs", "untuned_secs", "torch_secs", "max_abs_error", "max_rel_error")
+    measured = {name: getattr(result, name) for name in names}
+    if any(value is not None for value in measured.values()):
+        known["measured"] = measured
+    if result.untuned_earlier and "measured" in known:
+        known["measured"]["untuned_earlier"] = True
+    if result.others_cores is not None and "measured" in known:
+        known["measured"]["others_cores"] = result.others_cores
+    if result.in_network is not None:
+        known["in_network"] = {**dataclasses.asdict(result.in_network), **result.in_network.sums}
+    return known

@@ -1,0 +1,180 @@
+"""Where a compiled network is run before it is published: on this machine, or on a device of its class."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from devices.host.background_load import BackgroundLoad
+from devices.networks.manifest import read_network_files
+from devices.networks.network import Array
+from devices.networks.processes import fresh_process
+from devices.timing.in_network import InNetworkTimes
+from devices.timing.network_device import NetworkDevice, NetworkHandle
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.errors import FleetTuneError, NetworkRunError, UncheckedError
+from fleet_tune.runs.fleet.device_access import opened
+
+# Of measuring one network.
+_BUDGET_SECS = 3.0
+_ROUNDS = 3
+THIS_MACHINE = "this machine"
+
+
+class NetworkRunResult(NamedTuple):
+    """What a network gives, and takes: median seconds per run, and the time of each kernel in its place; None where it
+    cannot be timed. ``others_cores``: as of :class:`NetworkRunner`, of then."""
+
+    outputs: tuple[Array, ...]
+    times: tuple[float, InNetworkTimes] | None
+    others_cores: float | None = None
+
+
+class NetworkRunner(Protocol):
+    """Runs networks that were compiled into folders, on the example inputs. Every method raises
+    :class:`NetworkRunError` where the network crashes or fails, :class:`UncheckedError` where it cannot be run."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def others_cores(self) -> float | None:
+        """Processor cores that other processes took of those that a network needs, on the average, while networks were
+        timed last; None where nobody knows, as of a device."""
+
+    def outputs(self, folder: Path) -> tuple[Array, ...]: ...
+
+    def expect(self) -> None:
+        """A network that is being compiled now is tried next."""
+
+    def tried(self, folder: Path) -> NetworkRunResult:
+        """All of what the others tell of one network."""
+
+    def measure_secs(self, folder: Path) -> float:
+        """Median seconds per run."""
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        """Median seconds per run of two networks, under the same conditions as far as possible."""
+
+    def in_place(self, folder: Path) -> InNetworkTimes:
+        """The time of each kernel in its place in the network."""
+
+    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
+        """Of several networks, round for round."""
+
+    def close(self) -> None: ...
+
+
+class LocalNetworkRunner:
+    """This machine: each run in a process of its own. ``threads``: of the networks; 0: one for each processor."""
+
+    name = THIS_MACHINE
+
+    def __init__(self, inputs: Sequence[Array], threads: int = 0) -> None:
+        self._inputs = inputs
+        self._threads = threads
+        self._expecting: fresh_process.PreloadedProcess | None = None
+        self.others_cores: float | None = None
+
+    def outputs(self, folder: Path) -> tuple[Array, ...]:
+        return fresh_process.outputs_of(folder, self._inputs)
+
+    def expect(self) -> None:
+        if self._expecting is None:
+            with contextlib.suppress(UncheckedError):  # told when it is tried
+                self._expecting = fresh_process.PreloadedProcess(self._inputs, _BUDGET_SECS)
+
+    def tried(self, folder: Path) -> NetworkRunResult:
+        process, self._expecting = self._expecting, None
+        process = process or fresh_process.PreloadedProcess(self._inputs, _BUDGET_SECS)
+        with self._watched():
+            outputs, times = process.tried(folder)
+        return NetworkRunResult(outputs, times, self.others_cores)
+
+    def measure_secs(self, folder: Path) -> float:
+        with self._watched():
+            return fresh_process.measure(folder, self._inputs, _BUDGET_SECS)
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        with self._watched():
+            return fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
+
+    def in_place(self, folder: Path) -> InNetworkTimes:
+        return fresh_process.in_place(folder, self._inputs, _BUDGET_SECS)
+
+    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
+        return fresh_process.in_place_in_turn(folders, self._inputs, rounds, _BUDGET_SECS / rounds)
+
+    def close(self) -> None:
+        if self._expecting is not None:
+            self._expecting.close()
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        with BackgroundLoad(self._threads) as others:
+            yield
+        self.others_cores = others.cores
+
+
+class DeviceNetworkRunner:
+    """A device of the fleet, over a session with its server. Opened when it is first needed."""
+
+    def __init__(self, config: DeviceConfig, inputs: Sequence[Array]) -> None:
+        self.name = config.name
+        self._config = config
+        self._inputs = inputs
+        self._open = ExitStack()
+        self._device: NetworkDevice | None = None
+        self.others_cores: float | None = None
+
+    def outputs(self, folder: Path) -> tuple[Array, ...]:
+        return self._loaded(folder).outputs()
+
+    def expect(self) -> None:
+        pass
+
+    def tried(self, folder: Path) -> NetworkRunResult:
+        network = self._loaded(folder)
+        outputs = network.outputs()
+        try:
+            return NetworkRunResult(outputs, (network.measure_within(_BUDGET_SECS), network.in_place(_BUDGET_SECS)))
+        except (NetworkRunError, UncheckedError):
+            return NetworkRunResult(outputs, None)
+
+    def measure_secs(self, folder: Path) -> float:
+        return self._loaded(folder).measure_within(_BUDGET_SECS)
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        networks = [self._loaded(folder) for folder in (first, second)]
+        rounds = [[each.measure_within(_BUDGET_SECS / _ROUNDS) for each in networks] for _ in range(_ROUNDS)]
+        # The middle one of three: each is a median itself.
+        return sorted(each[0] for each in rounds)[1], sorted(each[1] for each in rounds)[1]
+
+    def in_place(self, folder: Path) -> InNetworkTimes:
+        return self._loaded(folder).in_place(_BUDGET_SECS)
+
+    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
+        networks = [self._loaded(folder) for folder in folders]
+        for number in range(rounds):
+            ordered = networks if number % 2 == 0 else networks[::-1]
+            timed = [each.in_place(_BUDGET_SECS / rounds) for each in ordered]
+            yield timed if number % 2 == 0 else timed[::-1]
+
+    def close(self) -> None:
+        self._device = None
+        self._open.close()
+
+    def _loaded(self, folder: Path) -> NetworkHandle:
+        if self._device is None:
+            try:
+                device = self._open.enter_context(opened(self._config))
+            except FleetTuneError as error:
+                raise UncheckedError(f"device {self.name}: {error}") from error
+            if not isinstance(device, NetworkDevice):
+                raise UncheckedError(f"device {self.name} answers from a dataset and runs nothing")
+            self._device = device
+        library, parameters = read_network_files(folder)
+        return self._device.load_network(library, [*self._inputs, *parameters])

@@ -1,0 +1,102 @@
+"""Between records of a task that are nearly as good, the network decides: by the time of each in its place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from devices.networks.lowering import LoweredNetwork
+from devices.timing.in_network import kernel_of
+from fleet_tune.base.domain import Record
+from fleet_tune.base.errors import UncheckedError
+from fleet_tune.base.results import ChosenInPlace
+from fleet_tune.runs.publishing.network_runners import NetworkRunner
+from policies.measuring.in_network import MOST_ROUNDS, fastest_in_place
+from policies.measuring.shootout import MAX_MARGIN
+
+MOST_VERSIONS = 3
+ROUNDS = 6
+assert ROUNDS <= MOST_ROUNDS
+# Of starting a process, and of loading a network and timing its kernels in it.
+_START_SECS = 1.5
+_TIMING_SECS = 1.0
+
+Ranked = Mapping[str, Sequence[Record]]
+"""By task id, the records of it that may be the fastest in the network, the best alone first."""
+NextBest = Callable[[str, Sequence[Record]], Record | None]
+"""The best record of a task beside these."""
+
+
+def ranked(records: Mapping[str, Record], next_best: NextBest) -> dict[str, tuple[Record, ...]]:
+    """For each task that has more than one, the record that the network is made of and those that alone cost up to
+    ``MAX_MARGIN`` more than the best alone."""
+    near: dict[str, tuple[Record, ...]] = {}
+    for task_id, first in records.items():
+        of_task = [first]
+        while len(of_task) < MOST_VERSIONS:
+            other = next_best(task_id, of_task)
+            # The first is not the best alone where it was chosen in the network before.
+            if other is None or _rank_secs(other) > (1 + MAX_MARGIN) * min(map(_rank_secs, of_task)):
+                break
+            of_task.append(other)
+        if len(of_task) > 1:
+            near[task_id] = tuple(of_task)
+    return near
+
+
+def networks_of(records: Mapping[str, Record], near: Ranked) -> list[dict[str, Record]]:
+    """The records of the networks in which the other versions are timed, beside the network of ``records`` itself."""
+    count = max((len(each) for each in near.values()), default=1)
+    return [
+        {**records, **{task_id: each[at] for task_id, each in near.items() if at < len(each)}} for at in range(1, count)
+    ]
+
+
+def expected_secs(networks: int, compile_secs: float) -> float:
+    """What choosing between versions takes, in so many networks beside the first: they and the one of those that are
+    chosen are compiled, all are timed in rounds, and the last one is run and timed."""
+    rounds = ROUNDS * (_START_SECS + (networks + 1) * _TIMING_SECS)
+    return (networks + 1) * compile_secs + rounds + 4 * (_START_SECS + _TIMING_SECS)
+
+
+def fastest(
+    near: Ranked, lowered: LoweredNetwork, folders: Mapping[int, Path], place: NetworkRunner, deadline: float
+) -> dict[str, tuple[Record, ChosenInPlace]]:
+    """The record of each task that is the fastest in its place, where that is not the first, and why. ``folders``: of
+    the networks by the number of the version, 0 and others. ``deadline``: monotonic seconds; UncheckedError where the
+    rounds take longer. Raises as ``place`` does too."""
+    rounds = []
+    for timed in place.in_place_in_turn(list(folders.values()), ROUNDS):
+        rounds.append([_secs_by_task(each.kernel_secs, lowered) for each in timed])
+        if time.monotonic() > deadline:
+            raise UncheckedError("it took too long")
+    changed: dict[str, tuple[Record, ChosenInPlace]] = {}
+    for task_id, records in near.items():
+        versions = [number for number in folders if number < len(records)]
+        secs = [[each[at].get(task_id, 0.0) for each in rounds] for at in range(len(versions))]
+        if not all(each > 0 for of_version in secs for each in of_version):
+            continue  # a call that takes less than the clock can tell, or one that is not there
+        found = fastest_in_place(secs)
+        if found is not None:
+            at, verdict = found
+            compared = tuple(records[each].candidate.id for each in versions)
+            chosen = records[versions[at]].candidate.id
+            why = ChosenInPlace(task_id, chosen, compared, verdict.ratio, verdict.error, verdict.pairs)
+            changed[task_id] = records[versions[at]], why
+    return changed
+
+
+def _rank_secs(record: Record) -> float:
+    return record.measurement.rank_secs
+
+
+def _secs_by_task(kernel_secs: Mapping[str, float], lowered: LoweredNetwork) -> dict[str, float]:
+    """Of all calls in a run."""
+    ids = {task.workload.hash: task.id for task in lowered.tasks}
+    secs: dict[str, float] = {}
+    for name, of_kernel in kernel_secs.items():
+        task_id = ids.get(lowered.workloads.get(kernel_of(name), ""))
+        if task_id is not None:
+            secs[task_id] = secs.get(task_id, 0.0) + of_kernel
+    return secs

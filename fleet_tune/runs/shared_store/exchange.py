@@ -1,0 +1,139 @@
+"""Exchange of records between a run's own store and the store that several runs share.
+
+The store in the output folder of a run is the log of the run. Records from the shared store are written there as
+revisions, so that they do not count as trials of the run. Records of the run are copied to the shared store during the
+run and at its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from fleet_tune.base.domain import Record
+from fleet_tune.base.records.sharing.shared import (
+    SharedReader,
+    class_of,
+    copy_records,
+    is_found_wrong,
+    last_word,
+    rescaled,
+    shared_store,
+)
+from fleet_tune.base.records.stores.origin import Origin
+from fleet_tune.base.records.stores.store import class_unit
+from fleet_tune.runs.shared_store.lookup import StoreLookup
+
+_LAST_GIVE_SECS = 2.0
+"""Seconds that an interrupted run waits for other writers of the store, and copies records, before it leaves the
+rest."""
+
+
+class RecordSink(Protocol):
+    """What writes into a run's own store: a :class:`RecordStore`, or whoever does it for a run that goes on."""
+
+    def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
+        """See :meth:`RecordStore.put_run`."""
+
+    def unit(self, name: str, secs: float) -> float:
+        """See :meth:`RecordStore.unit`."""
+
+    def append(self, records: Sequence[Record]) -> list[int]:
+        """See :meth:`RecordStore.append`."""
+
+
+def take(
+    found: StoreLookup,
+    own: Path,
+    store: RecordSink,
+    origins: Mapping[str, Origin],
+    devices: Mapping[str, Sequence[str]],
+) -> None:
+    """Write what was found into the run's ``own`` store, by ``store``, with what it depends on: the run's ``origins``,
+    which :func:`look_up` was asked for. ``devices``: the ids of the run's devices of each class, whose seconds are
+    counted at the shared store's unit where they are counted at none yet. What the own store knows of a candidate is
+    left as it is, unless it was found wrong since."""
+    for run_id, name in sorted(
+        {(word.run_id, class_of(task)) for task, words in found.words.items() for word in words}
+    ):
+        store.put_run(run_id, {name: origins[name]})
+    factors: dict[str, float] = {}
+    for name, secs in found.units.items():
+        units = [store.unit(device_id, secs) for device_id in devices.get(name, ())]
+        factors[name] = units[0] / secs if units else 1.0
+    with SharedReader(own) as reader:
+        known = {task_id: reader.revisions(task_id) for task_id in found.words}
+    fresh = []
+    for task_id, words in found.words.items():
+        for word in words:
+            last = known[task_id].get(word.candidate.id)
+            if last is None or is_found_wrong(word):  # a revision takes the place of those before it
+                scaled = rescaled(word, factors.get(class_of(task_id), 1.0))
+                fresh.append(dataclasses.replace(scaled, revision=max(1 + (last or 0), word.revision)))
+    store.append(fresh)
+
+
+class StoreUploader:
+    """Copies the records of a run's ``own`` store to the ``shared`` one: what is new each time."""
+
+    def __init__(self, own: Path, shared: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._own = own
+        self._shared = shared
+        self._cursor = 0
+
+    def give(self, *, hurry: bool = False, with_efforts: bool = True) -> int:
+        """How many records the shared store did not have. ``hurry``: others who write are hardly waited for, and what
+        takes longer is left to the next run in this folder, which begins at its first record. ``with_efforts``: what
+        was spent, too, which is known at the end. Raises :class:`RecordStoreError`."""
+        deadline = self._clock() + _LAST_GIVE_SECS if hurry else math.inf
+        with SharedReader(self._own) as reader, shared_store(self._shared, _LAST_GIVE_SECS if hurry else None) as store:
+            is_late = lambda: self._clock() > deadline  # noqa: E731
+            copied = copy_records(reader, store, self._cursor, is_late, with_efforts=with_efforts)
+        self._cursor = copied.cursor
+        return copied.records
+
+
+class StoreSubscription:
+    """What others give to the ``shared`` store while the run ``run_id`` goes on, each record once: so that two runs
+    that tune for one class at the same time do not measure the same. Begins with what comes after now: to be made
+    before the run looks up what is there. Raises :class:`RecordStoreError`, as :meth:`new` does."""
+
+    def __init__(self, shared: Path, run_id: str) -> None:
+        self._shared = shared
+        self._run_id = run_id
+        self._cursor = 0
+        if shared.exists():
+            with SharedReader(shared) as reader:
+                self._cursor = reader.last_seq()
+
+    @contextlib.contextmanager
+    def new(self, tasks: Collection[str], origins: Mapping[str, Origin]) -> Iterator[StoreLookup]:
+        """What has come for these tasks, by their ids, that depends on just the ``origins``, by device class. It comes
+        again where the block fails."""
+        cursor = self._cursor
+        words: dict[str, dict[str, Record]] = {}
+        with SharedReader(self._shared) as reader:
+            of_runs: dict[tuple[str, str], Origin] = {}
+            for page in reader.pages(cursor):
+                cursor = page[-1].seq
+                of_runs |= reader.run_origins({each.run_id for each in page})
+                for record in page:
+                    name = class_of(record.task_id)
+                    if record.task_id not in tasks or record.run_id == self._run_id or name not in origins:
+                        continue
+                    if of_runs.get((record.run_id, name)) != origins[name]:
+                        continue
+                    of_task = words.setdefault(record.task_id, {})
+                    heard = [each for each in (of_task.get(record.candidate.id), record) if each is not None]
+                    said = last_word(heard)
+                    if said is not None:
+                        of_task[record.candidate.id] = said
+            units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
+        yield StoreLookup(self._shared, {task: tuple(each.values()) for task, each in words.items()}, units)
+        self._cursor = cursor

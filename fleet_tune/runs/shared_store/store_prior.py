@@ -1,0 +1,109 @@
+"""What the cost model of a run learns before its first trial from the store that runs share: how similar workloads ran.
+
+Similar are workloads of the same operators on the same device class, those whose schedules a search begins with before
+others. A model of features that all tasks share is trained on their records, one for each class, and takes the place of
+the one that comes with fleet-tune for the tasks that have some.
+
+What that may take is bounded: so many workloads, so many records of each, and only workloads whose sketches were
+described on this machine before, by this version. To describe others would take seconds for each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from devices.describing.cache import DescriptionCache
+from fleet_tune.base import task_data
+from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.records.datasets.sources import BUILTIN
+from fleet_tune.base.records.sharing.shared import SharedReader, class_of
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.task_data import TaskData
+from policies.cost_models.knowledge import general_prior
+from policies.search.methods import Method
+
+LEAST_CANDIDATES = 192
+"""Of a device class, that ran: fewer say less than the model that comes with fleet-tune."""
+MOST_WORKLOADS = 16
+"""Of a device class."""
+MOST_RECORDS = 256
+"""Of a workload: spread evenly over all that there are, for a search measures the good ones last."""
+
+
+def learns_from_store(method: Method) -> bool:
+    """Whether a method is taught by similar workloads without being asked to: our own. Those of the papers start from
+    nothing, as they were published, and another cost model is what the user wants to see."""
+    return method.starts_from == BUILTIN and method.learns_online
+
+
+@dataclass(eq=False)
+class StorePrior:
+    """``sources``: by device class the candidates of similar workloads. ``learners``: the ids of the tasks that learn
+    from them."""
+
+    sources: Mapping[str, Sequence[TaskData]] = field(default_factory=dict)
+    learners: frozenset[str] = frozenset()
+    seed: int = 0
+    _models: dict[str, bytes] = field(default_factory=dict)  # by device class: trained for the first of its tasks
+
+    @property
+    def candidates(self) -> int:
+        """How many are learned from."""
+        return sum(len(data) for of_class in self.sources.values() for data in of_class)
+
+    def with_prior(self, entry: SearchTask) -> SearchTask:
+        """One of the ``learners``, described, with the model that it starts from. The first of a class trains it."""
+        name = entry.task.device_class.name
+        if name not in self._models:
+            model = general_prior(self.sources[name], self.seed)
+            assert model is not None  # there is a success among them
+            self._models[name] = model.save()
+        return dataclasses.replace(entry, prior=self._models[name])
+
+    def with_class(self, other: StorePrior) -> StorePrior:
+        """Together with those of a device class that joined later."""
+        return StorePrior(
+            {**self.sources, **other.sources},
+            self.learners | other.learners,
+            self.seed,
+            {**self._models, **other._models},
+        )
+
+
+def read_store_prior(
+    store: Path,
+    similar: Mapping[str, Sequence[str]],
+    devices: Mapping[str, DeviceAbstraction],
+    kept: DescriptionCache,
+    seed: int,
+) -> StorePrior:
+    """What the ``store`` has to teach. ``similar``: by id of each task that is to be tuned the ids of similar ones, the
+    nearest first; ``devices``: by device class; ``kept``: the descriptions there are. Raises
+    :class:`RecordStoreError`."""
+    sources: dict[str, list[TaskData]] = {}
+    with SharedReader(store) as reader:
+        known = {task.id: task for task in reader.tasks({each for ids in similar.values() for each in ids})}
+        for task_id in _by_rank(similar.values()):
+            task, of_class = known.get(task_id), sources.setdefault(class_of(task_id), [])
+            described = None if task is None or len(of_class) == MOST_WORKLOADS else kept.find(task)
+            if task is None or described is None or not described.sketches:
+                continue
+            records = (dataclasses.replace(each, trace="") for each in reader.some_of(task_id, MOST_RECORDS))
+            data, _ = task_data.task_data(task, devices[task.device_class.name], described.sketches, records)
+            if data.ok.any():
+                of_class.append(data)
+    ran = {name: sum(int(data.ok.sum()) for data in of_class) for name, of_class in sources.items()}
+    sources = {name: of_class for name, of_class in sources.items() if ran[name] >= LEAST_CANDIDATES}
+    teachers = {data.task.id for of_class in sources.values() for data in of_class}
+    learners = frozenset(task_id for task_id, ids in similar.items() if not teachers.isdisjoint(ids))
+    return StorePrior(sources, learners, seed)
+
+
+def _by_rank(lists: Iterable[Sequence[str]]) -> list[str]:
+    """What stands first in any of them, then what stands second, and so on: each once."""
+    ordered = list(lists)
+    longest = max(map(len, ordered), default=0)
+    return list(dict.fromkeys(ids[at] for at in range(longest) for ids in ordered if at < len(ids)))

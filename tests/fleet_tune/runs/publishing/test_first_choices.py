@@ -1,0 +1,89 @@
+"""What a task without a record gets when its network is compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devices.protocol import BuildFailure, BuildRequest
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Measurement, Outcome
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import Used
+from fleet_tune.runs.preparing.first_choices import FirstChoices
+from fleet_tune.runs.publishing.compile_progress import CompileProgress
+from tests.helpers.compiling import Example, Faked, Told
+
+
+@pytest.mark.parametrize("described", [True, False], ids=["described", "not described"])
+def test_tasks_without_a_record_get_the_analyzers_first_choice(
+    example: Example, tmp_path: Path, described: bool
+) -> None:
+    records = example.store(tmp_path / "records.db", [], [], [])
+    by_id = {entry.task.id: entry for entry in example.entries}
+    if not described:  # of a run that had no trial
+        by_id = {task_id: dataclasses.replace(entry, sketches=()) for task_id, entry in by_id.items()}
+    teller = Told()
+    device = DeviceConfig(name="local", threads=2)
+    supply = FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, teller=teller)
+    result = example.built(records, Faked(example.network), supplies={"cpu": supply}, teller=teller)
+    assert not teller.notices
+    first, last = teller.all.index("compiling the network with 3 tuned of 3 tasks"), len(teller.all)
+    choices = teller.all[1:first]
+    assert described or choices.pop(0) == "describing 3 tasks that need a kernel after all"
+    assert {each.split()[0] for each in choices} == {"building", "measuring"}
+    for task in example.tasks:
+        assert any(task.workload.name in each for each in choices)
+    assert choices[-1].endswith("(3 of 3 without a record)")
+    assert teller.all[first + 1] == "comparing the network with its framework"
+    assert "timing the kernels in the network" in teller.all[first:last]
+    assert {each.used for each in result.fallbacks} == {Used.FIRST_CHOICE}
+    assert len(result.fallbacks) == len(example.tasks)
+    error, manifest = example.published(tmp_path)
+    example.check_times(result, manifest)
+    assert error < 1e-5
+    assert all(entry["best_secs"] > 0 for entry in manifest["tasks"])
+    with RecordReader(records) as reader:
+        assert all(reader.best(task.id) is not None for task in example.tasks), "a run that resumes knows them"
+
+
+def test_a_fault_of_the_first_choices_leaves_the_tasks_as_they_are(
+    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    records = example.store(tmp_path / "records.db", [], [], [])
+    by_id = {entry.task.id: entry for entry in example.entries}
+    device = DeviceConfig(name="local", threads=2)
+    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, budget_secs=0.0)(list(by_id))
+    monkeypatch.setattr("fleet_tune.runs.preparing.first_choices.opened", refuse)
+    teller = CompileProgress()
+    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, teller=teller)(list(by_id))
+    [notice] = teller.notices
+    assert notice.text == "no first choices for 3 tasks: OSError: [Errno 28] No space left on device"
+    with RecordReader(records) as reader:
+        assert not list(reader)
+
+
+def test_first_choices_end_with_their_time(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build that the end of the time cuts short is no record, and none is begun after it."""
+    asked: list[float] = []
+
+    def build(_: Any, request: BuildRequest) -> BuildFailure:
+        asked.append(request.timeout_secs)
+        time.sleep(request.timeout_secs)
+        return BuildFailure(request.task.id, request.candidate, "", Measurement(Outcome.BUILD_TIMEOUT))
+
+    monkeypatch.setattr("devices.builds.builder.BuildWorker.build", build)
+    records = example.store(tmp_path / "records.db", [], [], [])
+    by_id = {entry.task.id: entry for entry in example.entries}
+    device = DeviceConfig(name="local", threads=2)
+    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, budget_secs=2.0)(list(by_id))
+    assert all(secs <= 2.0 for secs in asked)
+    with RecordReader(records) as reader:
+        assert not list(reader)

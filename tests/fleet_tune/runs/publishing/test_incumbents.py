@@ -1,0 +1,97 @@
+"""What the building of a network withdraws from a store."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from fleet_tune.base.domain import Outcome
+from fleet_tune.base.records.sharing.shared import SharedReader
+from fleet_tune.base.records.stores.choices import keep_choices, kept_choices
+from fleet_tune.base.records.stores.origin import Origin
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import ChosenInPlace
+from fleet_tune.runs.publishing.incumbents import Incumbents
+from fleet_tune.runs.shared_store.exchange import StoreUploader
+from tests.helpers.records import failed, make_record, named_record, ok
+from tests.helpers.tasks import make_candidate, make_task
+
+HERE = Origin('{"kind":"llvm"}', "a processor", 2, {"apache-tvm": "0.27"})
+TASK = make_task("w1", "zen5")
+
+
+def test_what_a_compilation_without_a_run_withdraws_counts_for_the_runs_that_share_a_store(tmp_path: Path) -> None:
+    own, shared = tmp_path / "out" / "records.db", tmp_path / "team.db"
+    with RecordStore(own) as store:
+        store.put_task(TASK)
+        store.put_run("a", {"zen5": HERE})
+        store.append([dataclasses.replace(named_record("1", 1e-3), run_id="a")])
+    giving = StoreUploader(own, shared)
+    assert giving.give() == 1
+    told: list[str] = []
+    incumbents = Incumbents(own, None, told.append)
+    best = incumbents.best(TASK.id)
+    assert best is not None
+    incumbents.blame(best, failed(Outcome.WRONG_OUTPUT))
+    assert (incumbents.best(TASK.id), told) == (None, [])
+    assert giving.give() == 1
+    with SharedReader(shared) as reader:
+        (word,) = reader.last_words(TASK.id, reader.numbers_of(HERE), 9)
+        assert (word.measurement.outcome, word.run_id) == (Outcome.WRONG_OUTPUT, "a")
+        # A revision of that run itself would have the id that its number gives it: this one is none of those.
+        assert word.uid != f"a-{best.candidate.id}-1"
+
+
+def number_of(incumbents: Incumbents) -> int:
+    best = incumbents.best(TASK.id)
+    assert best is not None
+    return best.candidate.decisions[0]
+
+
+def test_what_was_chosen_in_the_network_holds_until_another_is_the_fastest_alone(tmp_path: Path) -> None:
+    path, told = tmp_path / "records.db", list[str]()
+    candidates = [make_candidate(TASK, number) for number in range(4)]
+    with RecordStore(path) as store:
+        store.put_task(TASK)
+        for number in range(3):
+            store.append([make_record(candidates[number], ok(1e-3 + number * 1e-5), f"u{number}")])
+    chosen = ChosenInPlace(TASK.id, candidates[1].id, (candidates[1].id, candidates[0].id), 0.9, 0.01, 6)
+    made = Incumbents(path, None, told.append, network="net")
+    assert number_of(made) == 0
+    made.choose([chosen])
+    assert number_of(made) == 1
+
+    later = Incumbents(path, None, told.append, network="net")
+    best = later.best(TASK.id)
+    assert best is not None
+    assert (best.candidate, later.chosen(best)) == (candidates[1], chosen)
+    assert number_of(Incumbents(path, None, told.append, network="another")) == 0
+
+    with RecordStore(path) as store:
+        store.append([make_record(candidates[3], ok(0.9e-3), "u3")])
+    assert number_of(later) == 3  # it did not meet the chosen one
+    best = later.best(TASK.id)
+    assert best is not None
+    assert later.chosen(best) is None
+    later.blame(best, failed(Outcome.WRONG_OUTPUT))
+    assert number_of(Incumbents(path, None, told.append, network="net")) == 1  # those that met are the best again
+    best = later.best(TASK.id)
+    assert best is not None
+    later.blame(best, failed(Outcome.WRONG_OUTPUT))
+    assert number_of(Incumbents(path, None, told.append, network="net")) == 0
+    assert told == []
+
+
+def test_the_last_choice_of_a_task_is_kept_and_what_cannot_be_read_is_none(tmp_path: Path) -> None:
+    choices = [ChosenInPlace(task, "b", ("b", "a"), ratio, 0.01, 6) for task in ("s", "t") for ratio in (0.9, 0.8)]
+    with RecordStore(tmp_path / "records.db") as store:
+        for each in choices:
+            keep_choices(store, "net", [each])
+        damaged = ["", "[]", "{}", "null", json.dumps({**dataclasses.asdict(choices[0]), "ratio": "fast"})]
+        store.annotate({f"chosen in place: net {number}": text for number, text in enumerate(damaged)})
+        store.annotate({"chosen in place: net another": json.dumps(dataclasses.asdict(choices[0]))})
+    with RecordReader(tmp_path / "records.db") as reader:
+        assert kept_choices(reader, "net") == {"s": choices[1], "t": choices[3]}
+        assert kept_choices(reader, "ne") == {}

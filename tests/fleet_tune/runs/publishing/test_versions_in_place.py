@@ -1,0 +1,116 @@
+"""Of kernels that are nearly equal alone, the fastest in the network is used."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devices.networks import network_folder
+from devices.networks.lowering import LoweredNetwork
+from devices.timing.in_network import InNetworkTimes, kernel_of
+from fleet_tune.base.errors import DiskFullError
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.runs.publishing import versions_in_place
+from tests.helpers.compiling import Example, Faked, Told, crashing, trace
+from tests.helpers.records import make_record, ok
+from tests.helpers.tasks import make_candidate
+
+
+class Timed(Faked):
+    """This machine, where the versions of the kernels take these times in their places, and the networks of several
+    versions these. ``secs``: by the number of the network, in the order in which they are compiled."""
+
+    def __init__(self, example: Example, secs: list[float], whole: tuple[float, float]) -> None:
+        super().__init__(example.network)
+        self._names = {digest: name for name, digest in example.lowered.workloads.items()}
+        self._tasks, self._secs, self._whole = example.tasks, secs, whole
+
+    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
+        first = self._names[self._tasks[0].workload.hash]
+        for timed in super().in_place_in_turn(folders, rounds):
+            yield [
+                dataclasses.replace(
+                    each, kernel_secs={name: secs if kernel_of(name) == first else 1.0 for name in each.kernel_secs}
+                )
+                for each, secs in zip(timed, self._secs, strict=True)
+            ]
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        return self._whole if second.name == "chosen" else super().measure_in_turn(first, second)
+
+
+@pytest.mark.parametrize(
+    ("whole", "spare_secs", "number"),
+    [((2.0, 1.0), math.inf, 2), ((1.0, 1.0), math.inf, 0), ((2.0, 1.0), 0.0, 0)],
+    ids=["faster", "not faster as a whole", "no time for it"],
+)
+def test_of_records_that_are_nearly_as_good_the_fastest_in_the_network_is_used(
+    example: Example,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    whole: tuple[float, float],
+    spare_secs: float,
+    number: int,
+) -> None:
+    monkeypatch.setattr(versions_in_place, "ROUNDS", 3)  # each takes a second and more
+    with RecordStore(tmp_path / "records.db") as opened:
+        for task in example.tasks:
+            for at, cost_secs in enumerate((1.00e-6, 1.05e-6, 1.1e-6, 1.2e-6)):
+                candidate = make_candidate(task, at)
+                opened.append([make_record(candidate, ok(cost_secs), trace=trace(task, rows=at + 1))])
+    place = Timed(example, [1.0, 1.1, 0.8], whole)  # the rounds agree
+    result = example.built(tmp_path / "records.db", place, spare_secs=spare_secs)
+    assert result.published == "tuned"
+    error, manifest = example.published(tmp_path)
+    assert error < 1e-5
+    used = {entry["id"]: entry["decisions"] for entry in manifest["tasks"]}
+    assert used == {task.id: [number if task is example.tasks[0] else 0] for task in example.tasks}
+    chosen = [(each.task_id, pytest.approx(each.ratio), each.rounds) for each in result.chosen_in_place]
+    assert chosen == ([(example.tasks[0].id, 0.8, 3)] if number else [])
+    kept = [{**dataclasses.asdict(each), "compared": list(each.compared)} for each in result.chosen_in_place]
+    assert manifest["chosen_in_place"] == kept
+    assert manifest["measured"]["max_rel_error"] < 1e-5
+    if spare_secs:  # without, this is what was just done
+        # What was chosen is kept, and whoever compiles next uses it, with no time to choose anew.
+        again = example.built(tmp_path / "records.db", place, spare_secs=0.0)
+        assert again.chosen_in_place == result.chosen_in_place
+        entry = json.loads((tmp_path / "manifest.json").read_text())["tasks"][0]
+        assert (entry["id"], entry["decisions"]) == (example.tasks[0].id, [number])
+
+
+class FullDisk:
+    """A compiler for which there is no space when it compiles into this folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def compile_network(self, lowered: LoweredNetwork, best: Any, out: Path, manifest_extra: Any = None) -> Path:
+        if out.name == self._folder:
+            raise DiskFullError("no space left", "free some")
+        return network_folder.compile_network(lowered, best, out, manifest_extra)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["crashes", "version-1", "chosen"])
+def test_a_version_that_cannot_be_used_takes_nothing_from_the_network(
+    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """One that crashes in it, or for which there is no space."""
+    monkeypatch.setattr(versions_in_place, "ROUNDS", 3)
+    with RecordStore(tmp_path / "records.db") as opened:
+        for task in example.tasks:
+            for at, text in enumerate((trace(task), crashing(task) if what == "crashes" else trace(task, rows=2))):
+                opened.append([make_record(make_candidate(task, at), ok(1e-6 * (1 + at / 100)), trace=text)])
+    told = Told()
+    place = Faked(example.network) if what == "crashes" else Timed(example, [1.0, 0.8], (2.0, 1.0))
+    result = example.built(tmp_path / "records.db", place, compiler=FullDisk(what), teller=told)
+    assert (result.published, result.fallbacks, result.chosen_in_place) == ("tuned", (), ())
+    [notice] = told.notices
+    assert ("version of its kernels" if what == "version-1" else "not chosen by their time") in notice.text
+    assert example.published(tmp_path)[0] < 1e-5
