@@ -15,7 +15,7 @@ from actors.host_actors import HostActors, by_machine
 from actors.scheduling.heartbeats import Heartbeats, WatchedProcess
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import UserError
-from policies.runs.cluster.placement import Node
+from policies.runs.cluster.placement import ClusterNode
 from policies.runs.events import BuildersAdded, BuildersLeft
 
 _LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class BuilderWatch:
         self._checks: dict[asyncio.Task[None], Collection[int]] = {}
         """Checks under way of new builders, with the builders' numbers."""
 
-    async def follow(self, nodes: Sequence[Node]) -> None:
+    async def follow(self, nodes: Sequence[ClusterNode]) -> None:
         """Remove the builders whose node has left the cluster, and start builders on each node that has joined. New
         builders are used when they answer; nothing waits for that, since their node may hang."""
         lost = self._hosts.remove_lost_builders(nodes)
@@ -68,7 +68,7 @@ class BuilderWatch:
         for check in self._checks:
             check.cancel()
 
-    async def _check_and_add(self, node: Node, builders: Mapping[int, Any]) -> None:
+    async def _check_and_add(self, node: ClusterNode, builders: Mapping[int, Any]) -> None:
         try:
             await self._hosts.check_builder_versions(builders)
         except UserError as error:

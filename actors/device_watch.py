@@ -11,7 +11,7 @@ from actors.scheduling.admission import DeviceAdmission
 from actors.scheduling.heartbeats import Heartbeats, WatchedProcess
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import UserError
-from policies.runs.cluster.placement import Node
+from policies.runs.cluster.placement import ClusterNode
 from policies.runs.events import DeviceAdded, DeviceLeft
 
 
@@ -76,7 +76,7 @@ class DeviceWatch:
         self._without_node.discard(name)
         self._hosts.end_device(name)
 
-    async def follow(self, nodes: Sequence[Node]) -> None:
+    async def follow(self, nodes: Sequence[ClusterNode]) -> None:
         """Remove the devices whose node has left the cluster until it is back, and start those whose node has
         joined."""
         for name in self._hosts.devices_without_node(nodes):

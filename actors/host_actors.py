@@ -24,7 +24,7 @@ from devices.protocol import Device
 from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection
 from fleet_tune.base.errors import FleetFileError
-from policies.runs.cluster.placement import Node, builder_places, device_place
+from policies.runs.cluster.placement import ClusterNode, place_builders, place_device
 
 OpenDevice = Callable[[DeviceConfig, bool], contextlib.AbstractContextManager[Device]]
 _CLOSE_SECS = 0.5
@@ -91,7 +91,7 @@ class HostActors:
         the cluster is skipped; any other device without a host raises FleetFileError."""
         nodes = await self.nodes()
         head = self._cluster.node_id
-        places = {name: device_place(nodes, head, device.via) for name, device in self.configs.items()}
+        places = {name: place_device(nodes, head, device.via) for name, device in self.configs.items()}
         for name, place in places.items():
             if place.node_id is None and name not in out_of_use:
                 raise FleetFileError(
@@ -105,24 +105,24 @@ class HostActors:
             if place.node_id is not None:
                 self._start_device(name, place.node_id)
 
-    async def nodes(self) -> tuple[Node, ...]:
+    async def nodes(self) -> tuple[ClusterNode, ...]:
         """The nodes of the cluster. Raises ClusterError."""
         return await in_thread(self._cluster.nodes)
 
-    def start_device(self, name: str, nodes: Sequence[Node]) -> str:
+    def start_device(self, name: str, nodes: Sequence[ClusterNode]) -> str:
         """Start the process of one more device. Returns the reason in words where its host is not in the cluster, an
         empty text otherwise."""
-        place = device_place(nodes, self._cluster.node_id, self.configs[name].via)
+        place = place_device(nodes, self._cluster.node_id, self.configs[name].via)
         if place.node_id is not None:
             self._start_device(name, place.node_id)
         return place.reason
 
-    def devices_without_node(self, nodes: Sequence[Node]) -> list[str]:
+    def devices_without_node(self, nodes: Sequence[ClusterNode]) -> list[str]:
         """The devices whose node has left the cluster: their processes can only be ended."""
         there = {node.node_id for node in nodes}
         return [name for name, node_id in self._nodes.items() if node_id not in there]
 
-    def remove_lost_builders(self, nodes: Sequence[Node]) -> dict[int, Any]:
+    def remove_lost_builders(self, nodes: Sequence[ClusterNode]) -> dict[int, Any]:
         """End the builders whose node has left the cluster, and return them."""
         there = {node.node_id for node in nodes}
         gone = {
@@ -131,13 +131,13 @@ class HostActors:
         self.end_builders(gone)
         return gone
 
-    def start_more_builders(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, dict[int, Any]]]:
+    def start_more_builders(self, nodes: Sequence[ClusterNode]) -> Iterator[tuple[ClusterNode, dict[int, Any]]]:
         """Start builders on each node that has joined the cluster and can build."""
         by_id = {node.node_id: node for node in nodes if node.node_id not in self._excluded}
         for node_id, workers in self._builder_places(list(by_id.values())).items():
             yield by_id[node_id], self._start_builders(node_id, workers)
 
-    def exclude_builders(self, node: Node, builders: Iterable[int]) -> None:
+    def exclude_builders(self, node: ClusterNode, builders: Iterable[int]) -> None:
         """End the builders of a node that cannot build, and start none there any more."""
         self._excluded.add(node.node_id)
         self.end_builders(builders)
@@ -200,9 +200,9 @@ class HostActors:
             with contextlib.suppress(Exception):
                 ray.kill(actor, no_restart=True)
 
-    def _builder_places(self, nodes: Sequence[Node]) -> dict[str, int]:
+    def _builder_places(self, nodes: Sequence[ClusterNode]) -> dict[str, int]:
         build, there = self._fleet.build, Counter(self._builder_nodes.values())
-        return builder_places(nodes, self._cluster.node_id, build.workers, build.total_workers, there)
+        return place_builders(nodes, self._cluster.node_id, build.workers, build.total_workers, there)
 
     def _start_builders(self, node_id: str, workers: int) -> dict[int, Any]:
         """Start so many builders on a node."""
@@ -228,7 +228,7 @@ class HostActors:
             partial(self._open_device, device.model_copy(update={"via": None}), self._fleet.measure.realtime),
             self._run_id,
             self.windows if device.shares_host else None,
-            self._turns.asker(device, _number_of(self.configs, name), node_id) if self._turns is not None else None,
+            self._turns.requester(device, _number_of(self.configs, name), node_id) if self._turns is not None else None,
             leaves=not isinstance(device.connection, LocalConnection),
         )
 

@@ -23,7 +23,7 @@ from devices.timing.network_device import NetworkDevice, NetworkHandle
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Fingerprint, Measurement, Outcome
 from fleet_tune.base.errors import DeviceUnreachableError, UncheckedError
-from policies.runs.cluster.placement import device_place
+from policies.runs.cluster.placement import place_device
 
 # A device keeps deadlines of its own, among them those of loading a network on a slow link: nobody waits for so long
 # for a process that gives no sign of life.
@@ -45,7 +45,7 @@ def opened_elsewhere(config: DeviceConfig, realtime: bool = True) -> Iterator[De
         reason = f"it is driven from host {config.via} of a cluster: give its address with --address"
         raise DeviceUnreachableError(config.name, reason)
     head = ray.get_runtime_context().get_node_id()
-    place = device_place(nodes_of_cluster(head), head, config.via)
+    place = place_device(nodes_of_cluster(head), head, config.via)
     if place.node_id is None:
         raise DeviceUnreachableError(config.name, place.reason)
     there = config.model_copy(update={"via": None})

@@ -24,7 +24,7 @@ from actors.clusters.run_folder import run_folder
 from actors.clusters.watch import end_all, raylet_of, started_here, until_lost
 from devices.host.garbage_collection import garbage_collection_paused
 from fleet_tune.base.errors import ClusterError
-from policies.runs.cluster.placement import Node
+from policies.runs.cluster.placement import ClusterNode
 
 _REACH_SECS = 10.0
 _LEAVE_SECS = 5.0
@@ -69,7 +69,7 @@ class Cluster:
         """Scheduling strategy that pins an actor to the driver's node."""
         return pinned_to(self.node_id)
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[ClusterNode, ...]:
         """The machines that are there now. Raises ClusterError."""
         if not self.is_embedded:
             try:  # Ray itself ends a process that asks a server which is gone, after a minute

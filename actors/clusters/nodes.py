@@ -12,10 +12,10 @@ from typing import Any
 from actors.clients.calls import WINDOW_WAIT_SECS, first_line
 from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.errors import ClusterError
-from policies.runs.cluster.placement import HOST_RESOURCE, Node
+from policies.runs.cluster.placement import HOST_RESOURCE, ClusterNode
 
 
-def nodes_of_cluster(head: str) -> tuple[Node, ...]:
+def nodes_of_cluster(head: str) -> tuple[ClusterNode, ...]:
     """The machines that are there now, as Ray knows them. ``head``: node id of this process' own; of its CPUs those
     count that this process may use. Raises ClusterError where the cluster does not say."""
     import ray
@@ -34,10 +34,10 @@ def nodes_of_cluster(head: str) -> tuple[Node, ...]:
     )
 
 
-def _node(told: Mapping[str, Any], free: Mapping[str, float], usable_cpus: float) -> Node:
+def _node(told: Mapping[str, Any], free: Mapping[str, float], usable_cpus: float) -> ClusterNode:
     resources, address = told["Resources"], told["NodeManagerAddress"]
     hosts = (name.removeprefix(HOST_RESOURCE) for name in resources if name.startswith(HOST_RESOURCE))
-    return Node(
+    return ClusterNode(
         node_id=told["NodeID"],
         name=told.get("NodeName") or address,
         address=address,

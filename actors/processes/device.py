@@ -55,7 +55,7 @@ class DeviceActor:
     """One device, which ``open_device`` connects to (see :func:`devices.device_factory.open_device`).
 
     A device that shares its host with builders (``windows``) is measured in quiet windows, a batch in each. One that
-    other runs use too (``asker``) is used in turns; ``leaves``: nobody else can connect to it while this process is
+    other runs use too (``requester``) is used in turns; ``leaves``: nobody else can connect to it while this process is
     connected.
     """
 
@@ -65,7 +65,7 @@ class DeviceActor:
         open_device: Callable[[], contextlib.AbstractContextManager[Device]],
         run_id: str,
         windows: Windows | None,
-        asker: TurnRequester | None = None,
+        requester: TurnRequester | None = None,
         leaves: bool = True,
     ) -> None:
         self._device_id = device_id
@@ -74,7 +74,7 @@ class DeviceActor:
         self._windows = windows
         self._window: QuietWindow | None = None  # once it was needed
         self._opened = contextlib.ExitStack()
-        self._turn = None if asker is None else DeviceTurn(asker, self._leave if leaves else lambda: None)
+        self._turn = None if requester is None else DeviceTurn(requester, self._leave if leaves else lambda: None)
         self._connected: Device | None = None
         self._incumbents: dict[str, Incumbent] = {}
         self._rivals: dict[str, Artifact] = {}  # artifacts of incumbents, by task

@@ -1,11 +1,11 @@
-"""Signs of life: which process of a run is gone or hangs is known within ten seconds, and what hangs is ended.
+"""Heartbeats: a process of a run that has ended or hangs is noticed within ten seconds, and one that hangs is ended.
 
-Every process of a run is asked for a sign of life every few seconds by the one that started them, of many builders and
-devices one after the other (:mod:`policies.runs.cluster.beats`). Who ends is started
-again by Ray, or by :mod:`actors.scheduling.supervisor`; whoever waits for its answer learns of that by itself
-(:class:`actors.clients.calls.ActorLostError`). Here it is told, and a process that is there and does not answer becomes
-one that has ended. A process that stands still in a quiet window is asked by that window's clock, which stands still
-too."""
+The driver asks every process of a run for a heartbeat every few seconds, many builders and devices one after the other
+(:mod:`policies.runs.cluster.heartbeat_schedule`). Ray, or :mod:`actors.scheduling.supervisor`, starts a process that
+has ended again, and the caller that waits for its answer learns of that by itself
+(:class:`actors.clients.calls.ActorLostError`). The heartbeats report it to people, and end a process that does not
+answer. The silence of a process that a quiet window stops is counted by that window's clock, which stops too.
+"""
 
 from __future__ import annotations
 
@@ -16,42 +16,52 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from actors.clients.calls import ActorDeadError, ActorLostError, told
-from policies.runs.cluster.beats import every_secs, first_secs
+from policies.runs.cluster.heartbeat_schedule import first_heartbeat_secs, interval_secs
 
 _LOG = logging.getLogger(__name__)
 EVERY_SECS = 2.0
 SILENT_SECS = 6.0
-"""Who has not answered for this time is silent."""
+"""Time without an answer after which a process is reported as silent."""
 PATIENCE_SECS = 15.0
+"""Time without an answer after which a process is ended."""
 LONG_PATIENCE_SECS = 30.0
-"""For those who compute in the process that is to answer, beside builders and devices."""
+"""The same for a process that computes in the thread that is to answer, beside builders and devices."""
 START_SECS = 120.0
-"""The longest that a process may take to start."""
+"""Longest start of a process."""
 _LOOK_SECS = 0.5
 
 
 @dataclass(frozen=True)
 class WatchedProcess:
-    """A process. ``beat``: answers when it does, and raises ActorLostError where it is gone. ``end``: ends it, so that
-    another one takes its place. ``computes``: it does long work in the process that is to answer. ``clock``: by which
-    its silence counts. ``is_one_of_many``: a builder or a device, which is asked less often where there are many."""
+    """A process of a run."""
 
     name: str
+    """Name for people."""
     beat: Callable[[], Awaitable[None]]
+    """Returns when the process answers; raises ActorLostError where it has ended."""
     end: Callable[[], None]
+    """Ends the process, so that another one takes its place."""
     computes: bool = False
+    """True for a process that does long work in the thread that is to answer."""
     clock: Callable[[], float] = time.monotonic
+    """Counts the seconds of its silence."""
     is_one_of_many: bool = False
+    """True for a builder or a device: many of them are asked less often."""
 
 
 class Heartbeats:
-    """``members``: the processes of a run. ``tell``: is told in words what has happened, and whether it is good.
-    ``now``: seconds of the run."""
+    """Watches the processes of a run.
+
+    Args:
+        processes: the processes at the start.
+        tell: is called with a line for people, and true where it is good news.
+        now: the second of the run.
+    """
 
     def __init__(
-        self, members: Sequence[WatchedProcess], tell: Callable[[str, bool], None], now: Callable[[], float]
+        self, processes: Sequence[WatchedProcess], tell: Callable[[str, bool], None], now: Callable[[], float]
     ) -> None:
-        self._members = {each.name: each for each in members}
+        self._processes = {each.name: each for each in processes}
         self._group: asyncio.TaskGroup | None = None
         self._watched: dict[str, asyncio.Task[None]] = {}
         self._tell = tell
@@ -60,94 +70,95 @@ class Heartbeats:
 
     @property
     def silent(self) -> dict[str, float]:
-        """Who is gone or gives no sign of life, with the second of the run of its last one."""
+        """Processes that have ended or do not answer, with the second of the run of their last heartbeat."""
         return dict(self._silent)
 
     async def watch(self) -> None:
-        """Without an end, whatever goes wrong with one of them."""
+        """Watch all processes for ever, whatever goes wrong with one of them."""
         number = 0
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for member in self._members.values():
-                first = first_secs(number, self._crowd, EVERY_SECS) if member.is_one_of_many else 0.0
-                number += member.is_one_of_many
-                self._watched[member.name] = group.create_task(self._watch_on(member, first))
+            for process in self._processes.values():
+                first = first_heartbeat_secs(number, self._count_of_many, EVERY_SECS) if process.is_one_of_many else 0.0
+                number += process.is_one_of_many
+                self._watched[process.name] = group.create_task(self._watch_on(process, first))
 
-    def add(self, member: WatchedProcess) -> None:
-        """A process more."""
-        self._members[member.name] = member
+    def add(self, process: WatchedProcess) -> None:
+        """Watch one more process."""
+        self._processes[process.name] = process
         if self._group is not None:
-            self._watched[member.name] = self._group.create_task(self._watch_on(member, 0.0))
+            self._watched[process.name] = self._group.create_task(self._watch_on(process, 0.0))
 
     def remove(self, name: str) -> None:
-        """A process less: it is nobody's fault that it ends."""
-        self._members.pop(name, None)
+        """Stop watching a process: its end is intended."""
+        self._processes.pop(name, None)
         watched = self._watched.pop(name, None)
         if watched is not None:
             watched.cancel()
         self._silent.pop(name, None)
 
     @property
-    def _crowd(self) -> int:
-        """How many builders and devices there are."""
-        return sum(member.is_one_of_many for member in self._members.values())
+    def _count_of_many(self) -> int:
+        """The number of builders and devices."""
+        return sum(process.is_one_of_many for process in self._processes.values())
 
-    def _every_secs(self, member: WatchedProcess) -> float:
-        return every_secs(self._crowd, EVERY_SECS) if member.is_one_of_many else EVERY_SECS
+    def _every_secs(self, process: WatchedProcess) -> float:
+        return interval_secs(self._count_of_many, EVERY_SECS) if process.is_one_of_many else EVERY_SECS
 
-    async def _watch_on(self, member: WatchedProcess, first_secs: float) -> None:
-        await asyncio.sleep(first_secs)
+    async def _watch_on(self, process: WatchedProcess, first_heartbeat_secs: float) -> None:
+        await asyncio.sleep(first_heartbeat_secs)
         while True:
             try:
-                await self._watch(member)
+                await self._watch(process)
             except Exception as error:
-                _LOG.exception("watching %s failed", member.name)
-                self._tell(f"watching {member.name} failed and begins anew: {told(error)}", False)
-            await asyncio.sleep(self._every_secs(member))
+                _LOG.exception("watching %s failed", process.name)
+                self._tell(f"watching {process.name} failed and begins anew: {told(error)}", False)
+            await asyncio.sleep(self._every_secs(process))
 
-    async def _watch(self, member: WatchedProcess) -> None:
+    async def _watch(self, process: WatchedProcess) -> None:
         patience_secs = START_SECS
         heard = self._now()
         dead = False
         while True:
             try:
-                await self._heard(member, patience_secs, heard)
+                await self._heartbeat(process, patience_secs, heard)
             except ActorLostError as error:
                 if isinstance(error, ActorDeadError):
                     if not dead:
-                        self._tell(f"the process of {member.name} has ended for good: {told(error)}", False)
+                        self._tell(f"the process of {process.name} has ended for good: {told(error)}", False)
                     dead = True
-                elif member.name not in self._silent:
-                    self._tell(f"the process of {member.name} has ended: another takes its place", False)
-                self._silent.setdefault(member.name, heard)
+                elif process.name not in self._silent:
+                    self._tell(f"the process of {process.name} has ended: another takes its place", False)
+                self._silent.setdefault(process.name, heard)
                 patience_secs = START_SECS
             else:
-                if self._silent.pop(member.name, None) is not None:
-                    self._tell(f"{member.name} answers again, after {self._now() - heard:.0f} s", True)
+                if self._silent.pop(process.name, None) is not None:
+                    self._tell(f"{process.name} answers again, after {self._now() - heard:.0f} s", True)
                 heard, dead = self._now(), False
-                patience_secs = LONG_PATIENCE_SECS if member.computes else PATIENCE_SECS
-            await asyncio.sleep(self._every_secs(member))
+                patience_secs = LONG_PATIENCE_SECS if process.computes else PATIENCE_SECS
+            await asyncio.sleep(self._every_secs(process))
 
-    async def _heard(self, member: WatchedProcess, patience_secs: float, heard: float) -> None:
-        """One sign of life. Whoever owes it for too long is ended, and then raises ActorLostError."""
-        beat = asyncio.ensure_future(member.beat())
-        looked, silent_secs = member.clock(), 0.0
+    async def _heartbeat(self, process: WatchedProcess, patience_secs: float, heard: float) -> None:
+        """Wait for one heartbeat. A process that does not answer for ``patience_secs`` is ended; the heartbeat raises
+        ActorLostError then."""
+        beat = asyncio.ensure_future(process.beat())
+        looked, silent_secs = process.clock(), 0.0
         try:
             while True:
                 done, _ = await asyncio.wait([beat], timeout=_LOOK_SECS)
                 if done:
                     return beat.result()
-                # Where this process itself stood still, nobody else was silent.
-                now = member.clock()
+                # Time in which this process itself stood still is not silence of another one.
+                now = process.clock()
                 silent_secs, looked = silent_secs + min(now - looked, 2 * _LOOK_SECS), now
-                if silent_secs >= SILENT_SECS and member.name not in self._silent and patience_secs < START_SECS:
-                    self._silent[member.name] = heard
-                    self._tell(f"{member.name} gives no sign of life", False)
+                if silent_secs >= SILENT_SECS and process.name not in self._silent and patience_secs < START_SECS:
+                    self._silent[process.name] = heard
+                    self._tell(f"{process.name} gives no sign of life", False)
                 if silent_secs >= patience_secs:
                     self._tell(
-                        f"{member.name} gave no sign of life for {silent_secs:.0f} s: its process is ended", False
+                        f"{process.name} gave no sign of life for {silent_secs:.0f} s: its process is ended", False
                     )
-                    member.end()
+                    process.end()
                     silent_secs, patience_secs = 0.0, START_SECS
         finally:
             beat.cancel()

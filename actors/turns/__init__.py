@@ -1,1 +1,1 @@
-"""Whose turn a device is that several runs of a cluster use; :mod:`policies.runs.cluster.turns` decides."""
+"""Turns on the devices that several runs of a cluster share; :mod:`policies.runs.cluster.turns` decides them."""

@@ -1,4 +1,4 @@
-"""How a run asks for its turn on a device that other runs of its cluster use too."""
+"""The client of the turn arbiter, for one run and one device."""
 
 from __future__ import annotations
 
@@ -7,47 +7,54 @@ from collections.abc import Callable
 from typing import Any
 
 from actors.clients.calls import LOST, fetch, first_line
-from policies.runs.cluster.turns import RunShare, Turn
+from policies.runs.cluster.turns import RunShare, TurnStatus
 
 _LOG = logging.getLogger(__name__)
-_ASK_SECS = 10.0
+_CALL_SECS = 10.0
 
 
 class TurnClient:
-    """Asks ``keeper`` (:class:`actors.turns.keeper.TurnKeeper`) for one device in the name of ``party``. It
-    travels as a value. ``device``: the same for every run; ``pool``: see :meth:`policies.runs.cluster.turns.Turns.ask`.
-    ``find``: finds the keeper anew where it is gone for good."""
+    """Requests one device on behalf of a run. It travels as a value.
 
-    def __init__(self, find: Callable[[], Any], party: RunShare, device: str, pool: str) -> None:
-        self._find = find
-        self._keeper: Any = None
-        self._party = party
+    Args:
+        find_arbiter: finds the arbiter's actor, again where it is gone for good.
+        run: the run.
+        device: name of the device, the same for every run.
+        pool: see :meth:`policies.runs.cluster.turns.TurnArbiter.request`.
+    """
+
+    def __init__(self, find_arbiter: Callable[[], Any], run: RunShare, device: str, pool: str) -> None:
+        self._find_arbiter = find_arbiter
+        self._found: Any = None
+        self._run = run
         self._device = device
         self._pool = pool
 
-    def ask(self) -> Turn:
-        """Whether it is this run's turn. Where nobody answers it is: a device serves one client at a time anyhow, and
-        no run stands still for want of somebody who keeps order."""
+    def request(self) -> TurnStatus:
+        """Request the device, again and again while the run wants or has it. An arbiter that does not answer grants it:
+        a device serves one client at a time anyhow, and no run stops because the arbiter is lost."""
         try:
-            turn: Turn = fetch(self._found.ask.remote(self._party, self._device, self._pool), _ASK_SECS, "take a turn")
+            status: TurnStatus = fetch(
+                self._arbiter.request.remote(self._run, self._device, self._pool), _CALL_SECS, "take a turn"
+            )
         except LOST as error:
             self._lost(error)
-            return Turn(True)
-        return turn
+            return TurnStatus(True)
+        return status
 
-    def let_go(self) -> None:
-        """This run neither has nor wants the device any more."""
+    def release(self) -> None:
+        """Release the device, or stop waiting for it."""
         try:
-            fetch(self._found.let_go.remote(self._party.run_id, self._device), _ASK_SECS, "end a turn")
-        except LOST as error:  # who says nothing has nothing, soon
+            fetch(self._arbiter.release.remote(self._run.run_id, self._device), _CALL_SECS, "end a turn")
+        except LOST as error:  # a claim that is not repeated expires
             self._lost(error)
 
     @property
-    def _found(self) -> Any:
-        if self._keeper is None:
-            self._keeper = self._find()
-        return self._keeper
+    def _arbiter(self) -> Any:
+        if self._found is None:
+            self._found = self._find_arbiter()
+        return self._found
 
     def _lost(self, error: Exception) -> None:
         _LOG.warning("turns of device %s: %s", self._device, first_line(error))
-        self._keeper = None
+        self._found = None

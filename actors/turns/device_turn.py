@@ -1,4 +1,4 @@
-"""The turn of one run on a device that other runs use too: waited for, kept while nobody else is due, and given up."""
+"""The turn of one run on a device that other runs use too: waited for, kept while no other run is due, and released."""
 
 from __future__ import annotations
 
@@ -9,59 +9,68 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from policies.runs.cluster.turns import Turn
+from policies.runs.cluster.turns import TurnStatus
 
-_ASK_SECS = 0.5
-_LOOK_SECS = 2.0  # while the device is this run's: whether somebody else is due
-_RESERVED_SECS = 10.0  # between the wait for a turn and what it was waited for
+_REQUEST_EVERY_SECS = 0.5  # while the run waits
+_REPEAT_EVERY_SECS = 2.0  # while it has the device
+_RESERVED_SECS = 10.0
+"""Time between the wait for a turn and the work that it was waited for, in which the device is kept."""
 _LOG = logging.getLogger(__name__)
 
 
 class TurnRequester(Protocol):
-    """Asks for one device, on behalf of one run: :class:`actors.turns.client.TurnClient`, or a stand-in of a test."""
+    """Requests one device on behalf of one run: :class:`actors.turns.client.TurnClient`, or a stand-in of a test."""
 
-    def ask(self) -> Turn: ...
+    def request(self) -> TurnStatus: ...
 
-    def let_go(self) -> None: ...
+    def release(self) -> None: ...
 
 
 class DeviceTurn:
-    """``leave``: leaves the device, so that others can connect to it; called in any thread, never while it is used."""
+    """The turn of this run on one device.
+
+    Args:
+        requester: requests and releases the device.
+        disconnect: leaves the device, so that other runs can connect to it. It is called in any thread, never while
+            the device is used.
+        sleep: waits between two requests.
+    """
 
     def __init__(
-        self, asker: TurnRequester, leave: Callable[[], None], sleep: Callable[[float], None] = time.sleep
+        self, requester: TurnRequester, disconnect: Callable[[], None], sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._asker = asker
-        self._leave = leave
+        self._requester = requester
+        self._disconnect = disconnect
         self._sleep = sleep
         self._using = threading.RLock()
         self._depth = 0
         self._has = False
-        self._is_fresh = False  # it was used since the last look
+        self._is_fresh = False
+        """True where the device was used since the last repeated request."""
         self._reserved_until = 0.0
         self._closed = threading.Event()
-        self._looking: threading.Thread | None = None
+        self._repeating: threading.Thread | None = None
 
     def wait(self, most_secs: float) -> str:
-        """Wait until it is this run's turn, for so long at most; the title of the run that has the device by then,
-        empty where it is this one's."""
+        """Wait for the turn for ``most_secs`` at most. Returns the title of the run that has the device by then, an
+        empty text where this run has it."""
         deadline = time.monotonic() + most_secs
-        while not (turn := self._asker.ask()).mine:
+        while not (status := self._requester.request()).granted:
             if time.monotonic() >= deadline:
-                return turn.behind
-            self._sleep(_ASK_SECS)
+                return status.holder
+            self._sleep(_REQUEST_EVERY_SECS)
         self._has, self._is_fresh = True, True
         self._reserved_until = time.monotonic() + _RESERVED_SECS
-        if self._looking is None:
-            self._looking = threading.Thread(target=self._look, name="turn", daemon=True)
-            self._looking.start()
+        if self._repeating is None:
+            self._repeating = threading.Thread(target=self._repeat, name="turn", daemon=True)
+            self._repeating.start()
         return ""
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """The device for oneself; re-entrant. Whoever is due has it afterwards."""
+        """Use the device alone; re-entrant. A run that is due has it afterwards."""
         with self._using:
-            while not self._depth and self.wait(_LOOK_SECS):
+            while not self._depth and self.wait(_REPEAT_EVERY_SECS):
                 pass
             self._depth += 1
             try:
@@ -70,40 +79,40 @@ class DeviceTurn:
                 self._depth -= 1
                 if not self._depth:
                     self._is_fresh, self._reserved_until = True, 0.0
-                    self._rest()
+                    self._keep_or_release()
 
     def close(self) -> None:
-        """Give the device up for good, or do not wait for it any more."""
+        """Release the device for good, or stop waiting for it."""
         self._closed.set()
         self._has = False
-        self._asker.let_go()
+        self._requester.release()
 
-    def _rest(self, is_idle: bool = False) -> None:
-        """The device is not used: it is kept for what comes next, unless somebody else is due, or has it because this
-        run was thought to be gone. ``is_idle``: nothing has come for a while, and whoever waits may have it."""
-        turn = self._asker.ask()
-        if turn.wanted or (is_idle and turn.awaited) or not turn.mine:
+    def _keep_or_release(self, is_idle: bool = False) -> None:
+        """Keep the device, which is not used now, for the next work, unless another run is due, or has it because this
+        run was taken for lost. ``is_idle``: no work has come for a while, so that any run that waits may have it."""
+        status = self._requester.request()
+        if status.yield_after_use or (is_idle and status.yield_when_idle) or not status.granted:
             self._has = False
-            self._leave()
-            self._asker.let_go()
+            self._disconnect()
+            self._requester.release()
 
-    def _look(self) -> None:
-        while not self._closed.wait(_LOOK_SECS):
+    def _repeat(self) -> None:
+        while not self._closed.wait(_REPEAT_EVERY_SECS):
             try:
                 if self._has:
-                    self._look_once()
-            except Exception:  # of the next look it may be well again, and without it others would wait for ever
-                _LOG.exception("looking whose turn a device is failed")
+                    self._repeat_once()
+            except Exception:  # the next repetition may succeed, and without it others would wait for ever
+                _LOG.exception("requesting the turn on a device again failed")
 
-    def _look_once(self) -> None:
-        """Say again that the device is this run's, and give it up where it is not used and somebody else is due, or has
-        not been used since the last look and somebody else waits."""
+    def _repeat_once(self) -> None:
+        """Repeat the request for the device. Release it where it is not used and another run is due, or where it was
+        not used since the last repetition and another run waits."""
         if time.monotonic() < self._reserved_until or not self._using.acquire(blocking=False):
-            self._asker.ask()
+            self._requester.request()
             return
         try:
             was_used, self._is_fresh = self._is_fresh, False
             if self._has:
-                self._rest(is_idle=not was_used)
+                self._keep_or_release(is_idle=not was_used)
         finally:
             self._using.release()

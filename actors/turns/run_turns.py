@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 
 from actors.clients.device import turn_of
+from actors.turns.arbiter import turn_arbiter
 from actors.turns.client import TurnClient
 from actors.turns.device_turn import DeviceTurn
-from actors.turns.keeper import turn_keeper
 from fleet_tune.base.config.fleet_file import DeviceConfig, RecordedConnection, TrackerConnection
 from policies.runs.cluster.turns import RunShare
 
@@ -18,18 +18,18 @@ _HOLD_SECS = 3.0  # until it is told that a device is waited for
 
 
 class RunTurns:
-    """``party``: the run."""
+    """Requests devices on behalf of ``run``."""
 
-    def __init__(self, party: RunShare) -> None:
-        self._party = party
+    def __init__(self, run: RunShare) -> None:
+        self._run = run
 
-    def asker(self, device: DeviceConfig, number: int, node_id: str) -> TurnClient | None:
-        """Asks for this run's turn on the device, the ``number``-th of the fleet's with its address, which is driven
-        from this node; None for one that a dataset answers for."""
+    def requester(self, device: DeviceConfig, number: int, node_id: str) -> TurnClient | None:
+        """The client that requests a device; None for a device whose answers come from a dataset. ``number``: of the
+        device among those of the fleet with its address; ``node_id``: of the node that drives it."""
         if isinstance(device.connection, RecordedConnection):
             return None
-        place = self._place(device, number, node_id)
-        return TurnClient(turn_keeper, self._party, place, pool_of(device, place))
+        name = _cluster_name(device, number, node_id)
+        return TurnClient(turn_arbiter, self._run, name, pool_of(device, name))
 
     @contextlib.contextmanager
     def holding(
@@ -38,16 +38,16 @@ class RunTurns:
         tell: Callable[[str], None],
         is_over: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
-        """The turns on these devices, each with its number and its node, for oneself; each is waited for in this
-        thread, until ``is_over``. ``tell``: is told what is waited for where that takes long, and nothing once it is
-        over."""
-        # In one order for all runs: of two that need the same devices, none has what the other waits for.
-        ordered = sorted(devices, key=lambda each: self._place(*each))
+        """Hold these devices alone, each given as for :meth:`requester`; each is waited for in this thread, until
+        ``is_over``. ``tell``: is called with what is waited for where that takes long, and with an empty text once it
+        is over."""
+        # All runs have the same order, so that no two runs wait for each other's devices.
+        ordered = sorted(devices, key=lambda each: _cluster_name(*each))
         with contextlib.ExitStack() as stack:
             for device, number, node_id in ordered:
-                asker = self.asker(device, number, node_id)
-                if asker is not None:
-                    turn = DeviceTurn(asker, leave=lambda: None)
+                requester = self.requester(device, number, node_id)
+                if requester is not None:
+                    turn = DeviceTurn(requester, disconnect=lambda: None)
                     stack.callback(turn.close)
                     while not is_over() and (title := turn.wait(_HOLD_SECS)):
                         tell(f"device {device.name}: {turn_of(title)}")
@@ -56,20 +56,22 @@ class RunTurns:
             tell("")
             yield
 
-    def _place(self, device: DeviceConfig, number: int, node_id: str) -> str:
-        """What the device is called by every run of the cluster."""
-        # Of another host, whose networks may be others.
-        seen_from = f"{node_id} " if device.is_dialled_at_home or device.via is not None else ""
-        # A tracker's devices are any of those of their key.
-        which = f" #{number}" if isinstance(device.connection, TrackerConnection) and not device.shares_host else ""
-        return f"{seen_from}{device.connect}{which}"
+
+def _cluster_name(device: DeviceConfig, number: int, node_id: str) -> str:
+    """The name of a device for all runs of the cluster."""
+    # Hosts may have different networks: an address that is dialled from a host belongs to that host.
+    seen_from = f"{node_id} " if device.is_dialled_at_home or device.via is not None else ""
+    # A tracker hands out any of the devices of a key.
+    which = f" #{number}" if isinstance(device.connection, TrackerConnection) and not device.shares_host else ""
+    return f"{seen_from}{device.connect}{which}"
 
 
-def pool_of(device: DeviceConfig, place: str) -> str:
-    """The devices among which shares are fair by number: those of one class, as far as the fleet file says it, which a
-    native target does not. What may be of any kind is a pool of its own, by its ``place``, and goes from run to run."""
+def pool_of(device: DeviceConfig, name: str) -> str:
+    """The pool of a device, among whose devices shares are fair: devices of one class, as far as the fleet file names
+    it. A native target does not name a class; such a device is a pool of its own, by its ``name`` in the cluster, and
+    goes from run to run."""
     if device.device_class is not None:
         return device.device_class
     if device.target != _NATIVE:
         return device.target if isinstance(device.target, str) else json.dumps(device.target, sort_keys=True)
-    return device.connect if isinstance(device.connection, TrackerConnection) else place
+    return device.connect if isinstance(device.connection, TrackerConnection) else name

@@ -10,12 +10,14 @@ from actors.builder_watch import BuilderWatch
 from actors.clients.handles import ActorHandles
 from actors.scheduling.heartbeats import Heartbeats
 from fleet_tune.base.errors import UserError
-from policies.runs.cluster.placement import Node
+from policies.runs.cluster.placement import ClusterNode
 from policies.runs.events import BuildersAdded, BuildersLeft, Event
 
 
-def node(name: str) -> Node:
-    return Node(node_id=name, name=name, address=name, hosts=frozenset(), cpus=1.0, free_cpus=1.0, free_bytes=1e9)
+def node(name: str) -> ClusterNode:
+    return ClusterNode(
+        node_id=name, name=name, address=name, hosts=frozenset(), cpus=1.0, free_cpus=1.0, free_bytes=1e9
+    )
 
 
 class Actor:
@@ -44,13 +46,13 @@ class Hosts:
         if 4 in builders:
             raise UserError("it has another TVM", "install the same")
 
-    def remove_lost_builders(self, nodes: Sequence[Node]) -> dict[int, Any]:
+    def remove_lost_builders(self, nodes: Sequence[ClusterNode]) -> dict[int, Any]:
         there = {each.node_id for each in nodes}
         gone = [number for name in self.nodes if name not in there for number in self.nodes[name]]
         self.nodes = {name: numbers for name, numbers in self.nodes.items() if name in there}
         return {number: self.builders.pop(number) for number in gone}
 
-    def start_more_builders(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, dict[int, Any]]]:
+    def start_more_builders(self, nodes: Sequence[ClusterNode]) -> Iterator[tuple[ClusterNode, dict[int, Any]]]:
         for each in nodes:
             if each.node_id not in self.nodes:
                 actor, numbers = Actor(), [self._next, self._next + 1]
@@ -60,7 +62,7 @@ class Hosts:
                 self.builders |= started
                 yield each, started
 
-    def exclude_builders(self, node: Node, _builders: Iterable[int]) -> None:
+    def exclude_builders(self, node: ClusterNode, _builders: Iterable[int]) -> None:
         self.left_out.append(node.node_id)
 
 
@@ -89,15 +91,15 @@ async def test_a_machine_that_hangs_keeps_no_other_from_building() -> None:
     assert "does not build: it has another TVM" in supervisor.told[1]
     assert hosts.left_out == ["old"]
     assert list(handles.builders) == [2, 3]
-    assert list(beats._members) == ["builders 2 to 3"]
+    assert list(beats._processes) == ["builders 2 to 3"]
 
     # It is gone before it has answered: what it says then is not heard.
     await watch.follow([node("well"), node("old")])
     hosts.answers.set()
     await asyncio.sleep(0.01)
     assert supervisor.done == [BuildersAdded((2, 3)), BuildersLeft((0, 1))]
-    assert list(beats._members) == ["builders 2 to 3"]
+    assert list(beats._processes) == ["builders 2 to 3"]
     await watch.follow([node("old")])
     assert supervisor.done[-1] == BuildersLeft((2, 3))
-    assert list(beats._members) == []
+    assert list(beats._processes) == []
     watch.close()

@@ -104,13 +104,13 @@ async def test_a_device_waits_for_its_machine_and_goes_with_it() -> None:
     ]
     await world.follow("board")
     assert (world.expected, world.watch.without_node) == (["a", "b"], frozenset())
-    assert list(world.heartbeats._members) == ["device a", "device b"]
+    assert list(world.heartbeats._processes) == ["device a", "device b"]
 
     await world.follow()
     assert world.done == ["+a", "+b", "-b: its host board has left the cluster", "b", "+b"]
     assert (world.expected, world.watch.without_node, list(world.started)) == (["a"], {"b"}, ["a"])
     assert world.told[2:] == ["device b is waited for: its host may come back"]
-    assert list(world.heartbeats._members) == ["device a"]
+    assert list(world.heartbeats._processes) == ["device a"]
     await world.follow("board")
     assert world.expected == ["a", "b"]
     world.watch.close()

@@ -96,7 +96,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 class DeviceConfig(Frozen):
     """One device. ``via``: the host that drives it, to which ``connect`` and the paths of files are those of that host:
-    a node of the Ray cluster, see :func:`policies.runs.cluster.placement.device_place`; None for the driver's own.
+    a node of the Ray cluster, see :func:`policies.runs.cluster.placement.place_device`; None for the driver's own.
     ``threads`` and ``device_class`` are None where the device itself shall say. ``key_file``: of the key that its
     server must have, in a fleet file relative to it; None for that of this user's own servers, if there is one and the
     server asks. ``count``: of devices that a tracker hands out under one key; :func:`load_fleet` makes as many

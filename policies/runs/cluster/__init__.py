@@ -1,2 +1,2 @@
-"""A run among the machines of a cluster: which of them hosts what, when processes are asked for a sign of life, and
-whose turn a device is that several runs use."""
+"""The place of a run in a cluster: nodes for its builders and devices, heartbeats of its processes, and turns on
+devices that several runs share."""

@@ -1,7 +1,7 @@
-"""Which machine of a cluster hosts what of a run: where each device is driven from, and how many builders are where.
+"""The nodes of a cluster that drive the devices of a run and host its builders.
 
-Everything else that works for a run (scheduler, recorder, learner, searchers) is on the head, the driver's machine: the
-output folder is there.
+All other actors of a run (scheduler, recorder, learner, searchers) are on the head, the driver's node, which has the
+output folder.
 """
 
 from __future__ import annotations
@@ -11,45 +11,51 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 HOST_RESOURCE = "fleet-tune-host:"
-"""A machine that joins the cluster with a custom resource of this name and NAME behind it is the host NAME."""
+"""Prefix of a custom resource: a node that joins the cluster with the resource PREFIX + NAME is the host NAME."""
 BUILDER_BYTES = 1 << 30
-"""Memory that each builder has at least; half of what is free on a machine is its builders'."""
+"""Memory for each builder; builders get half of the free memory of a node."""
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A machine that is part of the cluster. ``name``: what Ray calls it; ``hosts``: the names of its custom resources
-    (:data:`HOST_RESOURCE`). ``cpus``: that it has for the cluster, of which ``free_cpus`` are nobody's by now;
-    ``free_bytes``: memory of the same kind."""
+class ClusterNode:
+    """A node of the cluster."""
 
     node_id: str
     name: str
+    """Name that Ray gives it."""
     address: str
     hosts: frozenset[str] = frozenset()
+    """Host names from its custom resources (:data:`HOST_RESOURCE`)."""
     cpus: float = 0.0
+    """Number of CPUs that it offers to the cluster."""
     free_cpus: float = 0.0
+    """Number of these that no other process of the cluster uses."""
     free_bytes: float = 0.0
+    """Memory that no other process of the cluster uses."""
 
     def __str__(self) -> str:
-        """As people know it."""
+        """Name of the node for people."""
         known = [self.address] if self.name != self.address else []
         known += [f"{HOST_RESOURCE}{host}" for host in sorted(self.hosts)]
         return f"{self.name} ({', '.join(known)})" if known else self.name
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a device is driven from: the id of a node, or None and why there is none, in words."""
+class Placement:
+    """The node that drives a device."""
 
     node_id: str | None
+    """Id of the node; None where no node fits."""
     reason: str = ""
+    """Why no node fits, in words."""
 
 
-def device_place(nodes: Sequence[Node], head: str, via: str | None) -> Place:
-    """Where a device is driven from that names the host ``via``, by a custom resource, the name of a node, or its
-    address, in this order; where several fit, from the head (a node id) if it is one of them. None: from the head."""
+def place_device(nodes: Sequence[ClusterNode], head: str, via: str | None) -> Placement:
+    """Choose the node that drives a device whose entry names the host ``via``: by a custom resource, the name of a
+    node, or its address, in this order. Where several nodes fit, the ``head`` (a node id) goes first. Without ``via``
+    it is the head."""
     if via is None:
-        return Place(head)
+        return Placement(head)
     ways = (
         [node.node_id for node in nodes if via in node.hosts],
         [node.node_id for node in nodes if via == node.name],
@@ -57,27 +63,31 @@ def device_place(nodes: Sequence[Node], head: str, via: str | None) -> Place:
     )
     for fitting in ways:
         if fitting:
-            return Place(head if head in fitting else min(fitting))
+            return Placement(head if head in fitting else min(fitting))
     known = ", ".join(sorted(map(str, nodes))) or "none"
-    return Place(
+    return Placement(
         None,
         f"no node of the cluster has the name or address {via}, or the resource {HOST_RESOURCE}{via} "
         f"(its nodes: {known})",
     )
 
 
-def builder_places(
-    nodes: Sequence[Node],
+def place_builders(
+    nodes: Sequence[ClusterNode],
     head: str,
     workers: int | None = None,
     total: int | None = None,
     there: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """How many builders each node gets, by its id, so that there is at least one altogether.
+    """Choose how many builders each node gets, by node id. There is at least one builder in the cluster.
 
-    ``workers``: on every node that has CPUs for the cluster; None for as many as have a free CPU each, and
-    :data:`BUILDER_BYTES` of half of the free memory. ``total``: no more altogether, dealt out in proportion.
-    ``there``: how many each node has by now; these keep theirs, and get no more.
+    Args:
+        nodes: the nodes of the cluster.
+        head: id of the driver's node.
+        workers: builders on every node that has CPUs; None for one for each free CPU, within :data:`BUILDER_BYTES` of
+            half of the free memory.
+        total: limit for the cluster, dealt out in proportion; None for none.
+        there: builders that each node has already; these nodes get no more.
     """
     there = there or {}
     wanted = {node.node_id: _wanted(node, workers) for node in nodes if node.node_id not in there}
@@ -89,7 +99,7 @@ def builder_places(
     return {node_id: count for node_id, count in wanted.items() if count}
 
 
-def _wanted(node: Node, workers: int | None) -> int:
+def _wanted(node: ClusterNode, workers: int | None) -> int:
     if node.cpus < 1:
         return 0
     if workers is not None:
@@ -98,7 +108,8 @@ def _wanted(node: Node, workers: int | None) -> int:
 
 
 def _dealt_out(wanted: Mapping[str, int], head: str, total: int) -> dict[str, int]:
-    """``total`` of what is wanted: one after the other to whoever has the smallest part of its own, the head first."""
+    """Deal out ``total`` builders one by one, each to the node with the smallest part of what it wanted, the head
+    first."""
     given = dict.fromkeys(wanted, 0)
     takers = [node_id for node_id, count in wanted.items() if count]
     for _ in range(total):

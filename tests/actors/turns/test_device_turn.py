@@ -14,37 +14,41 @@ import ray
 
 from actors.clients.device import fingerprints_in_turn, turn_of_actor
 from actors.processes.device import device_actor
+from actors.turns.arbiter import turn_arbiter
 from actors.turns.client import TurnClient
 from actors.turns.device_turn import DeviceTurn
-from actors.turns.keeper import turn_keeper
 from actors.turns.run_turns import pool_of
 from devices.protocol import Device
 from devices.simulated.simulated import SimulatedDevice
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Fingerprint
 from policies.measuring.stopping import decide
-from policies.runs.cluster.turns import RunShare, Turn
+from policies.runs.cluster.turns import RunShare, TurnStatus
 from tests.actors.conftest import CLASS
 
 
 class Told:
-    """An asker that is told what the test says: whether the turn is its own, and whether somebody else is due."""
+    """A requester that is told what the test says: whether the turn is its own, and whether somebody else is due."""
 
-    def __init__(self, *turns: Turn) -> None:
+    def __init__(self, *turns: TurnStatus) -> None:
         self.turns = list(turns)
         self.asked = threading.Event()
-        self.let_go_times = 0
+        self.releases = 0
 
-    def ask(self) -> Turn:
+    def request(self) -> TurnStatus:
         self.asked.set()
         return self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
 
-    def let_go(self) -> None:
-        self.let_go_times += 1
+    def release(self) -> None:
+        self.releases += 1
 
 
-MINE, DUE, THEIRS = Turn(True), Turn(True, wanted=True, awaited=True), Turn(False, behind="net (run 1)")
-AWAITED = Turn(True, awaited=True)
+MINE, DUE, THEIRS = (
+    TurnStatus(True),
+    TurnStatus(True, yield_after_use=True, yield_when_idle=True),
+    TurnStatus(False, holder="net (run 1)"),
+)
+AWAITED = TurnStatus(True, yield_when_idle=True)
 
 
 def nothing(_secs: float = 0.0) -> None:
@@ -88,30 +92,30 @@ def test_who_has_to_wait_is_told_for_whom() -> None:
 
 def test_a_device_is_kept_while_nobody_else_is_due() -> None:
     left: list[str] = []
-    asker = Told(THEIRS, MINE)
-    turn = DeviceTurn(asker, lambda: left.append("left"), sleep=nothing)
+    requester = Told(THEIRS, MINE)
+    turn = DeviceTurn(requester, lambda: left.append("left"), sleep=nothing)
     with turn.used(), turn.used():
         assert not left
-    assert (left, asker.let_go_times) == ([], 0)
+    assert (left, requester.releases) == ([], 0)
     turn.close()
-    assert (left, asker.let_go_times) == ([], 1)
+    assert (left, requester.releases) == ([], 1)
 
 
 @pytest.mark.parametrize("answer", [DUE, THEIRS], ids=["somebody is due", "somebody has it"])
-def test_who_is_due_has_the_device_after_what_is_done_there(answer: Turn) -> None:
+def test_who_is_due_has_the_device_after_what_is_done_there(answer: TurnStatus) -> None:
     left: list[str] = []
-    asker = Told(MINE, answer)
-    with DeviceTurn(asker, lambda: left.append("left"), sleep=nothing).used():
+    requester = Told(MINE, answer)
+    with DeviceTurn(requester, lambda: left.append("left"), sleep=nothing).used():
         assert not left
-    assert (left, asker.let_go_times) == (["left"], 1)
+    assert (left, requester.releases) == (["left"], 1)
 
 
 def test_who_waits_has_a_device_that_is_not_used_though_it_is_not_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else two runs with a device each, of which both need both, would wait for each other."""
-    monkeypatch.setattr("actors.turns.device_turn._LOOK_SECS", 0.01)
+    monkeypatch.setattr("actors.turns.device_turn._REPEAT_EVERY_SECS", 0.01)
     left = threading.Event()
-    asker = Told(AWAITED)
-    turn = DeviceTurn(asker, left.set, sleep=nothing)
+    requester = Told(AWAITED)
+    turn = DeviceTurn(requester, left.set, sleep=nothing)
     with turn.used():
         pass
     assert not left.is_set(), "what comes next may come at once"
@@ -120,14 +124,14 @@ def test_who_waits_has_a_device_that_is_not_used_though_it_is_not_due(monkeypatc
 
 
 def test_a_device_is_kept_for_what_it_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.turns.device_turn._LOOK_SECS", 0.01)
+    monkeypatch.setattr("actors.turns.device_turn._REPEAT_EVERY_SECS", 0.01)
     left = threading.Event()
-    asker = Told(DUE)
-    turn = DeviceTurn(asker, left.set, sleep=nothing)
+    requester = Told(DUE)
+    turn = DeviceTurn(requester, left.set, sleep=nothing)
     assert not turn.wait(0.0)
     for _ in range(5):
-        asker.asked.clear()
-        assert asker.asked.wait(30.0)
+        requester.asked.clear()
+        assert requester.asked.wait(30.0)
     assert not left.is_set()
     with turn.used():
         assert not left.is_set()
@@ -136,37 +140,37 @@ def test_a_device_is_kept_for_what_it_was_waited_for(monkeypatch: pytest.MonkeyP
 
 
 def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.turns.device_turn._LOOK_SECS", 0.01)
-    asker = Told(MINE)
+    monkeypatch.setattr("actors.turns.device_turn._REPEAT_EVERY_SECS", 0.01)
+    requester = Told(MINE)
     failed = threading.Event()
 
     def leave() -> None:
         failed.set()
         raise OSError("the device is gone")
 
-    turn = DeviceTurn(asker, leave, sleep=nothing)
+    turn = DeviceTurn(requester, leave, sleep=nothing)
     with turn.used():
         pass
-    asker.turns = [DUE]
+    requester.turns = [DUE]
     assert failed.wait(30.0)
-    asker.turns = [MINE]
+    requester.turns = [MINE]
     with turn.used():
-        asker.asked.clear()
-        assert asker.asked.wait(30.0)
+        requester.asked.clear()
+        assert requester.asked.wait(30.0)
     turn.close()
 
 
 def test_a_device_that_is_not_used_is_given_up_once_somebody_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.turns.device_turn._LOOK_SECS", 0.01)
+    monkeypatch.setattr("actors.turns.device_turn._REPEAT_EVERY_SECS", 0.01)
     left = threading.Event()
-    asker = Told(MINE)
-    turn = DeviceTurn(asker, left.set, sleep=nothing)
+    requester = Told(MINE)
+    turn = DeviceTurn(requester, left.set, sleep=nothing)
     with turn.used():
-        asker.asked.clear()
-        assert asker.asked.wait(30.0), "while a device is used it is said again that it is"
-        asker.turns = [DUE]
+        requester.asked.clear()
+        assert requester.asked.wait(30.0), "while a device is used it is said again that it is"
+        requester.turns = [DUE]
     within(left.is_set)
-    within(lambda: asker.let_go_times == 1)
+    within(lambda: requester.releases == 1)
     turn.close()
 
 
@@ -187,12 +191,12 @@ async def test_two_runs_of_a_cluster_use_one_device_in_turns(tmp_path: Path) -> 
     lock, log = tmp_path / "lock", tmp_path / "log"
 
     def run(name: str, priority: int) -> Any:
-        asker = TurnClient(turn_keeper, RunShare(name, f"net (run {name})", priority), str(tmp_path), "simulated")
+        requester = TurnClient(turn_arbiter, RunShare(name, f"net (run {name})", priority), str(tmp_path), "simulated")
 
         def opened() -> contextlib.AbstractContextManager[Device]:
             return open_alone(lock, log)
 
-        return device_actor().remote("board", opened, name, None, asker)
+        return device_actor().remote("board", opened, name, None, requester)
 
     first, second = run("1", 0), run("2", 1)
     told: list[str] = []
@@ -213,16 +217,16 @@ async def test_two_runs_of_a_cluster_use_one_device_in_turns(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_where_nobody_keeps_order_a_run_goes_on_and_another_keeper_is_found() -> None:
-    keeper = turn_keeper()
-    asker = TurnClient(turn_keeper, RunShare("1", "net"), "board", "board")
-    assert asker.ask().mine
-    ray.kill(keeper, no_restart=True)
-    assert asker.ask().mine
+def test_where_nobody_keeps_order_a_run_goes_on_and_another_arbiter_is_found() -> None:
+    arbiter = turn_arbiter()
+    requester = TurnClient(turn_arbiter, RunShare("1", "net"), "board", "board")
+    assert requester.request().granted
+    ray.kill(arbiter, no_restart=True)
+    assert requester.request().granted
     # The name of the one that was killed may stay for a moment.
-    other = TurnClient(turn_keeper, RunShare("2", "net"), "board", "board")
-    within(lambda: asker.ask().mine and not other.ask().mine)
-    ray.kill(turn_keeper(), no_restart=True)
+    other = TurnClient(turn_arbiter, RunShare("2", "net"), "board", "board")
+    within(lambda: requester.request().granted and not other.request().granted)
+    ray.kill(turn_arbiter(), no_restart=True)
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -232,9 +236,9 @@ async def test_two_runs_with_two_devices_both_begin_and_end(tmp_path: Path) -> N
     def run(name: str) -> dict[str, Any]:
         actors = {}
         for board in ("x", "y"):
-            asker = TurnClient(turn_keeper, RunShare(name, f"net (run {name})"), f"{tmp_path} {board}", "boards")
+            requester = TurnClient(turn_arbiter, RunShare(name, f"net (run {name})"), f"{tmp_path} {board}", "boards")
             opened = partial(open_alone, tmp_path / board, tmp_path / "log")
-            actors[board] = device_actor().remote(board, opened, name, None, asker)
+            actors[board] = device_actor().remote(board, opened, name, None, requester)
         return actors
 
     first, second = run("1"), run("2")
