@@ -16,6 +16,7 @@ import click
 
 from bench.benchmark import Benchmark, discover, json_option
 from bench.machine import bench_env, cores
+from bench.models import fit_analyzer
 from bench.processes import ROOT, run_json
 from bench.result import BenchError
 from bench.tables import write_table
@@ -31,6 +32,7 @@ def command_line(benchmarks: Mapping[str, Benchmark]) -> click.Group:
     for benchmark in benchmarks.values():
         group.add_command(benchmark.command())
     group.add_command(_all_command(benchmarks))
+    group.add_command(fit_analyzer.command())
     return group
 
 

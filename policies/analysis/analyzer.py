@@ -21,15 +21,17 @@ from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.analysis import cuda as cuda_analysis
 from policies.analysis.cpu import model as cpu_analysis
+from policies.analysis.cpu.constants import CpuConstants
+from policies.analysis.cpu.fitted import FITTED
 from policies.analysis.cpu.model import CpuModel
+from policies.analysis.cpu.moves import MovesModel, moves_across
 from policies.analysis.cpu.row_wise import RowWiseModel
 from policies.analysis.cuda import CudaModel
+from policies.analysis.model import AnalyticModel
 from policies.analysis.symbols import Symbols
 from policies.arrays import Floats, Matrix
 from policies.space.sampling import sample
 from policies.space.variants import Rows, by_variant, variant
-
-Model = CpuModel | RowWiseModel | CudaModel
 
 CHUNK = 8192
 """Candidates evaluated together: enough that numpy's calls cost little, few enough that they stay in a cache."""
@@ -48,17 +50,26 @@ class Analysis:
     symbols: tuple[Symbols, ...]
 
 
-def model(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike = np.float32) -> Model:
+def model(
+    sketch: Sketch,
+    matrix: Matrix,
+    device: DeviceAbstraction,
+    dtype: DTypeLike = np.float32,
+    constants: CpuConstants = FITTED,
+) -> AnalyticModel:
     """The model of the device's kind and of the sketch's, evaluated for all rows at once.
 
-    ValueError where the sketch is not described. A sketch with variants is evaluated as its first one.
+    ValueError where the sketch is not described. A sketch with variants is evaluated as its first one. ``constants``:
+    of a CPU.
     """
     if sketch.row_wise is not None and device.kind == "cpu":
-        return RowWiseModel(sketch, matrix, device, dtype)
+        return RowWiseModel(sketch, matrix, device, dtype, constants)
     if not sketch.statements:
         raise ValueError(f"sketch {sketch.index} is not described symbolically: {sketch.undescribed}")
-    kind = CudaModel if device.kind == "cuda" else CpuModel
-    return kind(sketch, matrix, device, dtype)
+    if device.kind == "cuda":
+        return CudaModel(sketch, matrix, device, dtype)
+    kind = MovesModel if moves_across(sketch.statements[0]) else CpuModel
+    return kind(sketch, matrix, device, dtype, constants)
 
 
 def core_names(kind: str) -> tuple[str, ...]:
@@ -66,18 +77,20 @@ def core_names(kind: str) -> tuple[str, ...]:
     return cuda_analysis.CORE if kind == "cuda" else cpu_analysis.CORE
 
 
-def models(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Iterator[tuple[slice | Rows, Model]]:
+def models(
+    sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, constants: CpuConstants = FITTED
+) -> Iterator[tuple[slice | Rows, AnalyticModel]]:
     """The models of all rows in chunks, with their rows; one empty chunk where there are none."""
     if not sketch.variants:
         for start in range(0, max(len(matrix), 1), CHUNK):
             rows = slice(start, start + CHUNK)
-            yield rows, model(sketch, matrix[rows], device)
+            yield rows, model(sketch, matrix[rows], device, constants=constants)
         return
     for chosen, plain in by_variant(sketch, matrix):
         variant_rows = np.arange(len(matrix))[chosen]
         for at in range(0, len(variant_rows), CHUNK):
             rows_of = variant_rows[at : at + CHUNK]
-            yield rows_of, model(plain, matrix[rows_of], device)
+            yield rows_of, model(plain, matrix[rows_of], device, constants=constants)
 
 
 @lru_cache(maxsize=256)
@@ -88,14 +101,16 @@ def _variant_terms(sketch: Sketch, device: DeviceAbstraction) -> tuple[str, ...]
     return tuple(dict.fromkeys(name for terms in named for name in terms))
 
 
-def score(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> tuple[Floats, NDArray[np.bool_]]:
+def score(
+    sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, constants: CpuConstants = FITTED
+) -> tuple[Floats, NDArray[np.bool_]]:
     """Predicted seconds per run and whether it is worth building, of every candidate, each ``(n,)``.
 
     Needs a described sketch (ValueError else).
     """
     latency = np.empty(len(matrix), dtype=np.float32)
     good = np.empty(len(matrix), dtype=bool)
-    for rows, evaluation in models(sketch, matrix, device):
+    for rows, evaluation in models(sketch, matrix, device, constants):
         latency[rows], good[rows] = evaluation.latency_secs, evaluation.feasible
     return latency, good
 

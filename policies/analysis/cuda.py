@@ -63,11 +63,7 @@ class _Region:
 
 
 class CudaModel:
-    """The model evaluated for candidates: ``latency_secs`` and ``feasible``, each ``(n,)``; the rest when asked for.
-
-    ``within_limits``: those that ask too much of registers or shared memory at most, which ``P_l0m`` and ``P_l1m`` say
-    in the latency.
-    """
+    """The model of a CUDA program, evaluated for candidates; see :class:`policies.analysis.model.AnalyticModel`."""
 
     def __init__(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike) -> None:
         self._sketch = sketch
@@ -92,9 +88,9 @@ class CudaModel:
             self._memory_secs = self._memory_secs + memory
             total = total + compute + memory + launch
         self.latency_secs: Floats = total
-        self.within_limits = self._within_limits()
+        self._in_limits = self._within_limits()
         kept = self._penalties[0].l0_m >= LEAST_KEPT
-        self.feasible: NDArray[np.bool_] = self.within_limits & kept & (self._shared <= device.l1_bytes)
+        self.feasible: NDArray[np.bool_] = self._in_limits & kept & (self._shared <= device.l1_bytes)
 
     # -- the kernel -----------------------------------------------------------------------------------------------
 
@@ -297,6 +293,15 @@ class CudaModel:
     def symbols(self) -> tuple[Symbols, ...]:
         """S1 to S9 of every statement, the main one first."""
         return self._symbols
+
+    def statement_symbols(self) -> tuple[Symbols, ...]:
+        """See :class:`policies.analysis.model.AnalyticModel`: the same as :meth:`symbols`."""
+        return self._symbols
+
+    @property
+    def within_limits(self) -> NDArray[np.bool_]:
+        """See :class:`policies.analysis.model.AnalyticModel`."""
+        return self._in_limits
 
     def core(self) -> dict[str, Floats]:
         """The terms that say most of a candidate, by the names of :data:`CORE`, each ``(n,)``, positive or zero."""

@@ -16,7 +16,6 @@ import numpy as np
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import models
-from policies.analysis.cpu.model import CpuModel
 from policies.analysis.symbols import Penalties, limits, penalties, statement_secs
 from policies.arrays import Floats, Matrix
 
@@ -32,9 +31,8 @@ def equation_1_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstractio
         return log_secs
     limit = limits(device)
     for rows, evaluation in models(sketch, matrix, device):
-        described = evaluation.statement_symbols() if isinstance(evaluation, CpuModel) else evaluation.symbols()
         total: Floats = np.zeros(len(evaluation.latency_secs))
-        for each in described:
+        for each in evaluation.statement_symbols():
             compute, memory = statement_secs(each, _less(penalties(each, limit), without), limit)
             total = total + compute + memory
         log_secs[rows] = np.where(evaluation.feasible, np.log(total), np.inf)

@@ -16,6 +16,7 @@ from policies.analysis import cuda as cuda_analysis
 from policies.analysis.analyzer import core_names, model
 from policies.analysis.cpu import model as cpu_analysis
 from policies.analysis.cpu import row_wise
+from policies.analysis.cpu.fitted import FITTED
 from policies.analysis.quantities import nest
 from policies.arrays import Features, Floats, Matrix
 from policies.features.table import PREDICTED
@@ -60,6 +61,6 @@ def invariant_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction
 def _flop(sketch: Sketch, matrix: Matrix) -> Floats:
     """Of every candidate, ``(n,)``."""
     if sketch.row_wise is not None:
-        return np.full(len(matrix), row_wise.flop(sketch.row_wise), dtype=np.float32)
+        return np.full(len(matrix), row_wise.flop(sketch.row_wise, FITTED), dtype=np.float32)
     points = (nest(each, matrix, np.float32).points() * each.flop_per_point for each in sketch.statements)
     return sum(points, np.zeros(len(matrix), dtype=np.float32))

@@ -16,7 +16,6 @@ import numpy as np
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import core_names, models
-from policies.analysis.cuda import CudaModel
 from policies.arrays import Features, Floats, Matrix
 from policies.features.table import PREDICTED, JointLayout, symbolic_features
 from policies.search.calibration import Calibration
@@ -107,8 +106,6 @@ def analyzer_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction,
     """
     scores = np.empty(len(matrix), dtype=np.float32)
     for chunk, evaluation in models(sketch, matrix, device):
-        allowed = evaluation.feasible
-        if penalised and isinstance(evaluation, CudaModel):
-            allowed = evaluation.within_limits
+        allowed = evaluation.within_limits if penalised else evaluation.feasible
         scores[chunk] = np.where(allowed, np.log(evaluation.latency_secs), np.float32(np.inf))
     return scores

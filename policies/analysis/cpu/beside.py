@@ -11,7 +11,6 @@ import numpy as np
 
 from fleet_tune.base.sketch import Statement
 from policies.analysis import symbols as pruner
-from policies.analysis.cpu.constants import FMA_PORTS, L2_FILL_BYTES_PER_CYCLE, LAUNCH_SECS, LOAD_PORTS, ROW_CYCLES
 from policies.analysis.cpu.parts import Beside, elements_of, instructions, parallel_depth
 from policies.analysis.cpu.program import Program
 from policies.analysis.cpu.sums import SumLoops, cycles_of_sums, has_partial_sums, hoistable, hoisted, sum_loops
@@ -107,20 +106,26 @@ def secs_beside(program: Program, beside: Beside, busy_inside: Floats, compiled_
     Inside the main nest its data are in cache, and it runs over the region of the buffer that the two share, row by
     row; with a nest of its own its loops are fused and its data come from memory or the last cache.
     """
+    constants = program.constants
     device, statement, loops = program.device, beside.statement, beside.alone
     per_second = program.hertz * device.cores
     lanes = float(device.lanes)
-    vector_cycles = max(len(statement.accesses) / LOAD_PORTS, instructions(statement.flop_per_point) / FMA_PORTS)
+    vector_cycles = max(
+        len(statement.accesses) / constants.load_ports,
+        instructions(statement.flop_per_point, constants) / constants.fma_ports,
+    )
     unrolled = program.unroll_limit(statement)
     sums = sum_loops(loops)
     if beside.fixed is None or beside.fixed > 0:
         row = row_run(program, beside)
         row = np.where(beside.inside | (beside.fixed is not None), np.maximum(row, compiled_row), row)
         if sums is None:
-            cycles = (np.ceil(row * (1.0 / lanes)) * vector_cycles + ROW_CYCLES) / row
+            cycles = (np.ceil(row * (1.0 / lanes)) * vector_cycles + constants.row_cycles) / row
         else:
             within = SumLoops(row, beside.reduced, beside.reduced)
-            cycles = cycles_of_sums(within, unrolled, device.lanes) + ROW_CYCLES / (row * beside.reduced)
+            cycles = cycles_of_sums(within, unrolled, device.lanes, constants) + constants.row_cycles / (
+                row * beside.reduced
+            )
         inside = beside.points * cycles / busy_inside * (1.0 / per_second)
         if beside.fixed is not None:
             return inside, row
@@ -129,12 +134,16 @@ def secs_beside(program: Program, beside: Beside, busy_inside: Floats, compiled_
     if sums is None:
         cycles = loops.points() * (vector_cycles / lanes)
     else:
-        cycles = loops.points() / hoisted(loops, unrolled) * cycles_of_sums(sums, unrolled, device.lanes)
+        cycles = (
+            loops.points()
+            / hoisted(loops, unrolled, constants)
+            * cycles_of_sums(sums, unrolled, device.lanes, constants)
+        )
     from_memory = moved > max(device.l3_bytes, device.l2_bytes)
     memory = np.where(
-        from_memory, moved / device.bandwidth_bytes, moved / (L2_FILL_BYTES_PER_CYCLE * per_second) / busy
+        from_memory, moved / device.bandwidth_bytes, moved / (constants.l2_fill_bytes_per_cycle * per_second) / busy
     )
-    alone = np.maximum(cycles / per_second / busy, memory) + LAUNCH_SECS
+    alone = np.maximum(cycles / per_second / busy, memory) + constants.launch_secs
     if beside.fixed == 0:
         return program.main.full(0.0) + alone, program.main.full(lanes)
     return np.where(beside.inside, inside, alone * ~beside.inlined), np.where(beside.inside, row, lanes)
@@ -165,7 +174,7 @@ def _not_repeated(program: Program, producer: Beside, elements: Floats, depth: i
     """Depth at which a producer that stands at ``depth`` is worked out, ``(n,)``: outside of the serial loops around it
     that its elements do not depend on, where the compiler takes it out of them."""
     main = program.main
-    short = hoistable(producer.reduced, program.unroll_limit(producer.statement))
+    short = hoistable(producer.reduced, program.unroll_limit(producer.statement), program.constants)
     outside = main.full(float(depth)).astype(np.int64)
     for at in reversed(range(parallel_depth(main), depth)):
         same = (elements[at] == elements[depth]) & (outside == at + 1)

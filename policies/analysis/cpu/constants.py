@@ -1,82 +1,147 @@
-"""Numbers of the CPU model: of the processors that it was made with, and of what their compiler does.
+"""Constants of the CPU analyzer: of the processors that it was made with, and of their compiler.
 
-They were fitted on the development sets of ``bench/data`` (docs/search.md, *Draft*), nearly all of one kind of
-CPU. What the probe of a device measures (peak, caches, lanes, registers) is not among them.
+:data:`policies.analysis.cpu.fitted.FITTED` has their values and says where these come from; ``python -m bench
+fit-analyzer`` fits them anew. What the probe of a device measures (peak, caches, lanes, registers) is not among them.
 """
 
 from __future__ import annotations
 
-FMA_PORTS = 2
-FMA_LATENCY = 4
-LOAD_PORTS = 2
-WINDOW_OPERATIONS = 128
-"""Vector operations that a processor looks ahead."""
-ROW_CYCLES = 2.0
-"""Cycles to begin with a row of a region."""
-GATHER_LOADS = 2.0
-"""Loads that one lane of a gathered vector is worth: it is put into its place, too. Gathered is a vector whose lanes
-differ and are no neighbours in memory: over channels of two groups (which share an input of each), or far apart."""
-STRIDED_LOADS = 1.0
-"""Loads for each element of the stride of lanes a small stride apart: what a full vector of them spans, shuffled."""
-LOOP_CYCLES = 0.1
-"""Cycles of a loop's own instructions, most of which the processor runs beside the others."""
-FLOP_PER_FMA = 2
-L1_FILL_BYTES_PER_CYCLE = 48.0
-L2_FILL_BYTES_PER_CYCLE = 16.0
-EXPOSED_FILLS = 0.3
-"""Share of the time to fill caches that prefetching does not hide behind the computation."""
-SPILL_CYCLES = 4.0
-"""Cycles that one spilled accumulator adds to a vector operation on it: it is stored and loaded again in a chain."""
-USABLE_CACHE = 0.75
-"""Share of a cache that a tile can count on."""
-PAGE_BYTES = 4096
-"""Addresses that differ by a multiple of this are in the same set of an L1 cache, whatever its size."""
-CONFLICT_FREE_SHARE = 0.5
-"""Share of the lines of a set that one access can count on."""
-CONFLICT_CYCLES = 0.3
-"""Cycles of an access for each line beyond that share of a set's lines."""
-MAX_CONFLICTS = 48.0
-"""Lines too many beyond which it does not get worse: every access comes from the next cache."""
-ODD_VECTOR_FACTOR = 4.0
-"""Slowdown of vectors longer than a register whose length is no power of two: the compiler takes them apart and puts
-them together again (measured: 2 times for 24 lanes, 3 to 10 times for 28, 48 and 49)."""
-UNROLLED_BY_COMPILER = 8.0
-"""Iterations that a compiler unrolls by itself."""
-FULLY_UNROLLED = 256.0
-"""Iterations of a tile of sums with its whole reduction up to which a compiler unrolls all of it, keeps the sums in
-registers, and then can vectorise the loop around them (seen with 9 to 252, on depthwise and grouped convolutions)."""
-FULLY_UNROLLED_STEPS = 32.0
-"""The same of the reduction alone (seen with 9 and 25, with 36 at times, not with 64 and 128)."""
-LEAST_ROW = 0.75
-"""Length of that loop, in registers, from which it does."""
-AROUND_LOADS = 2.0
-"""Loads that each load of the sums is worth there: neighbouring rows are loaded and shuffled anew for every sum."""
-SUM_LOADS = 2.0
-"""What is read for an addition: the value and, where the compiler does not hold it, the sum."""
-SHORTEST_ROW = 4.0
-"""Sums beside each other from which the compiler makes vectors of them (seen with 4 and 6, not with 2)."""
-HOISTED_STEPS = 48.0
-"""Steps of a sum up to which the compiler takes it out of a loop that repeats it (seen with 48, not with 64)."""
-STRAIGHT_LINE_OPERATIONS = 128.0
-"""Unrolled vector operations up to which a compiler allocates registers well and the decoded code stays cached."""
-UNROLL_PENALTY = 0.15
-"""Slowdown for each doubling beyond them (measured: 1.4 to 3 times at 400 to 900 operations)."""
-MAX_UNROLLED_POINTS = 1500
-"""Straight-line vector operations beyond which the compiler takes seconds and the instruction cache overflows."""
-MAX_SPILL_FACTOR = 1.5
-"""Accumulators beyond this multiple of the registers are never worth building."""
-INLINED_FACTOR = 1.5
-"""How much longer the inner loop takes when it computes an inlined producer (padding: a condition) at every point."""
-MOVE_CYCLES = 0.5
-"""Cycles of each element of a statement that only moves data (:mod:`policies.analysis.cpu.moves`): it is loaded and put
-into its place in a vector. Fitted on the recorded transposes."""
-MOVE_ITERATION_CYCLES = 0.3
-"""Cycles of such a statement for each iteration of its parallel loop, fitted on the recorded transposes."""
-MOVE_LINE_CYCLES = 0.2
-"""Cycles for each line that it reads, fitted on the recorded transposes."""
-MOVE_STORE_CYCLES = 0.4
-"""Cycles for each store of a register or a part of one, fitted on the recorded transposes."""
-MOVE_LAUNCH_SECS = 1e-6
-"""Starting such a statement, fitted on the recorded transposes: the shortest take 2 microseconds in all."""
-LAUNCH_SECS = 3e-6
-"""Starting a parallel region."""
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MoveConstants:
+    """Constants of statements that only move data (:mod:`policies.analysis.cpu.moves`)."""
+
+    cycles: float
+    """Cycles of each element of a statement that only moves data (:mod:`policies.analysis.cpu.moves`): it is loaded and
+    put into its place in a vector. Fitted on the recorded transposes."""
+    iteration_cycles: float
+    """Cycles of such a statement for each iteration of its parallel loop, fitted on the recorded transposes."""
+    line_cycles: float
+    """Cycles for each line that it reads, fitted on the recorded transposes."""
+    store_cycles: float
+    """Cycles for each store of a register or a part of one, fitted on the recorded transposes."""
+    launch_secs: float
+    """Starting such a statement, fitted on the recorded transposes: the shortest take 2 microseconds in all."""
+
+
+@dataclass(frozen=True)
+class RowWiseConstants:
+    """Constants of row-wise kernels (:mod:`policies.analysis.cpu.row_wise`)."""
+
+    clock_hertz: float
+    """Clock in which chains of instructions are counted, in cycles per second."""
+    call_operations: float
+    """Additions that a function such as exp takes."""
+    division_operations: float
+    """Additions that a division takes."""
+    chain_cycles: float
+    """Cycles that a vector addition waits for the one before it, as far as nothing else is at hand: of the next
+    rows."""
+    total_cycles: float
+    """The same where partial sums are added up."""
+    total_row_cycles: float
+    """Cycles of the last additions for each row and number."""
+    group_cycles: float
+    """Cycles of a loop's own instructions for each vector."""
+    step_cycles: float
+    """Cycles to begin with a loop."""
+    part_cycles: float
+    """Cycles for each further part of a vector that is loaded or stored in parts."""
+    single_cycles: float
+    """Cycles to take one number out of a vector and to put it back."""
+    unrolled_whole: float
+    """Operations up to which the compiler unrolls a loop as a whole."""
+    unrolled_part: float
+    """Operations of a body up to which it unrolls a longer loop in part, by a divisor of its iterations."""
+    l2_bytes_per_cycle: float
+    """Bytes that one core reads from its L2 cache in a cycle."""
+    l3_bandwidths: float
+    """The bandwidth of the last cache in that of memory."""
+    parallel_secs: float
+    """Starting a parallel region of several threads, which is repeated at once when it is measured."""
+
+
+@dataclass(frozen=True)
+class CpuConstants:
+    """All constants of the CPU analyzer. The fields here are those of every model or of its inner loops."""
+
+    fma_ports: int
+    """Vector operations that a core starts in a cycle."""
+    fma_latency: int
+    """Cycles until the result of a fused multiply-add can be added to again."""
+    load_ports: int
+    """Vector loads that a core starts in a cycle."""
+    window_operations: int
+    """Vector operations that a processor looks ahead."""
+    row_cycles: float
+    """Cycles to begin with a row of a region."""
+    gather_loads: float
+    """Loads that one lane of a gathered vector is worth: it is put into its place, too. Gathered is a vector whose
+    lanes differ and are no neighbours in memory: over channels of two groups (which share an input of each), or far
+    apart."""
+    strided_loads: float
+    """Loads for each element of the stride of lanes a small stride apart: what a full vector of them spans,
+    shuffled."""
+    loop_cycles: float
+    """Cycles of a loop's own instructions, most of which the processor runs beside the others."""
+    flop_per_fma: int
+    """Float operations of a fused multiply-add."""
+    l1_fill_bytes_per_cycle: float
+    """Bytes that one core moves into its L1 cache in a cycle."""
+    l2_fill_bytes_per_cycle: float
+    """Bytes that one core moves into its L2 cache in a cycle."""
+    exposed_fills: float
+    """Share of the time to fill caches that prefetching does not hide behind the computation."""
+    spill_cycles: float
+    """Cycles that one spilled accumulator adds to a vector operation on it: it is stored and loaded again in a
+    chain."""
+    usable_cache: float
+    """Share of a cache that a tile can count on."""
+    page_bytes: int
+    """Addresses that differ by a multiple of this are in the same set of an L1 cache, whatever its size."""
+    conflict_free_share: float
+    """Share of the lines of a set that one access can count on."""
+    conflict_cycles: float
+    """Cycles of an access for each line beyond that share of a set's lines."""
+    max_conflicts: float
+    """Lines too many beyond which it does not get worse: every access comes from the next cache."""
+    odd_vector_factor: float
+    """Slowdown of vectors longer than a register whose length is no power of two: the compiler takes them apart and
+    puts them together again (measured: 2 times for 24 lanes, 3 to 10 times for 28, 48 and 49)."""
+    unrolled_by_compiler: float
+    """Iterations that a compiler unrolls by itself."""
+    fully_unrolled: float
+    """Iterations of a tile of sums with its whole reduction up to which a compiler unrolls all of it, keeps the sums in
+    registers, and then can vectorise the loop around them (seen with 9 to 252, on depthwise and grouped
+    convolutions)."""
+    fully_unrolled_steps: float
+    """The same of the reduction alone (seen with 9 and 25, with 36 at times, not with 64 and 128)."""
+    least_row: float
+    """Length of that loop, in registers, from which it does."""
+    around_loads: float
+    """Loads that each load of the sums is worth there: neighbouring rows are loaded and shuffled anew for every sum."""
+    sum_loads: float
+    """What is read for an addition: the value and, where the compiler does not hold it, the sum."""
+    shortest_row: float
+    """Sums beside each other from which the compiler makes vectors of them (seen with 4 and 6, not with 2)."""
+    hoisted_steps: float
+    """Steps of a sum up to which the compiler takes it out of a loop that repeats it (seen with 48, not with 64)."""
+    straight_line_operations: float
+    """Unrolled vector operations up to which a compiler allocates registers well and the decoded code stays cached."""
+    unroll_penalty: float
+    """Slowdown for each doubling beyond them (measured: 1.4 to 3 times at 400 to 900 operations)."""
+    max_unrolled_points: int
+    """Straight-line vector operations beyond which the compiler takes seconds and the instruction cache overflows."""
+    max_spill_factor: float
+    """Accumulators beyond this multiple of the registers are never worth building."""
+    inlined_factor: float
+    """How much longer the inner loop takes when it computes an inlined producer (padding: a condition) at every
+    point."""
+    launch_secs: float
+    """Starting a parallel region."""
+    moves: MoveConstants
+    """Of statements that only move data."""
+    rows: RowWiseConstants
+    """Of row-wise kernels."""

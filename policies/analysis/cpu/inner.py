@@ -10,23 +10,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.cpu.constants import (
-    CONFLICT_CYCLES,
-    CONFLICT_FREE_SHARE,
-    FMA_LATENCY,
-    FMA_PORTS,
-    FULLY_UNROLLED_STEPS,
-    LOAD_PORTS,
-    LOOP_CYCLES,
-    MAX_CONFLICTS,
-    ODD_VECTOR_FACTOR,
-    PAGE_BYTES,
-    SPILL_CYCLES,
-    STRAIGHT_LINE_OPERATIONS,
-    UNROLL_PENALTY,
-    UNROLLED_BY_COMPILER,
-    WINDOW_OPERATIONS,
-)
 from policies.analysis.cpu.parts import LINE_BYTES, Beside, Inner, choose, instructions, memory_parts, smooth_max
 from policies.analysis.cpu.program import Program
 from policies.analysis.cpu.sums import has_partial_sums, sum_loops
@@ -37,6 +20,7 @@ from policies.arrays import Floats
 
 def inner_loop(program: Program, beside_statements: Sequence[Beside], local: Mapping[str, Floats]) -> Inner:
     """Cycles of a vector operation in the innermost loops, from ports, latency, loads, stores and spills."""
+    constants = program.constants
     main, statement = program.main, program.statement
     registers = float(program.device.registers)
     vector = vector_extent(main)
@@ -53,7 +37,7 @@ def inner_loop(program: Program, beside_statements: Sequence[Beside], local: Map
     else:
         # The compiler keeps the accumulators in registers over the innermost reduction only where the loops inside
         # it are fully unrolled, which it does by itself up to a handful of iterations.
-        held = tile.operations <= np.maximum(limit, UNROLLED_BY_COMPILER)
+        held = tile.operations <= np.maximum(limit, constants.unrolled_by_compiler)
         unrolled = tile.vectors * _explicitly_unrolled(program, vector, limit)
         whole = unrolled_tile(program, vector, limit)
         in_registers = (whole.operations > tile.operations) & (whole.accumulators + whole.operands < registers)
@@ -73,20 +57,22 @@ def inner_loop(program: Program, beside_statements: Sequence[Beside], local: Map
         spilled = spilled * held
         independent = np.where(held, independent, tile.operations)
     # Where the reduction is short, the processor runs ahead into the next tile.
-    independent = np.maximum(independent, WINDOW_OPERATIONS / reduced)
+    independent = np.maximum(independent, constants.window_operations / reduced)
     loads = tile.loads + updates * parts + spilled
     stores = updates * parts + spilled
     cycles = smooth_max(
-        instructions(statement.flop_per_point) / FMA_PORTS,
-        FMA_LATENCY / np.maximum(independent, 1.0),
-        loads * (1.0 / LOAD_PORTS),
+        instructions(statement.flop_per_point, constants) / constants.fma_ports,
+        constants.fma_latency / np.maximum(independent, 1.0),
+        loads * (1.0 / constants.load_ports),
         stores,
     )
-    cycles = cycles + LOOP_CYCLES / tile.operations + SPILL_CYCLES * spilled
-    cycles = cycles + CONFLICT_CYCLES * _conflicts(program, local, updates, scheduled.operations)
-    doublings = np.log2(np.maximum(unrolled * (1.0 / STRAIGHT_LINE_OPERATIONS), 1.0))
-    cycles = cycles * (1.0 + UNROLL_PENALTY * doublings)
-    cycles = np.where(_odd(vector, program.device.lanes), cycles * cycles.dtype.type(ODD_VECTOR_FACTOR), cycles)
+    cycles = cycles + constants.loop_cycles / tile.operations + constants.spill_cycles * spilled
+    cycles = cycles + constants.conflict_cycles * _conflicts(program, local, updates, scheduled.operations)
+    doublings = np.log2(np.maximum(unrolled * (1.0 / constants.straight_line_operations), 1.0))
+    cycles = cycles * (1.0 + constants.unroll_penalty * doublings)
+    cycles = np.where(
+        _odd(vector, program.device.lanes), cycles * cycles.dtype.type(constants.odd_vector_factor), cycles
+    )
     return Inner(
         tile.vector,
         tile.vectors,
@@ -104,9 +90,14 @@ def inner_loop(program: Program, beside_statements: Sequence[Beside], local: Map
 def _unrolled_sums(program: Program) -> Floats:
     """Iterations that the compiler unrolls by itself, ``(n,)``: more of partial sums, whose loops are around those of
     the reduction."""
-    few = program.main.full(UNROLLED_BY_COMPILER)
+    constants = program.constants
+    few = program.main.full(constants.unrolled_by_compiler)
     sums = sum_loops(program.main) if has_partial_sums(program.statement) else None
-    return few if sums is None else np.where(sums.steps <= FULLY_UNROLLED_STEPS, np.maximum(few, sums.steps), few)
+    return (
+        few
+        if sums is None
+        else np.where(sums.steps <= constants.fully_unrolled_steps, np.maximum(few, sums.steps), few)
+    )
 
 
 def _odd(vector: Floats, lanes: int) -> NDArray[np.bool_]:
@@ -121,23 +112,24 @@ def _conflicts(program: Program, local: Mapping[str, Floats], updates: Floats, o
     Addresses a page apart share a set of the L1 cache. Where the rows of a tile lie a power of two apart, they
     fall into a few sets and push each other out, although the tile is small.
     """
+    constants = program.constants
     main, statement = program.main, program.statement
     digits = in_digits(statement, main.inside_at(program.step))
-    ways = program.device.l1_bytes / PAGE_BYTES
+    ways = program.device.l1_bytes / constants.page_bytes
     total = main.full(0.0)
     for access, elements in program.accesses():
         read_back = any(access.buffer == other.buffer for other in statement.accesses if other.write)
         if access.packed or access.scope != "global" or (read_back and not access.write):
             continue
-        lines = lines_per_set(statement, access, digits, PAGE_BYTES, LINE_BYTES)
+        lines = lines_per_set(statement, access, digits, constants.page_bytes, LINE_BYTES)
         if lines is None:
             continue
-        excess = np.maximum(lines - ways * CONFLICT_FREE_SHARE, 0.0)
+        excess = np.maximum(lines - ways * constants.conflict_free_share, 0.0)
         if access.buffer in local:
             # A buffer that lives inside of the nest is laid out tile by tile.
             excess = excess * np.isinf(local[access.buffer])
         often = updates if access.write else main.pick(elements, program.step) / operations
-        total += np.minimum(excess, MAX_CONFLICTS) * often
+        total += np.minimum(excess, constants.max_conflicts) * often
     return total
 
 

@@ -10,7 +10,6 @@ largest sub-nest that fits each of them, and the cores that have nothing to do (
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -20,32 +19,14 @@ from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.analysis import symbols as pruner
 from policies.analysis.cpu.beside import count_partial_sums, fusible, local_bytes, place, row_run, secs_beside
-from policies.analysis.cpu.constants import (
-    EXPOSED_FILLS,
-    INLINED_FACTOR,
-    L1_FILL_BYTES_PER_CYCLE,
-    L2_FILL_BYTES_PER_CYCLE,
-    LAUNCH_SECS,
-    MAX_SPILL_FACTOR,
-    MAX_UNROLLED_POINTS,
-    MOVE_LAUNCH_SECS,
-    USABLE_CACHE,
-)
+from policies.analysis.cpu.constants import CpuConstants
+from policies.analysis.cpu.fitted import FITTED
 from policies.analysis.cpu.inner import inner_loop
-from policies.analysis.cpu.moves import cycles_of_moves, moves_across, share_beyond
-from policies.analysis.cpu.parts import LINE_BYTES, Beside, bytes_of, line_share, smooth_max
+from policies.analysis.cpu.parts import Beside, Inner, bytes_of, line_share, smooth_max
 from policies.analysis.cpu.program import Program
 from policies.analysis.cpu.regions import refused
-from policies.analysis.quantities import (
-    Ints,
-    contiguous_run,
-    fitting_depth,
-    innermost_movers,
-    moved_elements,
-    parallel_extent,
-    vector_extent,
-    working_set,
-)
+from policies.analysis.cpu.traffic import Traffic
+from policies.analysis.quantities import contiguous_run, parallel_extent, vector_extent
 from policies.analysis.symbols import Symbols
 from policies.arrays import Floats, Matrix
 
@@ -55,44 +36,63 @@ CORE = (
 )  # fmt: skip
 """Names of the terms that every CPU candidate has."""
 
-_Key = tuple[str, tuple[tuple[int, ...], ...]]
-"""A buffer and how it is indexed: reading and writing it have this in common."""
-
 
 class CpuModel:
-    """The model evaluated for candidates: ``latency_secs`` and ``feasible``, each ``(n,)``; the rest when asked for."""
+    """The model of a statement that computes, evaluated for candidates; see
+    :class:`policies.analysis.model.AnalyticModel`.
 
-    def __init__(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike) -> None:
-        self._program = program = Program(sketch, matrix, device, dtype)
+    :class:`policies.analysis.cpu.moves.MovesModel` has other formulas for the main statement: for its inner loop, for
+    its seconds, and for its start.
+    """
+
+    def __init__(
+        self,
+        sketch: Sketch,
+        matrix: Matrix,
+        device: DeviceAbstraction,
+        dtype: DTypeLike,
+        constants: CpuConstants = FITTED,
+    ) -> None:
+        self._program = program = Program(sketch, matrix, device, dtype, constants)
         self._device = device
         self._statement = program.statement
         self._main = program.main
-        self._movers: dict[_Key, NDArray[np.uint8]] = {}
-        self._resident = working_set(self._main, program.touched)
         partial_sums = count_partial_sums(program)
         self._beside = [place(program, other, partial_sums) for other in sketch.statements[1:]]
         self._parallel = parallel_extent(self._main, fusible(program, self._beside))
         self._busy = pruner.utilisation(self._parallel, device.cores)
-        self._local = local_bytes(program, self._beside)
-        self._inner = inner = inner_loop(program, self._beside, self._local)
-        self._moves = moves_across(program.statement)
-        if self._moves:
-            per_operation = inner.vector / inner.vectors
-            self._inner = replace(inner, cycles=cycles_of_moves(program, self._parallel) * per_operation)
+        local = local_bytes(program, self._beside)
+        self._inner = self._inner_loop(inner_loop(program, self._beside, local))
+        self._traffic = Traffic(program, local)
         self._compute_secs = self._compute()
-        self._fills()
+        self._into_l1, self._held_l1 = self._traffic.into(device.l1_bytes)
+        self._into_l2, self._held_l2 = self._traffic.into(device.l2_bytes)
+        from_memory, _ = self._traffic.into(device.l3_bytes or device.l2_bytes)
+        cycles = self._busy * (program.hertz * device.cores)
+        self._l1_secs = self._into_l1 / (cycles * constants.l1_fill_bytes_per_cycle)
+        self._l2_secs = self._into_l2 / (cycles * constants.l2_fill_bytes_per_cycle)
+        self._memory_secs = from_memory / device.bandwidth_bytes
         others = [secs_beside(program, beside, self._busy, self._inner.compiled_row) for beside in self._beside]
         self._other_secs = [secs for secs, _ in others]
         self._other_vectors = [vector for _, vector in others]
-        latency = self._main_secs + (MOVE_LAUNCH_SECS if self._moves else LAUNCH_SECS)
+        latency = self._main_secs() + self._launch_secs()
         for secs in self._other_secs:
             latency = latency + secs
         self.latency_secs: Floats = latency
-        self.feasible = (self._inner.unrolled <= MAX_UNROLLED_POINTS) & ~refused(program, self._beside)
+        self.feasible = (self._inner.unrolled <= constants.max_unrolled_points) & ~refused(program, self._beside)
         if self._statement.accumulator_depth is not None:
-            self.feasible &= self._inner.accumulators <= MAX_SPILL_FACTOR * device.registers
+            self.feasible &= self._inner.accumulators <= constants.max_spill_factor * device.registers
 
-    # -- compute and memory of the main statement -----------------------------------------------------------------
+    @property
+    def within_limits(self) -> NDArray[np.bool_]:
+        """See :class:`policies.analysis.model.AnalyticModel`."""
+        return self.feasible
+
+    # -- the main statement ---------------------------------------------------------------------------------------
+
+    def _inner_loop(self, scheduled: Inner) -> Inner:
+        """The inner loop of the main statement."""
+        return scheduled
 
     def _compute(self) -> Floats:
         inner = self._inner
@@ -100,69 +100,17 @@ class CpuModel:
         work = operations * inner.cycles * (1.0 / (self._program.hertz * self._device.cores)) / self._busy
         for beside in self._beside:
             if beside.fixed is None:
-                work = np.where(beside.inlined, work * INLINED_FACTOR, work)
+                work = np.where(beside.inlined, work * self._program.constants.inlined_factor, work)
         return work
 
-    def _fills(self) -> None:
-        """Traffic of the main statement, its seconds, and all of its seconds."""
-        device = self._device
-        local = self._local
-        self._into_l1, self._held_l1 = self._traffic(device.l1_bytes, local)
-        self._into_l2, self._held_l2 = self._traffic(device.l2_bytes, local)
-        from_memory, _ = self._traffic(device.l3_bytes or device.l2_bytes, local)
-        share = self._busy * (self._program.hertz * device.cores)
-        self._l1_secs = self._into_l1 / (share * L1_FILL_BYTES_PER_CYCLE)
-        self._l2_secs = self._into_l2 / (share * L2_FILL_BYTES_PER_CYCLE)
-        self._memory_secs = from_memory / device.bandwidth_bytes
-        if self._moves:
-            # Fitted on runs in a row, whose data stay in the caches as far as these hold them.
-            beyond_l2 = self._l2_secs * share_beyond(self._resident[0], device.l2_bytes)
-            beyond_all = self._memory_secs * share_beyond(self._resident[0], device.l3_bytes or device.l2_bytes)
-            self._main_secs = self._compute_secs + np.maximum(beyond_l2, beyond_all)
-            return
+    def _main_secs(self) -> Floats:
+        """Seconds of the main statement: of its slowest level, and of the fills that prefetching does not hide."""
         slowest = smooth_max(self._compute_secs, self._l1_secs, self._l2_secs, self._memory_secs)
-        self._main_secs = slowest + EXPOSED_FILLS * (self._l1_secs + self._l2_secs)
+        return slowest + self._program.constants.exposed_fills * (self._l1_secs + self._l2_secs)
 
-    def _traffic(self, capacity: float, local: dict[str, Floats]) -> tuple[Floats, Floats]:
-        """Bytes moved into a cache of ``capacity`` bytes (whole lines), and the working set that stays in it.
-
-        ``local``: see :func:`policies.analysis.cpu.beside.local_bytes`; those that fit never leave the cache.
-        """
-        main, usable = self._main, USABLE_CACHE * capacity
-        fits: int | Ints = 0 if (self._resident[0] <= usable).all() else fitting_depth(self._resident, usable)
-        total = main.full(0.0)
-        resident = self._resident[fits] if isinstance(fits, int) else main.pick(self._resident, fits)
-        runs_in: dict[int, tuple[int | Ints, list[Floats]]] = {}  # by the bytes of an element
-        moved_by_access: dict[_Key, Floats] = {}
-        for access, elements in self._program.accesses():
-            if access.scope == "local":
-                continue
-            key = (access.buffer, access.index)
-            if key not in moved_by_access:
-                if isinstance(fits, int):
-                    moved = elements[fits]
-                else:
-                    moved = moved_elements(main, elements, fits, self._movers_of(key, elements))
-                if access.element_bytes not in runs_in:
-                    depth = fits
-                    if not isinstance(fits, int):
-                        # Of the loop around what fits the cache holds some iterations: those that share a line, say.
-                        kept = resident * (LINE_BYTES / access.element_bytes) <= usable
-                        depth = np.where(kept, np.maximum(fits - 1, 0), fits)
-                    inside = main.inside(depth) if isinstance(depth, int) else main.inside_at(depth)
-                    runs_in[access.element_bytes] = depth, inside
-                run = contiguous_run(main, access, *runs_in[access.element_bytes])
-                moved = moved * access.element_bytes / line_share(run, access)
-                if access.buffer in local:
-                    moved = moved * (local[access.buffer] > usable)
-                moved_by_access[key] = moved
-            total += moved_by_access[key]
-        return total, resident
-
-    def _movers_of(self, key: _Key, elements: Floats) -> NDArray[np.uint8]:
-        if key not in self._movers:
-            self._movers[key] = innermost_movers(self._main, elements)
-        return self._movers[key]
+    def _launch_secs(self) -> float:
+        """Seconds to start the main statement."""
+        return self._program.constants.launch_secs
 
     # -- what the learned models want to know ---------------------------------------------------------------------
 

@@ -7,18 +7,14 @@ candidates, every vector ``(n,)``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fleet_tune.base.sketch import Access, Statement
-from policies.analysis.cpu.constants import (
-    MOVE_CYCLES,
-    MOVE_ITERATION_CYCLES,
-    MOVE_LINE_CYCLES,
-    MOVE_STORE_CYCLES,
-    PAGE_BYTES,
-    USABLE_CACHE,
-)
-from policies.analysis.cpu.parts import LINE_BYTES, parallel_depth
+from policies.analysis.cpu.constants import CpuConstants
+from policies.analysis.cpu.model import CpuModel
+from policies.analysis.cpu.parts import LINE_BYTES, Inner, parallel_depth
 from policies.analysis.cpu.program import Program
 from policies.analysis.quantities import (
     contiguous_run,
@@ -55,20 +51,21 @@ def cycles_of_moves(program: Program, parallel: Floats) -> Floats:
     Beside those of the element itself: its share of an iteration of the parallel loop, of the lines that such an
     iteration reads, and of the stores of a vector, of which one of an odd length takes several.
     """
+    constants = program.constants
     main = program.main
-    cycles = MOVE_CYCLES + MOVE_ITERATION_CYCLES * parallel / main.points()
+    cycles = constants.moves.cycles + constants.moves.iteration_cycles * parallel / main.points()
     for access, elements in program.accesses():
         if access.write:
-            cycles += MOVE_STORE_CYCLES * _stores(vector_extent(main), program.device.lanes, access)
+            cycles += constants.moves.store_cycles * _stores(vector_extent(main), program.device.lanes, access)
         elif access.scope == "global":
-            cycles += MOVE_LINE_CYCLES * _lines_read(program, access, elements)
+            cycles += constants.moves.line_cycles * _lines_read(program, access, elements)
     return cycles.astype(main.extents.dtype, copy=False)
 
 
-def share_beyond(resident: Floats, capacity: float) -> Floats:
+def share_beyond(resident: Floats, capacity: float, constants: CpuConstants) -> Floats:
     """Share of what is moved that a cache of ``capacity`` bytes does not keep from one run to the next, ``(n,)``;
     ``resident`` (n,): bytes of the whole statement."""
-    return np.maximum(1.0 - USABLE_CACHE * capacity / np.maximum(resident, 1.0), 0.0)
+    return np.maximum(1.0 - constants.usable_cache * capacity / np.maximum(resident, 1.0), 0.0)
 
 
 def _stores(vector: Floats, lanes: int, access: Access) -> Floats:
@@ -84,6 +81,7 @@ def _lines_read(program: Program, access: Access, elements: Floats) -> Floats:
     A line is fetched once for all of its elements that are read there, if the first-level cache can hold the lines:
     rows a power of two apart are in few of its sets. Else once for each element.
     """
+    constants = program.constants
     main, device = program.main, program.device
     depth = parallel_depth(main)
     inside = main.inside(depth)
@@ -91,9 +89,31 @@ def _lines_read(program: Program, access: Access, elements: Floats) -> Floats:
     read = elements[depth] / main.points(depth)  # an element that is read again is in a register
     lines = elements[depth] / run * np.ceil(run * (access.element_bytes / LINE_BYTES))
     held = lines * LINE_BYTES
-    in_sets = lines_per_set(program.statement, access, in_digits(program.statement, inside), PAGE_BYTES, LINE_BYTES)
+    in_sets = lines_per_set(
+        program.statement, access, in_digits(program.statement, inside), constants.page_bytes, LINE_BYTES
+    )
     if in_sets is not None and not access.packed:
-        held = np.maximum(held, in_sets * PAGE_BYTES)
+        held = np.maximum(held, in_sets * constants.page_bytes)
     used = np.minimum(run, LINE_BYTES / access.element_bytes)
-    lost = held > USABLE_CACHE * device.l1_bytes
+    lost = held > constants.usable_cache * device.l1_bytes
     return np.asarray(np.where(lost, read, read / used), run.dtype)
+
+
+class MovesModel(CpuModel):
+    """The model of a statement that only moves data, evaluated for candidates.
+
+    It was fitted on runs in a row, whose data stay in the caches as far as these hold them.
+    """
+
+    def _inner_loop(self, scheduled: Inner) -> Inner:
+        per_operation = scheduled.vector / scheduled.vectors
+        return replace(scheduled, cycles=cycles_of_moves(self._program, self._parallel) * per_operation)
+
+    def _main_secs(self) -> Floats:
+        device, constants, whole = self._device, self._program.constants, self._traffic.whole
+        beyond_l2 = self._l2_secs * share_beyond(whole, device.l2_bytes, constants)
+        beyond_all = self._memory_secs * share_beyond(whole, device.l3_bytes or device.l2_bytes, constants)
+        return self._compute_secs + np.maximum(beyond_l2, beyond_all)
+
+    def _launch_secs(self) -> float:
+        return self._program.constants.moves.launch_secs

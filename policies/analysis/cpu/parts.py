@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fleet_tune.base.sketch import INLINE_LOCATION, Access, Statement
 from policies.analysis import symbols as pruner
-from policies.analysis.cpu.constants import FLOP_PER_FMA
+from policies.analysis.cpu.constants import CpuConstants
 from policies.analysis.quantities import Ints, Nest, footprint, touched_elements
 from policies.arrays import Floats
 
@@ -171,10 +171,10 @@ def bytes_of(access: Access) -> int:
     return elements_of(access) * access.element_bytes
 
 
-def instructions(flop: float) -> float:
+def instructions(flop: float, constants: CpuConstants) -> float:
     """Arithmetic instructions of so many float operations: a product and a sum are one, longer formulas are not taken
     for such pairs (most of them are transcendental functions, of which a description counts too few)."""
-    return flop if flop > FLOP_PER_FMA else 1.0
+    return flop if flop > constants.flop_per_fma else 1.0
 
 
 def smooth_max(*terms: Floats | float) -> Floats:

@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Access, Sketch, Statement
-from policies.analysis.cpu.constants import FLOP_PER_FMA, FMA_PORTS
+from policies.analysis.cpu.constants import CpuConstants
 from policies.analysis.cpu.parts import footprints, spatial_within, step_depths
 from policies.analysis.nests import Nest, nest
 from policies.analysis.quantities import unroll_limit
@@ -20,14 +20,17 @@ class Program:
     accesses, ``(L + 1, n)``. ``step`` (n,): depth just inside its innermost reduction. ``spatial`` (L + 1, n):
     iterations of its other loops inside each depth. ``hertz``: of a core, as its peak says."""
 
-    def __init__(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike) -> None:
+    def __init__(
+        self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike, constants: CpuConstants
+    ) -> None:
+        self.constants = constants
         self.sketch = sketch
         self.matrix = matrix
         self.device = device
         self.statement = sketch.statements[0]
         self.main = nest(self.statement, matrix, dtype)
         self._nests = {id(self.statement): self.main}
-        self.hertz = device.peak_flops / (device.cores * device.lanes * FMA_PORTS * FLOP_PER_FMA)
+        self.hertz = device.peak_flops / (device.cores * device.lanes * constants.fma_ports * constants.flop_per_fma)
         self.touched = footprints(self.main)
         self.step = step_depths(self.main)
         self.spatial = spatial_within(self.main)

@@ -2,7 +2,7 @@
 
 A core has two kinds of work. What a vector register's worth of elements takes follows from the device's peak; what the
 instructions around that take (loops, additions that wait for each other, numbers put in their places) does not become
-less where vectors are wide, and is counted in cycles of a usual clock (:data:`CLOCK_HERTZ`): a processor that works on
+less where vectors are wide, and is counted in cycles of a usual clock (``clock_hertz``): a processor that works on
 half a register at a time has a low peak, and no slower chains.
 
 What decides between candidates is the compiler. Lanes that are no power of two are widened to the next one, and loaded
@@ -23,37 +23,11 @@ from numpy.typing import DTypeLike, NDArray
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Choice, RowStep, RowWise, Sketch
 from policies.analysis import symbols as pruner
-from policies.analysis.cpu.constants import FLOP_PER_FMA, FMA_PORTS, LOAD_PORTS, USABLE_CACHE
+from policies.analysis.cpu.constants import CpuConstants
+from policies.analysis.cpu.fitted import FITTED
 from policies.analysis.cpu.parts import smooth_max
 from policies.analysis.symbols import Symbols
 from policies.arrays import Floats, Matrix
-
-CLOCK_HERTZ = 3.5e9
-CALL_OPERATIONS = 16.0
-"""Additions that a function such as exp takes."""
-DIVISION_OPERATIONS = 8.0
-CHAIN_CYCLES = 2.2
-"""Cycles that a vector addition waits for the one before it, as far as nothing else is at hand: of the next rows."""
-TOTAL_CYCLES = 1.4
-"""The same where partial sums are added up."""
-TOTAL_ROW_CYCLES = 0.2
-"""Cycles of the last additions for each row and number."""
-GROUP_CYCLES = 0.05
-STEP_CYCLES = 0.75
-"""Cycles of a loop's own instructions: for each vector, and to begin with it."""
-PART_CYCLES = 0.25
-"""Cycles for each further part of a vector that is loaded or stored in parts."""
-SINGLE_CYCLES = 0.65
-"""Cycles to take one number out of a vector and to put it back."""
-UNROLLED_WHOLE = 340.0
-"""Operations up to which the compiler unrolls a loop as a whole."""
-UNROLLED_PART = 70.0
-"""Operations of a body up to which it unrolls a longer loop in part, by a divisor of its iterations."""
-L2_BYTES_PER_CYCLE = 43.0
-L3_BANDWIDTHS = 2.4
-"""The bandwidth of the last cache in that of memory."""
-PARALLEL_SECS = 0.25e-6
-"""Starting a parallel region of several threads, which is repeated at once when it is measured."""
 
 
 @dataclass(frozen=True)
@@ -77,25 +51,37 @@ def lanes_of(counts: Floats, lanes: int) -> Lanes:
     return Lanes(counts, widened / lanes, parts, widened != counts)
 
 
-def operations(step: RowStep) -> float:
+def operations(step: RowStep, constants: CpuConstants) -> float:
     """Additions that an element of a step is worth."""
-    return step.operations + DIVISION_OPERATIONS * step.divisions + CALL_OPERATIONS * step.calls
+    return (
+        step.operations
+        + constants.rows.division_operations * step.divisions
+        + constants.rows.call_operations * step.calls
+    )
 
 
-def flop(kernel: RowWise) -> float:
+def flop(kernel: RowWise, constants: CpuConstants) -> float:
     """Of all rows."""
-    return kernel.rows * sum(step.elements * operations(step) for step in kernel.steps)
+    return kernel.rows * sum(step.elements * operations(step, constants) for step in kernel.steps)
 
 
 class RowWiseModel:
     """The model evaluated for candidates: ``latency_secs`` and ``feasible``, each ``(n,)``; the rest when asked for."""
 
-    def __init__(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike) -> None:
+    def __init__(
+        self,
+        sketch: Sketch,
+        matrix: Matrix,
+        device: DeviceAbstraction,
+        dtype: DTypeLike,
+        constants: CpuConstants = FITTED,
+    ) -> None:
+        self._constants = constants
         assert sketch.row_wise is not None
         self._kernel = kernel = sketch.row_wise
         self._device = device
-        hertz = device.peak_flops / (device.cores * device.lanes * FMA_PORTS * FLOP_PER_FMA)
-        self._register_cycles = CLOCK_HERTZ / hertz
+        hertz = device.peak_flops / (device.cores * device.lanes * constants.fma_ports * constants.flop_per_fma)
+        self._register_cycles = constants.rows.clock_hertz / hertz
         self._rows = np.asarray(matrix[:, kernel.together], dtype=dtype)
         self._lanes = [self._lanes_of(sketch, matrix, step) for step in kernel.steps]
         self._unrolled: Floats = np.ones_like(self._rows)
@@ -106,10 +92,10 @@ class RowWiseModel:
         self._parallel = kernel.rows / self._rows
         self._busy = pruner.utilisation(self._parallel, device.cores)
         # Seconds of all rows for each cycle of a few rows that go together.
-        self._secs_per_cycle = self._parallel / (self._busy * device.cores * CLOCK_HERTZ)
+        self._secs_per_cycle = self._parallel / (self._busy * device.cores * constants.rows.clock_hertz)
         self._memory_secs = self._memory()
         cycles = np.sum(self._step_cycles, axis=0)
-        launch = PARALLEL_SECS if device.cores > 1 else 0.0
+        launch = constants.rows.parallel_secs if device.cores > 1 else 0.0
         slowest = smooth_max(cycles * self._secs_per_cycle, self._memory_secs)
         self.latency_secs: Floats = (slowest + launch).astype(dtype)
         self.feasible: NDArray[np.bool_] = np.ones(len(matrix), dtype=bool)
@@ -127,51 +113,70 @@ class RowWiseModel:
 
     def _busy_cycles(self, count: Floats | float, registers: Floats) -> Floats:
         """Cycles of ``count`` vector operations of so many registers' worth each; one takes half a cycle at least."""
-        return np.asarray(count * np.maximum(registers * self._register_cycles, 1.0) / FMA_PORTS)
+        constants = self._constants
+        return np.asarray(count * np.maximum(registers * self._register_cycles, 1.0) / constants.fma_ports)
 
     def _element_wise(self, step: RowStep, lanes: Lanes) -> Floats:
         """Cycles of one row. A loop that the schedule leaves alone (one lane) the compiler vectorises, but for what is
         left over."""
+        constants = self._constants
         alone = (lanes.count == 1) & (step.elements >= self._device.lanes)
         full = self._device.lanes
         count = np.where(alone, full, lanes.count)
         registers = np.where(alone, 1.0, lanes.registers)
         parts = np.where(alone, 1.0, lanes.parts)
         of_part = np.where(count < full, 1.0, self._register_cycles)
-        moved = parts * of_part * (step.reads / LOAD_PORTS + step.writes)
-        joined = PART_CYCLES * lanes.odd * (parts - 1.0) * (step.reads + step.writes)
-        group = np.maximum(self._busy_cycles(operations(step), registers), moved) + joined + GROUP_CYCLES
-        left = np.where(alone, step.elements % full, 0) * operations(step) / FMA_PORTS
-        return np.asarray(step.elements // count * group + left + STEP_CYCLES)
+        moved = parts * of_part * (step.reads / constants.load_ports + step.writes)
+        joined = constants.rows.part_cycles * lanes.odd * (parts - 1.0) * (step.reads + step.writes)
+        group = (
+            np.maximum(self._busy_cycles(operations(step, constants), registers), moved)
+            + joined
+            + constants.rows.group_cycles
+        )
+        left = np.where(alone, step.elements % full, 0) * operations(step, constants) / constants.fma_ports
+        return np.asarray(step.elements // count * group + left + constants.rows.step_cycles)
 
     def _reduction(self, step: RowStep, lanes: Lanes) -> Floats:
         """Cycles of the rows that go together: to the partial results, to the last few, and to one."""
+        constants = self._constants
         rows, steps = self._rows, step.elements / lanes.count
-        loads = step.reads * lanes.parts * (self._register_cycles / LOAD_PORTS)
-        row = np.maximum(self._busy_cycles(operations(step), lanes.registers), loads)
-        joined = PART_CYCLES * lanes.odd * (lanes.parts - 1.0)
-        partial = steps * (np.maximum(rows * row, CHAIN_CYCLES) + rows * joined + GROUP_CYCLES) + STEP_CYCLES
+        loads = step.reads * lanes.parts * (self._register_cycles / constants.load_ports)
+        row = np.maximum(self._busy_cycles(operations(step, constants), lanes.registers), loads)
+        joined = constants.rows.part_cycles * lanes.odd * (lanes.parts - 1.0)
+        partial = (
+            steps * (np.maximum(rows * row, constants.rows.chain_cycles) + rows * joined + constants.rows.group_cycles)
+            + constants.rows.step_cycles
+        )
         body = rows * (step.operations * np.ceil(lanes.registers) + step.reads * lanes.parts)
-        whole = steps * body <= UNROLLED_WHOLE
-        times = np.where(whole, steps, unrolled(steps, body))
-        partial = partial + np.where(lanes.odd & ~whole, SINGLE_CYCLES * rows * lanes.count * steps / times, 0.0)
+        whole = steps * body <= constants.rows.unrolled_whole
+        times = np.where(whole, steps, unrolled(steps, body, constants))
+        partial = partial + np.where(
+            lanes.odd & ~whole, constants.rows.single_cycles * rows * lanes.count * steps / times, 0.0
+        )
         self._unrolled = self._unrolled + times * body
         last: Floats | float = lanes.count
         if step.few > 1:
             last = step.few
-            partial = partial + lanes.count / last * np.maximum(TOTAL_CYCLES, rows) + STEP_CYCLES
-        return np.asarray(partial + last * np.maximum(TOTAL_CYCLES, TOTAL_ROW_CYCLES * rows))
+            partial = (
+                partial
+                + lanes.count / last * np.maximum(constants.rows.total_cycles, rows)
+                + constants.rows.step_cycles
+            )
+        return np.asarray(
+            partial + last * np.maximum(constants.rows.total_cycles, constants.rows.total_row_cycles * rows)
+        )
 
     def _memory(self) -> Floats:
         """Seconds to bring in and out what the kernel reads and writes, from the nearest cache that holds all of it."""
+        constants = self._constants
         device, moved = self._device, float(self._kernel.rows * self._kernel.moved_bytes)
         of_core = moved / device.cores
-        if moved > USABLE_CACHE * max(device.l3_bytes, device.l2_bytes):
+        if moved > constants.usable_cache * max(device.l3_bytes, device.l2_bytes):
             secs = moved / device.bandwidth_bytes
-        elif of_core > USABLE_CACHE * device.l2_bytes:
-            secs = moved / (L3_BANDWIDTHS * device.bandwidth_bytes)
-        elif of_core > USABLE_CACHE * device.l1_bytes:
-            secs = of_core / (CLOCK_HERTZ * L2_BYTES_PER_CYCLE)
+        elif of_core > constants.usable_cache * device.l2_bytes:
+            secs = moved / (constants.rows.l3_bandwidths * device.bandwidth_bytes)
+        elif of_core > constants.usable_cache * device.l1_bytes:
+            secs = of_core / (constants.rows.clock_hertz * constants.rows.l2_bytes_per_cycle)
         else:
             secs = 0.0
         return np.full_like(self._rows, secs)
@@ -181,6 +186,15 @@ class RowWiseModel:
     def symbols(self) -> tuple[Symbols, ...]:
         """None: a row-wise kernel has no statements."""
         return ()
+
+    def statement_symbols(self) -> tuple[Symbols, ...]:
+        """None either; see :meth:`symbols`."""
+        return ()
+
+    @property
+    def within_limits(self) -> NDArray[np.bool_]:
+        """See :class:`policies.analysis.model.AnalyticModel`."""
+        return self.feasible
 
     def core(self) -> dict[str, Floats]:
         """The terms of :data:`policies.analysis.cpu.model.CORE`, those that it has no equal for 0, each ``(n,)``."""
@@ -223,11 +237,11 @@ class RowWiseModel:
         return terms
 
 
-def unrolled(steps: Floats, body: Floats) -> Floats:
+def unrolled(steps: Floats, body: Floats, constants: CpuConstants) -> Floats:
     """How many iterations of a loop of ``steps`` the compiler makes one: the largest divisor that keeps a body of so
-    many operations (one at least) below :data:`UNROLLED_PART`, shape ``(n,)``."""
+    many operations (one at least) below ``unrolled_part``, shape ``(n,)``."""
     body = np.maximum(body, 1.0)
     times = np.ones_like(steps)
-    for divisor in range(2, int(UNROLLED_PART / body.min(initial=UNROLLED_PART)) + 1):
-        times = np.where((steps % divisor == 0) & (divisor * body <= UNROLLED_PART), divisor, times)
+    for divisor in range(2, int(constants.rows.unrolled_part / body.min(initial=constants.rows.unrolled_part)) + 1):
+        times = np.where((steps % divisor == 0) & (divisor * body <= constants.rows.unrolled_part), divisor, times)
     return times

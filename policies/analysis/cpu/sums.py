@@ -13,15 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet_tune.base.sketch import Statement
-from policies.analysis.cpu.constants import (
-    FMA_LATENCY,
-    FULLY_UNROLLED_STEPS,
-    HOISTED_STEPS,
-    LOAD_PORTS,
-    SHORTEST_ROW,
-    SUM_LOADS,
-    WINDOW_OPERATIONS,
-)
+from policies.analysis.cpu.constants import CpuConstants
 from policies.analysis.nests import Nest, product_of, shape_of
 from policies.arrays import Floats
 
@@ -61,32 +53,34 @@ def sum_loops(loops: Nest) -> SumLoops | None:
     return SumLoops(row, steps, loops.reduced_points(0))
 
 
-def cycles_of_sums(sums: SumLoops, unrolled: Floats, lanes: int) -> Floats:
+def cycles_of_sums(sums: SumLoops, unrolled: Floats, lanes: int, constants: CpuConstants) -> Floats:
     """Cycles for each point of a sum, where loops of up to ``unrolled`` iterations are unrolled by the schedule.
 
     With the reduction around the row each step adds a row of vectors to the sums. With the reduction inside, the
-    compiler does the same where it unrolls all of it and the row is no shorter than :data:`SHORTEST_ROW`; else each sum
+    compiler does the same where it unrolls all of it and the row is no shorter than ``shortest_row``; else each sum
     is a chain by itself. Beside a chain runs as much of others as the processor looks ahead.
     """
     vectors = np.ceil(sums.row * (1.0 / lanes))
-    chains = np.maximum(1.0, WINDOW_OPERATIONS / (sums.reduced * vectors))
-    in_rows = np.maximum(vectors * (SUM_LOADS / LOAD_PORTS), FMA_LATENCY / chains) / sums.row
-    chains = np.maximum(1.0, WINDOW_OPERATIONS / sums.steps)
-    chain = np.maximum(FMA_LATENCY / chains, SUM_LOADS / LOAD_PORTS)
-    short = (sums.steps <= np.maximum(unrolled, FULLY_UNROLLED_STEPS)) & (sums.row >= SHORTEST_ROW)
+    chains = np.maximum(1.0, constants.window_operations / (sums.reduced * vectors))
+    in_rows = (
+        np.maximum(vectors * (constants.sum_loads / constants.load_ports), constants.fma_latency / chains) / sums.row
+    )
+    chains = np.maximum(1.0, constants.window_operations / sums.steps)
+    chain = np.maximum(constants.fma_latency / chains, constants.sum_loads / constants.load_ports)
+    short = (sums.steps <= np.maximum(unrolled, constants.fully_unrolled_steps)) & (sums.row >= constants.shortest_row)
     return np.where((sums.steps > 1.0) & ~short, chain, in_rows)
 
 
-def hoistable(reduced: Floats, unrolled: Floats) -> NDArray[np.bool_]:
+def hoistable(reduced: Floats, unrolled: Floats, constants: CpuConstants) -> NDArray[np.bool_]:
     """Whether the compiler unrolls all of the reduction, and so can take the sum out of loops that repeat it, (n,)."""
-    return np.asarray(reduced <= np.maximum(unrolled, HOISTED_STEPS))
+    return np.asarray(reduced <= np.maximum(unrolled, constants.hoisted_steps))
 
 
-def hoisted(loops: Nest, unrolled: Floats) -> Floats:
+def hoisted(loops: Nest, unrolled: Floats, constants: CpuConstants) -> Floats:
     """How many times fewer points of a sum are worked out than its loops have, because what no access depends on is not
     repeated (:func:`hoistable`), shape ``(n,)``."""
     repeats = product_of([loops.extents[at] for at in range(loops.depth) if loops.repeats[at]], loops.full(1.0))
-    return np.where(hoistable(loops.reduced_points(0), unrolled), repeats, 1.0)
+    return np.where(hoistable(loops.reduced_points(0), unrolled, constants), repeats, 1.0)
 
 
 def has_partial_sums(statement: Statement) -> bool:

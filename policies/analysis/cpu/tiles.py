@@ -10,15 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fleet_tune.base.sketch import Access, Statement
-from policies.analysis.cpu.constants import (
-    AROUND_LOADS,
-    FULLY_UNROLLED,
-    FULLY_UNROLLED_STEPS,
-    GATHER_LOADS,
-    LEAST_ROW,
-    STRIDED_LOADS,
-)
+from fleet_tune.base.sketch import Access
 from policies.analysis.cpu.parts import (
     Beside,
     RegisterTile,
@@ -84,7 +76,7 @@ def compiler_tile(program: Program, limit: Floats) -> RegisterTile:
         for axis in {axis for k, axis in enumerate(main.axes) if along[k]}:
             if unit_stride(statement, access, axis) is False:
                 gathered = (np.array(main.axes)[at] == axis) & (elements_along(main, access, axis, vector) > 1)
-                loaded = np.where(gathered, loaded * _gather_loads(statement, access, axis, lanes), loaded)
+                loaded = np.where(gathered, loaded * _gather_loads(program, access, axis, lanes), loaded)
         loads += loaded
     return RegisterTile(
         vector, vectors, accumulators * inner, accumulators, inner, main.full(1.0), loads / (accumulators * inner)
@@ -98,11 +90,16 @@ def vectorised_around(
     few it unrolls them all, and vectorises the loop around them, with what writes the sums back, if it is a serial
     one along the result's rows and no producer stands in it. That straight-line code is not counted as the
     schedule's. ``vector`` is 1 where it does not; None where it never does."""
+    constants = program.constants
     main = program.main
     if not main.depth:
         return None
     inside = main.within[depth]
-    small = (vector == 1.0) & (inside <= FULLY_UNROLLED) & (main.reduced_points(depth) <= FULLY_UNROLLED_STEPS)
+    small = (
+        (vector == 1.0)
+        & (inside <= constants.fully_unrolled)
+        & (main.reduced_points(depth) <= constants.fully_unrolled_steps)
+    )
     serial = np.array([kind == "serial" for kind in main.kinds])
     at = np.maximum(fitting_depth(main.within, inside) - 1, 0)
     for beside in beside_statements:
@@ -111,8 +108,8 @@ def vectorised_around(
     if not (small & serial[at]).any():
         return None
     tile = compiler_tile(program, inside)
-    taken = small & serial[at] & (tile.vector >= LEAST_ROW * program.device.lanes)
-    loads = tile.loads * AROUND_LOADS
+    taken = small & serial[at] & (tile.vector >= constants.least_row * program.device.lanes)
+    loads = tile.loads * constants.around_loads
     return replace(
         tile, vector=np.where(taken, tile.vector, 1.0), vectors=np.where(taken, tile.vectors, 1.0), loads=loads
     )
@@ -135,15 +132,16 @@ def _loads(program: Program, vector: Floats, depth: Ints) -> tuple[Floats, Float
         elif unit is False:
             distinct = elements_along(main, access, axis, vector)
             lanes = np.minimum(vector, program.device.lanes)
-            gathered = loaded / distinct * (vector / lanes) * _gather_loads(statement, access, axis, lanes)
+            gathered = loaded / distinct * (vector / lanes) * _gather_loads(program, access, axis, lanes)
             loaded = np.where(distinct > 1, gathered, loaded)
         loads += loaded  # without a unit stride: a broadcast for each element, or a gather of single elements
     return loads, operands
 
 
-def _gather_loads(statement: Statement, access: Access, axis: int, lanes: Floats) -> Floats:
+def _gather_loads(program: Program, access: Access, axis: int, lanes: Floats) -> Floats:
     """Loads that a vector of so many lanes is worth whose lanes are no neighbours in memory, ``(n,)``: each is loaded
     and put into its place, unless they are a small stride apart: then what they span is loaded whole, and shuffled."""
-    one_by_one = lanes * GATHER_LOADS
-    stride = stride_along(statement, access, axis)
-    return one_by_one if stride is None else np.minimum(one_by_one, stride * STRIDED_LOADS)
+    constants = program.constants
+    one_by_one = lanes * constants.gather_loads
+    stride = stride_along(program.statement, access, axis)
+    return one_by_one if stride is None else np.minimum(one_by_one, stride * constants.strided_loads)

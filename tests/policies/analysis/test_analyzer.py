@@ -10,7 +10,7 @@ import pytest
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Access, Axis, Location, Loop, Sketch, Statement, Tile
 from policies.analysis.analyzer import CHUNK, analyse, feasible, latency_secs, model, score
-from policies.analysis.cpu.constants import L1_FILL_BYTES_PER_CYCLE
+from policies.analysis.cpu.fitted import FITTED
 from policies.analysis.symbols import (
     DeviceLimits,
     Symbols,
@@ -218,7 +218,7 @@ def test_lines_are_kept_from_one_iteration_to_the_next(cpu: DeviceAbstraction) -
     # 8 x 4 tiles, each 4,096 x (8 + 16) elements of whole lines: 16 times as much of A if its lines were dropped.
     moved = 32 * 4096 * (8 + 16) * 4
     hertz = cpu.peak_flops / (cpu.cores * cpu.lanes * 4)
-    assert terms["l1_secs"][0] == pytest.approx(moved / (2 * hertz * L1_FILL_BYTES_PER_CYCLE), rel=0.01)
+    assert terms["l1_secs"][0] == pytest.approx(moved / (2 * hertz * FITTED.l1_fill_bytes_per_cycle), rel=0.01)
 
 
 def test_a_reduction_loop_of_one_iteration_is_none(cpu: DeviceAbstraction) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Access, Axis, Loop, Sketch, Statement, Tile
 from policies.analysis.analyzer import analyse, latency_secs
-from policies.analysis.cpu.constants import MOVE_LAUNCH_SECS
+from policies.analysis.cpu.fitted import FITTED
 from policies.analysis.cpu.moves import cycles_of_moves, moves_across, share_beyond
 from policies.analysis.cpu.program import Program
 from policies.analysis.quantities import parallel_extent
@@ -34,7 +34,7 @@ def tiled(tile: int, vector: int, columns: int = 96, rows: int = 80) -> list[int
 
 
 def cycles(sketch: Sketch, rows: list[list[int]], device: DeviceAbstraction) -> list[float]:
-    program = Program(sketch, np.array(rows), device, np.float64)
+    program = Program(sketch, np.array(rows), device, np.float64, FITTED)
     return cycles_of_moves(program, parallel_extent(program.main)).tolist()
 
 
@@ -87,7 +87,7 @@ def test_seconds_by_hand(cpu: DeviceAbstraction) -> None:
     per_element = 0.5 + 0.3 / 256 + 0.2 / 16 + 0.4 / 16
     # 30 tiles of 256 elements, on all cores; what it moves fits into the caches, and adds nothing.
     assert 30 % cpu.cores == 0
-    assert known.latency_secs[0] == pytest.approx(MOVE_LAUNCH_SECS + 7680 * per_element / (hertz * cpu.cores))
+    assert known.latency_secs[0] == pytest.approx(FITTED.moves.launch_secs + 7680 * per_element / (hertz * cpu.cores))
     assert known.terms["cycles"][0] == pytest.approx(16 * per_element)  # of a vector
     assert all(np.isfinite(term).all() for term in known.terms.values())
 
@@ -99,7 +99,7 @@ def test_a_tile_that_uses_whole_lines_is_cheaper(cpu: DeviceAbstraction) -> None
 
 
 def test_data_beyond_the_caches_are_moved(cpu: DeviceAbstraction) -> None:
-    assert share_beyond(np.array([0.0, 750.0, 1500.0, 3000.0]), 1000).tolist() == [0.0, 0.0, 0.5, 0.75]
+    assert share_beyond(np.array([0.0, 750.0, 1500.0, 3000.0]), 1000, FITTED).tolist() == [0.0, 0.0, 0.5, 0.75]
     rows = np.array([tiled(16, 16)])
     small = replace(cpu, l2_bytes=4096, l3_bytes=0)
     assert latency_secs(moved(), rows, small)[0] > 1.1 * latency_secs(moved(), rows, cpu)[0]
@@ -123,7 +123,7 @@ def test_a_statement_with_arithmetic_keeps_its_inner_loop(
     rows = np.array([tiled(16, 16), tiled(4, 24)])
     before = [latency_secs(sketch, rows, cpu) for sketch in others]
     across = latency_secs(moved(), rows, cpu)
-    monkeypatch.setattr("policies.analysis.cpu.model.moves_across", lambda _: False)
+    monkeypatch.setattr("policies.analysis.analyzer.moves_across", lambda _: False)
     for sketch, secs in zip(others, before, strict=True):
         assert (latency_secs(sketch, rows, cpu) == secs).all()
     assert (latency_secs(moved(), rows, cpu) != across).all()

@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Choice, RowStep, RowWise, Sketch, Tile
 from policies.analysis.analyzer import analyse, feasible, model, score
+from policies.analysis.cpu.fitted import FITTED
 from policies.analysis.cpu.model import CORE
-from policies.analysis.cpu.row_wise import CLOCK_HERTZ, flop, lanes_of, unrolled
+from policies.analysis.cpu.row_wise import flop, lanes_of, unrolled
 from policies.features.invariant import NAMES
 from policies.features.table import PREDICTED, feature_names, symbolic_features
 from policies.features.views import INVARIANT, LOOP_TREE, describe
 
 ROWS = 8
 # A vector operation of 16 lanes takes half a cycle of the usual clock.
-CPU = DeviceAbstraction("cpu", 1, 16, 32, 32768, 1 << 20, 1 << 25, CLOCK_HERTZ * 16 * 4, 2e10)
+CPU = DeviceAbstraction("cpu", 1, 16, 32, 32768, 1 << 20, 1 << 25, FITTED.rows.clock_hertz * 16 * 4, 2e10)
 VALUES = (1, 4, 6, 8)  # times 4 lanes
 
 
@@ -41,7 +42,7 @@ def cycles(step: str, *rows: tuple[int, int, int], elements: int = 96) -> list[f
     """Of a step, for as many rows as go together."""
     analysed = analyse(kernel(elements), matrix(*rows, elements=elements), CPU)
     together = np.array([r for _, r, _ in rows])
-    counted: list[float] = (analysed.terms[f"{step}.secs"] * CLOCK_HERTZ * together / ROWS).tolist()
+    counted: list[float] = (analysed.terms[f"{step}.secs"] * FITTED.rows.clock_hertz * together / ROWS).tolist()
     return counted
 
 
@@ -82,16 +83,15 @@ def test_sums_of_odd_lanes_are_taken_apart_in_loops_that_are_not_unrolled() -> N
 
 
 def test_a_loop_is_unrolled_by_a_divisor_of_its_steps() -> None:
-    assert unrolled(np.array([40.0, 40.0, 35.0, 31.0, 6.0]), np.array([32.0, 10.0, 10.0, 2.0, 80.0])).tolist() == [
-        2, 5, 7, 31, 1
-    ]  # fmt: skip
+    steps, bodies = np.array([40.0, 40.0, 35.0, 31.0, 6.0]), np.array([32.0, 10.0, 10.0, 2.0, 80.0])
+    assert unrolled(steps, bodies, FITTED).tolist() == [2, 5, 7, 31, 1]
 
 
 def test_a_processor_of_half_registers_computes_slower_and_waits_as_long() -> None:
     slow = dataclasses.replace(CPU, peak_flops=CPU.peak_flops / 2)
     found = analyse(kernel(), matrix((16, 1, 16)), slow).terms
-    assert found["sum.secs"] * CLOCK_HERTZ / ROWS == pytest.approx(cycles("sum", (16, 1, 16)))
-    assert found["scaled.secs"] * CLOCK_HERTZ / ROWS == pytest.approx([6 * 5.05 + 0.75])
+    assert found["sum.secs"] * FITTED.rows.clock_hertz / ROWS == pytest.approx(cycles("sum", (16, 1, 16)))
+    assert found["scaled.secs"] * FITTED.rows.clock_hertz / ROWS == pytest.approx([6 * 5.05 + 0.75])
 
 
 def test_threads_and_caches() -> None:
@@ -107,14 +107,14 @@ def test_threads_and_caches() -> None:
         small = dataclasses.replace(CPU, l1_bytes=l1, l2_bytes=l2, l3_bytes=l3)
         return float(analyse(kernel(), rows, small).terms["memory_secs"][0])
 
-    assert memory_secs(1000, 1 << 20, 1 << 25) == pytest.approx(moved / (CLOCK_HERTZ * 43))
+    assert memory_secs(1000, 1 << 20, 1 << 25) == pytest.approx(moved / (FITTED.rows.clock_hertz * 43))
     assert memory_secs(1000, 2000, 1 << 25) == pytest.approx(moved / (2.4 * CPU.bandwidth_bytes))
     assert memory_secs(1000, 2000, 4000) == pytest.approx(moved / CPU.bandwidth_bytes)
 
 
 def test_functions_and_divisions_are_worth_many_additions() -> None:
     step = RowStep("exp", 64, few=0, column=None, operations=1, divisions=2, calls=3, reads=1, writes=1)
-    assert flop(RowWise(10, 1, (step,), 0, 0)) == 10 * 64 * (1 + 2 * 8 + 3 * 16)
+    assert flop(RowWise(10, 1, (step,), 0, 0), FITTED) == 10 * 64 * (1 + 2 * 8 + 3 * 16)
 
 
 def test_it_is_described_wherever_the_analyzer_is_asked(gpu: DeviceAbstraction) -> None:

@@ -8,6 +8,7 @@ import pytest
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
 from policies.analysis.analyzer import analyse
+from policies.analysis.cpu.fitted import FITTED
 from policies.analysis.cpu.sums import SumLoops, cycles_of_sums, hoisted, sum_loops
 from policies.analysis.nests import nest
 
@@ -75,15 +76,15 @@ def test_the_loops_of_partial_sums_reduce_nothing() -> None:
 def test_cycles_of_a_point_by_hand() -> None:
     # A row of 32 in two vectors: each step waits for the last one, 4 cycles for 32 points, as do 96 steps of 2 vectors.
     row = SumLoops(array(32, 32), array(1, 1), array(768, 96))
-    assert cycles_of_sums(row, array(0, 0), LANES) == pytest.approx([4 / 32, 4 / 32])
+    assert cycles_of_sums(row, array(0, 0), LANES, FITTED) == pytest.approx([4 / 32, 4 / 32])
     # 16 steps: four rows run beside each other, and the loads decide, one cycle for each of the two vectors.
-    assert cycles_of_sums(SumLoops(array(32), array(1), array(16)), array(0), LANES) == pytest.approx([2 / 32])
+    assert cycles_of_sums(SumLoops(array(32), array(1), array(16)), array(0), LANES, FITTED) == pytest.approx([2 / 32])
     # A chain of additions of 4 cycles; of 64 steps two run beside each other.
     chain = SumLoops(array(1, 1), array(768, 64), array(768, 64))
-    assert cycles_of_sums(chain, array(512, 512), LANES) == pytest.approx([4, 2])
+    assert cycles_of_sums(chain, array(512, 512), LANES, FITTED) == pytest.approx([4, 2])
     # The reduction inside of a row: a chain, until the schedule or the compiler unrolls it; two sums are no vector.
     rows = SumLoops(array(32, 32, 32, 2), array(96, 96, 32, 16), array(96, 96, 32, 16))
-    assert cycles_of_sums(rows, array(64, 512, 0, 512), LANES) == pytest.approx([3, 4 / 32, 2 / 32, 1])
+    assert cycles_of_sums(rows, array(64, 512, 0, 512), LANES, FITTED) == pytest.approx([3, 4 / 32, 2 / 32, 1])
 
 
 def test_a_sum_that_a_loop_repeats_is_worked_out_once_where_it_is_unrolled() -> None:
@@ -94,7 +95,7 @@ def test_a_sum_that_a_loop_repeats_is_worked_out_once_where_it_is_unrolled() -> 
     )
     repeated = Statement("S", axes, (Loop(1, None, 128), Loop(2, None, 768), Loop(0, 1)), accesses, 1.0)
     loops = nest(repeated, np.array([[16, 48], [12, 64], [12, 64]]))
-    assert hoisted(loops, array(16, 16, 64)).tolist() == [768, 1, 768]
+    assert hoisted(loops, array(16, 16, 64), FITTED).tolist() == [768, 1, 768]
 
 
 def test_partial_sums_are_as_many_as_the_loops_cover(cpu: DeviceAbstraction) -> None:

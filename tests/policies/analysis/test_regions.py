@@ -13,6 +13,7 @@ from fleet_tune.base.records.datasets.dataset import load
 from fleet_tune.base.sketch import Access, Axis, Location, Loop, Sketch, Statement, Tile
 from policies.analysis.analyzer import analyse
 from policies.analysis.cpu.beside import count_partial_sums, place
+from policies.analysis.cpu.fitted import FITTED
 from policies.analysis.cpu.program import Program
 from policies.analysis.cpu.regions import refused
 
@@ -130,7 +131,7 @@ def test_what_tvm_refused_is_ruled_out_and_what_ran_is_not(file: str, by_tvm: in
                 assert not said.any()
                 continue
             matrix = np.array([data.candidate(int(row)).decisions for row in rows])
-            program = Program(sketch, matrix, data.abstraction, np.float64)
+            program = Program(sketch, matrix, data.abstraction, np.float64, FITTED)
             partial_sums = count_partial_sums(program)
             found = refused(program, [place(program, other, partial_sums) for other in sketch.statements[1:]])
             told += int(said.sum())
