@@ -13,7 +13,7 @@ from devices.protocol import BuildRequest
 from fleet_tune.base.domain import Outcome
 from fleet_tune.base.errors import UserError
 from policies.runs.commands import Build
-from policies.runs.events import BuilderLost, Built, Cause
+from policies.runs.events import BuilderLossCause, BuilderLost, Built
 
 
 class BuilderPool:
@@ -32,7 +32,9 @@ class BuilderPool:
             try:
                 await builder.is_there()
             except LOST:
-                return BuilderLost(command.builder, "no process has taken the place of the lost one yet", Cause.ABSENT)
+                return BuilderLost(
+                    command.builder, "no process has taken the place of the lost one yet", BuilderLossCause.ABSENT
+                )
             self._lost.discard(command.builder)
         request = BuildRequest(command.task, command.candidate, command.timeout_secs)
         try:
@@ -41,13 +43,15 @@ class BuilderPool:
             raise
         except ActorLostError as error:  # it compiles nothing itself: its child does
             self._lost.add(command.builder)
-            return BuilderLost(command.builder, first_line(error), Cause.OUTSIDE)
+            return BuilderLost(command.builder, first_line(error), BuilderLossCause.OUTSIDE)
         except Exception as error:
             # Before these it has not come to the candidate; anything else, a late answer too, may be the candidate's.
             not_begun = isinstance(error, BuilderStartError | QuietTimeoutError)
-            return BuilderLost(command.builder, told(error), Cause.NOT_BEGUN if not_begun else Cause.JOB)
+            return BuilderLost(
+                command.builder, told(error), BuilderLossCause.NOT_BEGUN if not_begun else BuilderLossCause.JOB
+            )
         if failure is not None and failure.measurement.outcome is Outcome.KILLED:
-            return BuilderLost(command.builder, failure.measurement.detail, Cause.OUTSIDE)
+            return BuilderLost(command.builder, failure.measurement.detail, BuilderLossCause.OUTSIDE)
         if failure is not None:
             return Built(command.builder, failure.measurement, failure.trace)
         self._artifacts.put(command.task.id if command.candidate is None else command.candidate.id, artifact)

@@ -15,7 +15,15 @@ from fleet_tune.base.domain import Incumbent, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
 from fleet_tune.base.results import DeviceTime
 from policies.runs.commands import Measure, ShootOut
-from policies.runs.events import BatchLost, BatchMeasured, Postponed, Probed, ProbeFailed, ShotOut, Unreachable
+from policies.runs.events import (
+    BatchLost,
+    BatchMeasured,
+    BatchPostponed,
+    DeviceProbed,
+    DeviceProbeFailed,
+    DeviceUnreachable,
+    ShootOutMeasured,
+)
 
 
 class DeviceLane:
@@ -39,19 +47,19 @@ class DeviceLane:
         self._stored: asyncio.Future[None] | None = None  # of the last batch
         self._tell = tell
 
-    async def check(self) -> Probed | ProbeFailed | Unreachable:
+    async def check(self) -> DeviceProbed | DeviceProbeFailed | DeviceUnreachable:
         """Run the probe."""
         try:
             await self._device.turn(self._tell)
             secs = await self._device.check()
         except ProbeError as error:
-            return ProbeFailed(self.device_id, first_line(error))
+            return DeviceProbeFailed(self.device_id, first_line(error))
         except (DeviceUnreachableError, *LOST) as error:
             hangs, outside = isinstance(error, ActorTimeoutError), isinstance(error, ActorLostError)
-            return Unreachable(self.device_id, first_line(error), hangs, outside)
-        return Probed(self.device_id, secs)
+            return DeviceUnreachable(self.device_id, first_line(error), hangs, outside)
+        return DeviceProbed(self.device_id, secs)
 
-    def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost | Postponed]:
+    def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost | BatchPostponed]:
         """Measure a batch. The artifacts are looked up at once, before anything can be forgotten."""
         artifacts = [self._artifacts[each.id] for each in command.candidates]
         tasks = {
@@ -60,7 +68,7 @@ class DeviceLane:
         }
         return self._measure(command, artifacts, tasks)
 
-    def shoot_out(self, command: ShootOut) -> Awaitable[ShotOut | BatchLost | Postponed]:
+    def shoot_out(self, command: ShootOut) -> Awaitable[ShootOutMeasured | BatchLost | BatchPostponed]:
         """Let the finalists of a task meet. The artifacts are looked up at once."""
         finalists = [(self._artifacts[candidate.id], revision) for candidate, revision in command.finalists]
         return self._shoot_out(command, finalists, self._places(command.task_id, command.incumbent))
@@ -77,12 +85,12 @@ class DeviceLane:
 
     async def _measure(
         self, command: Measure, artifacts: Sequence[Any], tasks: Mapping[str, TaskArtifacts]
-    ) -> BatchMeasured | BatchLost | Postponed:
+    ) -> BatchMeasured | BatchLost | BatchPostponed:
         try:
             waited_secs = await self._device.turn(self._tell, TURN_PATIENCE_SECS)
             report = await self._device.measure(artifacts, tasks, self._rule, command.deadline_secs)
         except NotOurTurnError:
-            return Postponed(self.device_id, command.epoch)
+            return BatchPostponed(self.device_id, command.epoch)
         except LOST as error:
             return self._lost(command.epoch, error)
         waits = {**report.waits, **({DeviceTime.TURN: waited_secs} if waited_secs else {})}
@@ -103,15 +111,15 @@ class DeviceLane:
 
     async def _shoot_out(
         self, command: ShootOut, finalists: Sequence[tuple[Any, int]], task: TaskArtifacts
-    ) -> ShotOut | BatchLost | Postponed:
+    ) -> ShootOutMeasured | BatchLost | BatchPostponed:
         try:
             await self._device.turn(self._tell, TURN_PATIENCE_SECS)
             report = await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
         except NotOurTurnError:
-            return Postponed(self.device_id, command.epoch)
+            return BatchPostponed(self.device_id, command.epoch)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
-        return ShotOut(self.device_id, command.epoch, report.detail)
+        return ShootOutMeasured(self.device_id, command.epoch, report.detail)
 
     def _lost(self, epoch: int, error: Exception) -> BatchLost:
         hangs, outside = isinstance(error, ActorTimeoutError), isinstance(error, ActorLostError)

@@ -88,7 +88,7 @@ class Scheduler:
         self._next: ev.Event | None = None  # out of the queue, and not handled yet
         self._took_over = plan.run.before.secs > 0
         for text in () if self._took_over else plan.notices:
-            self._events.put_nowait(ev.Noticed(text))
+            self._events.put_nowait(ev.NoticePosted(text))
         self._cursor = 0
         self._read = asyncio.Condition()  # notified when the cursor has moved
         self._began: float | None = None
@@ -184,11 +184,11 @@ class Scheduler:
                         self._lanes[device_id].restart()
                     case to_do.RestartSearcher(task_id):
                         self._handles.searchers[task_id].restart()
-                    case to_do.Say(level, text):
+                    case to_do.Log(level, text):
                         _LOG.log(_LEVELS[level], "%s", text)
-                    case to_do.Forget(candidate_ids):
+                    case to_do.DropArtifacts(candidate_ids):
                         self._artifacts.forget(candidate_ids)
-                    case to_do.KeepDeviceEvents(changes):
+                    case to_do.StoreDeviceEvents(changes):
                         self._storing.keep(changes)
                     case _:
                         task = group.create_task(self._tell(self._begun(command), self._lane_of(command)))
@@ -225,13 +225,13 @@ class Scheduler:
                 return self._propose(command)
             case to_do.Build():
                 return self._pool.build(command)
-            case to_do.Check(device_id):
+            case to_do.ProbeDevice(device_id):
                 return self._lanes[device_id].check()
             case to_do.Measure(device_id):
                 return self._lanes[device_id].measure(command)
             case to_do.ShootOut(device_id):
                 return self._lanes[device_id].shoot_out(command)
-            case to_do.CatchUp():
+            case to_do.CatchUpRecords():
                 return self._catch_up()
             case to_do.RecordFailure():
                 return self._record(command)
@@ -241,7 +241,7 @@ class Scheduler:
     def _lane_of(self, command: to_do.Command) -> DeviceLane | None:
         """Whose work the command is; None for no device's."""
         match command:
-            case to_do.Check(device_id) | to_do.Measure(device_id) | to_do.ShootOut(device_id):
+            case to_do.ProbeDevice(device_id) | to_do.Measure(device_id) | to_do.ShootOut(device_id):
                 return self._lanes[device_id]
             case _:
                 return None
@@ -257,12 +257,12 @@ class Scheduler:
         record = make_record(command.candidate, command.trace, command.measurement, self._plan.run.run_id, "")
         await asyncio.wait([self._storing.store([encode_record(record)])])
 
-    async def _catch_up(self) -> ev.CaughtUp:
+    async def _catch_up(self) -> ev.RecordsCaughtUp:
         await self._storing.all_stored()
         seq = await self._recorder.last_seq()
         async with self._read:
             await self._read.wait_for(lambda: self._cursor >= seq)
-        return ev.CaughtUp()
+        return ev.RecordsCaughtUp()
 
     async def _propose(self, command: to_do.Propose) -> ev.Proposed | ev.ProposalLost:
         task_id = command.task_id
@@ -282,34 +282,34 @@ class Scheduler:
         while True:
             records = await self._recorder.follow(self._cursor, wait_secs)
             if records:
-                self._events.put_nowait(ev.Committed(tuple(records)))
+                self._events.put_nowait(ev.RecordsCommitted(tuple(records)))
                 async with self._read:
                     self._cursor = records[-1].seq
                     self._read.notify_all()
                 if wait_secs:
                     await asyncio.sleep(GATHER_SECS)
             elif wait_secs == 0.0:
-                self._events.put_nowait(ev.CaughtUp())
+                self._events.put_nowait(ev.RecordsCaughtUp())
                 wait_secs = _FOLLOW_SECS
 
     def _kept(self, groups: int) -> None:
-        self._events.put_nowait(ev.DeviceEventsKept(groups))
+        self._events.put_nowait(ev.DeviceEventsStored(groups))
 
     async def _watch_recorder(self) -> None:
         """Tell when the recorder is slow. Raises RecorderLostError where it is lost."""
         async for text, well in self._recorder.troubles():
-            self._events.put_nowait(ev.Noticed(text, well))
+            self._events.put_nowait(ev.NoticePosted(text, well))
 
     async def _watch_learner(self) -> None:
         """Tell when the learner fails; meanwhile the search has the models that there are."""
         if self._learner is None:
             return
         async for detail in self._learner.failures():
-            self._events.put_nowait(ev.Noticed(f"the learner failed and begins anew: {detail}"))
+            self._events.put_nowait(ev.NoticePosted(f"the learner failed and begins anew: {detail}"))
 
     def _lane(self, device_id: str) -> DeviceLane:
         def tell(behind: str) -> None:
-            self._events.put_nowait(ev.WaitingForTurn(device_id, behind))
+            self._events.put_nowait(ev.DeviceInUse(device_id, behind))
 
         return DeviceLane(
             device_id, self._handles.devices[device_id], self._artifacts, self._plan.run.rule, self._storing, tell
@@ -320,7 +320,7 @@ class Scheduler:
         latest = {} if self._orders is None else await asyncio.to_thread(self._orders.latest)
         states = await self._recorder.device_states()
         wanted = {device_id: (order.admin, order.reason) for device_id, order in latest.items()}
-        self._events.put_nowait(ev.Restored(states, wanted, time.time() - self._now()))
+        self._events.put_nowait(ev.DevicesRestored(states, wanted, time.time() - self._now()))
         cursor = max((order.seq for order in latest.values()), default=0)
         complained = False
         while self._orders is not None:
@@ -334,7 +334,7 @@ class Scheduler:
                 continue
             for order in orders:
                 cursor = order.seq
-                self._events.put_nowait(ev.Ordered(order.device_id, order.admin, order.reason))
+                self._events.put_nowait(ev.AdminRequested(order.device_id, order.admin, order.reason))
 
     def _now(self) -> float:
         """Seconds since the run began; before this process has, those by then."""

@@ -17,7 +17,7 @@ from actors.clients.scheduler import SchedulerClient
 from actors.clusters.cluster import Cluster
 from fleet_tune.base.errors import ClusterError
 from fleet_tune.base.results import Notice, Progress
-from policies.runs.events import ClassAdded, Event, Noticed, StopRequested
+from policies.runs.events import ClassAdded, Event, NoticePosted, StopRequested
 from policies.runs.plan import RunPlan
 
 # Where the cluster is lost, that is known by then, and is the reason that people are told.
@@ -125,7 +125,7 @@ class SchedulerSupervisor:
         """Tell the one that there is; one that is lost cannot be told, and the next one is."""
         for _ in range(_MOST_TRIES):
             with contextlib.suppress(*LOST):
-                await self._scheduler.tell(Noticed(text, well))
+                await self._scheduler.tell(NoticePosted(text, well))
                 return
             await asyncio.sleep(_REST_SECS)
 

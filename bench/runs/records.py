@@ -142,7 +142,7 @@ async def _start(path: Path, dataset: Path) -> dict[str, Any]:
     opened_secs = time.perf_counter() - began
     plan = RunPlan("again", tuple(PlannedTask(task, ("rule",) * 64, 1e-9) for task in tasks), {}, 1)
     state = RunState(plan, TaskBandit())
-    state.handle(ev.Restored({}), 0.0)
+    state.handle(ev.DevicesRestored({}), 0.0)
     cursor, read_secs, decode_secs = 0, 0.0, 0.0
     while True:
         at = time.perf_counter()
@@ -153,7 +153,7 @@ async def _start(path: Path, dataset: Path) -> dict[str, Any]:
         at = time.perf_counter()
         found = tuple(decode_record(body, seq) for seq, body in page)
         decode_secs += time.perf_counter() - at
-        state.handle(ev.Committed(found), 0.0)
+        state.handle(ev.RecordsCommitted(found), 0.0)
         cursor = page[-1][0]
     secs = time.perf_counter() - began
     await recorder.close()

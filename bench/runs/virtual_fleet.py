@@ -94,8 +94,8 @@ class VirtualFleet:
     def play(self, until_secs: float) -> None:
         """Until this second of the run. May be called again with a later one."""
         if not self.now and not self._heap:
-            self._handle(ev.Restored({}, {}))
-            self._handle(ev.CaughtUp())
+            self._handle(ev.DevicesRestored({}, {}))
+            self._handle(ev.RecordsCaughtUp())
         while True:
             wake = self.state.wake_secs
             at = min(self._heap[0][0] if self._heap else until_secs, until_secs if wake is None else wake)
@@ -140,19 +140,19 @@ class VirtualFleet:
                 self._propose(command)
             case to_do.Build(builder):
                 self._later(self._spread(costs.build_secs, costs.build_spread), ev.Built(builder))
-            case to_do.Check(device_id):
+            case to_do.ProbeDevice(device_id):
                 away = self.now < self._away_until[device_id]
-                answer = ev.Unreachable(device_id, "away") if away else ev.Probed(device_id, 1e-3)
+                answer = ev.DeviceUnreachable(device_id, "away") if away else ev.DeviceProbed(device_id, 1e-3)
                 self._later(1.0 if away else costs.probe_secs, answer)
             case to_do.Measure():
                 self._measure(command)
             case to_do.RecordFailure(candidate, trace, measurement):
                 self._append([self._record(candidate, measurement, "", trace)])
-            case to_do.KeepDeviceEvents():
-                self._later(costs.durable_secs, ev.DeviceEventsKept())
+            case to_do.StoreDeviceEvents():
+                self._later(costs.durable_secs, ev.DeviceEventsStored())
             case to_do.Abort(error):
                 raise error
-            case to_do.Say() | to_do.Forget() | to_do.RestartDevice():
+            case to_do.Log() | to_do.DropArtifacts() | to_do.RestartDevice():
                 pass
             case _:
                 raise AssertionError(f"nothing in a virtual fleet asks for {command}")
@@ -213,7 +213,7 @@ class VirtualFleet:
     def _commit(self) -> None:
         records, self._unread = tuple(self._unread), []
         self.committed_at += [self.now] * len(records)
-        self._handle(ev.Committed(records))
+        self._handle(ev.RecordsCommitted(records))
 
     def _spread(self, median: float, sigma: float) -> float:
         return median * self._rng.lognormvariate(0.0, sigma)

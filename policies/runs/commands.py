@@ -1,4 +1,4 @@
-"""What a run wants done. Artifacts are named by what they are of: a candidate's id, or a task's for its oracle."""
+"""The commands of a run. Artifacts are named by a candidate's id, or by a task's id for the task's oracle."""
 
 from __future__ import annotations
 
@@ -13,64 +13,69 @@ from fleet_tune.base.errors import FleetTuneError
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Ask the task's searcher for ``count`` candidates; ``taken``: number of its last offer that arrived. Ends with
-    ``Proposed`` or ``ProposalLost``."""
+    """Ask the searcher of a task for candidates. Ends with ``Proposed`` or ``ProposalLost``."""
 
     task_id: str
     count: int
     taken: int
+    """Number of the task's last proposal that arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Build a candidate, or the task's oracle (None), within ``timeout_secs``, and keep the artifact. Ends with
-    ``Built`` or ``BuilderLost``."""
+    """Build a candidate and keep the artifact. Ends with ``Built`` or ``BuilderLost``."""
 
     builder: int
     task: Task
     candidate: Candidate | None
+    """The candidate; None for the task's oracle."""
     timeout_secs: float
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
-    """These artifacts are not wanted any more."""
+class DropArtifacts:
+    """Drop the artifacts of candidates, which are not needed any more."""
 
     candidate_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """Run the device's probe, connecting first where that is needed. Ends with ``Probed``, ``ProbeFailed`` or
-    ``Unreachable``."""
+class ProbeDevice:
+    """Run the device's probe, connecting first where that is needed. Ends with ``DeviceProbed``, ``DeviceProbeFailed``
+    or ``DeviceUnreachable``."""
 
     device_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure these candidates on the device under the lease ``epoch`` and make the records durable, within
-    ``deadline_secs``. ``incumbents``: by the task ids of the batch. ``limits``: by them, seconds that measuring a
-    candidate may take, where that is not what the run's rule says. Ends with ``BatchMeasured``, ``BatchLost``."""
+    """Measure candidates on a device and make the records durable. Ends with ``BatchMeasured``, ``BatchLost`` or
+    ``BatchPostponed``."""
 
     device_id: str
     epoch: int
+    """Epoch of the lease under which the records are stored."""
     candidates: tuple[Candidate, ...]
     incumbents: Mapping[str, Incumbent]
+    """Incumbent of each task of the batch, by the task's id."""
     deadline_secs: float
+    """Time for the batch, its records included."""
     limits: Mapping[str, float] = field(default_factory=dict)
+    """Seconds for measuring a candidate by task id, where that is not what the run's rule says."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShootOut:
-    """Let the finalists of a task meet, and make what is found durable as revisions. ``finalists``: with the number of
-    the revision that each one's record will be; the ``incumbent`` is the first, if it could be built. Ends with
-    ``ShotOut`` or ``BatchLost``."""
+    """Compare the finalists of a task on a device, and make the result durable as revisions. Ends with
+    ``ShootOutMeasured``, ``BatchLost`` or ``BatchPostponed``."""
 
     device_id: str
     epoch: int
+    """Epoch of the lease under which the revisions are stored."""
     task_id: str
     finalists: tuple[tuple[Candidate, int], ...]
+    """Finalists, each with the number of the revision that its record will be. The first is the incumbent, if it could
+    be built."""
     incumbent: Incumbent
     rule: StopRule
     deadline_secs: float
@@ -92,7 +97,7 @@ class RestartSearcher:
 
 @dataclass(frozen=True, slots=True)
 class RecordFailure:
-    """Make a trial durable that no device measured; it comes back as ``Committed``."""
+    """Make a trial durable that no device measured; it comes back with ``RecordsCommitted``."""
 
     candidate: Candidate
     trace: str
@@ -100,35 +105,35 @@ class RecordFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepDeviceEvents:
-    """Make changes of devices durable, in the order of the commands. Ends with ``DeviceEventsKept``."""
+class StoreDeviceEvents:
+    """Make changes of devices durable, in the order of the commands. Ends with ``DeviceEventsStored``."""
 
     events: tuple[DeviceEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CatchUp:
-    """Hand in every record that is durable now. Ends with ``CaughtUp``."""
+class CatchUpRecords:
+    """Hand in every record that is durable now. Ends with ``RecordsCaughtUp``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
-    """A line for the log. People are told of it while the run goes on, unless its level is ``info``; ``notice``: that
-    something is well again."""
+class Log:
+    """Write a line to the log."""
 
     level: Literal["info", "notice", "warning", "error"]
+    """Lines of any level but ``info`` are shown to people while the run goes on; ``notice`` is good news."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run is over: nothing is measured any more, and everything that was is durable. A check or a build may still
-    be under way, which nobody waits for."""
+    """End the run: nothing is measured any more, and everything that was measured is durable. A probe or a build may
+    still be under way, which is not waited for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The run cannot go on: end it with this error. What was measured is durable."""
+    """End the run with an error: it cannot go on. What was measured is durable."""
 
     error: FleetTuneError
 
@@ -136,16 +141,16 @@ class Abort:
 Command = (
     Propose
     | Build
-    | Forget
-    | Check
+    | DropArtifacts
+    | ProbeDevice
     | Measure
     | ShootOut
     | RestartDevice
     | RestartSearcher
     | RecordFailure
-    | KeepDeviceEvents
-    | CatchUp
-    | Say
+    | StoreDeviceEvents
+    | CatchUpRecords
+    | Log
     | Finish
     | Abort
 )

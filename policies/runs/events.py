@@ -1,4 +1,4 @@
-"""What happens to a run. Whoever carries out a command (:mod:`policies.runs.commands`) tells its end so."""
+"""The events of a run. Every command (:mod:`policies.runs.commands`) that takes time ends with an event."""
 
 from __future__ import annotations
 
@@ -11,220 +11,252 @@ from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.base.results import DeviceTime
 from policies.runs.planned_task import PlannedTask
 
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What the store and the orders say of the devices: their last states, and what people want of them with the
-    reason, both by device id. ``began_unix_secs``: when second 0 of the run was. Comes once, first."""
-
-    states: Mapping[str, DeviceState]
-    orders: Mapping[str, tuple[Admin, str]] = field(default_factory=dict)
-    began_unix_secs: float = 0.0
+# Records and tasks ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """Records that are durable, in the order of their sequence numbers; one may come twice."""
+class RecordsCommitted:
+    """Records are durable."""
 
     records: Sequence[Record]
+    """Records in the order of their sequence numbers; a record may come twice."""
 
 
 @dataclass(frozen=True, slots=True)
-class CaughtUp:
-    """Everything that was durable when this was asked for has come: at the start, and after each ``CatchUp``."""
+class RecordsCaughtUp:
+    """All records have come that were durable when that was asked: at the start, and after each ``CatchUpRecords``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SketchesReady:
-    """A task of the plan has its sketches, made by ``rules``, and its searcher knows it: it may be tuned. ``enough``:
-    trials after which it needs no more, where one of them was right; 0 for no such number."""
+    """A task of the plan has its sketches, and its searcher knows it: it may be tuned."""
 
     task_id: str
     rules: tuple[str, ...]
+    """Rule that made each sketch."""
     enough: int = 0
+    """Trials after which the task needs no more, where one of them was right; 0 for no such number."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSkipped:
-    """A task of the plan has no sketch: it is none of this run."""
+    """A task of the plan has no sketch: it is not part of the run."""
 
     task_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """The answer to ``Propose``. ``number``: of this offer of its task. ``exhausted``: nothing is left to propose.
-    ``predicted_gain``: of the best next candidate, a log ratio."""
+    """The answer to ``Propose``."""
 
     task_id: str
     number: int
+    """Number of this proposal of its task."""
     candidates: tuple[Candidate, ...]
     exhausted: bool
+    """True where nothing is left to propose."""
     predicted_gain: float
+    """Gain that is predicted of the best next candidate, a log ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalLost:
-    """No answer to ``Propose``: the searcher is gone, or, where it ``hangs``, of no more use."""
+    """No answer to ``Propose``: the searcher's process has ended."""
 
     task_id: str
     detail: str
     hangs: bool = False
+    """True where the process is there and of no more use."""
+
+
+# Builders ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The answer to ``Build``. ``failure``: None for an artifact. ``trace``: of a build that failed."""
+    """The answer to ``Build``."""
 
     builder: int
     failure: Measurement | None = None
+    """How the build failed; None for an artifact."""
     trace: str = ""
+    """Trace of a candidate that did not build."""
 
 
-class Cause(enum.Enum):
+class BuilderLossCause(enum.Enum):
     """Why a builder gives no answer."""
 
-    NOT_BEGUN = enum.auto()  # it has not come to the job: its process did not start, say
-    ABSENT = enum.auto()  # it was lost before, and no other process has taken its place yet
-    OUTSIDE = enum.auto()  # a process was ended from outside, or by the run because it gave no sign of life
-    JOB = enum.auto()  # it may be the job's fault
+    NOT_BEGUN = enum.auto()
+    """It has not come to the job: its process did not start, say."""
+    ABSENT = enum.auto()
+    """It was lost before, and no other process has taken its place yet."""
+    OUTSIDE = enum.auto()
+    """A process was ended from outside, or by the run because it did not answer."""
+    JOB = enum.auto()
+    """The job may be the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuilderLost:
-    """No artifact and no failure is the answer to ``Build``."""
+    """Neither an artifact nor a failure is the answer to ``Build``."""
 
     builder: int
     detail: str
-    cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """The answer to ``Check``: one run of the probe took ``secs``."""
-
-    device_id: str
-    secs: float
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeFailed:
-    """The answer to ``Check`` of a device that answers and whose probe does not run."""
-
-    device_id: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unreachable:
-    """``Check`` found no device. ``hangs``: the process that owns it does not answer; ``outside``: that process was
-    ended, which says nothing of the device."""
-
-    device_id: str
-    detail: str
-    hangs: bool = False
-    outside: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceAnswered:
-    """A device of the run that had never answered does, and is of this class, for which the run tunes."""
-
-    device_id: str
-    device_class: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClassAwaited:
-    """A device of a class answers for which nothing is tuned yet: the network is prepared for it. The run does not end
-    meanwhile for want of something to tune."""
-
-    device_class: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClassAdded:
-    """The network is prepared for a class that was awaited: these are its tasks, which are still to be described. None
-    where it could not be prepared."""
-
-    device_class: str
-    tasks: tuple[PlannedTask, ...] = ()
+    cause: BuilderLossCause
 
 
 @dataclass(frozen=True, slots=True)
 class BuildersAdded:
-    """A machine builds too: builders with these numbers, which nobody has had."""
+    """A node joins the cluster, with builders."""
 
     builders: tuple[int, ...]
+    """Numbers of the builders, which no builder has had before."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildersLeft:
-    """A machine is gone, and its builders with it."""
+    """A node leaves the cluster, with its builders."""
 
     builders: tuple[int, ...]
 
 
+# Devices -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesRestored:
+    """The state of all devices at the start, from the store and the orders. It comes once, as the first event."""
+
+    states: Mapping[str, DeviceState]
+    """Last state of each device by its id."""
+    orders: Mapping[str, tuple[Admin, str]] = field(default_factory=dict)
+    """Administrative state that people want of a device, with the reason, by its id."""
+    began_unix_secs: float = 0.0
+    """Unix time of second 0 of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProbed:
+    """The answer to ``ProbeDevice``."""
+
+    device_id: str
+    secs: float
+    """Time of one run of the probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProbeFailed:
+    """The answer to ``ProbeDevice`` of a device that is there and whose probe does not run."""
+
+    device_id: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUnreachable:
+    """``ProbeDevice`` has not reached the device."""
+
+    device_id: str
+    detail: str
+    hangs: bool = False
+    """True where the process that owns the device does not answer."""
+    outside: bool = False
+    """True where that process was ended, which says nothing of the device."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceAdded:
-    """The fleet has a device more, which is waited for as those of the plan are. ``state``: the last one that is known
-    of it; ``admin``, ``reason``: what people want of it. ``candidate_secs``: as those of the plan are, None for what
-    the rule says."""
+    """The fleet has one more device. The run waits for its answer, as for those of the plan."""
 
     device_id: str
     state: DeviceState = field(default_factory=DeviceState)
+    """Last known state of the device."""
     admin: Admin = Admin.ACTIVE
+    """Administrative state that people want of it."""
     reason: str = ""
+    """Reason of that."""
     candidate_secs: float | None = None
+    """See :attr:`policies.runs.plan.RunPlan.candidate_secs`; None for what the rule says."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAnswered:
+    """A device of the run answers for the first time: it joins."""
+
+    device_id: str
+    device_class: str
+    """Its class, for which the run tunes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLeft:
-    """The fleet has a device less: what it works on is tried again elsewhere, and nobody is blamed for it."""
+    """The fleet has one device less. Its work is tried again elsewhere, and no candidate is blamed."""
 
     device_id: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
+class ClassAwaited:
+    """A device answers whose class has no tasks yet: the network is being prepared for the class. The run does not end
+    meanwhile because nothing is left to tune."""
+
+    device_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAdded:
+    """The preparation of the network for an awaited class has ended."""
+
+    device_class: str
+    tasks: tuple[PlannedTask, ...] = ()
+    """Tasks of the class, which are still to be described; none where the network could not be prepared."""
+
+
+@dataclass(frozen=True, slots=True)
 class BatchMeasured:
-    """The answer to ``Measure``. ``outcomes`` by candidate id: all of them are durable but KILLED, and DEVICE_LOST,
-    which only the last one can be; candidates without one were not tried. ``detail``: how the device was lost, empty if
-    it was not. ``waits``: seconds of the lease that were no measuring, by what they were."""
+    """The answer to ``Measure``."""
 
     device_id: str
     epoch: int
     outcomes: Mapping[str, Outcome]
+    """Outcome by candidate id. All are durable but KILLED, and DEVICE_LOST, which only the last one can be; candidates
+    without an outcome were not tried."""
     detail: str = ""
+    """How the device was lost; empty where it was not."""
     vitals: Mapping[str, float] = field(default_factory=dict)
     waits: Mapping[DeviceTime, float] = field(default_factory=dict)
+    """Seconds of the lease in which the device did not measure, by what they were."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLost:
-    """No answer to ``Measure`` or ``ShootOut``: the process that owns the device is gone, or ``hangs``, or its results
-    came under an old lease. Nobody knows what of it was measured. ``outside``: the process was ended from outside, or
-    by the run because it gave no sign of life: no kernel runs in it, so that no candidate was the cause."""
+    """No answer to ``Measure`` or ``ShootOut``: the process that owns the device has ended, or its results came under
+    an old lease. It is not known which candidates were measured."""
 
     device_id: str
     epoch: int
     detail: str
     hangs: bool = False
+    """True where the process does not answer."""
     outside: bool = False
+    """True where the process was ended from outside, or by the run because it did not answer. No kernel runs in that
+    process: no candidate was the cause."""
 
 
 @dataclass(frozen=True, slots=True)
-class ShotOut:
-    """The answer to ``ShootOut``. ``detail``: how the device was lost, empty if it was not."""
+class ShootOutMeasured:
+    """The answer to ``ShootOut``."""
 
     device_id: str
     epoch: int
     detail: str = ""
+    """How the device was lost; empty where it was not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Postponed:
-    """The answer to ``Measure`` or ``ShootOut`` of a device that another run has used all the time since: nothing was
+class BatchPostponed:
+    """The answer to ``Measure`` or ``ShootOut`` where another run has used the device all the time: nothing was
     begun."""
 
     device_id: str
@@ -232,17 +264,17 @@ class Postponed:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingForTurn:
-    """What is asked of a device waits until another run has had its turn there; ``behind``: its title, empty once it is
-    this run's turn."""
+class DeviceInUse:
+    """A command waits for its device while another run has its turn there."""
 
     device_id: str
     behind: str
+    """Title of the other run; empty once it is this run's turn."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
-    """A person wants something else of a device."""
+class AdminRequested:
+    """A person wants another administrative state of a device."""
 
     device_id: str
     admin: Admin
@@ -250,24 +282,28 @@ class Ordered:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceEventsKept:
-    """The changes of so many ``KeepDeviceEvents`` are durable."""
+class DeviceEventsStored:
+    """The changes of ``StoreDeviceEvents`` are durable."""
 
     commands: int = 1
+    """Number of such commands."""
+
+
+# The run -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
-    """Something that people are to be told of, and that asks for nothing else: a process that stores or learns failed,
-    or is ``well`` again."""
+class NoticePosted:
+    """Something for people to know that asks for no command: a process that stores or learns failed, say."""
 
     text: str
     well: bool = False
+    """True for good news."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """Somebody wants the run to end: what is being measured is stored, and no shoot-out begins."""
+    """The run is to end: what is being measured is stored, and no shoot-out begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,33 +312,33 @@ class Tick:
 
 
 Event = (
-    Restored
-    | Committed
-    | CaughtUp
+    RecordsCommitted
+    | RecordsCaughtUp
     | SketchesReady
     | TaskSkipped
     | Proposed
     | ProposalLost
     | Built
     | BuilderLost
-    | Probed
-    | ProbeFailed
-    | Unreachable
-    | DeviceAnswered
-    | ClassAwaited
-    | ClassAdded
     | BuildersAdded
     | BuildersLeft
+    | DevicesRestored
+    | DeviceProbed
+    | DeviceProbeFailed
+    | DeviceUnreachable
     | DeviceAdded
+    | DeviceAnswered
     | DeviceLeft
+    | ClassAwaited
+    | ClassAdded
     | BatchMeasured
     | BatchLost
-    | ShotOut
-    | Postponed
-    | WaitingForTurn
-    | Ordered
-    | DeviceEventsKept
-    | Noticed
+    | ShootOutMeasured
+    | BatchPostponed
+    | DeviceInUse
+    | AdminRequested
+    | DeviceEventsStored
+    | NoticePosted
     | StopRequested
     | Tick
 )

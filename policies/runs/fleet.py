@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from fleet_tune.base.device_state import LEASE_KINDS, Admin, Connectivity, DeviceEvent, DeviceState, Health
 from policies.measuring import health
-from policies.runs.commands import Command, KeepDeviceEvents, Say
+from policies.runs.commands import Command, Log, StoreDeviceEvents
 
 _CALM = ("unknown", "good")
 
@@ -34,7 +34,7 @@ class Fleet:
         self._left: set[str] = set()  # devices that are of the fleet no more: their leases were theirs
         self._usable: dict[str, dict[str, None]] = {each: {} for each in self._members}
         self._events: list[DeviceEvent] = []
-        self._lines: list[Say] = []
+        self._lines: list[Log] = []
 
     def __getitem__(self, device_id: str) -> DeviceState:
         return self._states[device_id]
@@ -110,7 +110,7 @@ class Fleet:
             self._note(device_id, "drained" if drained else _kind(event), change.reason, now)
             if change.state.word != before.word:
                 text = f"device {device_id} is {change.state.word}: {change.reason}"
-                self._lines.append(Say("info" if change.state.word in _CALM else "warning", text))
+                self._lines.append(Log("info" if change.state.word in _CALM else "warning", text))
         return change.state
 
     def lease(self, device_id: str, secs: float, now: float) -> int:
@@ -149,7 +149,7 @@ class Fleet:
         """What is to be logged and kept since the last call."""
         commands: list[Command] = [*self._lines]
         if self._events:
-            commands.append(KeepDeviceEvents(tuple(self._events)))
+            commands.append(StoreDeviceEvents(tuple(self._events)))
             self.unkept += 1
         self._lines, self._events = [], []
         return commands

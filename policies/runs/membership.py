@@ -8,7 +8,7 @@ an even share of what is left while they are being described (:meth:`policies.ru
 
 from __future__ import annotations
 
-from policies.runs.commands import Command, Say
+from policies.runs.commands import Command, Log
 from policies.runs.events import ClassAdded, ClassAwaited, DeviceAdded, DeviceAnswered, DeviceLeft
 from policies.runs.fleet import Fleet
 from policies.runs.plan import RunPlan
@@ -79,7 +79,7 @@ class Membership:
             return []
         self._fleet.appeared(device_id, device_class)
         self._devices.join(device_id, device_class)
-        return [Say("notice", f"device {device_id} answers: it is of class {device_class}")]
+        return [Log("notice", f"device {device_id} answers: it is of class {device_class}")]
 
     def leave(self, event: DeviceLeft, now: float) -> list[Command]:
         """A device is of the fleet no more."""
@@ -88,7 +88,7 @@ class Membership:
         if event.device_id in self._devices.lanes:
             self._devices.leave(event.device_id, now)
         self._fleet.leave(event.device_id, event.reason, now)
-        return [Say("notice", f"device {event.device_id} leaves: {event.reason}")]
+        return [Log("notice", f"device {event.device_id} leaves: {event.reason}")]
 
     def deserted(self, now: float) -> tuple[list[TaskTrials], list[Command]]:
         """The tasks of classes whose devices have all left, for longer than a device is waited for, which get no more

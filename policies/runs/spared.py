@@ -8,8 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from fleet_tune.base.device_state import DeviceState
 from fleet_tune.base.domain import Record
 from fleet_tune.base.results import Progress
-from policies.runs.commands import CatchUp, KeepDeviceEvents
-from policies.runs.events import CaughtUp, Committed, DeviceEventsKept, Event, Noticed, Restored
+from policies.runs.commands import CatchUpRecords, StoreDeviceEvents
+from policies.runs.events import (
+    DeviceEventsStored,
+    DevicesRestored,
+    Event,
+    NoticePosted,
+    RecordsCaughtUp,
+    RecordsCommitted,
+)
 from policies.runs.plan import RunPlan
 from policies.runs.state import Phase, RunState
 from policies.search.bandits import TaskBandit
@@ -26,15 +33,15 @@ def last_snapshot(
     ``states``: of devices, as the store knows them. ``notices``: what people are told first. Raises ValueError for a
     run that wants something done."""
     state = RunState(plan, bandit)
-    events: deque[Event] = deque(map(Noticed, notices))
-    events += (Restored(states), Committed(records), CaughtUp())
+    events: deque[Event] = deque(map(NoticePosted, notices))
+    events += (DevicesRestored(states), RecordsCommitted(records), RecordsCaughtUp())
     while events:
         for command in state.handle(events.popleft(), 0.0):
             match command:
-                case CatchUp():
-                    events.append(CaughtUp())
-                case KeepDeviceEvents():
-                    events.append(DeviceEventsKept())
+                case CatchUpRecords():
+                    events.append(RecordsCaughtUp())
+                case StoreDeviceEvents():
+                    events.append(DeviceEventsStored())
     if state.phase is not Phase.FINISHED:
         raise ValueError("not every task of the run is settled")
     return state.progress(0.0)

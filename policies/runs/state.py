@@ -17,38 +17,47 @@ from fleet_tune.base.errors import BuildersLostError, DevicesLostError
 from fleet_tune.base.results import DeviceTime, Progress
 from policies.measuring import health
 from policies.measuring.build_limit import UNKNOWN_SECS
-from policies.runs.commands import Abort, CatchUp, Command, Finish, Forget, RecordFailure, RestartSearcher, Say
+from policies.runs.commands import (
+    Abort,
+    CatchUpRecords,
+    Command,
+    DropArtifacts,
+    Finish,
+    Log,
+    RecordFailure,
+    RestartSearcher,
+)
 from policies.runs.events import (
+    AdminRequested,
     BatchLost,
     BatchMeasured,
+    BatchPostponed,
     BuilderLost,
     BuildersAdded,
     BuildersLeft,
     Built,
-    CaughtUp,
     ClassAdded,
     ClassAwaited,
-    Committed,
     DeviceAdded,
     DeviceAnswered,
-    DeviceEventsKept,
+    DeviceEventsStored,
+    DeviceInUse,
     DeviceLeft,
+    DeviceProbed,
+    DeviceProbeFailed,
+    DevicesRestored,
+    DeviceUnreachable,
     Event,
-    Noticed,
-    Ordered,
-    Postponed,
-    Probed,
-    ProbeFailed,
+    NoticePosted,
     ProposalLost,
     Proposed,
-    Restored,
-    ShotOut,
+    RecordsCaughtUp,
+    RecordsCommitted,
+    ShootOutMeasured,
     SketchesReady,
     StopRequested,
     TaskSkipped,
     Tick,
-    Unreachable,
-    WaitingForTurn,
 )
 from policies.runs.fleet import Fleet
 from policies.runs.membership import Membership
@@ -157,7 +166,7 @@ class RunState:
         commands += self._advance(now)
         commands += self.fleet.drain()
         for command in commands:
-            if isinstance(command, Say) and command.level != "info":
+            if isinstance(command, Log) and command.level != "info":
                 self._notices.tell(command.text, now)
         if any(isinstance(command, Abort) for command in commands):
             self.phase = Phase.FINISHED
@@ -199,7 +208,7 @@ class RunState:
 
     def _happened(self, event: Event, now: float) -> list[Command]:
         match event:
-            case Committed(records):
+            case RecordsCommitted(records):
                 return self._learn(records, now)
             case SketchesReady(task_id, rules, enough):
                 task = self.tasks[task_id]
@@ -223,7 +232,7 @@ class RunState:
                 return self._is_built(job) if failure is None else self._not_built(job, trace, failure)
             case BuilderLost():
                 return self._builder_lost(event, now)
-            case Probed() | ProbeFailed() | Unreachable():
+            case DeviceProbed() | DeviceProbeFailed() | DeviceUnreachable():
                 self._look_at.append(event.device_id)
                 return self._devices.checked(event, now)
             case DeviceAnswered():
@@ -242,24 +251,24 @@ class RunState:
                 self._members.add_device(event, now)
             case DeviceLeft():
                 return self._members.leave(event, now)
-            case BatchMeasured() | BatchLost() | ShotOut() | Postponed():
-                return self._device_answered(event, now)
-            case WaitingForTurn(device_id, behind):
+            case BatchMeasured() | BatchLost() | ShootOutMeasured() | BatchPostponed():
+                return self._batch_ended(event, now)
+            case DeviceInUse(device_id, behind):
                 self._occupation.waits(device_id, behind, now)
-            case Ordered(device_id, admin, reason):
+            case AdminRequested(device_id, admin, reason):
                 if device_id in self.fleet:
                     self.fleet.happened(device_id, health.Ordered(admin, reason), now)
                 if device_id in self._devices.lanes:
                     self._look_at.append(device_id)
-            case Restored(states, orders, began_unix_secs):
+            case DevicesRestored(states, orders, began_unix_secs):
                 self.fleet.restore(states, orders, began_unix_secs, now)
                 self._restored = True
-            case CaughtUp():
+            case RecordsCaughtUp():
                 self._caught_up = True
-            case DeviceEventsKept(commands):
+            case DeviceEventsStored(commands):
                 self.fleet.unkept -= commands
-            case Noticed(text, well):
-                return [Say("notice" if well else "warning", text)]
+            case NoticePosted(text, well):
+                return [Log("notice" if well else "warning", text)]
             case StopRequested():
                 self._stopped = True
             case Tick():
@@ -294,7 +303,7 @@ class RunState:
         if record.run_id == self._plan.run_id:
             task.recorded.add(record.candidate.id)
         unwanted = task.learn(record)
-        forget = [Forget(unwanted)] if unwanted else []
+        forget = [DropArtifacts(unwanted)] if unwanted else []
         exhausted = self._finish(task, task.exhausted_reason())
         return [*forget, *exhausted, *self._finish(task, task.confirmed_reason())]
 
@@ -337,13 +346,13 @@ class RunState:
         task_id, detail = event.task_id, event.detail
         task = self.tasks[task_id]
         losses = self._granting.lost(task_id, now)
-        commands: list[Command] = [Say("warning", f"searcher of {task.task.workload.name}: {detail}")]
+        commands: list[Command] = [Log("warning", f"searcher of {task.task.workload.name}: {detail}")]
         if event.hangs:
             commands.append(RestartSearcher(task_id))
         if losses >= self._plan.flow.proposals:
             self._granting.give_up(task_id)
             reason = f"its searcher failed {losses} times in a row: {detail}"
-            commands += [Say("error", f"{task.task.workload.name} on {task.device_class} is given up: {reason}")]
+            commands += [Log("error", f"{task.task.workload.name} on {task.device_class} is given up: {reason}")]
             commands += self._finish(task, reason)
         return commands
 
@@ -357,7 +366,7 @@ class RunState:
         candidate_id = job.trial.candidate.id
         if not job.finalist and task.oracle is OracleState.FAILED:
             task.under_way.discard(candidate_id)
-            return [Forget((candidate_id,))]
+            return [DropArtifacts((candidate_id,))]
         task.artifacts.add(candidate_id)
         if not job.finalist and self.phase is Phase.TUNING:
             self._devices.add(job.trial)
@@ -382,10 +391,10 @@ class RunState:
         task.artifacts.discard(candidate.id)
         task.given_up.add(candidate.id)
         name = f"{task.task.workload.name} on {task.device_class}"
-        told = Say("warning", f"a candidate of {name} is left out: {failure.detail}")
+        told = Log("warning", f"a candidate of {name} is left out: {failure.detail}")
         return [
             told,
-            Forget((candidate.id,)),
+            DropArtifacts((candidate.id,)),
             *self._finish(task, task.exhausted_reason()),
             *self._finish(task, task.confirmed_reason()),
         ]
@@ -406,7 +415,7 @@ class RunState:
     def _without_oracle(self, task: TaskTrials, detail: str) -> list[Command]:
         """Nothing that is measured of the task could be checked: it gets no more trials."""
         reason = f"the unscheduled program does not build: {detail}"
-        return [Say("error", f"{task.task.workload.name}: {reason}"), *self._dropped(task, reason)]
+        return [Log("error", f"{task.task.workload.name}: {reason}"), *self._dropped(task, reason)]
 
     def _dropped(self, task: TaskTrials, reason: str) -> list[Command]:
         """The task gets no more trials, and what of it waits for something is given up."""
@@ -418,14 +427,14 @@ class RunState:
         # What a builder works on, or a failure that is being recorded, stays under way until it ends.
         task.under_way -= {trial.candidate.id for trial in dropped}
         unwanted, task.artifacts = tuple(sorted(task.artifacts)), set()
-        return [Forget(unwanted), *self._finish(task, reason)]
+        return [DropArtifacts(unwanted), *self._finish(task, reason)]
 
     def _builder_lost(self, event: BuilderLost, now: float) -> list[Command]:
         """The builder's fault, not the candidate's, unless it happens to it again."""
         builder, detail = event.builder, event.detail
         if not self._builds.works(builder):
             return []
-        commands: list[Command] = [Say("warning", f"builder {builder}: {detail}")]
+        commands: list[Command] = [Log("warning", f"builder {builder}: {detail}")]
         given_up = self._builds.lost(builder, detail, event.cause)
         if self._builds.hopeless:
             return [*commands, *self._without_builders(detail)]
@@ -441,12 +450,14 @@ class RunState:
             return []
         return [Abort(BuildersLostError(f"no builder works: {detail}", _MEND_AND_RESUME))]
 
-    def _device_answered(self, event: BatchMeasured | BatchLost | ShotOut | Postponed, now: float) -> list[Command]:
+    def _batch_ended(
+        self, event: BatchMeasured | BatchLost | ShootOutMeasured | BatchPostponed, now: float
+    ) -> list[Command]:
         device_id = event.device_id
         if not self._devices.holds(device_id, event.epoch):
             if device_id not in self._devices.lanes:
                 return []  # it has left
-            return [Say("warning", f"device {device_id}: an answer under lease {event.epoch} came late")]
+            return [Log("warning", f"device {device_id}: an answer under lease {event.epoch} came late")]
         self._look_at.append(device_id)
         match event:
             case BatchMeasured():
@@ -458,15 +469,15 @@ class RunState:
                 return self._devices.measured(event, now) + self._given_up_on_devices()
             case BatchLost():
                 return self._devices.batch_lost(event, now) + self._given_up_on_devices()
-            case Postponed():
+            case BatchPostponed():
                 self._devices.postponed(device_id, now)
                 return []
-            case ShotOut(_, _, ""):
+            case ShootOutMeasured(_, _, ""):
                 self._devices.released(device_id, now)
                 return []
-            case ShotOut(_, _, detail):
+            case ShootOutMeasured(_, _, detail):
                 lost = self._devices.lost(device_id, (), None, detail, now)
-                return [Say("warning", f"shoot-out on {device_id}: {detail}"), *lost]
+                return [Log("warning", f"shoot-out on {device_id}: {detail}"), *lost]
 
     def _given_up_on_devices(self) -> list[Command]:
         commands: list[Command] = []
@@ -480,7 +491,7 @@ class RunState:
         if not reason or task.finish_reason:
             return []
         task.finish_reason = reason
-        return [Say("info", f"{task.task.workload.name} on {task.device_class}: {reason}")]
+        return [Log("info", f"{task.task.workload.name} on {task.device_class}: {reason}")]
 
     # What follows ----------------------------------------------------------------------------------------------------
 
@@ -557,9 +568,9 @@ class RunState:
         for task in self.tasks.values():
             task.is_tuned = False
 
-    def _catch_up(self) -> CatchUp:
+    def _catch_up(self) -> CatchUpRecords:
         self._caught_up = False
-        return CatchUp()
+        return CatchUpRecords()
 
     def _count_usage(self, now: float) -> None:
         """What the devices did since it was counted last, while candidates are searched: as what they do now."""

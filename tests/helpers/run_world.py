@@ -175,9 +175,9 @@ class World(Settings):
                 if without
                 else ev.SketchesReady(task_id, ("rule",), self.enough.get(task_id, 0)),
             )
-        self._happens(ev.Restored(self.device_states, {}))
+        self._happens(ev.DevicesRestored(self.device_states, {}))
         self._recorder.tell()
-        self._happens(ev.CaughtUp())
+        self._happens(ev.RecordsCaughtUp())
         for _ in range(most_events):
             if self.finished or self.error:
                 return self
@@ -234,7 +234,7 @@ class World(Settings):
                 self._searcher.propose(command)
             case to_do.Build():
                 self._build(command)
-            case to_do.Check(device_id):
+            case to_do.ProbeDevice(device_id):
                 self._lanes.probe(device_id)
             case to_do.Measure():
                 self._lanes.measure(command)
@@ -246,17 +246,17 @@ class World(Settings):
                 self.restarts[task_id] += 1
             case to_do.RecordFailure(candidate, trace, measurement):
                 self._recorder.append_failure(self._recorder.record(candidate, trace, measurement, ""))
-            case to_do.KeepDeviceEvents(events):
+            case to_do.StoreDeviceEvents(events):
                 for event in events:
                     self.events.append(event)
                     self._recorder.lease(event.device_id, event.state.lease)
-                self._time.after(self._recorder.durable_secs(), ev.DeviceEventsKept())
-            case to_do.CatchUp():
+                self._time.after(self._recorder.durable_secs(), ev.DeviceEventsStored())
+            case to_do.CatchUpRecords():
                 self._recorder.tell()
-                self._time.later(self.now, ev.CaughtUp())
-            case to_do.Say(_, text):
+                self._time.later(self.now, ev.RecordsCaughtUp())
+            case to_do.Log(_, text):
                 self.lines.append(text)
-            case to_do.Forget(candidate_ids):
+            case to_do.DropArtifacts(candidate_ids):
                 self.built -= set(candidate_ids)
             case to_do.Finish():
                 self.finished = True
@@ -269,7 +269,7 @@ class World(Settings):
         if self.state._stopped or self.finished or self.error:
             return
         self.losses += 1
-        others = (ev.Ordered, ev.StopRequested, ev.ClassAwaited, ev.SketchesReady, ev.TaskSkipped)
+        others = (ev.AdminRequested, ev.StopRequested, ev.ClassAwaited, ev.SketchesReady, ev.TaskSkipped)
         self._time.keep(lambda happening: callable(happening) or isinstance(happening, others))
         self._recorder.scheduler_is_lost()
         progress = self.state.progress(self.now)
@@ -287,11 +287,11 @@ class World(Settings):
             device_changes=progress.device_changes,
         )
         self.state = RunState(dataclasses.replace(self.plan, before=before), TaskBandit(self.seed))
-        given = {at: each for at, each in self.script.items() if isinstance(each, ev.Ordered) and at <= self.now}
+        given = {at: each for at, each in self.script.items() if isinstance(each, ev.AdminRequested) and at <= self.now}
         orders = {given[at].device_id: (given[at].admin, given[at].reason) for at in sorted(given)}
-        self._happens(ev.Restored(states, orders))
+        self._happens(ev.DevicesRestored(states, orders))
         self._recorder.tell_anew()
-        self._happens(ev.CaughtUp())
+        self._happens(ev.RecordsCaughtUp())
 
     def _build(self, command: to_do.Build) -> None:
         secs = self.build_secs * self._rng.uniform(0.5, 1.5)
@@ -300,16 +300,16 @@ class World(Settings):
         )
         at = self.now + min(secs, command.timeout_secs)
         if command.builder % self.builders >= self.builders_that_start and within(self.starts_fail, self.now):
-            self._time.after(0.1, ev.BuilderLost(command.builder, "it does not start", ev.Cause.NOT_BEGUN))
+            self._time.after(0.1, ev.BuilderLost(command.builder, "it does not start", ev.BuilderLossCause.NOT_BEGUN))
             return
         if self.builders_absent and self._rng.random() < self.builders_absent:
-            self._time.after(0.01, ev.BuilderLost(command.builder, "it is not there", ev.Cause.ABSENT))
+            self._time.after(0.01, ev.BuilderLost(command.builder, "it is not there", ev.BuilderLossCause.ABSENT))
             return
         if self._rng.random() < self.builders_lost:
-            self._time.later(at, ev.BuilderLost(command.builder, "no answer", ev.Cause.JOB))
+            self._time.later(at, ev.BuilderLost(command.builder, "no answer", ev.BuilderLossCause.JOB))
             return
         if self.builds_killed and self._rng.random() < self.builds_killed:
-            self._time.later(at, ev.BuilderLost(command.builder, "its process ended", ev.Cause.OUTSIDE))
+            self._time.later(at, ev.BuilderLost(command.builder, "its process ended", ev.BuilderLossCause.OUTSIDE))
             return
         failure = Measurement(Outcome.BUILD_ERROR, detail="it does not build")
         if secs > command.timeout_secs:

@@ -48,8 +48,8 @@ class Device:
     others: Spans = ()
 
 
-def order(device_id: str, admin: Admin) -> ev.Ordered:
-    return ev.Ordered(device_id, admin, "test")
+def order(device_id: str, admin: Admin) -> ev.AdminRequested:
+    return ev.AdminRequested(device_id, admin, "test")
 
 
 def within(spans: Spans, at: float) -> bool:

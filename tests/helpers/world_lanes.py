@@ -38,15 +38,15 @@ class Lanes:
         device = self._settings.devices[device_id]
         self.probes[device_id] += 1
         if self._mishap(device_id, self._time.now, self._time.now):
-            self._time.after(HANG_SECS, ev.Unreachable(device_id, "no answer", hangs=True))
+            self._time.after(HANG_SECS, ev.DeviceUnreachable(device_id, "no answer", hangs=True))
         elif within(device.outages, self._time.now):
-            self._time.after(1.0, ev.Unreachable(device_id, "simulated outage"))
+            self._time.after(1.0, ev.DeviceUnreachable(device_id, "simulated outage"))
         elif within(device.probe_fails, self._time.now):
-            self._time.after(0.1, ev.ProbeFailed(device_id, "simulated"))
+            self._time.after(0.1, ev.DeviceProbeFailed(device_id, "simulated"))
         else:
             if within(device.drifts, self._time.now):
                 self._mark(device_id)
-            self._time.after(0.01, ev.Probed(device_id, 1e-3))
+            self._time.after(0.01, ev.DeviceProbed(device_id, 1e-3))
 
     def _mark(self, device_id: str) -> None:
         """The device was off of late: the last records of each task that it measured are stored once more, marked."""
@@ -115,9 +115,9 @@ class Lanes:
     def _waits_for_others(self, device: Device, name: str, epoch: int) -> bool:
         if not within(device.others, self._time.now):
             return False
-        self._time.after(3.0, ev.WaitingForTurn(name, "net (run 1)"))
-        self._time.after(PATIENCE_SECS, ev.WaitingForTurn(name, ""))
-        self._time.after(PATIENCE_SECS, ev.Postponed(name, epoch))
+        self._time.after(3.0, ev.DeviceInUse(name, "net (run 1)"))
+        self._time.after(PATIENCE_SECS, ev.DeviceInUse(name, ""))
+        self._time.after(PATIENCE_SECS, ev.BatchPostponed(name, epoch))
         return True
 
     def _limit_secs(self, name: str) -> float:
@@ -139,7 +139,7 @@ class Lanes:
             self._time.after(HANG_SECS, ev.BatchLost(name, command.epoch, "no sign of life", hangs=True))
             return
         if overlaps(device.outages, self._time.now, end):
-            self._time.later(end, ev.ShotOut(name, command.epoch, "simulated outage"))
+            self._time.later(end, ev.ShootOutMeasured(name, command.epoch, "simulated outage"))
             return
         records = []
         incumbent = command.incumbent
@@ -155,7 +155,7 @@ class Lanes:
             records.append(self._recorder.record(candidate, "trace", measurement, name, revision))
         self.met.append((name, command.task_id))
         self._time.later(end, lambda: self._recorder.append(records, name, command.epoch))
-        self._time.later(end + 0.02, ev.ShotOut(name, command.epoch))
+        self._time.later(end + 0.02, ev.ShootOutMeasured(name, command.epoch))
 
     def _mishap(self, name: str, begin: float, end: float) -> str:
         """What happens to the process that owns the device before ``end``; each mishap once."""

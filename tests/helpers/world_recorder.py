@@ -78,7 +78,7 @@ class Recorder:
         """Everything that is durable is told now, the last records twice."""
         fresh = tuple(self.records[max(0, self._told - 2) :])
         self._told = len(self.records)
-        self._happens(ev.Committed(fresh))
+        self._happens(ev.RecordsCommitted(fresh))
 
     def tell_anew(self) -> None:
         """To one that knows nothing yet."""

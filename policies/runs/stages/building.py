@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fleet_tune.base.domain import Measurement, Outcome, Task
 from policies.runs.commands import Build
-from policies.runs.events import Cause
+from policies.runs.events import BuilderLossCause
 from policies.runs.plan import Flow
 from policies.runs.tasks import Trial, killed
 from policies.runs.times.timers import Timers
@@ -150,7 +150,7 @@ class BuildStage:
         self._absences.pop(builder, None)
         return job, now - began
 
-    def lost(self, builder: int, detail: str, cause: Cause) -> tuple[Job, Measurement] | None:
+    def lost(self, builder: int, detail: str, cause: BuilderLossCause) -> tuple[Job, Measurement] | None:
         """The builder was lost over its job. It rests for :meth:`rest_secs`, until :meth:`rested`; the job is put back,
         or given up with the failure that is the answer then: KILLED, which is nobody's, or one that blames it. What is
         put back waits behind all others: none of them waits for it. A builder that is ``ABSENT`` has not seen the job,
@@ -158,20 +158,20 @@ class BuildStage:
         job = self._taken_from(builder)
         if job is None:
             return None
-        if cause is Cause.ABSENT:
+        if cause is BuilderLossCause.ABSENT:
             self._absences[builder] = self._absences.get(builder, 0) + 1
             self._queue.appendleft(job)
             return None
         self._absences.pop(builder, None)
         failure: Measurement | None = None
         match cause:
-            case Cause.NOT_BEGUN:
+            case BuilderLossCause.NOT_BEGUN:
                 self._failures[builder] = self._failures.get(builder, 0) + 1
-            case Cause.OUTSIDE:
+            case BuilderLossCause.OUTSIDE:
                 job.kills += 1
                 if job.kills >= self._flow.kills:
                     failure = killed("that built it", job.kills, detail)
-            case Cause.JOB:
+            case BuilderLossCause.JOB:
                 job.lost_builders += 1
                 if job.lost_builders >= self._flow.attempts:
                     failure = Measurement(Outcome.BUILD_ERROR, detail=detail)

@@ -18,8 +18,8 @@ from fleet_tune.base.domain import Candidate, Measurement, Outcome
 from fleet_tune.base.errors import DevicesLostError
 from policies.measuring import health
 from policies.measuring.run_limit import run_limit
-from policies.runs.commands import Abort, Check, Command, Measure, RecordFailure, RestartDevice, Say
-from policies.runs.events import BatchLost, BatchMeasured, Probed, ProbeFailed, Unreachable
+from policies.runs.commands import Abort, Command, Log, Measure, ProbeDevice, RecordFailure, RestartDevice
+from policies.runs.events import BatchLost, BatchMeasured, DeviceProbed, DeviceProbeFailed, DeviceUnreachable
 from policies.runs.fleet import Fleet
 from policies.runs.plan import RunPlan
 from policies.runs.stages.pace import Pace
@@ -163,7 +163,7 @@ class MeasureStage:
                 # With a space, which the name of no device has.
                 self._timers.at(now + patience_secs, f"class {device_class}")
                 text = f"no device of class {device_class} is left: its tasks wait {patience_secs:.0f} s for another"
-                commands.append(Say("warning", text))
+                commands.append(Log("warning", text))
             elif now >= self._deserted_since[device_class] + patience_secs:
                 given_up.append(device_class)
         return given_up, commands
@@ -236,16 +236,16 @@ class MeasureStage:
                 return self._give_up_if_hopeless(lane, now)
             self._fleet.happened(device_id, health.ProbationBegun(), now)
         lane.work = Work.CHECK
-        return [Check(device_id)]
+        return [ProbeDevice(device_id)]
 
-    def checked(self, event: Probed | ProbeFailed | Unreachable, now: float) -> list[Command]:
+    def checked(self, event: DeviceProbed | DeviceProbeFailed | DeviceUnreachable, now: float) -> list[Command]:
         """A check has ended."""
         device_id = event.device_id
         lane = self.lanes.get(device_id)
         if lane is None or lane.work is not Work.CHECK:
             return []
         lane.work = Work.NOTHING
-        if isinstance(event, Probed):
+        if isinstance(event, DeviceProbed):
             lane.check_due_secs = now + self._plan.check_every_secs
             self._timers.at(lane.check_due_secs, device_id)
             self._fleet.happened(device_id, health.Joined(), now)
@@ -253,11 +253,11 @@ class MeasureStage:
             return []
         commands: list[Command] = []
         lane.detail = event.detail
-        if isinstance(event, ProbeFailed):
+        if isinstance(event, DeviceProbeFailed):
             self._fleet.happened(device_id, health.Joined(), now)
             self._fleet.happened(device_id, health.ProbeFailed(event.detail), now)
         else:
-            commands.append(Say("warning", f"device {device_id}: {event.detail}"))
+            commands.append(Log("warning", f"device {device_id}: {event.detail}"))
             if event.outside:
                 self._interrupted(lane, event.detail, now)
             else:
@@ -283,7 +283,7 @@ class MeasureStage:
             told = f"no device of class {device_class} can work: {lane.detail} ({why})"
             others = "its tasks wait for one" if self._others_go_on(device_class) else ""
             then = others or f"the run ends in {patience_secs:.0f} s unless one comes back"
-            commands.append(Say("warning", f"{told}; {then}"))
+            commands.append(Log("warning", f"{told}; {then}"))
         if now < since + patience_secs:
             self._timers.at(since + patience_secs, lane.device_id)
             return commands
@@ -301,7 +301,7 @@ class MeasureStage:
         """A device of the class works, or will be tried again by itself."""
         if self._hopeless_since.pop(device_class, None) is None:
             return []
-        return [Say("notice", f"a device of class {device_class} answers again")]
+        return [Log("notice", f"a device of class {device_class} answers again")]
 
     def _others_go_on(self, device_class: str) -> bool:
         """Whether another class has a device that can work, and something to tune: the run has not come to a stop."""
@@ -454,7 +454,7 @@ class MeasureStage:
     def batch_lost(self, event: BatchLost, now: float) -> list[Command]:
         """The process that owns the device is ours: nobody knows at which candidate it ended, if for one at all. One
         that was ended from outside is held against nobody."""
-        commands: list[Command] = [Say("warning", f"device {event.device_id}: {event.detail}")]
+        commands: list[Command] = [Log("warning", f"device {event.device_id}: {event.detail}")]
         if event.hangs:
             commands.append(RestartDevice(event.device_id))
         lane = self.lanes[event.device_id]

@@ -16,7 +16,7 @@ from devices.protocol import BuildFailure
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.errors import UserError
 from policies.runs.commands import Build
-from policies.runs.events import BuilderLost, Built, Cause
+from policies.runs.events import BuilderLossCause, BuilderLost, Built
 from tests.helpers.tasks import make_candidate, make_task
 
 
@@ -41,22 +41,26 @@ async def build_with(error: Exception | BuildFailure) -> Any:
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        (BuilderStartError("the build process did not start"), Cause.NOT_BEGUN),
-        (QuietTimeoutError("it was not free within 900 s"), Cause.NOT_BEGUN),
-        (ActorTimeoutError("build: no answer within 910 s"), Cause.JOB),
-        (ActorLostError("build: its process ended"), Cause.OUTSIDE),  # no candidate is compiled in it
-        (KeyError("status"), Cause.JOB),  # an answer that we do not understand
+        (BuilderStartError("the build process did not start"), BuilderLossCause.NOT_BEGUN),
+        (QuietTimeoutError("it was not free within 900 s"), BuilderLossCause.NOT_BEGUN),
+        (ActorTimeoutError("build: no answer within 910 s"), BuilderLossCause.JOB),
+        (ActorLostError("build: its process ended"), BuilderLossCause.OUTSIDE),  # no candidate is compiled in it
+        (KeyError("status"), BuilderLossCause.JOB),  # an answer that we do not understand
     ],
 )
-async def test_whose_fault_a_lost_builder_is(error: Exception, cause: Cause) -> None:
+async def test_whose_fault_a_lost_builder_is(error: Exception, cause: BuilderLossCause) -> None:
     answer = await build_with(error)
     assert isinstance(answer, BuilderLost)
     assert (answer.builder, answer.cause) == (0, cause)
     assert str(error.args[0]) in answer.detail
 
 
-@pytest.mark.parametrize(("outcome", "cause"), [(Outcome.KILLED, Cause.OUTSIDE), (Outcome.BUILD_ERROR, None)])
-async def test_a_build_child_that_was_killed_is_no_answer_to_the_job(outcome: Outcome, cause: Cause | None) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "cause"), [(Outcome.KILLED, BuilderLossCause.OUTSIDE), (Outcome.BUILD_ERROR, None)]
+)
+async def test_a_build_child_that_was_killed_is_no_answer_to_the_job(
+    outcome: Outcome, cause: BuilderLossCause | None
+) -> None:
     task = make_task("matmul")
     answer = await build_with(BuildFailure(task.id, make_candidate(task), "", Measurement(outcome, detail="how")))
     assert isinstance(answer, Built if cause is None else BuilderLost)
@@ -90,7 +94,7 @@ async def test_a_lost_builder_is_given_nothing_before_another_process_is_in_its_
         builder.there = there
         answer = await pool.build(Build(0, task, make_candidate(task), 10.0))
         causes.append(answer.cause if isinstance(answer, BuilderLost) else None)
-    assert causes == [Cause.OUTSIDE, Cause.ABSENT, Cause.ABSENT, None, None]
+    assert causes == [BuilderLossCause.OUTSIDE, BuilderLossCause.ABSENT, BuilderLossCause.ABSENT, None, None]
     assert builder.asked == 3
 
 

@@ -16,7 +16,7 @@ from fleet_tune.base.domain import Incumbent, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, StaleLeaseError
 from fleet_tune.base.results import DeviceTime
 from policies.runs.commands import Measure, ShootOut
-from policies.runs.events import BatchLost, BatchMeasured, Postponed, Unreachable
+from policies.runs.events import BatchLost, BatchMeasured, BatchPostponed, DeviceUnreachable
 
 
 class Failing:
@@ -85,7 +85,7 @@ async def test_a_process_of_ours_that_ended_is_no_candidates_fault_and_a_late_an
 )
 async def test_what_a_check_without_an_answer_says_of_the_device(error: Exception, expected: tuple[bool, bool]) -> None:
     answer = await lane_of(error).check()
-    assert isinstance(answer, Unreachable)
+    assert isinstance(answer, DeviceUnreachable)
     assert (answer.hangs, answer.outside) == expected
 
 
@@ -121,7 +121,7 @@ class Elsewhere(Failing):
 
 async def test_what_another_run_holds_up_for_long_is_put_back() -> None:
     lane = lane_with(Elsewhere())
-    assert await lane.measure(Measure("board", 1, (), {}, 10.0)) == Postponed("board", 1)
+    assert await lane.measure(Measure("board", 1, (), {}, 10.0)) == BatchPostponed("board", 1)
 
 
 class Measuring(Failing):

@@ -134,7 +134,7 @@ async def test_what_a_lost_one_could_not_be_told_the_next_one_is() -> None:
         while len(world.made) == 1 or not world.made[-1].told:
             await asyncio.sleep(0)
     assert first.told == []
-    assert world.made[-1].told == [ev.Noticed("the process of the recorder has ended")]
+    assert world.made[-1].told == [ev.NoticePosted("the process of the recorder has ended")]
     world.made[-1].ends.set_result(None)
     await running
 

@@ -50,7 +50,7 @@ events = st.one_of(
     st.builds(ev.BuildersLeft, numbers),
     st.builds(ev.SketchesReady, st.sampled_from(TASK_IDS), st.just(("rule",)), st.integers(0, 3)),
     st.builds(ev.TaskSkipped, st.sampled_from(TASK_IDS)),
-    st.builds(ev.Noticed, st.just("something")),
+    st.builds(ev.NoticePosted, st.just("something")),
 )
 
 
@@ -105,7 +105,12 @@ def test_the_time_budget_counts_from_the_last_task_of_the_start_that_was_describ
 
 
 def test_what_says_nothing_of_the_plan_changes_nothing() -> None:
-    others: tuple[ev.Event, ...] = (ev.Tick(), ev.Noticed("something"), ev.Committed(()), ev.StopRequested())
+    others: tuple[ev.Event, ...] = (
+        ev.Tick(),
+        ev.NoticePosted("something"),
+        ev.RecordsCommitted(()),
+        ev.StopRequested(),
+    )
     assert functools.reduce(RunPlan.after, others, PLAN) is PLAN
 
 

@@ -134,7 +134,7 @@ def test_whose_turn_a_device_is_is_told_since_the_first_moment_until_it_is_this_
     world = World({"server": Device("server")})
     behind = []
     for now, title in ((5.0, "net (run 1)"), (9.0, "net (run 2)"), (12.0, "")):
-        world.state.handle(ev.WaitingForTurn("server", title), now)
+        world.state.handle(ev.DeviceInUse("server", title), now)
         behind.append(dict(world.state.progress(now).behind))
     assert behind == [{"server": ("net (run 1)", 5.0)}, {"server": ("net (run 2)", 5.0)}, {}]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet_tune.base.domain import Outcome
-from policies.runs.events import Cause
+from policies.runs.events import BuilderLossCause
 from policies.runs.plan import Flow
 from policies.runs.stages.building import BuildStage, Job
 from policies.runs.times.timers import Timers
@@ -25,7 +25,7 @@ def test_a_job_whose_builder_fails_by_itself_waits_behind_the_others() -> None:
     builds = stage(1, "first", "second")
     for expected in ("first", "second", "first", "second"):
         assert started(builds) == [expected]
-        assert builds.lost(0, "it does not start", Cause.NOT_BEGUN) is None
+        assert builds.lost(0, "it does not start", BuilderLossCause.NOT_BEGUN) is None
         builds.rested(0)
     assert builds.hopeless
     assert builds.waiting == 2
@@ -34,10 +34,10 @@ def test_a_job_whose_builder_fails_by_itself_waits_behind_the_others() -> None:
 def test_a_job_over_which_builders_are_lost_is_blamed_and_the_builders_are_not() -> None:
     builds = stage(2, "poison", "good")
     assert started(builds) == ["poison", "good"]
-    assert builds.lost(0, "no answer within 910 s", Cause.JOB) is None
+    assert builds.lost(0, "no answer within 910 s", BuilderLossCause.JOB) is None
     assert builds.ended(1, 1.0) is not None
     assert started(builds) == ["poison"]
-    blamed = builds.lost(1, "no answer within 910 s", Cause.JOB)
+    blamed = builds.lost(1, "no answer within 910 s", BuilderLossCause.JOB)
     assert blamed is not None
     job, failure = blamed
     assert (job.task.workload.name, failure.outcome) == ("poison", Outcome.BUILD_ERROR)
@@ -53,10 +53,10 @@ def test_a_job_whose_processes_are_killed_is_given_up_without_blame_and_behind_a
         if expected == "good":
             assert builds.ended(0, 1.0) is not None
         else:
-            assert builds.lost(0, f"killed by SIGKILL ({number})", Cause.OUTSIDE) is None
+            assert builds.lost(0, f"killed by SIGKILL ({number})", BuilderLossCause.OUTSIDE) is None
             builds.rested(0)
     assert started(builds) == ["unlucky"]
-    given_up = builds.lost(0, "killed by SIGKILL", Cause.OUTSIDE)
+    given_up = builds.lost(0, "killed by SIGKILL", BuilderLossCause.OUTSIDE)
     assert given_up is not None
     job, failure = given_up
     assert (job.task.workload.name, failure.outcome) == ("unlucky", Outcome.KILLED)
@@ -68,12 +68,14 @@ def test_a_job_whose_processes_are_killed_is_given_up_without_blame_and_behind_a
 def test_a_job_given_to_a_builder_that_is_not_there_is_the_next_to_be_built_and_counts_nothing() -> None:
     builds = stage(1, "first", "second")
     assert started(builds) == ["first"]
-    assert builds.lost(0, "its process ended", Cause.OUTSIDE) is None  # with its machine, and nobody knows yet
+    assert (
+        builds.lost(0, "its process ended", BuilderLossCause.OUTSIDE) is None
+    )  # with its machine, and nobody knows yet
     rests = []
     for _ in range(2 * Flow().kills):
         builds.rested(0)
         assert started(builds) == ["second"]
-        assert builds.lost(0, "it is not there", Cause.ABSENT) is None
+        assert builds.lost(0, "it is not there", BuilderLossCause.ABSENT) is None
         rests.append(builds.rest_secs(0))
     assert rests[:3] == [1.0, 2.0, 4.0]
     assert max(rests) == Flow().look_secs
@@ -95,7 +97,7 @@ def test_as_many_builders_work_as_are_needed_and_always_the_same() -> None:
             assert builds.ended(builder, 1.0) is not None
     builds.add(Job(make_task("lost"), None))
     [command] = builds.start(2.0)
-    assert builds.lost(command.builder, "killed", Cause.OUTSIDE) is None
+    assert builds.lost(command.builder, "killed", BuilderLossCause.OUTSIDE) is None
     builds.rested(command.builder)
     assert [command.builder for command in builds.start(3.0)] == [3], "one that was lost comes after all others"
 
@@ -105,7 +107,7 @@ def test_builders_that_are_all_gone_for_minutes_end_the_run() -> None:
     secs = 0.0
     while not builds.hopeless:
         assert started(builds) == ["first"]
-        assert builds.lost(0, "it is not there", Cause.ABSENT) is None
+        assert builds.lost(0, "it is not there", BuilderLossCause.ABSENT) is None
         secs += builds.rest_secs(0)
         builds.rested(0)
     assert 120 < secs < 180
@@ -120,7 +122,7 @@ def test_builders_join_and_leave_and_what_one_worked_on_is_built_next() -> None:
     builds.leave(0)
     assert builds.builders == 1
     assert builds.ended(0, 1.0) is None, "its answer comes too late"
-    assert builds.lost(0, "its process ended", Cause.OUTSIDE) is None
+    assert builds.lost(0, "its process ended", BuilderLossCause.OUTSIDE) is None
     assert builds.waiting == 3
     builds.join([2, 3])
     builds.join([3])  # told twice
@@ -133,7 +135,7 @@ def test_a_builder_that_rests_and_leaves_does_not_come_back() -> None:
     builds = stage(2, "first", "second")
     assert started(builds) == ["first", "second"]
     for builder in (0, 1):
-        assert builds.lost(builder, "it does not start", Cause.NOT_BEGUN) is None
+        assert builds.lost(builder, "it does not start", BuilderLossCause.NOT_BEGUN) is None
         builds.leave(builder)
         builds.rested(builder)
     assert started(builds) == []
