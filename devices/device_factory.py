@@ -1,4 +1,4 @@
-"""Opening a device of a fleet file, and telling what is wrong with one by its place in that file."""
+"""Opening a device of a fleet file, and errors that name the device's line in that file."""
 
 from __future__ import annotations
 
@@ -30,34 +30,35 @@ from fleet_tune.base.errors import (
 from fleet_tune.base.records.datasets.dataset import load
 
 STOP_DECISION = "policies.measuring.stopping:decide"
-"""The stopping rule by name: devices load it where the kernel runs, and this package imports no policy."""
+"""Name of the stopping rule: devices load it where the kernel runs, and this package imports no policy."""
 
 
 @contextlib.contextmanager
 def open_device(config: DeviceConfig, realtime: bool = True) -> Iterator[Device]:
-    """The device of ``config``: a local one behind a server of its own, the one at its address, one that a tracker
-    hands out, or a dataset. ``realtime``: a local one's kernels are timed at real-time priority where that is allowed.
+    """Open the device of ``config``: a local one behind its own server, the one at an address, one that a tracker hands
+    out, or a dataset.
 
-    Raises :class:`fleet_tune.base.errors.UserError` for a target that nobody knows, or a dataset that cannot be read.
+    ``realtime``: time the kernels of a local device at real-time priority where that is allowed. Raises
+    :class:`fleet_tune.base.errors.UserError` for an unknown target, or a dataset that cannot be read.
     """
     connection = config.connection
     if isinstance(connection, RecordedConnection):
         yield RecordedDevice(load(connection.path), config.device_class, load_decide(STOP_DECISION))
         return
-    # Here, and not at the top: the driver names this function before it has loaded TVM.
+    # Imported late: the driver imports this module before it has loaded TVM.
     from devices.client.rpc_device import RpcDevice
     from devices.client.session import ServerKey
     from devices.targets import NATIVE, resolve_target
 
     with contextlib.ExitStack() as stack:
         if isinstance(connection, LocalConnection):
-            # This server's key is known in this process alone: no other user of the machine gets in.
+            # Only this process knows the server's key: no other user of the machine gets in.
             server_key = ServerKey(new_key(), demanded=True)
             server = stack.enter_context(
                 DeviceServer(threads=config.threads, decide=STOP_DECISION, realtime=realtime, secret=server_key.secret)
             )
             host, port = server.host, server.port
-            if config.target == NATIVE:  # known here: the server would start a process that loads TVM to find out
+            if config.target == NATIVE:  # the server would have to start a process that loads TVM to find out
                 config = config.model_copy(update={"target": json.loads(resolve_target(NATIVE, config.threads))})
         else:
             host, port = connection.host, connection.port
@@ -68,7 +69,7 @@ def open_device(config: DeviceConfig, realtime: bool = True) -> Iterator[Device]
 
 
 def _expected_key(config: DeviceConfig) -> bytes | None:
-    """The key of the file that the fleet file names, else of this user's own servers, if there is one."""
+    """Return the key in the file that the fleet file names, else the key of this user's own servers, if there is one."""
     if config.key_file is not None:
         return read_key(Path(config.key_file).expanduser())
     own = default_key_file()
@@ -77,8 +78,10 @@ def _expected_key(config: DeviceConfig) -> bytes | None:
 
 @contextlib.contextmanager
 def fleet_file_errors(fleet: FleetConfig, name: str, unreachable: bool = True) -> Iterator[None]:
-    """What is wrong with a device becomes a :class:`FleetFileError` that names the device and its line. One that does
-    not answer too, unless ``unreachable`` is False: then that error passes."""
+    """Turn an error of a device into a :class:`FleetFileError` that names the device and its line.
+
+    ``unreachable``: do so for a device that does not answer too; else that error passes.
+    """
     try:
         yield
     except FleetFileError:

@@ -1,4 +1,4 @@
-"""What an exception says, in one line: for measurements, reasons and messages."""
+"""Exceptions as one line of text, for measurements, reasons and messages."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ MAX_DETAIL = 500
 
 
 def brief(error: BaseException) -> str:
-    """Type and first line of an exception."""
+    """Return type and first line of an exception."""
     return _told(error, _lines(error)[:1])
 
 
 def last_line(error: BaseException) -> str:
-    """Type and last line of an exception: TVM puts stacks and pages of code in front."""
+    """Return type and last line of an exception: TVM puts stacks and pages of code in front."""
     return _told(error, _lines(error)[-1:])
 
 
 def introduced(error: BaseException) -> str:
-    """:func:`brief`, with the second line where the first one ends in a colon."""
+    """Return :func:`brief`, with the second line where the first one ends in a colon."""
     lines = _lines(error)
     return _told(error, [" ".join(lines[:2])]) if lines and lines[0].endswith(":") else brief(error)
 
 
 def after(error: BaseException, mark: str) -> str:
-    """Type and what comes after the last line's beginning ``mark``; the first line where none begins so."""
+    """Return type and the rest of the last line that begins with ``mark``; the first line where none begins so."""
     marked = [line.removeprefix(mark) for line in _lines(error) if line.startswith(mark)]
     return _told(error, marked[-1:]) if marked else brief(error)
 

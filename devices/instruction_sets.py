@@ -1,4 +1,4 @@
-"""Instruction sets: which of them a CPU target's code may use, and which this machine offers.
+"""Instruction sets that a CPU target's code may use, and those that this machine offers.
 
 LLVM names a CPU by its family and model. A virtual machine may hide instruction sets that the CPU of that name has (a
 Zen 4 without AVX-512 is common): code for the name would end in an illegal instruction.
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tvm.target import Target, codegen
 
-# What a compiler uses unasked. Others are for the kernel, for cryptography, or are hints.
+# Sets that a compiler uses by itself. Others are for the kernel, for cryptography, or are hints.
 _USED = re.compile(r"s?sse.*|avx.*|fma4?|f16c|bmi2?|lzcnt|popcnt|movbe|adx|gfni|tbm|xop")
-# Where Linux has another name than LLVM; punctuation apart.
+# Names in Linux that differ from LLVM's by more than punctuation.
 _LINUX_NAMES = {"bmi": "bmi1", "lzcnt": "abm", "sse3": "pni"}
 
 # CPUs by vendor, the newest first: code for one runs on those before it, as long as nothing of its own is hidden.
@@ -27,7 +27,8 @@ _LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "x86-64")
 
 
 def native_cpu(root: Path = Path("/")) -> str:
-    """LLVM's name of this machine's CPU, or of the newest before it that needs nothing which is hidden here."""
+    """Return LLVM's name of this machine's CPU; where instruction sets of it are hidden here, the newest earlier CPU
+    that needs none of these."""
     name = str(codegen.llvm_get_system_cpu())
     offered = offered_here(root)
     if offered is None or offered.issuperset(_needed(name)):
@@ -37,8 +38,8 @@ def native_cpu(root: Path = Path("/")) -> str:
 
 
 def missing_here(target: str, root: Path = Path("/")) -> tuple[str, ...]:
-    """Instruction sets that code for a canonical CPU ``target`` of this machine's architecture may use, and that this
-    machine does not offer, by LLVM's names. Empty where this machine does not say what it offers."""
+    """Return the instruction sets, by LLVM's names, that code for a canonical CPU ``target`` of this architecture may
+    use and this machine does not offer. Empty where this machine does not say what it offers."""
     attributes = json.loads(target)
     host = attributes.get("host") or attributes
     offered = offered_here(root)
@@ -49,7 +50,7 @@ def missing_here(target: str, root: Path = Path("/")) -> tuple[str, ...]:
 
 
 def offered_here(root: Path = Path("/")) -> frozenset[str] | None:
-    """What Linux says of an x86 CPU's instruction sets, by LLVM's names; None on other machines."""
+    """Return the instruction sets of an x86 CPU that Linux lists, by LLVM's names; None on other machines."""
     try:
         lines = (root / "proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -63,7 +64,7 @@ def offered_here(root: Path = Path("/")) -> frozenset[str] | None:
 
 @functools.cache
 def _needed(cpu: str, attributes: tuple[str, ...] = ()) -> frozenset[str]:
-    """What LLVM may use in code for ``cpu``."""
+    """Return the instruction sets that LLVM may use in code for ``cpu``."""
     config = {"kind": "llvm", **({"mcpu": cpu} if cpu else {}), **({"mattr": list(attributes)} if attributes else {})}
     return frozenset(filter(_USED.fullmatch, map(_plain, map(str, codegen.llvm_get_cpu_features(Target(config))))))
 

@@ -1,5 +1,5 @@
-"""What every device offers, whatever stands behind it (a TVM RPC server, a dataset, a simulation), and what travels
-between searcher, builder and device. Plain values, no TVM: actors hand them on without loading it."""
+"""The interface of every device (a TVM RPC server, a dataset, a simulation), and the values that travel between
+searcher, builder and device. No TVM: actors hand these values on without loading it."""
 
 from __future__ import annotations
 
@@ -29,36 +29,38 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class InputDraw:
-    """How one input of a checked run is drawn, so that a wrong kernel shows (see :mod:`devices.builds.check_plan`).
+    """Distribution of one input of a checked run, chosen so that a wrong kernel shows (see
+    :mod:`devices.builds.check_plan`).
 
-    Integers are uniform in [``low``, ``high``). Of floats, of both signs, a share ``density`` is drawn, the others are
-    ``rest``; of those at the first and last index of the axes ``ends`` half are drawn in any case. What is drawn is
-    between ``low`` and ``high`` in magnitude: ``steps`` 0 for any value, 1 for ``high`` alone, else (``low`` 0)
-    multiples of ``high / steps``.
+    Integers are uniform in [``low``, ``high``). Floats have both signs and a magnitude between ``low`` and ``high``.
     """
 
     low: float = 0.0
     high: float = 1.0
     steps: int = 0
+    """Number of distinct magnitudes: 0 for any value, 1 for ``high`` alone, else (with ``low`` 0) multiples of ``high /
+    steps``."""
     density: float = 1.0
+    """Share of the values that are drawn; the others are ``rest``."""
     rest: float = 0.0
     ends: tuple[int, ...] = ()
+    """Axes at whose first and last index half of the values are drawn in any case."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """What has to be known of a workload to tell right kernels from wrong ones.
-
-    ``precision``: the narrowest float type in which it computes, empty where it has none. ``exact``: on inputs as they
-    are drawn no sum is rounded, whatever the order of its terms. ``sums``: it has sums of floats. ``rounds``: it makes
-    integers of floats. ``draws``: one for each argument; empty where nothing is known.
-    """
+    """Properties of a workload that tell right kernels from wrong ones."""
 
     precision: str = ""
+    """Narrowest float type in which it computes; empty where it has none."""
     exact: bool = False
+    """True if no sum is rounded on these inputs, whatever the order of its terms."""
     sums: bool = True
+    """True if it has sums of floats."""
     rounds: bool = False
+    """True if it makes integers of floats."""
     draws: tuple[InputDraw, ...] = ()
+    """One for each argument; empty where nothing is known."""
 
 
 UNKNOWN = CheckPlan()
@@ -66,46 +68,49 @@ UNKNOWN = CheckPlan()
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """Build ``candidate`` of ``task``; ``candidate`` None asks for the unscheduled program (the oracle)."""
+    """Request to build one candidate."""
 
     task: Task
     candidate: Candidate | None
+    """None asks for the unscheduled program (the oracle)."""
     timeout_secs: float = 60.0
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A kernel compiled for a device.
-
-    ``library``: bytes of a shared object with the function ``main`` over ``args`` (inputs and outputs in the order of
-    the TensorIR function). ``packed``: indices of the constant-weight arguments that ``main`` expects re-laid out; for
-    each the library has a function ``pack_<index>(original, packed)``. ``original_args``: the arguments before
-    re-laying out. ``outputs``: indices of the arguments that the kernel writes. ``trace``: JSON text of the applied
-    trace, empty for the oracle. ``check``: how candidates are checked against it; only an oracle has it.
-    ``flop``: operations of one run, 0 where that is not known.
-    """
+    """A kernel compiled for a device."""
 
     task_id: str
     candidate: Candidate | None
     library: bytes = field(repr=False)
+    """Bytes of a shared object with the function ``main`` over ``args``."""
     args: tuple[TensorSpec, ...]
+    """Inputs and outputs in the order of the TensorIR function."""
     original_args: tuple[TensorSpec, ...]
+    """Arguments before constant weights were laid out anew."""
     outputs: tuple[int, ...]
+    """Indices of the arguments that the kernel writes."""
     packed: tuple[int, ...]
+    """Indices of the constant weights that ``main`` expects in another layout; for each the library has a function
+    ``pack_<index>(original, packed)``."""
     trace: str = field(repr=False)
+    """JSON text of the applied trace; empty for the oracle."""
     build_secs: float
     check: CheckPlan = field(default=UNKNOWN, repr=False)
+    """How candidates are checked against it; only an oracle has it."""
     flop: float = 0.0
+    """Operations of one run; 0 where that is not known."""
 
 
 @dataclass(frozen=True)
 class BuildFailure:
-    """A build that gave no artifact, as a value; ``measurement`` has the outcome BUILD_ERROR or BUILD_TIMEOUT."""
+    """A build that gave no artifact."""
 
     task_id: str
     candidate: Candidate | None
     trace: str = field(repr=False)
     measurement: Measurement
+    """Has the outcome BUILD_ERROR, BUILD_TIMEOUT or KILLED."""
 
 
 BuildResult = Artifact | BuildFailure
@@ -113,16 +118,18 @@ BuildResult = Artifact | BuildFailure
 
 @dataclass(frozen=True, slots=True)
 class MeasureRequest:
-    """Measure ``artifact``. ``incumbent_secs``: cost of the task's best verified candidate so far, infinite if none, 0
-    for a measurement that nothing is to be compared with. ``confirm``: what a good result must stand, None for nothing.
-    What is below ``incumbent_secs`` then is checked numerically before it is returned. ``placed_anew``: with
-    tensors in other memory than the task's last measurement had; where they lie makes up to 10 or 20 % of the time."""
+    """Request to measure an artifact. A result below ``incumbent_secs`` is checked numerically before it is returned."""
 
     artifact: Artifact
     incumbent_secs: float
+    """Cost of the task's best verified candidate so far: infinite if there is none, 0 for a measurement that is
+    compared with nothing."""
     rule: StopRule = field(default_factory=StopRule)
     confirm: Confirmation | None = None
+    """Second measurement that a good result must stand; None for none."""
     placed_anew: bool = False
+    """True to place the tensors in other memory than the task's last measurement: their addresses make up to 10 or 20 %
+    of the time."""
 
 
 class Device(Protocol):
@@ -132,19 +139,19 @@ class Device(Protocol):
         """Probe the device. Raises DeviceUnreachableError."""
 
     def ping(self) -> float:
-        """Seconds of one round trip to the device's server. Raises DeviceUnreachableError."""
+        """Return the seconds of one round trip to the device's server. Raises DeviceUnreachableError."""
 
     def probe_secs(self) -> float:
-        """Seconds of one run of the probe, the one of :attr:`Fingerprint.probe_secs`: some milliseconds of work, which
-        tell how fast the device is now.
+        """Return the seconds of one run of the probe, the one of :attr:`Fingerprint.probe_secs`: some milliseconds of
+        work, which show how fast the device is now.
 
-        Raises DeviceUnreachableError where the device does not answer, ProbeError where it answers and the
-        kernel fails.
+        Raises DeviceUnreachableError where the device does not answer, ProbeError where it answers and the kernel
+        fails.
         """
 
     def vitals(self) -> dict[str, float]:
-        """Temperature and clock as far as the device offers them (see :mod:`devices.host.vitals`); nothing where it
-        does not answer."""
+        """Return temperature and clock as far as the device offers them (see :mod:`devices.host.vitals`); empty where
+        it does not answer."""
 
     def add_oracle(self, artifact: Artifact) -> None:
         """Keep the unscheduled program of a task (an artifact with no candidate) to check results against.
@@ -153,7 +160,7 @@ class Device(Protocol):
         """
 
     def measure(self, request: MeasureRequest) -> Measurement:
-        """Measure one candidate; however that ends is a value.
+        """Measure one candidate; every outcome is a value.
 
         A result below ``request.incumbent_secs`` was compared with the oracle's output: it is ``verified``, or its
         outcome is WRONG_OUTPUT. ``build_secs`` is the artifact's.
@@ -166,15 +173,17 @@ class Device(Protocol):
 
 
 def oracle_task(artifact: Artifact) -> str:
-    """The task whose oracle an artifact is. Raises ValueError where it is none; see :meth:`Device.add_oracle`."""
+    """Return the task whose oracle an artifact is. Raises ValueError where it is none; see :meth:`Device.add_oracle`."""
     if artifact.candidate is not None:
         raise ValueError("an oracle is the unscheduled program: its artifact has no candidate")
     return artifact.task_id
 
 
 def measurable(artifact: Artifact, oracles: Container[str]) -> Candidate:
-    """The candidate of an artifact that a device shall measure; ``oracles``: the tasks whose oracle it has. Raises
-    ValueError; see :meth:`Device.measure`."""
+    """Return the candidate of an artifact that a device is to measure. Raises ValueError; see :meth:`Device.measure`.
+
+    ``oracles``: the tasks whose oracle the device has.
+    """
     if artifact.candidate is None:
         raise ValueError("the artifact to measure has no candidate")
     if artifact.task_id not in oracles:
@@ -183,7 +192,7 @@ def measurable(artifact: Artifact, oracles: Container[str]) -> Candidate:
 
 
 def encode_task(task: Task) -> dict[str, Any]:
-    """A task as a msgpack map."""
+    """Return a task as a msgpack map."""
     workload, device_class = task.workload, task.device_class
     return {
         "workload": [workload.hash, workload.name, workload.flop, workload.module],
@@ -194,5 +203,6 @@ def encode_task(task: Task) -> dict[str, Any]:
 
 
 def decode_task(message: dict[str, Any]) -> Task:
+    """Return the task that :func:`encode_task` wrote."""
     workload, device_class = Workload(*message["workload"]), DeviceClass(*message["device_class"])
     return Task(workload, device_class, message["weight"], tuple(message["imported"]))

@@ -1,4 +1,4 @@
-"""Targets: what code is generated for. A target travels as canonical JSON text; only here is it parsed or detected."""
+"""Targets of code generation. A target travels as canonical JSON text; only this module parses or detects one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ class TargetError(UserError):
 
 
 def resolve_target(spec: str | Mapping[str, object], threads: int | None = None) -> str:
-    """Canonical JSON text of the target ``spec``: all its attributes and its host, keys sorted.
+    """Return the canonical JSON text of a target: all its attributes and its host, keys sorted.
 
-    ``spec``: ``"native"`` (this machine's CPU), a tag that TVM knows (``"nvidia/jetson-orin-nano"``), a target kind
-    (``"llvm"``, ``"cuda"``), or a mapping or JSON text of attributes. ``threads``: number of cores that kernels are
-    scheduled for (CPU targets); default the number in ``spec``, else the CPUs this process may use for ``"native"``.
+    Args:
+        spec: ``"native"`` (this machine's CPU), a tag that TVM knows (``"nvidia/jetson-orin-nano"``), a target kind
+            (``"llvm"``, ``"cuda"``), or a mapping or JSON text of attributes.
+        threads: number of cores that kernels are scheduled for (CPU targets). Default: the number in ``spec``, for
+            ``"native"`` the CPUs that this process may use.
 
-    Raises TargetError, naming the target or its wrong attribute.
+    Raises TargetError, which names the target or its wrong attribute.
     """
     config: Any = spec
     if spec == NATIVE:
@@ -67,17 +69,17 @@ def resolve_target(spec: str | Mapping[str, object], threads: int | None = None)
 
 
 def canonical(attributes: Mapping[str, Any]) -> str:
-    """JSON text of a target's attributes: equal for equal targets."""
+    """Return the JSON text of a target's attributes: equal for equal targets."""
     return json.dumps({k: v for k, v in attributes.items() if v != ""}, sort_keys=True, separators=(",", ":"))
 
 
 def parse_target(text: str) -> Target:
-    """TVM's target of a canonical JSON text (see :func:`resolve_target`)."""
+    """Return TVM's target of a canonical JSON text (see :func:`resolve_target`)."""
     return Target({key: value for key, value in json.loads(text).items() if key not in _DERIVED})
 
 
 def default_device_class_name(target: str) -> str:
-    """Name of the device class of a canonical target, where the user gave none: ``"znver5-2"``, ``"cuda-sm_87"``.
+    """Return the name of a target's device class where the user gave none: ``"znver5-2"``, ``"cuda-sm_87"``.
 
     The number of threads is part of a CPU's name: run times at different thread counts are not interchangeable.
     """
@@ -90,7 +92,7 @@ def default_device_class_name(target: str) -> str:
 
 
 def device_kind(target: str) -> str:
-    """``"cpu"`` or ``"cuda"``: the kind of device that a canonical target is for.
+    """Return the kind of device that a canonical target is for: ``"cpu"`` or ``"cuda"``.
 
     Raises TargetError for any other kind: no kernel space or device abstraction exists for it.
     """
@@ -128,7 +130,7 @@ def architecture(target: str) -> str:
 
 
 def is_native(target: str) -> bool:
-    """Whether the code of a CPU target (or of a GPU target's host) is of this machine's architecture."""
+    """Return true if the code of a CPU target (or of a GPU target's host) is of this machine's architecture."""
     return architecture(target) == str(codegen.llvm_get_system_triple()).split("-")[0]
 
 
@@ -144,11 +146,11 @@ def usable_cpus() -> int:
     return cpus
 
 
-# What TVM derives from a tag or the other attributes; giving it back to the parser would fix or contradict them.
+# Attributes that TVM derives from the others. Given back to the parser they would contradict these.
 _DERIVED = ("tag",)
 
 
-# More than any device has of anything; TVM computes with these as with 32-bit numbers.
+# Larger than any count of a device; TVM computes with these as with 32-bit numbers.
 _MOST, _MOST_CORES = 2**31 - 1, 4096
 _MOST_REASON = 300  # characters
 
@@ -166,7 +168,7 @@ def _parse(config: Any, named: str) -> Target:
 
 
 def _check_numbers(attributes: Mapping[str, Any], named: str) -> None:
-    """Whatever a target counts (cores, threads, bytes) TVM takes at its word."""
+    """Raise TargetError for a count (cores, threads, bytes) out of range: TVM does not check them."""
     for key, value in attributes.items():
         most = _MOST_CORES if key == "num-cores" else _MOST
         if isinstance(value, int) and not 0 <= value <= most:
@@ -176,8 +178,11 @@ def _check_numbers(attributes: Mapping[str, Any], named: str) -> None:
 
 
 def _check_cpu(target: Target, named: str) -> None:
-    """LLVM only prints a warning for a CPU it does not know, and generates code for the oldest one; and one of another
-    architecture than it has fails when something is built for it."""
+    """Raise TargetError for a CPU that LLVM does not know, or one of another architecture.
+
+    LLVM only prints a warning for an unknown CPU, and generates code for the oldest one. A CPU of another architecture
+    fails only when something is built for it.
+    """
     mtriple = str(target.attrs.get("mtriple", codegen.llvm_get_system_triple()))
     mcpu = str(target.attrs.get("mcpu", ""))
     try:
@@ -195,7 +200,7 @@ def _check_cpu(target: Target, named: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """TVM containers as Python values."""
+    """Convert TVM containers to Python values."""
     if isinstance(value, Target):
         return _plain(value.export())
     if isinstance(value, Mapping) or hasattr(value, "items"):

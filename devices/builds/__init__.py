@@ -1,1 +1,1 @@
-"""Candidates to artifacts: the builder with its warm child process, the artifact cache, executables and linking."""
+"""Builds: candidates to artifacts by a long-lived child process, the artifact cache, executables, linking."""

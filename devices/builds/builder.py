@@ -1,4 +1,4 @@
-"""Builds candidates in a warm, long-lived child process: a candidate that crashes or hangs LLVM costs itself only."""
+"""Builds candidates in a warm, long-lived child process: a candidate that crashes or hangs LLVM affects no other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from devices.protocol import (
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.errors import FleetTuneError, UserError
 
-# A child takes 0.2 GiB before its first build: with much less than this many builds would fail.
+# A child takes 0.2 GiB before its first build: with much less than this, many builds would fail.
 MIN_BUILD_BYTES = 1 << 30
 MAX_BUILD_BYTES = 8 << 30
 MAX_START_SECS = 600.0
@@ -48,7 +48,7 @@ class BuilderStartError(FleetTuneError):
 
 @dataclass(frozen=True, slots=True)
 class BuildTimings:
-    """Where the time of one build went, in seconds."""
+    """Time of one build by its parts, in seconds."""
 
     schedule_secs: float
     compile_secs: float
@@ -58,23 +58,27 @@ class BuildTimings:
 class BuildWorker:
     """One warm child process that builds one candidate at a time.
 
-    ``artifacts``: folder of artifacts that were built before (see :mod:`devices.builds.cache`), None for none.
-    ``memory_limit_bytes``: memory that the child may take; a build that needs more fails. None for what
-    :func:`memory_limit` says where ``workers`` of them share this host. ``recycle_bytes``, ``recycle_builds``: the
-    child is replaced after a build that leaves more resident memory than this (or than half of its limit), and after so
-    many builds. ``start_timeout_secs``: how long a fresh child may take to be ready; after one that took longer the
-    next has twice as long, up to ``MAX_START_SECS``. ``module``: the module that the child runs (tests give their own).
-    ``window``: what stops the child while a device of this host measures; seconds in which it stands still do not
-    count.
-
     :meth:`build` may be called from any thread; calls queue. The child starts with :meth:`start` or the first build,
-    and again after a crash, a timeout or a recycling, without being waited for: the next build waits for it.
+    and again after a crash, a timeout or a recycling. Nobody waits for that start but the next build.
+
+    Args:
+        artifacts: folder of artifacts that were built before (see :mod:`devices.builds.cache`); None for none.
+        workers: number of build workers that share this host.
+        memory_limit_bytes: memory of the child; a build that needs more fails. None for :func:`memory_limit`.
+        recycle_bytes: resident memory after a build from which on the child is replaced (half of its limit, if less).
+        recycle_builds: number of builds after which the child is replaced.
+        start_timeout_secs: time of a fresh child to be ready; doubled after each start that took longer, up to
+            ``MAX_START_SECS``.
+        module: the module that the child runs (tests give their own).
+        window: quiet window in which the child is stopped while a device of this host measures; such seconds do not
+            count.
     """
 
     def __init__(
         self,
         artifacts: Path | None = None,
         workers: int = 1,
+        *,
         memory_limit_bytes: int | None = None,
         recycle_bytes: int = 2 << 30,
         recycle_builds: int = 2000,
@@ -120,12 +124,14 @@ class BuildWorker:
                 self._start()
 
     def build(self, request: BuildRequest) -> BuildResult:
-        """Build one candidate; blocks for at most its timeout, on top of the start of a fresh child. One that was built
-        before is taken from the cache, with the build time that it had then.
+        """Build one candidate; blocks for at most its timeout, plus the start of a fresh child. One that was built
+        before comes from the cache, with the build time that it had then.
+
+        Every fault of the candidate is a BuildFailure, and so is a child that was ended from outside, with the outcome
+        KILLED.
 
         Raises UserError where the build host lacks something (a linker for the target), BuilderStartError if no child
-        can be started, RuntimeError after :meth:`close`. Every fault of the candidate is a BuildFailure, and so is a
-        child that was ended from outside, with the outcome KILLED.
+        can be started, RuntimeError after :meth:`close`.
         """
         with self._turn:
             if self._closed:
@@ -161,7 +167,7 @@ class BuildWorker:
             build_secs = self._clock() - started
             obituary = child.obituary()
             self._replace(child)
-            # What a build may have is refused it beyond: the kernel ends the child of a host that has less.
+            # A build gets no memory beyond its limit; the kernel kills a child only where the host has less than that.
             outcome = Outcome.KILLED if ended_from_outside(obituary) else Outcome.BUILD_ERROR
             return _failure(request, outcome, build_secs, self._ended(obituary))
         build_secs = min(answer["build_secs"], self._clock() - started)  # the child's own clock never stands still
@@ -186,7 +192,8 @@ class BuildWorker:
         return f"the build process ended: {reason}"
 
     def _message(self, request: BuildRequest) -> dict[str, Any]:
-        """The request as a msgpack map, with the task if the child does not have it (its cache evicts like ours)."""
+        """Return the request as a msgpack map, with the task if the child does not have it (its cache evicts like
+        ours)."""
         task, candidate = request.task, request.candidate
         child_has_it = task.id in self._known_tasks
         self._known_tasks[task.id] = None
@@ -222,7 +229,7 @@ class BuildWorker:
 
     def _replace(self, child: ChildProcess) -> None:
         child.kill()
-        with contextlib.suppress(BuilderStartError):  # what was just built or failed is told; the next build says it
+        with contextlib.suppress(BuilderStartError):  # this build has its result; the next one reports the error
             self._start()
 
     def _ready_child(self) -> ChildProcess:
@@ -252,15 +259,15 @@ class BuildWorker:
 
 @cache
 def built_by(target: str) -> str:
-    """What an artifact depends on beside its request: versions, options of code generation, the compiler of a GPU's
-    code."""
+    """Return everything that an artifact depends on besides its request: versions, options of code generation, the
+    compiler of a GPU's code."""
     gpu = cuda_compiler.describe() if json.loads(target)["kind"] == "cuda" else ""
     return json.dumps([tvm_versions(), pass_options(target), gpu], sort_keys=True)
 
 
 def memory_limit(total_bytes: int, workers: int) -> int:
-    """Bytes for each of ``workers`` children on a host (or in a control group) with ``total_bytes``: an equal part of
-    half of it, at least 1 GiB and at most 8 GiB. The rest is the search's and the devices'."""
+    """Return the bytes for each of ``workers`` children on a host (or in a control group) with ``total_bytes``: an
+    equal part of one half of it, at least 1 GiB and at most 8 GiB. The other half is for the search and the devices."""
     return max(MIN_BUILD_BYTES, min(MAX_BUILD_BYTES, total_bytes // 2 // workers))
 
 

@@ -1,7 +1,7 @@
-"""Built kernels on disk (:mod:`devices.host.file_cache`): a candidate that was built before is not built again.
+"""Cache of built kernels on disk (:mod:`devices.host.file_cache`).
 
-The key is a hash of all that decides the bytes: the workload, the sketch and its decisions, the target, the versions of
-TVM and of this package's own code, the options of code generation and the linker.
+The key is a hash of everything that decides the bytes: the workload, the sketch and its decisions, the target, the
+versions of TVM and of this package's own code, the options of code generation and the linker.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from devices.protocol import Artifact, BuildRequest, CheckPlan, InputDraw, Tenso
 
 
 def folder_here(folder: Path) -> Path:
-    """``folder`` where the folder that it lies in exists on this machine, else one in the user's cache: builders on
-    other hosts of a cluster do not see the run's output folder."""
+    """Return ``folder`` where its parent exists on this machine, else a folder in the user's cache: builders on other
+    hosts of a cluster do not see the run's output folder."""
     return folder if folder.parent.is_dir() else user_folder()
 
 
@@ -29,7 +29,7 @@ class ArtifactCache:
         self._files = FileCache(folder, ".artifact", "built kernels", limit_bytes)
 
     def find(self, key: str, request: BuildRequest) -> Artifact | None:
-        """The artifact stored under ``key`` (see :func:`artifact_key`), as the answer to ``request``."""
+        """Return the artifact stored under ``key`` (see :func:`artifact_key`), as the answer to ``request``."""
         body = self._files.find(key)
         return None if body is None else _decode(msgpack.unpackb(body), request)
 
@@ -39,7 +39,8 @@ class ArtifactCache:
 
 
 def artifact_key(request: BuildRequest, built_by: str) -> str:
-    """Key of what ``request`` asks for. ``built_by``: all that the result depends on beside the request."""
+    """Return the key of what ``request`` asks for. ``built_by``: everything that the result depends on besides the
+    request."""
     task, candidate = request.task, request.candidate
     parts = [built_by, source_digest(), task.workload.hash, task.workload.module, task.device_class.target]
     if candidate is not None:
@@ -48,7 +49,8 @@ def artifact_key(request: BuildRequest, built_by: str) -> str:
 
 
 def _encode(artifact: Artifact) -> dict[str, Any]:
-    """What belongs to the kernel; task and candidate are the request's (their names may differ from run to run)."""
+    """Return the fields that belong to the kernel. Task and candidate are the request's: their names may differ from
+    run to run."""
     fields = asdict(artifact)
     del fields["task_id"], fields["candidate"], fields["flop"]
     return fields
@@ -71,7 +73,7 @@ def _decode(fields: dict[str, Any], request: BuildRequest) -> Artifact:
 
 
 def check_plan(fields: dict[str, Any]) -> CheckPlan:
-    """A plan from its fields as a message has them."""
+    """Return a plan from its fields as a message has them."""
     draws = (InputDraw(**{**draw, "ends": tuple(draw["ends"])}) for draw in fields["draws"])
     return CheckPlan(**{**fields, "draws": tuple(draws)})
 

@@ -1,19 +1,20 @@
-"""How the kernels of a workload are checked: on which inputs, and how near to the oracle they must be.
+"""Inputs and tolerances with which the kernels of a workload are checked.
 
 On inputs as they are timed on (uniform floats) a wrong kernel can hide: of a sum of 4,096 terms in float16 the last one
 is less than the rounding. So the inputs of a check are drawn such that every term of a sum counts:
 
-- Where every term is a product of inputs (convolutions, matrix products, means), inputs are plus or minus one power
-  of two. Then all partial sums are whole multiples of one number, and small enough (six standard deviations of a
-  random walk) that no order of summation rounds: right kernels agree to the last bit, and a term that is missing or
-  counts twice is off by a multiple of that number. The powers bring the sums to about 1, where what follows them
-  (GELU, tanh) tells values apart. Long sums are thinned out by zeros to as many terms as the type can tell from one
-  more (:data:`EXACT_TERMS`).
+- Where every term is a product of inputs (convolutions, matrix products, means), inputs are plus or minus one power of
+  two. Then all partial sums are whole multiples of one number, and small enough (six standard deviations of a random
+  walk) that no order of summation rounds: right kernels agree to the last bit, and a term that is missing or counts
+  twice is off by a multiple of that number. The powers bring the sums to about 1, where what follows them (GELU, tanh)
+  tells values apart. Long sums are thinned out by zeros to as many terms as the type can tell from one more
+  (:data:`EXACT_TERMS`).
 - Where terms are rounded (a sum of exponentials, a variance), most of them are made next to nothing, so that each of
   the few others (:data:`ROUNDED_TERMS`) is a share of the sum that is well above the rounding errors of right kernels.
 
-So the tolerance follows the type alone (:func:`devices.client.checking.tolerance`): the inputs follow the length of the
-sums. Where few values of a reduced axis count, half of those at its ends do: there tiles end, and mistakes are made.
+So the tolerance follows from the type alone (:func:`devices.client.checking.tolerance`), and the inputs from the length
+of the sums. Where few values of a reduced axis count, half of the values at its ends do: tiles end there, and mistakes
+are made there.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ from devices.protocol import CheckPlan, InputDraw
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
 
 EXACT_TERMS = {"float64": 2**16, "float32": 2**16, "float16": 2**16, "bfloat16": 2**10}
-"""Most terms other than zero of a sum that is not rounded, by the narrowest type: what is at most a few times its
-square root must be whole in the type, and one more must differ by more than the type's rounding."""
+"""Most non-zero terms of a sum that is not rounded, by the narrowest type. A few times the square root of this must be
+whole numbers of the type, and one more term must differ by more than the type's rounding."""
 ROUNDED_TERMS = {"float64": 1024, "float32": 512, "float16": 32, "bfloat16": 16}
 """Terms of a rounded sum that count: one of them is several times :data:`devices.client.checking.ROUNDED`."""
 _MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
-# exp of it is nothing beside exp of what lies in [-1, 1), also when a scale of 1/4 precedes.
+# exp of it is negligible beside exp of values in [-1, 1), also after a scale of 1/4.
 _FAR = -32.0
-# Only an axis that is long has ends that are few.
+# Shorter axes have no ends that are drawn apart.
 _LONG = 64
 _SMALL_INTEGERS = 8
 _PLAIN_FLOATS = 2.0
@@ -66,12 +67,12 @@ _PLAIN_STEPS = 32
 
 @dataclass(frozen=True)
 class _Grid:
-    """Values that are multiples of 2**``low`` and at most 2**``high`` in magnitude. ``centred``: as often negative as
-    positive, so that their sums grow with the square root of their number."""
+    """Values that are multiples of 2**``low`` and at most 2**``high`` in magnitude."""
 
     high: float
     low: float
     centred: bool
+    """True if they are as often negative as positive, so that their sums grow with the square root of their number."""
 
     def fits(self, dtype: str) -> bool:
         return self.high - self.low <= _MANTISSA_BITS.get(dtype, 62)
@@ -79,28 +80,35 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Statement:
-    """``target[...] = value``, or ``target[...] += value`` for ``terms`` terms (0: no sum). ``value`` None: unknown."""
+    """An assignment ``target[...] = value``, or a sum ``target[...] += value``."""
 
     target: int
     dtype: str
     value: Any
+    """None where it is not known."""
     indices: tuple[Any, ...]
-    axes: frozenset[str]  # names of the reduction axes
+    axes: frozenset[str]
+    """Names of the reduction axes."""
     terms: int
-    selects: bool  # the largest or smallest of what it reads
+    """Number of terms of the sum; 0 for no sum."""
+    selects: bool
+    """True for the largest or smallest of the values that it reads."""
 
 
 def plan_of(func: PrimFunc) -> CheckPlan:
-    """The plan for kernels that compute what ``func`` computes: unscheduled, its arguments are buffers."""
+    """Return the plan for kernels that compute what ``func`` computes. ``func`` is unscheduled, its arguments are
+    buffers."""
     return _Reading(func).plan()
 
 
 class _Reading:
+    """Analysis of an unscheduled function: which arguments every buffer follows from, and how."""
+
     def __init__(self, func: PrimFunc) -> None:
         self._args = [(hash(arg), tuple(int(n) for n in arg.shape), str(arg.dtype)) for arg in func.params]
         self._statements = list(_statements(func))
-        # Of every buffer: the arguments that it follows from, of how many of them its values are products, and whether
-        # an exponential is in it.
+        # For every buffer: the arguments that it follows from, the number of them that its values are products of, and
+        # whether it contains an exponential.
         self._follows: dict[int, frozenset[int]] = {key: frozenset([at]) for at, (key, _, _) in enumerate(self._args)}
         self._degrees: dict[int, int] = {key: 1 for key, _, _ in self._args}
         self._exponential: set[int] = set()
@@ -155,8 +163,8 @@ class _Reading:
         return tuple(draws)
 
     def _sums_over(self) -> tuple[dict[int, int], dict[int, int], set[int]]:
-        """Of every argument that sums are made of: the length of the longest, and how many arguments make a term; and
-        the arguments in whose sums there are exponentials."""
+        """Return, for every argument that sums are made of, the length of the longest sum and the number of arguments
+        that make one term; and the arguments in whose sums there are exponentials."""
         terms: dict[int, int] = {}
         factors: dict[int, int] = {}
         far: set[int] = set()
@@ -173,7 +181,8 @@ class _Reading:
         return terms, factors, far
 
     def _integers(self, at: int, dtype: str, summed: bool) -> InputDraw:
-        """Valid as indices and as divisors; of small types, where they are only added and multiplied, all there are."""
+        """Return integers that are valid as indices and as divisors. Small types that are only added and multiplied get
+        all values."""
         bounds = list(self._bounds(at))
         divides = any(at in self._sources(by) for s in self._statements for by in _divisors(s.value))
         if summed and not bounds and not divides and dtype in ("int8", "uint8"):
@@ -182,7 +191,7 @@ class _Reading:
         return InputDraw(1, max(2, high)) if divides else InputDraw(0, max(1, high))
 
     def _bounds(self, at: int) -> Iterator[int]:
-        """Extents of what is indexed by the values of argument ``at``."""
+        """Yield the extents that the values of argument ``at`` index."""
         for statement in self._statements:
             for buffer, indices in [*_accesses(statement.value), (None, statement.indices)]:
                 for axis, index in enumerate(indices):
@@ -193,7 +202,8 @@ class _Reading:
                     yield extent if self._is_as_given(index) else min(extent, _SMALL_INTEGERS)
 
     def _is_as_given(self, index: Any) -> bool:
-        """Whether an index is an argument's value, or that brought into bounds: ``i + 2`` may lie beyond them."""
+        """Return true if an index is an argument's value, or that value clamped to the bounds. False for others: ``i +
+        2`` may be out of bounds."""
         match index:
             case TensorLoad():
                 made = [s.value for s in self._statements if s.target == hash(index.source)]
@@ -214,7 +224,8 @@ class _Reading:
         return next((shape for other, shape, _ in self._args if other == key), ())
 
     def _reduced_axes(self) -> dict[int, set[int]]:
-        """Of every buffer the axes over which is reduced, directly or in what is made of it element by element."""
+        """Return, for every buffer, the axes that are reduced, directly or in what is computed from it element by
+        element."""
         reduced: dict[int, set[int]] = {}
         for statement in reversed(self._statements):
             later = {
@@ -232,7 +243,8 @@ class _Reading:
     # --- exactness ---------------------------------------------------------------------------------------------------
 
     def _sums_are_exact(self, draws: tuple[InputDraw, ...], precision: str) -> bool:
-        """Whether no sum is rounded, whatever its order: followed through all statements as multiples and bounds."""
+        """Return true if no sum is rounded, whatever its order: multiples and bounds are followed through all
+        statements."""
         grids: dict[int, _Grid | None] = {}
         for (key, _, dtype), draw in zip(self._args, draws, strict=True):
             high = math.log2(max(abs(draw.low), abs(draw.high), 1e-30))
@@ -261,7 +273,7 @@ class _Reading:
         return True
 
     def _grid(self, value: Any, grids: dict[int, _Grid | None]) -> _Grid | None:
-        """The grid of an expression, None where it has none."""
+        """Return the grid of an expression; None where it has none."""
         match value:
             case TensorLoad():
                 return grids.get(hash(value.source))
@@ -301,14 +313,15 @@ class _Reading:
         )
 
     def _sources(self, value: Any) -> frozenset[int]:
-        """The arguments that an expression follows from."""
+        """Return the arguments that an expression follows from."""
         return frozenset(at for key in _loaded(value) for at in self._follows.get(key, ()))
 
     def _floats(self, sources: frozenset[int]) -> list[int]:
         return [at for at in sources if self._args[at][2] in _MANTISSA_BITS]
 
     def _degree(self, value: Any) -> int:
-        """Of how many arguments an expression is a product, 0 where it is no polynomial (or a constant)."""
+        """Return the number of arguments that an expression is a product of; 0 where it is no polynomial (or a
+        constant)."""
         match value:
             case TensorLoad():
                 return self._degrees.get(hash(value.source), 1)
@@ -353,7 +366,7 @@ def _statements(func: PrimFunc) -> Iterator[_Statement]:
 
 
 def _term(store: Any, value: Any) -> Any:
-    """What is added to (or compared with) the buffer that is stored to, None where nothing is."""
+    """Return the value that is added to (or compared with) the stored buffer; None where nothing is."""
     if isinstance(value, Add | Max | Min):
         for own, other in ((value.a, value.b), (value.b, value.a)):
             if isinstance(own, TensorLoad) and own.source.same_as(store.buffer):

@@ -1,8 +1,8 @@
 """Lowered networks as executables of TVM's virtual machine, with their weights beside them.
 
-The weights become arguments of ``main``, so that the library stays small and building it does not depend on their
-size. Where a schedule wants a weight in another layout, the re-layout is lifted out of ``main`` into a function of its
-own, which runs once, here, when the network is built: at run time it costs nothing.
+The weights become arguments of ``main``, so that the library stays small and building it does not depend on their size.
+Where a schedule wants a weight in another layout, the conversion is lifted out of ``main`` into a function of its own,
+which runs once, when the network is built: at run time it costs nothing.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ _TRANSFORM = "main_transform_params"
 
 @dataclass(frozen=True)
 class Executable:
-    """``module``: TVM's runtime module for the target, not yet linked. ``parameters``: the weights in the layouts that
-    ``main`` wants, in the order of its arguments after the inputs. ``lowered``: the IRModule that was built."""
+    """A network that was built for a target."""
 
     module: Any
+    """TVM's runtime module, not yet linked."""
     parameters: tuple[Array, ...]
+    """Weights in the layouts that ``main`` wants, in the order of its arguments after the inputs."""
     lowered: Any
+    """The IRModule that was built."""
 
 
 def tensor_specs(types: list[Any]) -> tuple[TensorSpec, ...]:
-    """Shapes and dtypes of Relax tensor types, tuples flattened.
+    """Return shapes and dtypes of Relax tensor types, tuples flattened.
 
     Raises :class:`~fleet_tune.base.errors.UnsupportedNetworkError` for a shape that is not fixed.
     """
@@ -63,7 +65,7 @@ def tensor_specs(types: list[Any]) -> tuple[TensorSpec, ...]:
 
 
 def has_fixed_shape(kind: Any) -> bool:
-    """Whether all extents of a Relax type's tensors are numbers; types that hold no tensor are fixed."""
+    """Return true if all extents of a Relax type's tensors are numbers; true too for types that hold no tensor."""
     if isinstance(kind, relax.TupleType):
         return all(has_fixed_shape(field) for field in kind.fields)
     if not isinstance(kind, relax.TensorType):
@@ -73,8 +75,8 @@ def has_fixed_shape(kind: Any) -> bool:
 
 
 def build(module: Any, target_text: str) -> Executable:
-    """Builds a lowered network for the canonical target ``target_text``; kernels without a schedule stay as they are
-    on a CPU, and get TVM's default one on a GPU, where they could not run without."""
+    """Build a lowered network for the canonical target ``target_text``. Kernels without a schedule stay as they are on
+    a CPU; on a GPU they get TVM's default schedule, without which they cannot run."""
     use_vector_math()
     use_kernel_passes()
     module, constants = _constants_to_parameters(module)
@@ -91,7 +93,7 @@ def build(module: Any, target_text: str) -> Executable:
 
 
 def calls(expression: Any) -> Iterator[Call]:
-    """All calls in a Relax function's body, in order, branches included."""
+    """Yield all calls in a Relax function's body, in order, branches included."""
     if isinstance(expression, Call):
         yield expression
     elif isinstance(expression, relax.SeqExpr):
@@ -105,14 +107,15 @@ def calls(expression: Any) -> Iterator[Call]:
 
 
 def kernel_calls(function: Any) -> list[Call]:
-    """A Relax function's calls of kernels, in order: ``args[0]`` is the kernel's variable, ``args[1]`` its inputs."""
+    """Return a Relax function's calls of kernels, in order: ``args[0]`` is the kernel's variable, ``args[1]`` its
+    inputs."""
     return [
         call for call in calls(function.body) if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir"
     ]
 
 
 def _split_layout_rewrites(module: Any) -> Any:
-    """Splits each scheduled kernel that re-lays out a weight into the re-layout and the rest."""
+    """Split each scheduled kernel that converts the layout of a weight into the conversion and the rest."""
     scheduled: dict[Any, Any] = {}
     others: dict[Any, Any] = {}
     for variable, function in module.functions.items():
@@ -128,7 +131,7 @@ def _re_lays_out(kernel: Any) -> bool:
 
 
 def blocks(statement: Any) -> Iterator[Any]:
-    """The blocks of a kernel that are reached through loops and sequences alone, outer ones first."""
+    """Yield the blocks of a kernel that are reached through loops and sequences alone, outer ones first."""
     if isinstance(statement, tvm.s_tir.SBlockRealize):
         yield statement.block
         yield from blocks(statement.block.body)
@@ -140,16 +143,16 @@ def blocks(statement: Any) -> Iterator[Any]:
 
 
 def _reachable(module: Any, name: str) -> Any:
-    """The function ``name`` and the kernels it calls."""
+    """Return the function ``name`` and the kernels it calls."""
     main = module.get_global_var(name)
     used = [main, *(call.args[0] for call in kernel_calls(module[main]))]
     return tvm.IRModule({variable: module[variable] for variable in used}, module.attrs)
 
 
 def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
-    """The lowered network as a function of arrays on this machine's CPU (to check numbers, not to be fast)."""
+    """Return the lowered network as a function of arrays on this machine's CPU (to check numbers, not to be fast)."""
     target = json.loads(resolve_target(NATIVE))
-    # Building takes as long as running: without the late optimisations it is a third faster.
+    # Building takes as long as running; without the late optimisations it takes two thirds of that.
     executable = build(module, json.dumps({**target, "opt-level": 1}))
     machine = relax.VirtualMachine(tvm.runtime.Executable(executable.module), tvm.cpu())
     parameters = [tensor_of(array) for array in executable.parameters]
@@ -161,14 +164,14 @@ def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
 
 
 def run_on_host(module: Any) -> tuple[Array, ...]:
-    """What ``main`` of a module without inputs gives, computed on this machine's CPU."""
+    """Return the result of ``main`` of a module without inputs, computed on this machine's CPU."""
     target = json.loads(resolve_target(NATIVE))
     executable = _compile(module, parse_target(json.dumps({**target, "opt-level": 1})))
     return flatten(relax.VirtualMachine(executable, tvm.cpu())["main"]())
 
 
 def flatten(result: Any) -> tuple[Array, ...]:
-    """The tensors of a virtual machine's result as arrays, nested tuples flattened."""
+    """Return the tensors of a virtual machine's result as arrays, nested tuples flattened."""
     if hasattr(result, "numpy"):
         return (result.numpy(),)
     return tuple(array for item in result for array in flatten(item))
@@ -206,7 +209,7 @@ def _constants_to_parameters(module: Any) -> tuple[Any, list[Any]]:
 
 
 def _transformed(module: Any, constants: list[Any]) -> tuple[Array, ...]:
-    """Runs the lifted re-layout on this machine."""
+    """Run the lifted layout conversion on this machine."""
     executable = _compile(module, parse_target(resolve_target(NATIVE)))
     machine = relax.VirtualMachine(executable, tvm.cpu(), memory_cfg="naive")
     # The function takes and returns tuples of tensors.

@@ -1,4 +1,4 @@
-"""What is done to kernels for CPUs beside TVM's own passes, whoever schedules them."""
+"""Passes over CPU kernels besides TVM's own, whoever schedules the kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from devices.builds.stack_buffers import mark_cpu_functions, place_on_stack
 
 @functools.cache
 def use_kernel_passes() -> None:
-    """Have it done to all kernels that this process builds."""
+    """Apply the passes to all kernels that this process builds."""
     register_tir_pipeline("s_tir", _pipeline)
 
 

@@ -1,7 +1,7 @@
-"""From a compiled TVM module to the bytes of a shared object, quickly.
+"""Linking of a compiled TVM module to the bytes of a shared object.
 
 The linker is called directly: for one kernel ``ld -shared`` takes 3 ms where ``cc -shared`` takes 15 ms. A kernel needs
-no start files or libraries: what it calls of libc and libm is resolved in the process that loads it.
+no start files or libraries: its calls of libc and libm are resolved in the process that loads it.
 
 Where this machine has no linker for the target, the object files travel as an archive and the device links them
 (:mod:`devices.rpc.remote_linking`).
@@ -32,14 +32,15 @@ _COMPILER_OPTIONS = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,-z,noexecstack")
 
 
 class LinkerError(UserError):
-    """No linker for the target on the build host, and none on the device: install one."""
+    """Neither the build host nor the device has a linker for the target: install one."""
 
 
 def link(module: tvm.runtime.Module, target: str) -> bytes:
-    """Shared object of ``module`` (host code, and device code of its imports), built for the canonical ``target``.
+    """Return the shared object of ``module`` (host code, and device code of its imports), built for the canonical
+    ``target``.
 
-    An archive of its object files instead if this machine has no linker for the host of ``target``, which is not its
-    own (see :func:`devices.rpc.remote_linking.is_archive`).
+    Returns an archive of its object files instead if this machine has no linker for the host of ``target``, which is
+    not its own (see :func:`devices.rpc.remote_linking.is_archive`).
 
     Raises LinkerError if this machine has no linker for itself, RuntimeError if linking fails.
     """
@@ -67,7 +68,8 @@ def link(module: tvm.runtime.Module, target: str) -> bytes:
 
 @cache
 def find_linker(target: str) -> tuple[str, ...] | None:
-    """Command that links position-independent objects for the host of ``target``; None where the device has to.
+    """Return the command that links position-independent objects for the host of ``target``; None where the device has
+    to.
 
     Raises LinkerError where the target is this machine's own architecture and it has no linker.
     """
@@ -84,8 +86,8 @@ def find_linker(target: str) -> tuple[str, ...] | None:
 
 
 def foreign_linkers(triple: str) -> tuple[tuple[str, ...], ...]:
-    """All commands on this machine that link for another architecture's ``triple``, the quickest first: a cross ``ld``,
-    LLVM's linker, a cross gcc, zig (its package ``ziglang`` or its program)."""
+    """Return all commands on this machine that link for another architecture's ``triple``, the quickest first: a cross
+    ``ld``, LLVM's linker, a cross gcc, zig (its package ``ziglang`` or its program)."""
     architecture = triple.split("-")[0]
     linkers: list[tuple[str, ...]] = []
     for name in dict.fromkeys((f"{triple}-ld", f"{architecture}-linux-gnu-ld", "ld.lld")):
@@ -105,13 +107,13 @@ def foreign_linkers(triple: str) -> tuple[tuple[str, ...], ...]:
 
 
 def target_triple(target: str) -> str:
-    """LLVM's triple of the CPU that a canonical target's host code runs on, empty where it is this machine's."""
+    """Return LLVM's triple of the CPU that a canonical target's host code runs on; empty where it is this machine's."""
     attributes = json.loads(target)
     return str((attributes.get("host") or attributes).get("mtriple", ""))
 
 
 def _archive(output: str, inputs: Sequence[str]) -> None:
-    """A tar archive of the object files, with nothing in it that differs from build to build."""
+    """Write a tar archive of the object files that is the same for the same files."""
     with tarfile.open(output, "w", format=tarfile.USTAR_FORMAT) as archive:
         for number, name in enumerate(inputs):
             content = Path(name).read_bytes()

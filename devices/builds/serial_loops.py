@@ -1,7 +1,7 @@
-"""Parallel loops of kernels for one core: plain loops.
+"""Parallel loops of kernels for one core become serial loops.
 
-TVM makes a function of its own of a parallel loop, which it calls through its pool of threads. For one core that is a
-call for nothing, and in that function LLVM knows less of what the loop reads and writes.
+TVM makes a function of its own of a parallel loop, which it calls through its pool of threads. On one core that call is
+wasted, and in that function LLVM knows less of what the loop reads and writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tvm_ffi import structural_map
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def serialize_parallel_loops(function: PrimFunc, _module: object, _context: object) -> PrimFunc:
-    """The pass, for functions that know their target."""
+    """Pass over functions that know their target."""
     target = function.attrs.get("target") if function.attrs else None
     if target is None or target.kind.name != "llvm" or int(target.attrs.get("num-cores", 0)) != 1:
         return function

@@ -1,8 +1,8 @@
 """Small buffers of CPU kernels on the stack.
 
 TVM takes every buffer in the scope "local", and every other one of 1 KiB and more, from its pool of workspaces: two
-calls of the runtime for each iteration of the loop that it is in, some 15 ns, and memory that LLVM does not take apart
-into registers. A tile of sums, or a row of a softmax, belongs on the stack.
+runtime calls for each iteration of the loop around it, some 15 ns, and memory that LLVM does not split into registers.
+A tile of sums, or a row of a softmax, belongs on the stack.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from tvm_ffi import structural_map
 MOST_BYTES = 16 << 10
 MOST_BYTES_TOGETHER = 64 << 10
 
-# What makes TVM leave an allocation to the code generator.
-_AS_IT_IS = "disable_lower_builtin"
-# Of functions that are a CPU's from the beginning. The host's part of a GPU's kernel has the host's target too, in the
-# end, and what it allocates is memory of the GPU.
+# Annotation that makes TVM leave an allocation to the code generator.
+_KEEP_ALLOCATION = "disable_lower_builtin"
+# Attribute of functions that are for a CPU from the beginning. The host's part of a GPU's kernel gets the host's target
+# later, and what it allocates is memory of the GPU.
 _FOR_CPU = "fleet_tune.for_cpu"
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def mark_cpu_functions(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
-    """The first pass: which functions are for a CPU."""
+    """First pass: mark the functions that are for a CPU."""
     target = function.attrs.get("target") if function.attrs else None
     return function.with_attr(_FOR_CPU, True) if target is not None and target.kind.name == "llvm" else function
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def place_on_stack(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
-    """The last pass before TVM makes calls of what is left."""
+    """Last pass: keep small buffers from TVM's lowering to calls of the workspace pool."""
     if not (function.attrs and function.attrs.get(_FOR_CPU)):
         return function
     left = MOST_BYTES_TOGETHER
@@ -45,14 +45,14 @@ def place_on_stack(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
         if not 0 < size <= min(MOST_BYTES, left):
             return allocation
         left -= size
-        annotations = {**dict(allocation.annotations), _AS_IT_IS: const(True, "bool")}
+        annotations = {**dict(allocation.annotations), _KEEP_ALLOCATION: const(True, "bool")}
         return AllocBuffer(allocation.buffer, annotations=annotations)
 
     return function.with_body(structural_map(function.body, (AllocBuffer, placed)))
 
 
 def _bytes(buffer: Any) -> int:
-    """0 where the size is not known, or where the buffer has a memory of its own kind."""
+    """Return the size of a buffer; 0 where it is not known, or the buffer has a memory scope of its own."""
     if buffer.scope() not in ("global", "local") or not all(isinstance(n, IntImm) for n in buffer.shape):
         return 0
     kind = tvm.DataType(str(buffer.dtype))

@@ -1,10 +1,10 @@
 """exp and erf as arithmetic in float32 that LLVM turns into vector instructions.
 
 TVM lowers them to LLVM's intrinsics and to calls of the C library, which take one number at a time: a softmax spends
-nine tenths of its time there. What TVM makes of exp itself (sigmoid, tanh, GELU, SiLU) becomes arithmetic with it.
+nine tenths of its time there. Functions that TVM makes of exp (sigmoid, tanh, GELU, SiLU) become arithmetic too.
 
 Accuracy, against float64: exp within 2e-7 of its value; results below 1.2e-38 are zero. erf within 6e-7. NaN and
-infinities are as they should be. Numbers of 16 bits are computed as float32; float64 stays TVM's.
+infinities follow IEEE 754. Numbers of 16 bits are computed as float32; float64 stays TVM's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 @functools.cache
 def use_vector_math() -> None:
-    """Have all kernels that this process builds for CPUs compute so."""
+    """Use this arithmetic in all kernels that this process builds for CPUs."""
     for name, rule in (("tirx.exp", _exp), ("tirx.erf", _erf)):
         op = tvm.ir.Op.get(name)
         others = op.get_attr(_RULE) or op.get_attr("default.FLowerIntrinsic")
@@ -50,7 +50,7 @@ def use_vector_math() -> None:
 
 
 def _lowering(rule: Callable[[Any], Any], others: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``rule`` for numbers of 32 and 16 bits, ``others`` for what it does not know: vectors of unknown length too."""
+    """Return ``rule`` for numbers of 32 and 16 bits, and ``others`` for all else: vectors of unknown length too."""
 
     def lowered(call: Any) -> Any:
         dtype = _dtype(call)
@@ -66,7 +66,7 @@ def _dtype(value: Any) -> str:
 
 
 def _exp(x: Any) -> Any:
-    """2^n exp(r) with x = n log(2) + r."""
+    """Return exp(x) as 2^n exp(r) with x = n log(2) + r."""
     dtype = _dtype(x)
     integer = dtype.replace("float32", "int32")
 
@@ -81,7 +81,7 @@ def _exp(x: Any) -> Any:
     series = number(_EXP[-1])
     for coefficient in reversed(_EXP[:-1]):
         series = series * rest + number(coefficient)
-    # n is added to the exponent. Of 2^128, which is no number, the series is less than one.
+    # n is added to the exponent. Where that is 2^128, which is no number, the series is less than one.
     exponent = tvm.tirx.reinterpret(integer, shifted) << const(23, integer)
     value = tvm.tirx.reinterpret(dtype, tvm.tirx.reinterpret(integer, series) + exponent)
     # Comparisons that are false for NaN.

@@ -26,7 +26,7 @@ from fleet_tune.base.errors import UserError
 
 # A task's design space holds a TVM schedule for each sketch: about a megabyte each.
 CACHED_TASKS = 64
-# The checks of arguments at every call are a fifth of the code that LLVM has to compile; ours fit.
+# Checks of arguments at every call are a fifth of the code that LLVM compiles; our arguments always fit.
 _PASS_OPTIONS = {"tirx.disable_assert": True}
 
 
@@ -53,10 +53,10 @@ def serve(channel: Channel, next_request: Callable[[], dict[str, Any]], compiler
 
 
 class KernelCompiler:
-    """Design spaces by task, and the way from a candidate to a library."""
+    """Compiles candidates to libraries. Keeps the design spaces of recent tasks."""
 
     def __init__(self) -> None:
-        # Slow to import: the worker is ready when it has done so.
+        # Slow imports: the worker is ready once they are done.
         from devices.builds import linking
         from devices.builds.check_plan import plan_of
         from devices.builds.kernel_passes import use_kernel_passes
@@ -76,7 +76,7 @@ class KernelCompiler:
         self._space_by_task: dict[str, spaces.DesignSpace] = {}
 
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request: library, arguments and trace. Raises whatever TVM or the design space raises."""
+        """Return the answer to a request: library, arguments and trace. Raises whatever TVM or the design space raises."""
         import tvm
 
         from devices.targets import parse_target
@@ -117,7 +117,7 @@ class KernelCompiler:
         }
 
     def _task(self, request: dict[str, Any]) -> Task:
-        """The task of a request: remembered, or sent along."""
+        """Return the task of a request: remembered, or sent along."""
         task_id = request["task_id"]
         if request["task"] is not None:
             task = decode_task(request["task"])
@@ -136,7 +136,7 @@ class KernelCompiler:
 
 
 def pass_options(target: str) -> dict[str, Any]:
-    """What TVM's passes are told when a kernel for a canonical ``target`` is built."""
+    """Return the options of TVM's passes for a kernel of a canonical ``target``."""
     return {**_PASS_OPTIONS, **(cuda_compiler.PASS_OPTIONS if json.loads(target)["kind"] == "cuda" else {})}
 
 

@@ -1,1 +1,1 @@
-"""What talks to a device: the RPC device, its connection and sessions, measuring, checking, and the probes."""
+"""Client side of a device: the RPC device, its connection and sessions, measuring, checking, probes."""

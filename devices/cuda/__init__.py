@@ -1,1 +1,1 @@
-"""CUDA without a GPU at hand: the compiler, and the runtime that loads what it made."""
+"""CUDA without a GPU on the build host: the compiler, and the runtime that loads what it made."""

@@ -1,1 +1,1 @@
-"""The sketches of many tasks: side by side, in child processes, each kept for the next run."""
+"""Descriptions of the sketches of many tasks, made side by side in child processes and cached on disk."""

@@ -1,2 +1,1 @@
-"""The host that a device is on: child processes, quiet windows, limits, priorities, what the machine is and how it
-fares."""
+"""The host of a device: child processes, quiet windows, limits, priorities, hardware and its sensors."""

@@ -1,1 +1,1 @@
-"""MetaSchedule's databases (TVM's ``JSONDatabase``): what they teach, their schedules as ours, and ours as theirs."""
+"""MetaSchedule's databases (TVM's ``JSONDatabase``): reading them for transfer and as records, and writing them."""

@@ -1,1 +1,1 @@
-"""What goes over the network: the RPC handshake, the tracker's protocol, and linking on the other side."""
+"""The RPC protocol: handshake, keys, tracker, and linking on the device."""

@@ -1,1 +1,1 @@
-"""What runs on a device: the server, its session processes, the functions that they offer, and its registration."""
+"""The server on a device: its session processes, the functions that they offer, its registration at a tracker."""

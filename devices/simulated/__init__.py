@@ -1,1 +1,1 @@
-"""Devices without a kernel: simulated ones, and recorded ones, which answer from a dataset."""
+"""Devices without hardware: simulated ones, and recorded ones that answer from a dataset."""

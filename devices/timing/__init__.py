@@ -1,1 +1,1 @@
-"""How a kernel is timed: the adaptive evaluator and the arguments that it runs on."""
+"""Timing of kernels: the adaptive evaluator, and the arguments that kernels run on."""

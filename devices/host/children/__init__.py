@@ -1,1 +1,1 @@
-"""Child processes: how they start, talk to their parent and end with it, and whose doing their end was."""
+"""Child processes: their start, their channel to the parent, their end and its cause."""

@@ -1,1 +1,1 @@
-"""What a process may take of its host: memory, files, accounts, CPUs, and real-time priority on them."""
+"""Limits of a process on its host: memory, files, accounts, CPUs, real-time priority."""

@@ -1,1 +1,1 @@
-"""Quiet windows: what works on a host stands still while its device measures, and goes on afterwards."""
+"""Quiet windows: the other processes of a host are stopped while its device measures, and continued afterwards."""

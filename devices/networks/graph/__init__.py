@@ -1,1 +1,1 @@
-"""What is done to the graph of a network before it is lowered, a subject a module, and names of the kernels' blocks."""
+"""Graph passes that run before a network is lowered, one subject for each module, and names of the kernels' blocks."""

@@ -1,1 +1,1 @@
-"""How a trace becomes a symbolic sketch: its interpreter, accesses, loop nests, places and statements."""
+"""From a trace to a symbolic sketch: interpreter, accesses, loop nests, locations of blocks, statements."""
