@@ -69,7 +69,8 @@ def open_device(config: DeviceConfig, realtime: bool = True) -> Iterator[Device]
 
 
 def _expected_key(config: DeviceConfig) -> bytes | None:
-    """Return the key in the file that the fleet file names, else the key of this user's own servers, if there is one."""
+    """Return the key in the file that the fleet file names, else the key of this user's own servers, if there is
+    one."""
     if config.key_file is not None:
         return read_key(Path(config.key_file).expanduser())
     own = default_key_file()

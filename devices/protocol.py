@@ -118,7 +118,8 @@ BuildResult = Artifact | BuildFailure
 
 @dataclass(frozen=True, slots=True)
 class MeasureRequest:
-    """Request to measure an artifact. A result below ``incumbent_secs`` is checked numerically before it is returned."""
+    """Request to measure an artifact. A result below ``incumbent_secs`` is checked numerically before it is
+    returned."""
 
     artifact: Artifact
     incumbent_secs: float
@@ -173,7 +174,8 @@ class Device(Protocol):
 
 
 def oracle_task(artifact: Artifact) -> str:
-    """Return the task whose oracle an artifact is. Raises ValueError where it is none; see :meth:`Device.add_oracle`."""
+    """Return the task whose oracle an artifact is. Raises ValueError where it is none; see
+    :meth:`Device.add_oracle`."""
     if artifact.candidate is not None:
         raise ValueError("an oracle is the unscheduled program: its artifact has no candidate")
     return artifact.task_id

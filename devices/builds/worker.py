@@ -76,7 +76,8 @@ class KernelCompiler:
         self._space_by_task: dict[str, spaces.DesignSpace] = {}
 
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request: library, arguments and trace. Raises whatever TVM or the design space raises."""
+        """Return the answer to a request: library, arguments and trace. Raises whatever TVM or the design space
+        raises."""
         import tvm
 
         from devices.targets import parse_target

@@ -1,7 +1,7 @@
-"""Whether the output of a candidate is right: it agrees with that of its task's oracle on the same device.
+"""Checks of a candidate's output against that of its task's oracle on the same device.
 
 Both run on inputs that are made for it (:mod:`devices.builds.check_plan`): there every term of a sum counts, so that
-what rounding does to a right kernel and what a mistake does to a wrong one lie far apart, however long the sums are.
+rounding in a right kernel and a mistake in a wrong one give errors of very different sizes, however long the sums are.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fleet_tune.base.config.patience import Patience
 from fleet_tune.base.domain import DeviceAbstraction
 
 DEFAULT = Patience()
-# What an oracle has beside what its operations and its bytes take: to be loaded, its inputs to be made.
+# Seconds of an oracle besides those for its operations and bytes: loading it, making its inputs.
 _TIMEOUT_SECS = 90.0
-# Of a device of which nothing is known.
+# Speed of a device that was not probed.
 _SLOW_FLOPS = 2e7
 _INPUTS = 2  # kinds of inputs, see Oracle.positive
 
@@ -30,22 +30,24 @@ EXACT = {
     "float16": (2.0**-9, 2.0**-12),
     "bfloat16": (2.0**-6, 2.0**-9),
 }
-"""Largest difference where no sum is rounded, by the narrowest type: a share of the value itself, for what is computed
-of the sums (two to four units in the last place of half types), and one of the oracle's largest value. That of float32
-leaves room for schedules that transform what they sum (Winograd's lose up to 1e-4); a term of 65,536 is 7e-4."""
+"""Largest difference where no sum is rounded, by the narrowest type: as a share of the value itself, for what is
+computed from the sums (two to four units in the last place of half types), and as a share of the oracle's largest
+value. The one for float32 leaves room for schedules that transform the terms of sums (Winograd's lose up to 1e-4); one
+term of 65,536 is 7e-4."""
 ROUNDED = {"float64": (1e-8, 1e-9), "float32": (2e-4, 5e-5), "float16": (5e-3, 1e-3), "bfloat16": (2e-2, 5e-3)}
-"""The same where sums are rounded: several roundings; a term that counts is from a 16th to a 1024th of its sum."""
-# Of integers made of floats, this share may be the next one: the float lay between the two.
+"""Largest difference where sums are rounded: several roundings; a term that counts is from a 16th to a 1024th of its
+sum."""
+# Share of integers made of floats that may be off by one: the float lay between the two.
 _ROUNDED_OTHERWISE = 1e-3
 
 
 class Oracle:
-    """The unscheduled program ``artifact`` of a task. Its outputs are right by definition; it runs once.
+    """The unscheduled program of a task. Its outputs are right by definition; it runs once.
 
-    ``positive``: on which kind of inputs (see :func:`devices.timing.arguments.make_inputs`) candidates are timed and
-    checked: False until the oracle has run and its outputs are not finite on inputs of both signs. ``timeout_secs``:
-    what it has, by its operations and the speed of the device (``abstraction``, None where it was not probed), and by
-    what is sent (``patience``); twice as much after each time that it was not enough.
+    Args:
+        artifact: the program.
+        abstraction: the device, for its speed; None where it was not probed.
+        patience: time limits of the device.
     """
 
     def __init__(
@@ -53,14 +55,17 @@ class Oracle:
     ) -> None:
         runs_secs = artifact.flop / _SLOW_FLOPS if abstraction is None else abstraction.unscheduled_secs(artifact.flop)
         sent_secs = patience.sending_secs(2 * _INPUTS * sent_bytes(artifact))  # outputs come back
+        #: Time limit of its run: by its operations, its bytes and the speed of the device; doubled after a timeout.
         self.timeout_secs = _TIMEOUT_SECS + sent_secs + _INPUTS * runs_secs
+        #: Kind of inputs on which candidates are timed and checked (see :func:`devices.timing.arguments.make_inputs`):
+        #: true once the oracle has run and its outputs are not finite on inputs of both signs.
         self.positive = False
         self.plan = artifact.check
         self._artifact = artifact
         self._outputs: list[Array] | None = None
 
     def outputs(self, bench: Workbench) -> list[Array]:
-        """Its outputs, those of its first run. Raises SessionLostError, and what TVM raises where that run fails."""
+        """Return the outputs of its first run. Raises SessionLostError, and TVM's errors where that run fails."""
         if self._outputs is None:
             try:
                 with bench.session.deadline(self.timeout_secs):
@@ -77,20 +82,21 @@ class Oracle:
         return self._outputs
 
     def disagreement(self, outputs: Sequence[Array]) -> str:
-        """Why the ``outputs`` of a candidate are not the oracle's, which has run; empty if they agree."""
+        """Return why the ``outputs`` of a candidate are not the oracle's, which has run; empty if they agree."""
         assert self._outputs is not None
         return disagreement(self._outputs, outputs, self.plan, rounded=self.positive)
 
 
 def sent_bytes(artifact: Artifact) -> int:
-    """What is sent to a device to run a kernel: its library and its tensors."""
+    """Return the bytes that are sent to a device to run a kernel: its library and its tensors."""
     return len(artifact.library) + sum(nbytes(spec) for spec in artifact.original_args)
 
 
 def tolerance(plan: CheckPlan, dtype: str, rounded: bool = False) -> tuple[float, float]:
-    """Of an output of type ``dtype`` the largest difference, as a share of each value and of the largest.
+    """Return the largest difference of an output of type ``dtype``, as a share of each value and of the largest value.
 
-    ``rounded``: on other inputs than the plan's, on which sums may be rounded though it says ``exact``."""
+    ``rounded``: on other inputs than the plan's, on which sums may be rounded though it says ``exact``.
+    """
     exact = plan.exact and not (rounded and plan.sums)
     return (EXACT if exact else ROUNDED)[plan.precision or dtype]
 
@@ -98,11 +104,11 @@ def tolerance(plan: CheckPlan, dtype: str, rounded: bool = False) -> tuple[float
 def disagreement(
     oracle: Sequence[Array], outputs: Sequence[Array], plan: CheckPlan = UNKNOWN, rounded: bool = False
 ) -> str:
-    """Why ``outputs`` are not the oracle's, in one line; empty if they agree.
+    """Return why ``outputs`` are not the oracle's, in one line; empty if they agree.
 
-    Floats agree if NaN and infinities stand in the same places, and elsewhere
-    ``|output - oracle| <= share * |oracle| + part * max |oracle|``, which :func:`tolerance` gives. Integers and
-    booleans agree if they are equal; of integers that are made of floats, one in a thousand may be the next one.
+    Floats agree if NaN and infinities are in the same places, and elsewhere ``|output - oracle| <= share * |oracle| +
+    part * max |oracle|``, which :func:`tolerance` gives. Integers and booleans agree if they are equal; of integers
+    that are made of floats, one in a thousand may be off by one.
     """
     for position, (expected, got) in enumerate(zip(oracle, outputs, strict=True)):
         prefix = f"output {position}: " if len(oracle) > 1 else ""
@@ -147,5 +153,5 @@ def _floats(expected: Array, got: Array, share: float, part: float) -> str:
 
 
 def all_finite(arrays: Sequence[Array]) -> bool:
-    """Whether no float array holds NaN or an infinity."""
+    """Return true if no float array holds NaN or an infinity."""
     return all(bool(np.isfinite(a.astype(np.float64)).all()) for a in arrays if is_float(str(a.dtype)))

@@ -1,4 +1,4 @@
-"""The way to a device's server: one session at a time, opened when it is needed, and when it is opened anew."""
+"""Connection to a device's server: one session at a time, opened when it is needed, reopened after a loss."""
 
 from __future__ import annotations
 
@@ -15,24 +15,19 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 
 T = TypeVar("T")
 
-# A server that asks its machine for its CPU, on a slow link.
+# Seconds for a server to ask its machine for its CPU, on a slow link.
 _ASK_TIMEOUT_SECS = 60.0
 # A plain TVM server frees itself of a hanging kernel only when its session expires; renewed at half of this.
 _PLAIN_SESSION_SECS = 300.0
-# How long a server that a tracker once gave us is waited for, before the tracker is asked again.
+# Seconds to wait for the server that the tracker gave us last, before the tracker is asked again.
 _HELD_SECS = 5.0
 
 
 class Connection:
-    """Connects to the server of the device of ``config``; the arguments are those of
-    :class:`devices.client.rpc_device.RpcDevice`.
+    """Connects to the server of one device; see :class:`devices.client.rpc_device.RpcDevice` for the arguments.
 
-    A session that was lost is to be closed by whoever notices; the next one is opened when it is needed.
-    ``target``: canonical; where ``config`` asks for the device's own CPU, empty until the first session has told.
-    ``bench``: of the open session (which may be lost unnoticed), None where there is none. ``held``: address of our own
-    server that the tracker gave us last.
-
-    Raises TargetError for a target that nobody knows.
+    Whoever notices that a session is lost closes it; the next one is opened when it is needed. Raises TargetError for
+    an unknown target.
     """
 
     def __init__(
@@ -40,13 +35,17 @@ class Connection:
         config: DeviceConfig,
         host: str,
         port: int,
+        *,
         tracker_key: str | None,
         timeout_secs: float,
         cache_bytes: int,
         server_key: ServerKey,
     ) -> None:
+        #: Canonical target. Empty until the first session where ``config`` asks for the device's own CPU.
         self.target = "" if config.target == NATIVE else resolve_target(config.target, config.threads)
+        #: Workbench of the open session, which may be lost unnoticed; None where none is open.
         self.bench: Workbench | None = None
+        #: Address of our own server that the tracker gave us last.
         self.held: tuple[str, int] | None = None
         self.timeout_secs = timeout_secs
         self._config = config
@@ -55,11 +54,11 @@ class Connection:
         self._tracker_key = tracker_key
         self._cache_bytes = cache_bytes
         self._server_key = server_key
-        # Under which name our own servers know this client from one session to the next.
+        # Our own servers know this client by this name from one session to the next.
         self._name = secrets.token_hex(8)
 
     def workbench(self) -> Workbench:
-        """The workbench of the open session; opens one where there is none.
+        """Return the workbench of the open session; opens one where there is none.
 
         Raises SessionLostError past ``timeout_secs``, TargetError if the device's own CPU was asked for and its server
         cannot tell.
@@ -72,7 +71,7 @@ class Connection:
         return self.bench
 
     def once_more_on_loss(self, action: Callable[[Workbench], T]) -> T:
-        """Run ``action``; if the session turns out to be lost, once more in a fresh one (servers restart)."""
+        """Run ``action``; if the session turns out to be lost, run it again in a fresh one (servers restart)."""
         try:
             return action(self.workbench())
         except SessionTimeoutError:
@@ -82,7 +81,7 @@ class Connection:
         return action(self.workbench())
 
     def last_exit(self) -> str | None:
-        """How this client's session before this one ended (empty: in order), None if the server is a plain one.
+        """Return how this client's session before this one ended (empty: in order); None if the server is a plain one.
 
         Raises SessionLostError.
         """
@@ -100,7 +99,7 @@ class Connection:
         session = self._patient_session()
         try:
             if not self.target:
-                self.target = self._told_target(session)
+                self.target = self._native_target(session)
             kind = device_kind(self.target)
             with session.deadline(self.timeout_secs):
                 return Workbench(session, kind, self._cache_bytes, self._config.patience)
@@ -108,8 +107,8 @@ class Connection:
             session.close()
             raise
 
-    def _told_target(self, session: RpcSession) -> str:
-        """The device's own CPU."""
+    def _native_target(self, session: RpcSession) -> str:
+        """Return the device's own CPU as a target."""
         if not session.ours:
             raise TargetError(
                 f"device {self._config.name}: a plain TVM RPC server cannot say which CPU it runs on",
@@ -120,7 +119,7 @@ class Connection:
         return resolve_target(text, self._config.threads)
 
     def _patient_session(self) -> RpcSession:
-        """A new session. A server that is just being restarted refuses connections for a moment."""
+        """Open a session. A server that is being restarted refuses connections for a moment."""
         deadline = time.monotonic() + self.timeout_secs
         pause_secs = 0.05
         while True:
@@ -136,18 +135,16 @@ class Connection:
             pause_secs = min(1.0, 2 * pause_secs)
 
     def _new_session(self, timeout_secs: float) -> RpcSession:
-        """Through a tracker: with the server that it gave us before, if that still serves us, else with another one.
+        """Open a session. Through a tracker, the server that it gave us last is tried first, then another one.
 
         Our own server ends hanging kernels itself; a plain one is asked for a session that expires.
         """
-        known = self._name, self._server_key, self._config.patience.silence_secs
         if self._tracker_key is None:
-            return RpcSession(self._host, self._port, "", timeout_secs, _PLAIN_SESSION_SECS, *known)
+            return self._session(self._host, self._port, timeout_secs, plain_secs=_PLAIN_SESSION_SECS)
         deadline = time.monotonic() + timeout_secs
         if self.held is not None:
             try:
-                host, port = self.held
-                return RpcSession(host, port, "", min(_HELD_SECS, timeout_secs), None, *known)
+                return self._session(*self.held, min(_HELD_SECS, timeout_secs))
             except SessionLostError:
                 self.held = None
         try:
@@ -155,7 +152,23 @@ class Connection:
         except TrackerError as error:
             raise SessionLostError(str(error)) from error
         remaining = max(1.0, deadline - time.monotonic())
-        session = RpcSession(server.host, server.port, server.match_key, remaining, _PLAIN_SESSION_SECS, *known)
+        session = self._session(
+            server.host, server.port, remaining, key=server.match_key, plain_secs=_PLAIN_SESSION_SECS
+        )
         if session.ours:  # a plain one serves whom the tracker sends, and nobody else
             self.held = (server.host, server.port)
         return session
+
+    def _session(
+        self, host: str, port: int, timeout_secs: float, key: str = "", plain_secs: float | None = None
+    ) -> RpcSession:
+        return RpcSession(
+            host,
+            port,
+            key=key,
+            timeout_secs=timeout_secs,
+            plain_secs=plain_secs,
+            name=self._name,
+            server_key=self._server_key,
+            silence_secs=self._config.patience.silence_secs,
+        )

@@ -1,4 +1,4 @@
-"""What a device is and what it can do, probed when it joins."""
+"""Fingerprint of a device: its properties and its speed, probed when it joins."""
 
 from __future__ import annotations
 
@@ -24,31 +24,33 @@ from devices.targets import vector_registers
 from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Fingerprint
 
 UNTOLD = "unknown"
-"""What a plain TVM RPC server does not tell: its machine's processor and version of TVM."""
-# Single runs of a millisecond or two: on a shared machine one of so many is undisturbed. On a slow one each takes
-# longer, and a few do.
+"""Value of what a plain TVM RPC server does not tell: its machine's processor and version of TVM."""
+# Single runs of a millisecond or two: on a shared machine one of that many is undisturbed. On a slow machine each takes
+# longer, and a few are enough.
 _REPEATS, _LEAST_REPEATS = 30, 3
 _REPEAT_SECS = 5.0
-# Bursts of them, and the seconds between two: what starts beside a probe (builders that load TVM) may have a core for
-# some tenths of a second, and the best of a single burst was half of what the device can do.
+# Bursts of runs, and the seconds between two: processes that start beside a probe (builders that load TVM) may have a
+# core for some tenths of a second, and the best of a single burst was half of the device's speed.
 _BURSTS, _BURST_SECS = 6, 0.15
 _MEBIBYTE = 1 << 20
 # Each tensor of the bandwidth probe is as large as the last-level cache, within these limits.
 _TRIAD_BYTES = (16 * _MEBIBYTE, 128 * _MEBIBYTE)
 # TVM's number of the attribute; its Python class has no name for it.
 _MAX_REGISTERS_PER_BLOCK = 9
-# Where the kernel of the device does not tell cache sizes: the smallest that CPUs of the last ten years have.
+# Cache sizes where the device's kernel does not tell: the smallest of CPUs of the last ten years.
 _ASSUMED_CACHES = {"1": 32 << 10, "2": 256 << 10}
 
 _log = logging.getLogger(__name__)
 
 
 def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> Fingerprint:
-    """Fingerprint of the device behind ``bench``; blocks for about a second on a server, longer on a board:
-    each step has the time that the slowest device takes. Raises SessionLostError.
+    """Return the fingerprint of the device behind ``bench``; blocks for about a second on a server, longer on a board:
+    each step has the time that the slowest device takes.
 
-    ``threads``: threads that the fleet file asks for, checked against what the server runs kernels on. Raises
-    :class:`fleet_tune.base.errors.VersionsDifferError` where the device has another version of TVM than this process.
+    ``threads``: threads that the fleet file asks for, compared with what the server runs kernels on.
+
+    Raises SessionLostError, and :class:`fleet_tune.base.errors.VersionsDifferError` where the device has another
+    version of TVM than this process.
     """
     with bench.session.deadline(bench.patience.probe_secs):
         says = describe(bench)
@@ -86,9 +88,9 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
 
 
 def describe(bench: Workbench) -> dict[str, Any]:
-    """What the device's server says of its machine (see :func:`devices.host.machine.describe`).
+    """Return the description of the device's machine (see :func:`devices.host.machine.describe`).
 
-    A plain TVM RPC server is asked for the number of its threads, and for the files of its kernel about its caches.
+    A plain TVM RPC server is asked for the number of its threads, and for its kernel's files about the caches.
     """
     session = bench.session
     if session.ours:
@@ -113,8 +115,8 @@ def describe(bench: Workbench) -> dict[str, Any]:
 
 
 def run_secs(bench: Workbench, kernel: ProbeKernel, tensors: Sequence[Any], bursts: int = 1) -> float:
-    """Best of many short timings of a probe kernel, as far as they are short, in up to ``bursts`` a little apart: what
-    the device can do, not what others left of it."""
+    """Return the best of many short timings of a probe kernel, in up to ``bursts`` a little apart: the speed of the
+    device, not what other processes left of it."""
     # TVM's timer begins with a run that it does not count.
     with bench.session.deadline(2 * (bench.patience.probe_secs + kernel.slowest_secs)):
         module = bench.load(kernel.library)
@@ -132,7 +134,7 @@ def run_secs(bench: Workbench, kernel: ProbeKernel, tensors: Sequence[Any], burs
 
 
 def bandwidth_bytes(bench: Workbench, target: str, lanes: int, cache_bytes: int) -> float:
-    """Bytes per second of main memory with all cores, by a triad over tensors that do not fit the caches."""
+    """Return the bytes per second of main memory with all cores, by a triad over tensors that do not fit the caches."""
     low, high = _TRIAD_BYTES
     elements = min(max(cache_bytes, low), high) // (4 * probe_kernels.CHUNK) * probe_kernels.CHUNK
     filling = probe_kernels.fill(target, elements, lanes)
@@ -158,8 +160,8 @@ def _cpu_limits(target: str, caches: Mapping[str, int]) -> dict[str, int]:
 
 
 def cuda_limits(device: Any) -> dict[str, Any]:
-    """The fields of :class:`DeviceAbstraction` that TVM's ``device`` tells, and what follows from its compute
-    capability, number of multiprocessors and highest clock."""
+    """Return the fields of :class:`DeviceAbstraction` that TVM's ``device`` tells, and those that follow from its
+    compute capability, number of multiprocessors and highest clock."""
     cores = tensor_cores(str(device.compute_version))
     return {
         "registers": int(device._GetDeviceAttr(device.dlpack_device_type(), device.index, _MAX_REGISTERS_PER_BLOCK)),
@@ -173,5 +175,5 @@ def cuda_limits(device: Any) -> dict[str, Any]:
 
 
 def _text(content: bytes) -> str:
-    """A sysfs file as a server sends it: some send it padded with zeros to the size that sysfs pretends."""
+    """Return a sysfs file as text. Some servers send it padded with zeros to the size that sysfs pretends."""
     return content.rstrip(b"\0").decode().strip()

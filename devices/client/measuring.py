@@ -1,4 +1,4 @@
-"""A candidate on a device: loaded, its arguments laid out, timed there or from here, run once to be checked."""
+"""A candidate on a device: loading it, timing it on the device or from here, running it once for its output."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from fleet_tune.base.domain import StopRule
 
 
 class LoadedCandidate:
-    """The candidate of ``request`` on the device of ``bench``.
+    """A candidate that is loaded on a device, with its arguments.
 
-    ``positive``: on which kind of inputs it is timed (see :func:`devices.timing.arguments.make_inputs`). ``decide``:
-    the stopping rule against a plain TVM RPC server; our own server has its own. ``patience``: what may precede
-    a measurement: allocating, sending, loading, packing.
+    Making one and every method raise SessionLostError, and TVM's errors where loading or running fails.
 
-    Making one and every method raise SessionLostError, and whatever TVM raises where loading or running fails.
+    Args:
+        bench: the device.
+        request: the candidate, and how to measure it.
+        positive: kind of inputs that it is timed on (see :func:`devices.timing.arguments.make_inputs`).
+        decide: stopping rule against a plain TVM RPC server; our own server has its own.
+        patience: time for what precedes a measurement: allocating, sending, loading, packing.
     """
 
     def __init__(
@@ -41,10 +44,10 @@ class LoadedCandidate:
             self._arguments = place(self._artifact, self._module, positive)
 
     def evaluate(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
-        """Time it: beside the kernel on a server of ours, one micro-batch after the other from here on a plain one."""
+        """Time it: on a server of ours beside the kernel, on a plain one by one micro-batch after the other from here."""
         session = self.bench.session
         if session.ours:
-            # The server ends a batch that takes too long, and begins none when time is up: this is for a dead network.
+            # The server ends a batch that takes too long, and begins none when time is up: this is for a lost network.
             with session.deadline(2.2 * rule.timeout_secs + 10.0):
                 text = encode_request(rule, incumbent_secs, self.bench.kind)
                 answer = session.function("fleet_tune.evaluate")(self._module, "main", text, *self._arguments)
@@ -58,16 +61,16 @@ class LoadedCandidate:
         return evaluate(guarded, rule, incumbent_secs, self._decide)
 
     def evaluate_placed_anew(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
-        """In other memory than before: where the tensors lie may have been what made the candidate fast."""
+        """Time it with its tensors in other memory than before: their addresses may have been what made it fast."""
         with self.bench.session.deadline(self._prepare_secs):
             self._arguments = self.bench.place_anew(self._artifact, self._module, self._positive)
         return self.evaluate(rule, incumbent_secs)
 
     def outputs(self, oracle: Oracle) -> list[Array]:
-        """Run it once, on the inputs of ``oracle``, which ran before, and over outputs that differ from its own; and
-        fetch the outputs."""
+        """Run it once on the inputs of ``oracle``, which ran before, and fetch the outputs. They are overwritten first
+        with values that differ from the oracle's."""
         bench = self.bench
-        # What is sent, the outputs that are to be overwritten among it, and those that come back.
+        # Twice the time to send: the outputs are sent to be overwritten, and come back.
         with bench.session.deadline(2 * self._prepare_secs + self._rule.timeout_secs):
             arguments = bench.checked_arguments(self._artifact, self._module, oracle.positive, oracle.plan)
             return bench.outputs(self._artifact, self._module, arguments, oracle.outputs(bench))

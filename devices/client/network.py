@@ -20,21 +20,26 @@ from devices.timing.in_network import InNetworkTimes
 from fleet_tune.base.config.patience import Patience
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
 
-# A library of many kernels is linked and loaded; and an unscheduled network runs on a small board.
+# Seconds to link and load a library of many kernels, and to run an unscheduled network on a small board.
 _LOAD_SECS = 600.0
 _RUN_SECS = 600.0
 _REPEATS = 50
-# How the process on the device ends by the network's fault. SIGKILL is mostly a device that is short of memory.
+# Signals that end the process on the device by the network's fault. SIGKILL is mostly a device short of memory.
 _CRASHES = (*DAMAGE, "SIGFPE")
 
 
 class LoadedNetwork:
-    """The library of a network, and its inputs and parameters as tensors there, in the order of its arguments.
-    ``last_exit``: asks the server how a session ended that was lost (None: it cannot tell); may raise SessionLostError.
-    ``patience``: what sending it may take.
+    """A network that is loaded on a device, with its arguments as tensors there.
 
-    Loading raises SessionLostError where the session ends meanwhile, and what TVM raises where the device cannot load
-    the library, has no memory for it, or refuses it.
+    Loading raises SessionLostError where the session ends meanwhile, and TVM's errors where the device cannot load the
+    library, has no memory for it, or refuses it.
+
+    Args:
+        bench: the device.
+        library: shared object of the network.
+        arguments: inputs and parameters, in the order of its arguments.
+        last_exit: asks the server how a lost session ended (None: it cannot tell); may raise SessionLostError.
+        patience: time for sending it.
     """
 
     def __init__(
@@ -56,14 +61,17 @@ class LoadedNetwork:
             self._machine.set_input("main", *self._arguments)
 
     def outputs(self) -> tuple[Array, ...]:
-        """The outputs of a run. Raises NetworkRunError where the network fails or the device's process crashes,
-        UncheckedError where the session is lost by anything else: its time, its memory, the way to the device."""
+        """Return the outputs of a run.
+
+        Raises NetworkRunError where the network fails or the device's process crashes, UncheckedError where the session
+        is lost for another reason: time, memory, the connection.
+        """
         with self._running():
             self._machine.invoke_stateful("main")
             return flatten(self._machine.get_outputs("main"))
 
     def measure_within(self, budget_secs: float) -> float:
-        """Median seconds per run, of runs that take about ``budget_secs``, of one at least. Raises as
+        """Return the median seconds per run, over at least one run and runs that take about ``budget_secs``. Raises as
         :meth:`outputs`."""
         with self._running():
             (first_secs,) = self._timed(1)
@@ -71,8 +79,11 @@ class LoadedNetwork:
             return statistics.median(self._timed(repeats)) if repeats > 1 else first_secs
 
     def in_place(self, budget_secs: float) -> InNetworkTimes:
-        """The time of each kernel in its place, of runs that take about ``budget_secs``. Raises as :meth:`outputs`, and
-        UncheckedError for a plain TVM RPC server: only where the network runs can its calls be watched."""
+        """Return the time of each kernel within the network, over runs that take about ``budget_secs``.
+
+        Raises as :meth:`outputs`, and UncheckedError for a plain TVM RPC server: calls can be watched only where the
+        network runs.
+        """
         if not self._bench.session.ours:
             raise UncheckedError("a plain TVM RPC server does not time kernels in a network")
         with self._running():
@@ -94,7 +105,7 @@ class LoadedNetwork:
             raise NetworkRunError(f"it fails on the device: {last_line(error)}") from error
 
     def _ended(self, error: SessionLostError) -> NetworkRunError | UncheckedError:
-        """What a session that was lost while the network ran says of it."""
+        """Return the error of a network whose session was lost while it ran."""
         try:
             end = self._last_exit() or ""
         except Exception as lost:  # the device is gone altogether

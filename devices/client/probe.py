@@ -16,9 +16,9 @@ from devices.targets import vector_bits
 from devices.timing.evaluator import decode_evaluation, encode_request
 from fleet_tune.base.domain import StopRule
 
-# The best of three single runs: what is in the way of one run of a millisecond is seldom in that of all.
+# The best of three single runs of a millisecond: a disturbance seldom hits all of them.
 _RUNS = 3
-_ROWS = 64  # of the arithmetic, for each core: half a millisecond on a server
+_ROWS = 64  # rows of the arithmetic for each core: half a millisecond on a server
 _TRIAD_BYTES = 8 << 20
 
 # Compiled once for each kind of device that this process knows.
@@ -30,9 +30,8 @@ _fill = functools.lru_cache(maxsize=16)(probe_kernels.fill)
 class Probe:
     """The probe's two kernels, loaded on the device of ``bench`` with their tensors.
 
-    Making one and running it block on the device, each for as long as the slowest device may take, beside
-    ``probe_secs`` of its patience. Both raise SessionLostError, and what TVM raises where a kernel
-    does not load or run.
+    Making one and running it block on the device, each for as long as the slowest device may take, plus ``probe_secs``
+    of its patience. Both raise SessionLostError, and TVM's errors where a kernel does not load or run.
     """
 
     def __init__(self, bench: Workbench, target: str) -> None:
@@ -55,12 +54,12 @@ class Probe:
             ]
 
     def secs(self) -> float:
-        """Geometric mean of the seconds of its two parts: each has half of the say, however fast the device is."""
+        """Return the geometric mean of the seconds of its two parts: both count alike, however fast the device is."""
         times = [min(self._run_secs(*part)) for part in self._parts]
         return math.sqrt(math.prod(times))
 
     def _run_secs(self, module: Any, tensors: list[Any], slowest_secs: float) -> tuple[float, ...]:
-        """``slowest_secs``: of one run on the slowest device."""
+        """Return the seconds of single runs. ``slowest_secs``: one run on the slowest device."""
         bench = self.bench
         most_secs = (_RUNS + 1) * (bench.patience.probe_secs + slowest_secs)  # one run is not counted
         with bench.session.deadline(most_secs):
@@ -80,7 +79,8 @@ class Probe:
 
 
 def parallelism(bench: Workbench, target: str, threads: int) -> tuple[int, int]:
-    """Cores (or multiprocessors) and lanes of a vector (or threads of a warp) that the probe is made for."""
+    """Return the cores (or multiprocessors) and the lanes of a vector (or threads of a warp) that the probe is made
+    for."""
     if bench.kind == "cuda":
         return int(bench.device.multi_processor_count), int(bench.device.warp_size)
     return threads, vector_bits(target) // 32

@@ -1,4 +1,4 @@
-"""Kernels that show what a device can do: one that only multiplies and adds in registers, one that only moves memory.
+"""Kernels that show the speed of a device: one that only multiplies and adds in registers, one that only moves memory.
 
 Both are compiled for the device's target like any candidate and run over the same path, so that they work for every
 device that candidates work for.
@@ -21,30 +21,35 @@ _SUMS = 12
 _STEPS = 2048
 _CUDA_THREADS = 256
 _CUDA_SUMS = 16
-_ROWS = 256  # for each core: some milliseconds on a server
+_ROWS = 256  # rows for each core: some milliseconds on a server
 SLOWEST_FLOPS, SLOWEST_BYTES = 1e6, 1e7
-"""FLOP/s of a core and bytes/s of a memory that are slower than those of any device worth a thought: an emulated board
-does twenty times as much. How slow a device is, is not known before its probe has run."""
-# Elements that one parallel step of the memory kernels takes; sizes are multiples of it.
+"""FLOP/s of a core and bytes/s of a memory that are slower than any real device: an emulated board is twenty times as
+fast. The speed of a device is not known before its probe has run."""
 CHUNK = 4096
+"""Elements of one parallel step of the memory kernels; sizes are multiples of it."""
 
 
 @dataclass(frozen=True)
 class ProbeKernel:
-    """A library whose ``main`` runs over float32 tensors of ``shapes``; ``work`` is its FLOP or bytes per run, and
-    ``slowest_secs`` what a run takes on the slowest device."""
+    """A library whose ``main`` runs over float32 tensors."""
 
     library: bytes
     shapes: tuple[tuple[int, ...], ...]
+    """Shapes of the tensors."""
     work: float
+    """FLOP or bytes of one run."""
     slowest_secs: float
+    """Seconds of one run on the slowest device."""
 
 
 def arithmetic(target: str, cores: int, lanes: int, core_rows: int = _ROWS) -> ProbeKernel:
-    """``C[p, j] = sum_k A[j] * B[k]`` with the sums over ``j`` in registers; ``work`` in FLOP.
+    """Return the kernel ``C[p, j] = sum_k A[j] * B[k]`` with the sums over ``j`` in registers; its ``work`` is in FLOP.
 
-    ``cores``: CPU threads or multiprocessors; ``lanes``: float32 values of a vector register, or threads of a warp;
-    ``core_rows``: values of ``p`` for each CPU thread.
+    Args:
+        target: canonical target.
+        cores: CPU threads or multiprocessors.
+        lanes: float32 values of a vector register, or threads of a warp.
+        core_rows: values of ``p`` for each CPU thread.
     """
     cuda = parse_target(target).kind.name == "cuda"
     width = _CUDA_THREADS * _CUDA_SUMS if cuda else _SUMS * lanes
@@ -81,7 +86,10 @@ def arithmetic(target: str, cores: int, lanes: int, core_rows: int = _ROWS) -> P
 
 
 def triad(target: str, elements: int, lanes: int) -> ProbeKernel:
-    """``C[i] = A[i] + 3 * B[i]``; ``elements``: a multiple of CHUNK; ``work`` in bytes, as STREAM counts them."""
+    """Return the kernel ``C[i] = A[i] + 3 * B[i]``; its ``work`` is in bytes, as STREAM counts them.
+
+    ``elements``: a multiple of CHUNK.
+    """
     cuda = parse_target(target).kind.name == "cuda"
     a = te.placeholder((elements,), name="A")
     b = te.placeholder((elements,), name="B")
@@ -93,7 +101,7 @@ def triad(target: str, elements: int, lanes: int) -> ProbeKernel:
 
 
 def fill(target: str, elements: int, lanes: int) -> ProbeKernel:
-    """``A[i] = 1``: makes the pages of a fresh tensor real before they are read."""
+    """Return the kernel ``A[i] = 1``, which makes the pages of a fresh tensor real before they are read."""
     cuda = parse_target(target).kind.name == "cuda"
     a = te.compute((elements,), lambda _i: te.const(1.0, "float32"), name="A")
     schedule = Schedule(_module(te.create_prim_func([a])))

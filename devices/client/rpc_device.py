@@ -28,16 +28,22 @@ from fleet_tune.base.errors import DeviceKeyError, DeviceUnreachableError, Probe
 
 
 class RpcDevice:
-    """The device of ``config`` behind the server at ``host:port`` (see :class:`devices.protocol.Device`).
+    """A device behind the server at ``host:port`` (see :class:`devices.protocol.Device`).
 
-    ``tracker_key``: ``host:port`` is a TVM RPC tracker's, which is asked for a server of this key. Such a server is
-    held as long as it works, and first sought where it was when its session is lost.
-    ``decide``: ``"module:function"`` of the stopping rule, used against a plain TVM RPC server; our own server has its
-    own. ``connect_timeout_secs``: how long an unreachable or busy server is waited for before the device counts as
-    lost, None for what ``config`` says. ``cache_bytes``: tensors kept on the device between candidates. ``server_key``:
-    the key that the server has.
+    Connects when it is first needed, and again after a lost session. Raises TargetError for an unknown target.
 
-    Connects when it is first needed, and again after a lost session. Raises TargetError for a target that nobody knows.
+    Args:
+        config: the device, as the fleet file describes it.
+        host: address of the server, or of a tracker.
+        port: port there.
+        decide: ``"module:function"`` of the stopping rule, used against a plain TVM RPC server; our own server has its
+            own.
+        connect_timeout_secs: time to wait for an unreachable or busy server before the device counts as lost; None for
+            what ``config`` says.
+        cache_bytes: size of the tensors kept on the device between candidates.
+        tracker_key: where ``host:port`` is a TVM RPC tracker, the key to ask it for. The server that it gives is held
+            as long as it works, and tried first when its session is lost.
+        server_key: the key that the server has.
     """
 
     def __init__(
@@ -45,6 +51,7 @@ class RpcDevice:
         config: DeviceConfig,
         host: str,
         port: int,
+        *,
         decide: str | None = None,
         connect_timeout_secs: float | None = None,
         cache_bytes: int = 512 << 20,
@@ -53,7 +60,15 @@ class RpcDevice:
     ) -> None:
         self._config = config
         wait_secs = config.patience.connect_secs if connect_timeout_secs is None else connect_timeout_secs
-        self._connection = Connection(config, host, port, tracker_key, wait_secs, cache_bytes, server_key)
+        self._connection = Connection(
+            config,
+            host,
+            port,
+            tracker_key=tracker_key,
+            timeout_secs=wait_secs,
+            cache_bytes=cache_bytes,
+            server_key=server_key,
+        )
         self._decide = load_decide(decide)
         self._oracles: dict[str, Oracle] = {}
         self._probe: Probe | None = None
@@ -130,7 +145,7 @@ class RpcDevice:
         fresh = self._connection.bench is None
         measurement = self._measure_once(request)
         if not fresh and any(name in measurement.detail for name in DAMAGE):
-            # An earlier candidate of the same session may have left it damaged: what counts is a session of its own.
+            # An earlier candidate of the same session may have damaged it: measure again in a fresh session.
             self._connection.close()
             measurement = self._measure_once(request)
         if measurement.outcome is Outcome.KILLED:
@@ -139,7 +154,7 @@ class RpcDevice:
         return dataclasses.replace(measurement, build_secs=artifact.build_secs, measure_secs=time.monotonic() - started)
 
     def load_network(self, library: bytes, arguments: Sequence[Array]) -> LoadedNetwork:
-        """A compiled network on the device, with its inputs and parameters. It is lost with the session: the next
+        """Load a compiled network on the device, with its inputs and parameters. It is lost with the session: the next
         measurement that fails may end it.
 
         Raises UncheckedError where the device cannot be reached or cannot load it.
@@ -186,8 +201,11 @@ class RpcDevice:
         return dataclasses.replace(measured, verified=True)
 
     def _failed(self, error: Exception, rule: StopRule | None = None) -> Measurement:
-        """What an error makes of a measurement. ``rule``: by which the candidate's kernel ran, None if it did not. The
-        server is asked how the session ended that was lost, if it is still there."""
+        """Return the measurement that an error makes. ``rule``: by which the candidate's kernel ran; None if it did
+        not.
+
+        The server is asked how a lost session ended, if it is still there.
+        """
         if not isinstance(error, SessionLostError):
             return Measurement(Outcome.RUN_ERROR, detail=last_line(error))
         if self._connection.bench is None:  # none could be opened
@@ -200,13 +218,13 @@ class RpcDevice:
         return loss_measurement(error, end, rule)
 
     def _lost_exit(self) -> str | None:
-        """How the session ended that was just lost, as its server tells. Raises SessionLostError."""
+        """Return how the session that was just lost ended, as its server tells. Raises SessionLostError."""
         self._connection.close()
         return self._connection.last_exit()
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """For calls whose answer is no measurement: a session that is lost is a device that cannot be reached."""
+        """Turn the loss of a session into DeviceUnreachableError, for calls whose answer is no measurement."""
         try:
             yield
         except SessionLostError as error:
@@ -220,7 +238,7 @@ class RpcDevice:
 
 
 def _answering(bench: Workbench) -> Workbench:
-    """``bench``, if its session still answers. Raises SessionLostError."""
+    """Return ``bench``, if its session still answers. Raises SessionLostError."""
     if not bench.session.alive():
         raise SessionLostError("the session ended")
     return bench

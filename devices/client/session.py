@@ -5,8 +5,8 @@ TVM's RPC client blocks in native code for as long as the server takes, and offe
 socket is found among this process' descriptors when it is connected; a duplicate is kept, which stays valid whatever
 TVM does with its own.)
 
-A server of ours is also watched on a second connection while a call takes long: one that is stopped, or behind a
-network that swallows everything, is noticed in seconds and not at the deadline of the call.
+A server of ours is also watched on a second connection while a call takes long: a server that is stopped, or behind a
+network that drops everything, is noticed in seconds and not at the deadline of the call.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ class SessionRefusedError(SessionLostError):
 
 @dataclass(frozen=True, slots=True)
 class ServerKey:
-    """The key that a server is expected to have, None for none. ``demanded``: a server that has none is refused, be it
-    a plain one; else it is used without."""
+    """The key that a server is expected to have."""
 
     secret: bytes | None = field(default=None, repr=False)
+    """None for no key."""
     demanded: bool = False
+    """True to refuse a server that has no key, even a plain one."""
 
 
 NO_KEY = ServerKey()
@@ -69,19 +70,25 @@ NO_KEY = ServerKey()
 class RpcSession:
     """One session with a TVM RPC server, ours or a plain one.
 
-    ``timeout_secs``: deadline for connecting; a server that is busy with another client is waited for as long.
-    ``plain_secs``: what a plain server is asked to end the session after, whatever it does then. ``name``: under which
-    our own server knows this client (see :mod:`devices.rpc.handshake`). ``server_key``: what the server asks for.
-    ``silence_secs``: how long it may take to give a sign of life.
-
     Raises SessionLostError if nobody listens, SessionTimeoutError past the deadline, SessionRefusedError if the server
     has another key.
+
+    Args:
+        host: address of the server.
+        port: its port.
+        key: TVM's routing key.
+        timeout_secs: deadline for connecting; a server that is busy with another client is waited for as long.
+        plain_secs: time after which a plain server is asked to end the session, whatever it does then.
+        name: name by which our own server knows this client (see :mod:`devices.rpc.handshake`).
+        server_key: the key that the server is expected to have.
+        silence_secs: time of the server to give a sign of life.
     """
 
     def __init__(
         self,
         host: str,
         port: int,
+        *,
         key: str = "",
         timeout_secs: float = 10.0,
         plain_secs: float | None = None,
@@ -122,11 +129,11 @@ class RpcSession:
         return time.monotonic() - self._started
 
     def function(self, name: str) -> Any:
-        """A packed function of the other side."""
+        """Return a packed function of the server."""
         return self._session.get_function(name)
 
     def device(self, kind: str) -> Any:
-        """The other side's first device of a kind (``"cpu"``, ``"cuda"``)."""
+        """Return the server's first device of a kind (``"cpu"``, ``"cuda"``)."""
         return self._session.device(kind, 0)
 
     def load(self, library: bytes, name: str) -> Any:
@@ -161,7 +168,7 @@ class RpcSession:
                     self._session.remove(f"{name}{suffix}")
 
     def download(self, path: str) -> bytes:
-        """A file of the other side. TVM's own servers take absolute paths too."""
+        """Return a file of the server. TVM's own servers take absolute paths too."""
         return bytes(self._session.download(path))
 
     @contextmanager
@@ -187,15 +194,15 @@ class RpcSession:
                 if not self.alive():
                     raise SessionLostError(last_line(error)) from error
                 raise
-        # The last call may return while the session is being cut: said here, and not by the next call as a broken pipe.
-        # What it returned is dropped, since the caller has no session to go on with.
+        # The last call may return while the session is being cut: report it here, not as a broken pipe of the next call.
+        # The result is dropped: the caller has no session to go on with.
         if guard.silent:
             raise SessionLostError(silent)
         if guard.late:
             raise SessionTimeoutError(late)
 
     def alive(self) -> bool:
-        """Whether the session still answers (False while connecting)."""
+        """Return true if the session still answers; false while connecting."""
         if self._socket is None:
             return False
         with self._dog.guarding(_ALIVE_SECS) as guard:
@@ -217,7 +224,7 @@ class RpcSession:
                 connection.close()
 
     def close(self) -> None:
-        """End the session in order, as far as the other side plays along."""
+        """End the session in order, as far as the server cooperates."""
         self._dog.end()
         self.cut()
         for connection in (self._socket, self._watched):
@@ -225,7 +232,7 @@ class RpcSession:
                 connection.close()
 
     def gives_sign_of_life(self, timeout_secs: float) -> bool:
-        """Whether the server answers on the second connection, or there is none to ask on."""
+        """Return true if the server answers on the second connection, or there is no second connection."""
         if self._watched is None:
             return True
         try:
@@ -236,8 +243,10 @@ class RpcSession:
             return False
 
     def _watch(self, host: str, port: int, timeout_secs: float, key: ServerKey) -> str | None:
-        """Reach the server, learn whether it is one of ours, and keep the connection to one that is. Returns what shows
-        it that we have its key, None for a plain one."""
+        """Reach the server, learn whether it is one of ours, and keep the connection to one that is.
+
+        Returns the proof that we have its key; None for a plain server.
+        """
         try:
             connection = socket.create_connection((host, port), timeout=timeout_secs)
         except TimeoutError as error:
@@ -275,7 +284,7 @@ class RpcSession:
         return set() if others is None else _sockets_to(self._peer) - others
 
 
-# Sockets to one address are told apart by when they appear: one connection is made at a time.
+# Sockets to one address are distinguished by when they appear: one connection is made at a time.
 _connecting = threading.Lock()
 
 
@@ -290,7 +299,7 @@ def _connecting_alone(deadline: float) -> Iterator[None]:
 
 
 def _sockets_to(peer: Any) -> set[int]:
-    """Descriptors of this process that are sockets connected to ``peer``."""
+    """Return the descriptors of this process that are sockets connected to ``peer``."""
     descriptors = set()
     for name in os.listdir("/proc/self/fd"):
         try:

@@ -1,4 +1,4 @@
-"""Who is to blame for a session that was lost while a candidate ran: the candidate, or the device."""
+"""The outcome of a measurement whose session was lost: a fault of the candidate, or of the device."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from devices.host.children.exit_causes import ended_from_outside
 from fleet_tune.base.domain import Measurement, Outcome, StopRule
 
 ILLEGAL = "SIGILL"
-"""In the detail of a session whose code has an instruction that its processor lacks, or was overwritten."""
+"""Named in the exit of a session whose code has an instruction that its processor lacks, or was overwritten."""
 
 DAMAGE = ("SIGSEGV", "SIGBUS", ILLEGAL, "SIGABRT")
-"""Of crashes that damage done to the session's process earlier can cause."""
+"""Crashes that earlier damage to the session's process can cause."""
 
-# How a session's process ends by the fault of the kernel it ran; by SIGKILL where the kernel took too much memory.
+# Signals that end a session's process by the fault of its kernel; SIGKILL where the kernel took too much memory.
 _CRASHES = (*DAMAGE, "SIGFPE", "SIGKILL", "SIGTRAP", "SIGSYS")
 
 
 def loss_measurement(error: SessionLostError, end: str | None, rule: StopRule | None) -> Measurement:
-    """The measurement of a candidate whose session ended with ``error`` while it ran by ``rule``, None where it did not
-    run: then the end is no fault of its kernel.
+    """Return the measurement of a candidate whose session was lost.
 
-    ``end``: what the server says of how the session ended, None for one that cannot tell.
+    Args:
+        error: how the session was lost.
+        end: how the session ended, as the server says; None for a server that cannot tell.
+        rule: rule by which the candidate ran; None where it did not run, so that the loss is no fault of its kernel.
     """
     if end is not None and ended_from_outside(end):
         return Measurement(Outcome.KILLED, detail=f"the process that ran the kernel: {end}")

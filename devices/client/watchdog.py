@@ -8,27 +8,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-# A call that takes longer than this has its server asked for a sign of life, every second.
+# Seconds of a call after which its server is asked for a sign of life, every second.
 _WATCHED_AFTER_SECS = 2.0
 _PING_SECS = 1.0
 
 
 @dataclass(eq=False, slots=True)
 class GuardedCall:
-    """One guarded stretch of calls, from ``begun`` to ``limit``, monotonic seconds. ``late``, ``silent``: why the
-    session was cut in it. ``active``: it is not over."""
+    """A stretch of calls with a deadline. Times are monotonic seconds."""
 
     begun: float
     limit: float
     late: bool = False
+    """True if the session was cut at the deadline."""
     silent: bool = False
+    """True if the session was cut because the server gave no sign of life."""
     active: bool = True
+    """True until it is over."""
 
 
 class Watchdog:
-    """Calls ``cut`` when a guarded stretch of a session takes too long, or when ``gives_sign_of_life``, asked with the
-    seconds to wait (``silence_secs``), says no in one that takes long. One thread for the whole session: starting one
-    for every call would cost more than the call."""
+    """Cuts a session when a guarded stretch of calls takes too long, or when the server gives no sign of life in a long
+    one.
+
+    One thread serves the whole session: starting one for every call would cost more than the call.
+
+    Args:
+        gives_sign_of_life: asks the server; takes the seconds to wait.
+        cut: ends the session.
+        silence_secs: seconds to wait for a sign of life.
+    """
 
     def __init__(
         self, gives_sign_of_life: Callable[[float], bool], cut: Callable[[], None], silence_secs: float
@@ -44,6 +53,7 @@ class Watchdog:
 
     @contextmanager
     def guarding(self, timeout_secs: float) -> Iterator[GuardedCall]:
+        """Watch the calls of the block."""
         now = time.monotonic()
         guard = GuardedCall(now, now + timeout_secs)
         with self._changed:
@@ -58,8 +68,8 @@ class Watchdog:
                 self._guards.remove(guard)
 
     def end(self) -> None:
-        """Nothing is cut any more. Lets the session go, whose methods it has been calling: TVM has 32 sessions, and one
-        that only the garbage collector can free may be kept for long."""
+        """Stop watching, and release the session, whose methods were called: TVM has 32 sessions, and one that only the
+        garbage collector can free may be kept for long."""
         with self._changed:
             self._ended = True
             self._gives_sign_of_life, self._cut = lambda _: True, lambda: None
@@ -80,7 +90,7 @@ class Watchdog:
                 late = [guard for guard in active if now >= guard.limit]
                 long = [guard for guard in active if now - guard.begun > _WATCHED_AFTER_SECS]
             silent = not late and bool(long) and not self._gives_sign_of_life(self._silence_secs)
-            with self._changed:  # a call that has ended meanwhile is left in peace
+            with self._changed:  # calls that have ended meanwhile are not cut
                 overdue = [guard for guard in (long if silent else late) if guard.active]
                 for guard in overdue:
                     guard.late, guard.silent = not silent, silent

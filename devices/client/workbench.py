@@ -1,4 +1,4 @@
-"""What lies on a device in one session: the tensors of recent tasks, and loaded kernels.
+"""Tensors and loaded kernels on a device in one session.
 
 All of it vanishes with the session, and is made anew from the same seeds in the next one.
 """
@@ -21,11 +21,15 @@ from fleet_tune.base.config.patience import CPU, Patience
 
 
 class Workbench:
-    """Tensors and kernels on a device, over one session.
+    """Tensors and kernels on a device, over one session. Every method blocks on the device: call it inside
+    ``session.deadline``.
 
-    ``cache_bytes``: tensors of the tasks used last are kept up to this size, those of the task in use in any case.
-    ``patience``: what may take how long on the device.
-    Every method blocks on the device: call it inside ``session.deadline``.
+    Args:
+        session: the session.
+        kind: kind of the device (``"cpu"``, ``"cuda"``).
+        cache_bytes: size up to which the tensors of the tasks used last are kept; those of the task in use are always
+            kept.
+        patience: time limits of the device.
     """
 
     def __init__(self, session: RpcSession, kind: str, cache_bytes: int, patience: Patience = CPU) -> None:
@@ -41,7 +45,7 @@ class Workbench:
         self._spacer: Any = None
 
     def load(self, library: bytes) -> Any:
-        """The library as a module of the device's server, linked there if it is an archive of objects."""
+        """Return the library as a module of the device's server, linked there if it is an archive of objects."""
         name = f"kernel-{next(self._names)}"
         if is_archive(library):
             return self.session.load_objects(library, name)
@@ -51,7 +55,7 @@ class Workbench:
         return tvm.runtime.empty(spec.shape, spec.dtype, self.device)
 
     def tensors(self, artifact: Artifact, positive: bool) -> list[Any]:
-        """Tensors of the task's original arguments: seeded inputs, zeroed outputs (see :func:`make_inputs`)."""
+        """Return tensors of the task's original arguments: seeded inputs, zeroed outputs (see :func:`make_inputs`)."""
         key = (artifact.task_id, positive)
         if key not in self._tensors:
             size = sum(nbytes(spec) for spec in artifact.original_args)
@@ -71,11 +75,12 @@ class Workbench:
                 del self._sizes[key]
 
     def arguments(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
-        """Tensors as ``main`` of the loaded ``module`` expects them: constant weights packed by its own functions."""
+        """Return tensors as ``main`` of the loaded ``module`` expects them: constant weights packed by its own
+        functions."""
         return self._packed(artifact, module, self.tensors(artifact, positive))
 
     def checked_arguments(self, artifact: Artifact, module: Any, positive: bool, plan: CheckPlan) -> list[Any]:
-        """What :meth:`arguments` gives, with the inputs of a check, made for it: no candidate has written to them."""
+        """Return :meth:`arguments` with the inputs of a check, made for it: no candidate has written to them."""
         arrays = make_checked_inputs(artifact.task_id, artifact.original_args, artifact.outputs, positive, plan)
         return self._packed(artifact, module, [tvm.runtime.tensor(array, self.device) for array in arrays])
 
@@ -87,9 +92,9 @@ class Workbench:
         return tensors
 
     def place_anew(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
-        """What :meth:`arguments` gives, with the task's tensors in other memory than before."""
-        # What was there before is let go only at the end, or the new tensors would take its place; and behind a space
-        # of another size each time, since two places would be taken in turn otherwise.
+        """Return :meth:`arguments` with the task's tensors in other memory than before."""
+        # The old tensors are released only at the end, or the new ones would take their place. A spacer of another size
+        # each time keeps them from alternating between two places.
         before = self._tensors.get((artifact.task_id, positive)), self._spacer
         self.forget(artifact.task_id)
         self._spacer = self.empty(TensorSpec((int(self._rng.integers(1, 65)) * 1024,), "float32"))
@@ -100,7 +105,7 @@ class Workbench:
     def outputs(
         self, artifact: Artifact, module: Any, arguments: Sequence[Any], expected: Sequence[Array | None] | None = None
     ) -> list[Array]:
-        """Run ``main`` once on ``arguments`` and fetch the outputs, which are poisoned before with anything but what is
+        """Run ``main`` once on ``arguments`` and fetch the outputs. They are filled before with values that differ from
         ``expected``."""
         for index, right in zip(artifact.outputs, expected or [None] * len(artifact.outputs), strict=True):
             arguments[index].copyfrom(poison(artifact.args[index], right))

@@ -1,17 +1,18 @@
 """The server's side of TVM RPC's handshake, and what our own clients say in it beyond TVM's.
 
-A client sends ``[magic][length]["client:KEY option ..."]`` and is answered ``[code][length]["server:KEY"]`` once it is
-served; a code other than success turns it away. TVM's one option is ``-timeout=SECS``, the length of the session; plain
-servers ignore options that they do not know. Ours are:
+A client sends ``[magic][length]["client:KEY option ..."]`` and gets the answer ``[code][length]["server:KEY"]`` once it
+is served; a code other than success turns it away. TVM's one option is ``-timeout=SECS``, the length of the session;
+plain servers ignore options that they do not know. Ours are:
 
-- ``-name=NAME``: which client this is. One that comes back replaces its own old session, which may hang on a connection
-  that is dead on the client's side alone; and it is told how that session ended, not how another client's did.
-- ``-challenge=NUMBER -proof=PROOF``: that the client knows the server's key (:mod:`devices.rpc.keys`).
+- ``-name=NAME``: identifies the client. One that comes back replaces its own old session, which may hang on a
+  connection that is dead on the client's side alone; and it is told how that session ended, not how another client's
+  did.
+- ``-challenge=NUMBER -proof=PROOF``: proves that the client knows the server's key (:mod:`devices.rpc.keys`).
 
 The key ``fleet-tune-watch`` asks for no session but for a second connection, on which every byte is answered by one for
 as long as the server lives. A plain server turns that key away: so its answer tells which kind of server it is. A
-server that has a key proves it there, for the number that came as ``-challenge``, and gives a number of its own back,
-for which the client proves the key when it asks for a session.
+server that has a key proves it there, for the number that came as ``-challenge``, and sends a number of its own, for
+which the client proves the key when it asks for a session.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SUCCESS, _MISMATCH = MAGIC, MAGIC + 2
 _INT = struct.Struct("<i")
 _MAX_KEY = 4096
 _WATCH_KEY = "fleet-tune-watch"
-# The longest session that can be asked for: what the kernel's timers take.
+# The longest session that can be asked for: the limit of the kernel's timers.
 _LONGEST_SECS = 2e6
 # A peer behind a cut network is noticed within about 10 s, with data under way or without.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 4), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))
@@ -46,14 +47,16 @@ class KeyRefusedError(HandshakeError):
 
 @dataclass(frozen=True, slots=True)
 class ConnectedClient:
-    """A connected client and what it asked for. ``name``: empty where it gave none; ``timeout_secs``: the length of
-    the session that it asks for, None for no limit; ``challenge``, ``proof``: see above, empty where it gave none."""
+    """A connected client and what it asked for."""
 
     connection: socket.socket
     key: str
     timeout_secs: float | None = None
+    """Length of the session that it asks for; None for no limit."""
     name: str = ""
+    """Empty where it gave none."""
     challenge: str = ""
+    """Number that it proves the key for; empty where it gave none."""
     proof: str = field(default="", repr=False)
 
     @property
@@ -69,8 +72,8 @@ class ConnectedClient:
         self.connection.setblocking(True)
 
     def accept_watcher(self, key: str, secret: bytes | None) -> str:
-        """The same for one that watches, which shall prove ``secret`` for the number that is returned; empty where
-        there is no secret."""
+        """Accept a client that watches. Returns the number for which it has to prove ``secret``; empty where there is
+        no secret."""
         if secret is None:
             self._answer(f"server:{key}")
             return ""
@@ -80,7 +83,7 @@ class ConnectedClient:
         return challenge
 
     def knows(self, secret: bytes) -> bool:
-        """Whether it has proven the secret, for the number that it names."""
+        """Return true if the client has proven the secret, for the number that it names."""
         return proves(secret, self.proof, "client", self.challenge)
 
     def refuse(self) -> None:
@@ -95,21 +98,22 @@ class ConnectedClient:
     def _answer(self, text: str) -> None:
         answer = text.encode()
         try:
-            # At once: it is shorter than what the kernel takes in for a connection on which nothing was sent yet.
+            # This does not block: the answer is shorter than the kernel's buffer of a fresh connection.
             self.connection.sendall(_INT.pack(_SUCCESS) + _INT.pack(len(answer)) + answer)
         except OSError as error:
             raise HandshakeError("the client is gone") from error
 
 
 class ClientHello:
-    """What a new client says, taken in as it arrives: nobody waits for it."""
+    """The first message of a new client, read as it arrives: nobody waits for it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._said = bytearray()
 
     def heard(self) -> ConnectedClient | None:
-        """The client, once it has said all; None until then. To be called when there is something to read.
+        """Return the client once its message is complete; None until then. To be called when there is something to
+        read.
 
         Raises HandshakeError if it is no TVM RPC client, or hung up.
         """
@@ -129,7 +133,7 @@ class ClientHello:
         return parsed(self._connection, bytes(self._said[2 * _INT.size :]))
 
     def _missing(self) -> int:
-        """How many bytes are known to come: nothing behind them is taken."""
+        """Return the number of bytes that are known to come: nothing behind them is read."""
         head = 2 * _INT.size
         if len(self._said) >= _INT.size and _INT.unpack_from(self._said)[0] != MAGIC:
             raise HandshakeError("not a TVM RPC client")
@@ -142,7 +146,7 @@ class ClientHello:
 
 
 def parsed(connection: socket.socket, said: bytes) -> ConnectedClient:
-    """The client that said this. Raises HandshakeError."""
+    """Return the client that sent this message. Raises HandshakeError."""
     key, options = _words(said, "client:")
     try:
         secs = float(options.get("-timeout") or 0)
@@ -155,8 +159,10 @@ def parsed(connection: socket.socket, said: bytes) -> ConnectedClient:
 
 
 def watch(connection: socket.socket, timeout_secs: float, secret: bytes | None, demanded: bool) -> str | None:
-    """On a client's new connection: what to add to the key when asking this server for a session; None where it is not
-    one of ours, which answers what is sent here from now on. ``demanded``: a server without ``secret`` is refused.
+    """Start watching a server on a client's new connection.
+
+    Returns what to add to the key when asking this server for a session; None where it is not one of ours. Ours answers
+    every byte that is sent here from now on. ``demanded``: a server without ``secret`` is refused.
 
     Raises HandshakeError if it says what no TVM RPC server says, KeyRefusedError for another key than ``secret``,
     OSError if it is gone, TimeoutError past the deadline.
@@ -197,7 +203,7 @@ def detect_cut(connection: socket.socket) -> None:
 
 
 def _words(said: bytes, begin: str) -> tuple[str, dict[str, str]]:
-    """The key of ``BEGINkey -option=value ...``, and the options."""
+    """Return the key of ``BEGINkey -option=value ...``, and the options."""
     try:
         words = said.decode().split()
     except UnicodeDecodeError as error:

@@ -1,10 +1,10 @@
-"""The key of a device server: a secret that its clients have too. It is never sent, and never told.
+"""The key of a device server: a secret that its clients have too. It is never sent and never logged.
 
-Server and client prove to each other that they know it (:mod:`devices.rpc.handshake`): each sends a number that it
-has just drawn, and gets it back under the key (HMAC-SHA256). So who listens, or poses as a server, learns no key, and
-what was said once opens nothing a second time. What follows on the connection is TVM's, in plain text.
+Server and client prove to each other that they know it (:mod:`devices.rpc.handshake`): each sends a number that it has
+just drawn, and gets it back under the key (HMAC-SHA256). So a listener, or a fake server, learns no key, and a recorded
+handshake opens nothing a second time. The rest of the connection is TVM's, in plain text.
 
-A key is kept in a file that only its owner can read. Nothing here needs more than Python.
+A key is kept in a file that only its owner can read. This module needs only Python.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ _LEAST_BYTES, _MOST_BYTES = 16, 4096
 
 
 def new_key() -> bytes:
-    """A fresh key."""
+    """Return a fresh key."""
     return secrets.token_hex(_KEY_BYTES).encode()
 
 
 def new_challenge() -> str:
-    """A number that was never used before, in hexadecimal digits."""
+    """Return a number that was never used before, in hexadecimal digits."""
     return secrets.token_hex(16)
 
 
 def proof(key: bytes, *said: str) -> str:
-    """What only somebody who knows ``key`` can answer to ``said``, in hexadecimal digits."""
+    """Return the answer to ``said`` that only somebody who knows ``key`` can give, in hexadecimal digits."""
     return hmac.new(key, "\n".join(said).encode(), hashlib.sha256).hexdigest()
 
 
 def proves(key: bytes, given: str, *said: str) -> bool:
-    """Whether ``given`` is the proof of ``said``; takes as long for every wrong one."""
+    """Return true if ``given`` is the proof of ``said``; takes as long for every wrong one."""
     return hmac.compare_digest(given.encode(errors="replace"), proof(key, *said).encode())
 
 
 def default_key_file() -> Path:
-    """``~/.config/fleet-tune/device.key``: of the servers and the runs of one user. DeviceKeyError without a home."""
+    """Return ``~/.config/fleet-tune/device.key``, for the servers and the runs of one user. Raises DeviceKeyError
+    without a home."""
     try:
         base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     except RuntimeError as error:
@@ -52,10 +53,12 @@ def default_key_file() -> Path:
 
 
 def read_key(path: Path) -> bytes:
-    """The key in the file at ``path``. Raises DeviceKeyError where it cannot be read, others may read it, or what it
-    holds is too short to be a secret."""
+    """Return the key in the file at ``path``.
+
+    Raises DeviceKeyError where it cannot be read, others may read it, or what it holds is too short to be a secret.
+    """
     try:
-        with open(path, "rb", opener=_not_waiting) as file:
+        with open(path, "rb", opener=_open_without_waiting) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise DeviceKeyError(f"the key file {path} is no file", "give the file that the server made")
@@ -77,7 +80,8 @@ def read_key(path: Path) -> bytes:
 
 
 def read_or_make_key(path: Path) -> bytes:
-    """The key in the file at ``path``, which is made, for its owner alone, where there is none. DeviceKeyError."""
+    """Return the key in the file at ``path``, which is made, for its owner alone, where there is none. Raises
+    DeviceKeyError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -96,5 +100,5 @@ def read_or_make_key(path: Path) -> bytes:
     return read_key(path)
 
 
-def _not_waiting(path: str, flags: int) -> int:
+def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for its other end

@@ -1,7 +1,7 @@
 """Linking on the device itself, for a build host that has no linker for it. Loads no TVM: it runs on small boards.
 
-What arrives is a tar archive of position-independent object files; ``ld`` makes one shared object of them, or a C
-compiler where the device has no ``ld``.
+The input is a tar archive of position-independent object files; ``ld`` makes one shared object of them, or a C compiler
+where the device has no ``ld``.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-# All symbols are bound at loading: a missing one is then an error, and does not end the process at its first call.
+# All symbols are bound at loading: a missing one is then an error, not the end of the process at its first call.
 LINK_OPTIONS = ("-shared", "-z", "noexecstack", "-z", "now")
 LINK_TIMEOUT_SECS = 60.0
-# What link_archive says where nothing can link.
-# What this process has loaded, by its path: device, inode and time of change of the file.
+# Libraries that this process has loaded, by path: device, inode and time of change of the file.
 _LOADED: dict[Path, tuple[int, int, int]] = {}
 NO_LINKER = "no linker on the device"
+"""Answer of :func:`link_archive` where nothing can link."""
 _MAX_OBJECTS = 64
 
 
 def is_archive(library: bytes) -> bool:
-    """Whether the bytes are an archive of objects, still to be linked, and not a shared object."""
+    """Return true if the bytes are an archive of objects, still to be linked; false for a shared object."""
     return library[257:262] == b"ustar"
 
 
 def link_archive(archive: Path, output: Path) -> str:
-    """Link the objects in ``archive`` to the shared object ``output``; says what went wrong, nothing if all is well."""
+    """Link the objects in ``archive`` to the shared object ``output``. Returns what went wrong; empty on success."""
     linker = shutil.which("ld")
     command = [linker, *LINK_OPTIONS] if linker else []
     if not linker:
@@ -56,10 +56,10 @@ def link_archive(archive: Path, output: Path) -> str:
 
 @contextlib.contextmanager
 def linked(library: Path) -> Iterator[Path]:
-    """``library``, or what it is linked to if it is an archive of objects: a file that is there within the block.
+    """Provide ``library``, or the shared object it is linked to if it is an archive of objects, within the block.
 
-    A library that lies where this process has loaded another one is copied: the system's loader gives out again what it
-    has loaded from the same path. Raises RuntimeError where it cannot be linked.
+    A library at the path of another one that this process has loaded is copied: the system's loader gives out again
+    what it has loaded from the same path. Raises RuntimeError where it cannot be linked.
     """
     with library.open("rb") as file:
         head = file.read(512)
@@ -80,7 +80,7 @@ def linked(library: Path) -> Iterator[Path]:
 
 
 def _unpack(archive: Path, folder: Path) -> list[Path]:
-    """The members of the archive as files of ours: their own names are not used. ValueError for anything but files."""
+    """Write the members of the archive to files under names of ours. Raises ValueError for anything but files."""
     objects: list[Path] = []
     with tarfile.open(archive, "r:") as tar:
         for member in tar:

@@ -1,10 +1,10 @@
-"""TVM's RPC tracker, spoken to with a deadline on every wait.
+"""A client of TVM's RPC tracker with a deadline on every wait.
 
 TVM's own client waits for ever: for a tracker that is away (60 s and again), for one that says nothing, and for a free
 device. The protocol is small: a magic number, then messages of ``[int32 length][JSON]``, each answered by one.
 
 - ``UPDATE_INFO``: who we are, ``{"key": "server:KEY", "addr": [host, port]}``; the summary lists those who said so.
-- ``PUT``: we are free, and whoever names this *match key* shall be served. A match key is used once.
+- ``PUT``: we are free, and serve whoever names this *match key*. A match key is used once.
 - ``REQUEST``: give me a free server; answered as soon as there is one.
 - ``GET_PENDING_MATCHKEYS``: those of our match keys that were not handed out yet.
 
@@ -29,7 +29,7 @@ from fleet_tune.base.config.values import is_host
 MAGIC = 0x2F271
 _SUCCESS, _PUT, _REQUEST, _UPDATE_INFO, _SUMMARY, _PENDING = 0, 3, 4, 5, 6, 7
 _INT = struct.Struct("<i")
-# The summary of a fleet of thousands; what is longer is no tracker's answer.
+# Room for the summary of a fleet of thousands; a longer message is no tracker's answer.
 _MAX_ANSWER = 4 << 20
 _MAX_PORT, _MAX_WORD = 65535, 253
 _PRIORITY = 1  # TVM's default
@@ -68,7 +68,7 @@ class TrackerClient:
 
     @classmethod
     def over(cls, connection: socket.socket, name: str, timeout_secs: float) -> TrackerClient:
-        """Of a connection that is there already; ``name``: of the tracker, for messages."""
+        """Return a client over a connection that is open already. ``name``: of the tracker, for messages."""
         client = cls.__new__(cls)
         client._name, client._timeout_secs, client._socket = name, timeout_secs, connection
         client._greet(time.monotonic() + timeout_secs)
@@ -98,7 +98,7 @@ class TrackerClient:
         self._socket.close()
 
     def announce(self, key: str, host: str | None, port: int) -> None:
-        """Be listed as a server of ``key``; ``host`` None: where the tracker sees this connection come from."""
+        """Be listed as a server of ``key``. ``host`` None: the address that the tracker sees this connection come from."""
         self._told(self.ask([_UPDATE_INFO, {"key": f"server:{key}", "addr": [host, port]}]), _SUCCESS)
 
     def put(self, key: str, host: str | None, port: int, match_key: str) -> None:
@@ -106,14 +106,14 @@ class TrackerClient:
         self._told(self.ask([_PUT, key, [port, match_key], host]), _SUCCESS)
 
     def pending(self) -> list[str]:
-        """Match keys of this connection that nobody was given yet."""
+        """Return the match keys of this connection that were not handed out yet."""
         answer = self.ask([_PENDING])
         if not isinstance(answer, list):
             raise TrackerError(f"{self._name} answered {reprlib.repr(answer)}")
         return [key for key in answer if isinstance(key, str)]
 
     def request(self, key: str, user: str, timeout_secs: float) -> ServerAddress:
-        """The next free server of ``key``. Closing the connection takes the request back."""
+        """Return the next free server of ``key``. Closing the connection takes the request back."""
         try:
             answer = self.ask([_REQUEST, key, user, _PRIORITY], timeout_secs)
             code, (host, port, match_key) = answer
@@ -131,7 +131,7 @@ class TrackerClient:
             raise TrackerError(f"{self._name} answered a request with {reprlib.repr(answer)}") from error
 
     def count(self, key: str) -> tuple[int, int]:
-        """Servers that are listed under ``key``, and how many of them are free."""
+        """Return the number of servers that are listed under ``key``, and how many of them are free."""
         try:
             code, summary = self.ask([_SUMMARY])
             self._told(code, _SUCCESS)
@@ -141,7 +141,7 @@ class TrackerClient:
             raise TrackerError(f"{self._name} sent no summary") from error
 
     def ask(self, message: Sequence[Any], timeout_secs: float | None = None) -> Any:
-        """One message and its answer."""
+        """Send one message and return its answer."""
         wait_secs = self._timeout_secs if timeout_secs is None else timeout_secs
         deadline = time.monotonic() + wait_secs
         body = json.dumps(message).encode()
@@ -187,7 +187,7 @@ class TrackerClient:
 
 
 def _is_word(text: object) -> bool:
-    """Whether it can be a host or a key: nothing else in it than one word of printable ASCII."""
+    """Return true if ``text`` can be a host or a key: one word of printable ASCII."""
     return (
         isinstance(text, str)
         and 0 < len(text) <= _MAX_WORD
@@ -198,13 +198,13 @@ def _is_word(text: object) -> bool:
 
 
 def listed(host: str, port: int, key: str, timeout_secs: float) -> int:
-    """How many servers the tracker at ``host:port`` lists under ``key``. Raises TrackerError."""
+    """Return the number of servers that the tracker at ``host:port`` lists under ``key``. Raises TrackerError."""
     with TrackerClient(host, port, timeout_secs) as connection:
         return connection.count(key)[0]
 
 
 def request_server(host: str, port: int, key: str, timeout_secs: float) -> ServerAddress:
-    """A free server of ``key`` from the tracker at ``host:port``, waited for until the deadline and then given up.
+    """Return a free server of ``key`` from the tracker at ``host:port``, waiting for one until the deadline.
 
     Raises TrackerError, which says whether the tracker is away, has no such server, or all of them are busy.
     """

@@ -1,4 +1,4 @@
-"""What a kernel is run on: numpy arrays, no TVM."""
+"""Arguments that kernels run on: numpy arrays, no TVM."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from devices.protocol import CheckPlan, InputDraw, TensorSpec
 Array = NDArray[np.generic]
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
-"""The types whose values are compared within a tolerance."""
+"""Types whose values are compared within a tolerance."""
 
 
 def make_inputs(task_id: str, args: Sequence[TensorSpec], outputs: Sequence[int], positive: bool) -> list[Array]:
-    """Arrays for all arguments of a kernel: the same for the same task in every process; outputs are zero.
+    """Return arrays for all arguments of a kernel: the same for the same task in every process; outputs are zero.
 
     Floats are uniform in [-1, 1), or in [0.1, 1.1) where ``positive`` (for kernels that divide, or take roots or
-    logarithms). Integers are small and not negative, so that they are valid where they are indices: below every extent
-    of the task's arguments that is above 1.
+    logarithms). Integers are small and not negative, so that they are valid as indices: below every extent of the
+    task's arguments that is above 1.
     """
     extents = [extent for spec in args for extent in spec.shape if extent > 1]
     high = min([8, *extents])
@@ -46,11 +46,11 @@ def make_inputs(task_id: str, args: Sequence[TensorSpec], outputs: Sequence[int]
 def make_checked_inputs(
     task_id: str, args: Sequence[TensorSpec], outputs: Sequence[int], positive: bool, plan: CheckPlan
 ) -> list[Array]:
-    """As :func:`make_inputs`, for the run whose output is compared: other values than those of the timed runs, of which
-    memory may be full, drawn as ``plan`` says. Without one they are drawn as for timing.
+    """Return :func:`make_inputs` for the run whose output is compared, drawn as ``plan`` says.
 
-    Where ``positive``, floats that are summed are in [0.5, 1), and next to nothing where the plan has its ``rest``; the
-    others are in [0.1, 1.1).
+    The values differ from those of the timed runs, of which memory may be full. Without a plan they are drawn as for
+    timing. Where ``positive``, floats that are summed are in [0.5, 1), and next to nothing where the plan has its
+    ``rest``; the others are in [0.1, 1.1).
     """
     if not plan.draws:
         return make_inputs(f"{task_id}|check", args, outputs, positive)
@@ -82,7 +82,7 @@ def _floats(rng: np.random.Generator, shape: tuple[int, ...], draw: InputDraw) -
             values += np.copysign(np.float32(draw.low), values)
     if draw.density < 1:
         return np.where(_drawn(rng, shape, draw), values, np.float32(draw.rest))
-    if draw.ends:  # what is compared there is often the largest or the smallest
+    if draw.ends:  # a maximum or minimum is then often at an end
         values[_at_ends(shape, draw.ends)] *= np.float32(2)
     return values
 
@@ -95,14 +95,14 @@ def _positive_floats(rng: np.random.Generator, shape: tuple[int, ...], draw: Inp
 
 
 def _drawn(rng: np.random.Generator, shape: tuple[int, ...], draw: InputDraw) -> NDArray[np.bool_]:
-    """Where a value is drawn and not the rest."""
+    """Return true where a value is drawn, false where it is the plan's ``rest``."""
     chosen = rng.random(shape, np.float32)
     chosen[_at_ends(shape, draw.ends)] *= np.float32(2 * draw.density)  # below the density: half of the time
     return chosen < draw.density
 
 
 def _at_ends(shape: tuple[int, ...], axes: Sequence[int]) -> NDArray[np.bool_]:
-    """The values at the first and last index of ``axes``."""
+    """Return true at the first and last index of ``axes``."""
     ends = np.zeros(shape, np.bool_)
     for axis in axes:
         for index in (0, -1):
@@ -115,8 +115,8 @@ def _generator(key: str) -> np.random.Generator:
 
 
 def poison(spec: TensorSpec, expected: Array | None = None) -> Array:
-    """Contents of an output before a checked run: what the kernel leaves unwritten shows as a difference from
-    ``expected`` in every single value."""
+    """Return contents for an output before a checked run: values that the kernel leaves unwritten differ from
+    ``expected``, every single one."""
     dtype = numpy_dtype(spec.dtype)
     if is_float(spec.dtype):
         filled = np.full(spec.shape, np.nan).astype(dtype)
@@ -133,12 +133,13 @@ def is_float(dtype: str) -> bool:
 
 
 def nbytes(spec: TensorSpec) -> int:
-    """Bytes of a tensor."""
+    """Return the bytes of a tensor."""
     return int(np.prod(spec.shape, dtype=np.int64)) * numpy_dtype(spec.dtype).itemsize
 
 
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
-    """numpy's dtype of a TVM dtype name. Raises TypeError for one that numpy has not (vectors, 4-bit integers)."""
+    """Return numpy's dtype of a TVM dtype name. Raises TypeError for one that numpy does not have (vectors, 4-bit
+    integers)."""
     if name == "bfloat16":
         import ml_dtypes
 

@@ -1,4 +1,4 @@
-"""Times a kernel in micro-batches until a stopping rule says that it is enough.
+"""Timing of a kernel in micro-batches until a stopping rule says that it is enough.
 
 The same loop runs in two places: beside the kernel, inside the device server's session process (one round trip for a
 whole measurement), or in the client against a plain TVM RPC server (one round trip for each micro-batch). The rule
@@ -22,29 +22,32 @@ from devices.protocol import MeasureRequest
 from fleet_tune.base.domain import StopRule
 
 Decide = Callable[[Sequence[float], StopRule, float], str | None]
-"""``decide(run_secs of the micro-batches so far, rule, incumbent_secs)``: why to stop now, or None to go on."""
+"""A stopping rule: ``decide(run_secs of the micro-batches so far, rule, incumbent_secs)`` returns why to stop now, or
+None to go on."""
 
 MAXIMUM = "maximum"
 
-# A kernel that runs longer than this is timed by calling it, a quicker one by TVM's evaluator, whose loop has no call
-# overhead (1 us) but which begins every batch with a run that it does not count.
+# A kernel that runs longer than this is timed by calling it. A quicker one is timed by TVM's evaluator, whose loop has
+# no call overhead (1 us) but which begins every batch with a run that it does not count.
 DIRECT_CALL_SECS = 2e-4
-# A first run meets cold caches and untouched pages. It was never seen slower by more than this factor, so a candidate
-# that would be given up even at this fraction of its first run is given up right then.
+# A first run meets cold caches and untouched pages. It was never slower by more than this factor: a candidate that is
+# too slow even at this fraction of its first run is given up at once.
 COLD_RUN_FACTOR = 2.0
-# Emptying the caches takes longer than most kernels: a micro-batch has no more runs than this where that is asked for.
+# Emptying the caches takes longer than most kernels: this bounds the runs of a micro-batch where it is asked for.
 MAX_FLUSHED_RUNS = 10
 _CPU = 1  # DLPack's number of the type
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """``run_secs``: mean seconds per run of each micro-batch, in order; ``stopped``: why it ended; ``device_secs``:
-    what all of it took, the runs that are not counted included."""
+    """The timing of one kernel."""
 
     run_secs: tuple[float, ...]
+    """Mean seconds per run of each micro-batch, in order."""
     stopped: str
+    """Reason why it ended."""
     device_secs: float = 0.0
+    """Seconds of all runs, those that are not counted included."""
 
 
 def evaluate(
@@ -58,8 +61,8 @@ def evaluate(
 
     ``run_batch(n)`` runs the kernel ``n`` times and returns the mean seconds of one run. The first call is a single
     run; single runs are repeated until the rule's warm-up is over, and the last of them sizes the micro-batches, unless
-    the rule says how many runs they have. Runs longer than ``rule.micro_batch_secs`` are then batches of one.
-    ``rule.timeout_secs`` bounds the whole: past it no further batch begins (a batch that hangs is the caller's matter).
+    the rule says how many runs they have. Runs longer than ``rule.micro_batch_secs`` are then batches of one. No
+    further batch begins past ``rule.timeout_secs`` (a batch that hangs is the caller's concern).
     """
     started = clock()
     warm_secs = run_batch(1)
@@ -83,19 +86,19 @@ def evaluate(
 
 
 def _batch_size(rule: StopRule, run_secs: float) -> int:
-    """Runs of one micro-batch of a kernel that takes ``run_secs``."""
+    """Return the runs of one micro-batch of a kernel that takes ``run_secs``."""
     runs = rule.micro_batch_runs or max(1, math.ceil(rule.micro_batch_secs / max(run_secs, 1e-9)))
     return min(runs, MAX_FLUSHED_RUNS) if rule.flush_bytes else runs
 
 
 Measure = Callable[[StopRule, float], Evaluation]
-"""``measure(rule, incumbent_secs)`` evaluates one candidate."""
+"""Evaluates one candidate: ``measure(rule, incumbent_secs)``."""
 
 
 def confirmed(measure: Measure, measure_again: Measure, request: MeasureRequest) -> Evaluation:
-    """The evaluation of a request: by its rule, and where that is good enough, by the rule of its confirmation.
+    """Return the evaluation of a request: by its rule, and where that is good enough, by the rule of its confirmation.
 
-    ``measure_again`` evaluates it the second time. What that says stands alone: the first was looked at because it was
+    ``measure_again`` evaluates it the second time. The second result stands alone: the first was picked because it was
     low, so it is low by luck more often than not.
     """
     first = measure(request.rule, request.incumbent_secs)
@@ -106,7 +109,7 @@ def confirmed(measure: Measure, measure_again: Measure, request: MeasureRequest)
 
 
 def load_decide(dotted: str | None) -> Decide | None:
-    """The stopping function named ``"package.module:function"``; None for None.
+    """Return the stopping function named ``"package.module:function"``; None for None.
 
     Raises ImportError or AttributeError where there is none: a server with a wrong name must not start.
     """
@@ -120,15 +123,15 @@ def load_decide(dotted: str | None) -> Decide | None:
 def batch_timer(
     module: Any, entry: str, device: Any, tensors: Sequence[Any], flush_bytes: int = 0
 ) -> Callable[[int], float]:
-    """``run_batch`` for a loaded TVM module and its tensors, of this process or of an RPC session.
+    """Return ``run_batch`` for a loaded TVM module and its tensors, of this process or of an RPC session.
 
-    A kernel of this process' CPU that is not too quick for it is called directly and timed by the clock. Everything
-    else is timed by TVM's evaluator where the kernel is: for a GPU with events on its stream (CUDA's timer of TVM),
-    which leave the launch from the host out; for a kernel at the other end of a session without the network between.
-    ``flush_bytes``: memory of the device that is copied before each run; each run is then timed by itself.
+    A kernel on this process' CPU that is not too quick is called directly and timed by the clock. Everything else is
+    timed by TVM's evaluator where the kernel is: for a GPU with events on its stream (CUDA's timer of TVM), which
+    exclude the launch from the host; for a kernel of a session without the network in between. ``flush_bytes``: memory
+    of the device that is copied before each run; each run is then timed by itself.
     """
     kernel = module[entry]
-    direct = device.dlpack_device_type() == _CPU  # a device of a session has another number
+    direct = device.dlpack_device_type() == _CPU  # devices of a session have other numbers
     expected_secs = math.inf
 
     def run_batch(runs: int) -> float:
@@ -153,7 +156,7 @@ def batch_timer(
 def killed_after(timeout_secs: float) -> Iterator[None]:
     """Have the kernel end this process (SIGALRM) if the block takes longer; works while native code runs.
 
-    For the main thread of a process that is made to be lost: the session process of the device server.
+    For the main thread of a process that may be lost: the session process of the device server.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, timeout_secs)
@@ -164,13 +167,13 @@ def killed_after(timeout_secs: float) -> Iterator[None]:
 
 
 def encode_request(rule: StopRule, incumbent_secs: float, device_kind: str) -> str:
-    """JSON text of what the server-side evaluator needs besides the kernel."""
+    """Return the JSON text of what the server-side evaluator needs besides the kernel."""
     incumbent = incumbent_secs if math.isfinite(incumbent_secs) else None
     return json.dumps({"rule": asdict(rule), "incumbent_secs": incumbent, "device": device_kind})
 
 
 def decode_request(text: str) -> tuple[StopRule, float, str]:
-    """What :func:`encode_request` wrote, also in a newer version that knows more of a rule."""
+    """Return what :func:`encode_request` wrote, also in a newer version whose rules have more fields."""
     message = json.loads(text)
     incumbent = message["incumbent_secs"]
     names = {each.name for each in fields(StopRule)}

@@ -1,9 +1,9 @@
-"""The time of each kernel in its place in a network: with the caches as the kernels before it leave them.
+"""The time of each kernel within a network: with the caches as the kernels before it leave them.
 
 A kernel that is timed alone finds its inputs and weights where its own last run left them. In the network its weights
-are cold, and its inputs are what the kernel before it wrote. TVM's virtual machine can tell before and after every
-call; a second machine of the same library does, so that the first one is as fast as always, and the two take turns:
-what slows the device down hits both.
+are cold, and its inputs are what the kernel before it wrote. TVM's virtual machine can report before and after every
+call. A second machine of the same library does that, so that the first one runs at full speed, and the two take turns:
+a slow-down of the device hits both.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ _CPU = 1  # of DLPack
 
 @dataclass(frozen=True)
 class InNetworkTimes:
-    """``secs``: median of whole runs that nobody watched. By the kernel's name in the library: ``kernel_secs``, median
-    over runs of the seconds of all its calls in one run, and ``calls``, how many these are. ``left_over_secs``: median
-    of what each of these runs took beside its kernels."""
+    """Times of a network and of the kernels in it. Kernels go by their names in the library."""
 
     secs: float
+    """Median of whole runs that were not instrumented."""
     kernel_secs: Mapping[str, float]
+    """Median over runs of the seconds of all calls of a kernel in one run."""
     calls: Mapping[str, int]
+    """Calls of each kernel in one run."""
     left_over_secs: float
+    """Median of the seconds of a run that are not in its kernels."""
 
 
 class KernelClock:
-    """What a virtual machine tells of its calls. ``sync``: waits until the device is done, None where calls do."""
+    """Instrument of a virtual machine that times its calls. ``sync``: waits until the device is done; None where calls
+    do."""
 
     def __init__(self, sync: Callable[[], None] | None = None) -> None:
         self._sync = sync
@@ -43,7 +46,7 @@ class KernelClock:
         self.calls: Counter[str] = Counter()
 
     def __call__(self, _function: Any, symbol: str, before_run: bool, _returned: Any, *_arguments: Any) -> None:
-        """TVM's instrument: before and after each call."""
+        """Note the time before or after a call."""
         if symbol.startswith(_BUILTIN):
             return
         if self._sync is not None:
@@ -56,7 +59,7 @@ class KernelClock:
             self.calls[symbol] += 1
 
     def clear(self) -> None:
-        """Before the next run."""
+        """Forget the last run."""
         self.secs.clear()
         self.calls.clear()
 
@@ -64,8 +67,11 @@ class KernelClock:
 def timed_in_turn(
     plain: Callable[[], None], watched: Callable[[], None], clock: KernelClock, budget_secs: float
 ) -> InNetworkTimes:
-    """Runs of both in turn, for about ``budget_secs``, each at least once. ``plain``, ``watched``: run the network
-    until the device is done."""
+    """Return the times of a network from instrumented and plain runs in turn, for about ``budget_secs``, each at least
+    once.
+
+    ``plain``, ``watched``: run the network until the device is done.
+    """
     first_secs = _timed(plain)  # the first run of each allocates
     if first_secs < budget_secs / 2:
         watched()
@@ -78,7 +84,7 @@ def timed_in_turn(
         whole.append(_timed(plain))
         clock.clear()
         watched_secs = _timed(watched)
-        # Of one run: on a machine that others slow down, two runs differ by more than this.
+        # The difference within one run: on a busy machine two runs differ by more than this.
         left_over.append(watched_secs - sum(clock.secs.values()))
         for name, secs in clock.secs.items():
             of_kernels.setdefault(name, []).append(secs)
@@ -89,7 +95,8 @@ def timed_in_turn(
 def timed_in_place(
     plain: Any, module: Any, device: Any, arguments: Sequence[Any], budget_secs: float
 ) -> InNetworkTimes:
-    """The kernels of a network. ``plain``: a virtual machine of ``module`` on ``device``, of which none is told."""
+    """Return the times of the kernels of a network. ``plain``: a virtual machine of ``module`` on ``device`` without an
+    instrument."""
     from tvm.runtime.vm import VirtualMachine  # as Relax's, and in TVM's runtime library too
 
     clock = KernelClock(device.sync if device.dlpack_device_type() != _CPU else None)
@@ -110,5 +117,5 @@ def _timed(run: Callable[[], None]) -> float:
 
 
 def kernel_of(name: str) -> str:
-    """The name that a kernel of the library had before its re-layout of weights was split off."""
+    """Return the name that a kernel of the library had before the layout conversion of its weights was split off."""
     return name.removesuffix("_prepacked")

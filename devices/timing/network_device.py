@@ -1,4 +1,4 @@
-"""What runs whole networks: a device behind a server, from here or from another machine."""
+"""Interface of devices that run whole networks."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from devices.timing.in_network import InNetworkTimes
 
 
 class NetworkHandle(Protocol):
-    """A compiled network that is loaded on a device with its inputs and parameters. Every method raises
-    :class:`fleet_tune.base.errors.NetworkRunError` where the network fails or crashes, UncheckedError where the device
-    is lost, and the latter also for what its server cannot do."""
+    """A compiled network that is loaded on a device with its inputs and parameters.
+
+    Every method raises :class:`fleet_tune.base.errors.NetworkRunError` where the network fails or crashes,
+    UncheckedError where the device is lost, or its server cannot do it.
+    """
 
     def outputs(self) -> tuple[Array, ...]: ...
 
     def measure_within(self, budget_secs: float) -> float:
-        """Median seconds per run, of runs that take about so long."""
+        """Return the median seconds per run, over runs that take about ``budget_secs``."""
 
     def in_place(self, budget_secs: float) -> InNetworkTimes:
-        """The time of each kernel in its place."""
+        """Return the time of each kernel within the network."""
 
 
 @runtime_checkable
@@ -29,4 +31,4 @@ class NetworkDevice(Device, Protocol):
     """A device that runs whole networks too."""
 
     def load_network(self, library: bytes, arguments: Sequence[Array]) -> NetworkHandle:
-        """A compiled network with its inputs and parameters, in the order of its arguments. Raises UncheckedError."""
+        """Load a compiled network with its inputs and parameters, in the order of its arguments. Raises UncheckedError."""
