@@ -31,7 +31,7 @@ _PASS_OPTIONS = {"tirx.disable_assert": True}
 
 
 def main() -> None:
-    channel, requests = warm_child.opened()
+    channel, requests = warm_child.connect_to_parent()
     serve(channel, requests.get, KernelCompiler())
 
 

@@ -44,7 +44,8 @@ class LoadedCandidate:
             self._arguments = place(self._artifact, self._module, positive)
 
     def evaluate(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
-        """Time it: on a server of ours beside the kernel, on a plain one by one micro-batch after the other from here."""
+        """Time it: on a server of ours beside the kernel, on a plain one by one micro-batch after the other from
+        here."""
         session = self.bench.session
         if session.ours:
             # The server ends a batch that takes too long, and begins none when time is up: this is for a lost network.

@@ -194,8 +194,8 @@ class RpcSession:
                 if not self.alive():
                     raise SessionLostError(last_line(error)) from error
                 raise
-        # The last call may return while the session is being cut: report it here, not as a broken pipe of the next call.
-        # The result is dropped: the caller has no session to go on with.
+        # The last call may return while the session is being cut: report it here, not as a broken pipe of the next
+        # call. The result is dropped: the caller has no session to go on with.
         if guard.silent:
             raise SessionLostError(silent)
         if guard.late:

@@ -1,9 +1,9 @@
 """CUDA source to machine code for a GPU that is not here: NVRTC through its C interface, or nvcc.
 
 TVM 0.27 leaves the source in the library that it exports, and compiles it on the device when a kernel is first called:
-slow there, and found to be invalid only then. Here the build host compiles it, and the machine code travels as a
+that is slow, and invalid source is found only then. Here the build host compiles it, and the machine code travels as a
 comment in front of the source. A device with our callback (:func:`install_loader`) takes the code from there; any other
-TVM takes the source, as ever.
+TVM takes the source as before.
 
 Loads no TVM: our device server needs the half that reads.
 """
@@ -32,21 +32,21 @@ from fleet_tune.base.errors import UserError
 T = TypeVar("T")
 
 NVCC_TIMEOUT_SECS = 120.0
-# For TVM's passes. Without it they let a float32 buffer in shared memory take the place of a float16 one, and then
-# refuse it: no kernel on tensor cores that sums in another type than it multiplies would build.
+# Options of TVM's passes. Without this one they let a float32 buffer in shared memory take the place of a float16 one,
+# and then refuse it: no kernel on tensor cores that sums in another type than it multiplies would build.
 PASS_OPTIONS = {"tirx.merge_static_smem": True}
 _UNPLACED = "buffer_byte_offsets"
-"""In the message of TVM where it does not find what threads share to sum up among the buffers that it puts together."""
+"""Part of TVM's message where it does not find the buffer that threads share to sum up among the merged buffers."""
 _MARK = "// fleet-tune machine code "
-# What TVM's own callback gives both compilers, so that kernels are as fast and as precise as TVM's.
+# Option that TVM's own callback gives both compilers: kernels are as fast and as precise as TVM's.
 _FAST_MATH = "--use_fast_math"
 # NVRTC has no <math.h>, whose constants TVM's source relies on.
 _PREAMBLE = """\
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
 """
-# What TVM's source includes of libcu++ when NVRTC compiles it. Reading the real headers takes 1.2 s for every kernel,
-# where the kernel takes 0.05 s; of them it uses these names alone.
+# The names of libcu++ that TVM's source uses when NVRTC compiles it. Reading the real headers takes 1.2 s for every
+# kernel, the kernel itself 0.05 s.
 _HEADERS = {
     "cuda/std/cstdint": """\
 #pragma once
@@ -82,24 +82,25 @@ _ROOTS = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda")
 
 
 class CudaCompilerError(UserError):
-    """No compiler for CUDA source on this machine: install one."""
+    """This machine has no compiler for CUDA source: install one."""
 
 
 class CudaSourceError(Exception):
-    """The compiler refuses the source; the text says why."""
+    """Source that the compiler refuses; the text says why."""
 
 
 @dataclass(frozen=True)
 class CudaCompiler:
-    """A CUDA compiler. ``library``: NVRTC's shared object, None where ``nvcc`` is the one. ``includes``: folders with
-    CUDA's headers."""
+    """A CUDA compiler: NVRTC or nvcc."""
 
     library: str | None
+    """NVRTC's shared object; None for nvcc."""
     nvcc: str | None
     includes: tuple[str, ...]
+    """Folders with CUDA's headers."""
 
     def compile(self, source: str, arch: str) -> bytes:
-        """Machine code (cubin) of ``source`` for ``arch`` (``"sm_87"``). Raises :class:`CudaSourceError`."""
+        """Return the machine code (cubin) of ``source`` for ``arch`` (``"sm_87"``). Raises :class:`CudaSourceError`."""
         if self.library is not None:
             return _nvrtc(self.library, source, arch, self.includes)
         assert self.nvcc is not None
@@ -108,7 +109,8 @@ class CudaCompiler:
 
 @cache
 def find_compiler() -> CudaCompiler | None:
-    """NVRTC from its Python package, NVRTC or nvcc from a CUDA toolkit on this machine, in this order; None without."""
+    """Return NVRTC from its Python package, NVRTC or nvcc from a CUDA toolkit on this machine, in this order; None
+    without."""
     package = package_folders()
     toolkits = [Path(root) for root in (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), *_ROOTS) if root]
     nvcc = shutil.which("nvcc") or next(
@@ -125,7 +127,7 @@ def find_compiler() -> CudaCompiler | None:
 
 
 def require_compiler() -> CudaCompiler:
-    """As :func:`find_compiler`; raises :class:`CudaCompilerError` where there is none."""
+    """Return the result of :func:`find_compiler`; raises :class:`CudaCompilerError` where there is none."""
     compiler = find_compiler()
     if compiler is None:
         raise CudaCompilerError(
@@ -137,7 +139,7 @@ def require_compiler() -> CudaCompiler:
 
 @cache
 def describe() -> str:
-    """Which compiler this machine has, with its version: equal texts for equal machine code. Empty without one."""
+    """Return the compiler of this machine with its version: equal texts for equal machine code. Empty without one."""
     compiler = find_compiler()
     if compiler is None:
         return ""
@@ -151,8 +153,11 @@ def describe() -> str:
 
 
 def with_pass_options(target: str, compile_: Callable[[Mapping[str, Any]], T]) -> T:
-    """What ``compile_`` makes with :data:`PASS_OPTIONS`; without them on other targets than CUDA, and where TVM fails
-    at them, as it does at the reductions over threads of a softmax."""
+    """Return the result of ``compile_`` with :data:`PASS_OPTIONS`.
+
+    Without them on other targets than CUDA, and where TVM fails with them, as it does at the reductions over threads of
+    a softmax.
+    """
     if json.loads(target)["kind"] != "cuda":
         return compile_({})
     try:
@@ -187,12 +192,12 @@ def compiling_for(target: str) -> Iterator[None]:
 
 
 def with_code(source: str, arch: str, code: bytes) -> str:
-    """``source`` with its machine code for ``arch`` in a comment in front."""
+    """Return ``source`` with its machine code for ``arch`` in a comment in front."""
     return f"{_MARK}{arch} {base64.b64encode(code).decode()}\n{source}"
 
 
 def split_code(text: str) -> tuple[str, str, bytes]:
-    """Source, architecture and machine code of what :func:`with_code` made; empty ones where there is no code.
+    """Return source, architecture and machine code of what :func:`with_code` made; empty ones where there is no code.
 
     Raises ValueError for a damaged comment.
     """
@@ -207,9 +212,9 @@ def split_code(text: str) -> tuple[str, str, bytes]:
 
 
 def install_loader(device_arch: Callable[[], str]) -> None:
-    """On a device: have TVM take machine code that was built with a kernel, and compile the source where there is none.
+    """Have TVM on a device take machine code that was built with a kernel, and compile the source where there is none.
 
-    ``device_arch``: the GPU's architecture (``"sm_87"``), asked for when a source has to be compiled.
+    ``device_arch``: returns the GPU's architecture (``"sm_87"``); called when a source has to be compiled.
     """
     import tvm_ffi
 
@@ -225,13 +230,14 @@ def _unchanged(source: str, *_target: Any) -> str:
 
 
 def _arch(target: str) -> str:
-    """The GPU architecture of a canonical target, empty where it is not for CUDA."""
+    """Return the GPU architecture of a canonical target; empty where it is not for CUDA."""
     attributes = json.loads(target)
     return str(attributes.get("arch", "")) if attributes["kind"] == "cuda" else ""
 
 
 def package_folders() -> list[Path]:
-    """Folders of NVIDIA's Python packages: ``nvidia/cu13`` with everything, or one for each of CUDA 12's parts."""
+    """Return the folders of NVIDIA's Python packages: ``nvidia/cu13`` with everything, or one for each of CUDA 12's
+    parts."""
     spec = importlib.util.find_spec("nvidia")
     places = [Path(place) for place in dict.fromkeys(spec.submodule_search_locations or ())] if spec else []
     packages = [folder for place in places for folder in sorted(place.glob("cu[0-9]*"), reverse=True)]
@@ -241,7 +247,7 @@ def package_folders() -> list[Path]:
 
 
 def _header_folders(roots: Sequence[Path]) -> tuple[str, ...]:
-    """Where CUDA's headers are under ``roots``; none where one that TVM's source includes is missing."""
+    """Return the folders of CUDA's headers under ``roots``; none where a header that TVM's source includes is missing."""
     folders = [root / "include" / part for root in roots for part in ("", "cccl")]
     present = tuple(str(folder) for folder in folders if folder.is_dir())
     needed = ("cuda_fp16.h", "mma.h", "crt/mma.h")
@@ -280,7 +286,7 @@ def _nvrtc(library: str, source: str, arch: str, includes: Sequence[str]) -> byt
 
 
 def _strings(values: Iterable[str]) -> Any:
-    """An array of C strings."""
+    """Return an array of C strings."""
     encoded = [value.encode() for value in values]
     return (ctypes.c_char_p * len(encoded))(*encoded)
 

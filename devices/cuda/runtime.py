@@ -1,4 +1,4 @@
-"""TVM's CUDA runtime in this process, and the loading of kernels that were compiled for a GPU elsewhere."""
+"""TVM's CUDA runtime in this process, and the loader of kernels that were compiled for a GPU elsewhere."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from devices.cuda.compiler import install_loader, package_folders
 def prepare_cuda() -> None:
     """Have TVM run CUDA kernels, as far as this machine can: without NVIDIA's driver nothing changes.
 
-    TVM with its runtime library alone leaves CUDA's part out, and that part needs CUDA's own runtime library, which may
-    come as a Python package that the loader does not look into.
+    TVM's runtime library alone does not contain CUDA's part, and that part needs CUDA's own runtime library, which may
+    come as a Python package that the loader does not search.
     """
     from tvm.base import _LOADED_LIBS
     from tvm_ffi.libinfo import load_lib_ctypes

@@ -1,8 +1,8 @@
-"""What the tensor cores of a CUDA device do at most: the maker's figures of its architecture, nothing measured.
+"""Peak rates of the tensor cores of CUDA devices: the maker's figures for each architecture, nothing measured.
 
-The products are of 16-bit floats and dense, at the rate that the architecture papers give (for sums of 16 bits: on
-consumer cards those of 32 bits run at half of it). A multiprocessor of compute capability 9.0 reaches its figure with
-instructions that WMMA, which TVM uses, is not.
+The products are of 16-bit floats and dense, at the rate that the architecture papers give for sums of 16 bits (on
+consumer cards sums of 32 bits run at half of it). A multiprocessor of compute capability 9.0 reaches its figure only
+with instructions other than WMMA, which TVM uses.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TensorCores:
-    """Of one multiprocessor: how many there are, and the operations of all of them together in a clock cycle."""
+    """The tensor cores of one multiprocessor."""
 
     count: int
     flop_per_cycle: int
+    """Operations of all of them together in a clock cycle."""
 
 
 _BY_CAPABILITY = {
@@ -32,10 +33,10 @@ _BY_CAPABILITY = {
 
 
 def tensor_cores(capability: str) -> TensorCores:
-    """Those of a compute capability (``"8.0"``); none, 0 and 0, for one that has none or is not known here."""
+    """Return the tensor cores of a compute capability (``"8.0"``); 0 and 0 for one that has none or is not known here."""
     return _BY_CAPABILITY.get(capability, TensorCores(0, 0))
 
 
 def tensor_flops(cores: TensorCores, multiprocessors: int, hertz: float) -> float:
-    """FLOP/s of all tensor cores of a device at its highest clock."""
+    """Return the FLOP/s of all tensor cores of a device at its highest clock."""
     return float(cores.flop_per_cycle * multiprocessors * hertz)

@@ -1,6 +1,6 @@
-"""The sketches of tasks on disk (:mod:`devices.host.file_cache`): a second run of a network describes nothing.
+"""Cache of the sketches of tasks on disk (:mod:`devices.host.file_cache`): a second run of a network describes nothing.
 
-The key is a hash of all that they follow from: the program, the target, the versions of TVM, and the code of
+The key is a hash of everything that they follow from: the program, the target, the versions of TVM, and the code of
 ``devices`` and of the values that a description consists of. A file is zlib over msgpack, written by
 :mod:`fleet_tune.base.records.datasets.dataset_codec`.
 """
@@ -27,21 +27,22 @@ _BROKEN = (zlib.error, msgpack.UnpackException, ValueError, TypeError, KeyError,
 
 @dataclass(frozen=True)
 class TaskDescription:
-    """The sketches of a task. ``left_out``: rule and reason of those that there would be if TVM could schedule them;
-    the rule is empty where the reason is why the task has none at all."""
+    """The sketches of a task."""
 
     sketches: tuple[Sketch, ...]
     left_out: tuple[tuple[str, str], ...] = ()
+    """Rule and reason of each sketch that TVM could not schedule. The rule is empty where the reason is why the task
+    has no sketch at all."""
 
 
 class DescriptionCache:
-    """Descriptions in ``folder``, which built kernels may share; None: nothing is kept."""
+    """Descriptions in ``folder``, which built kernels may share; None to keep nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self._files = None if folder is None else FileCache(folder, ".sketches", "descriptions of sketches")
 
     def find(self, task: Task) -> TaskDescription | None:
-        """What is kept of the sketches of ``task``."""
+        """Return the kept description of ``task``; None without one."""
         body = self._files.find(_key(task)) if self._files else None
         if body is None:
             return None
@@ -67,6 +68,6 @@ def _key(task: Task) -> str:
 
 @cache
 def _code() -> str:
-    """Hash of the code that decides a description and how it is written."""
+    """Return a hash of the code that decides a description and how it is written."""
     files = [Path(str(module.__file__)).read_bytes() for module in (sketch, dataset_codec)]
     return source_digest() + hashlib.blake2b(b"\0".join(files), digest_size=16).hexdigest()

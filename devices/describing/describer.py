@@ -1,8 +1,8 @@
 """Makes and describes the sketches of many tasks in child processes, side by side.
 
-TVM's sketch generation and the descriptions are native code over whatever programs a network brings: a child that
-crashes, hangs or wants too much memory costs the sketch that it was at, or the task where it had no sketch yet, and
-another child goes on. What a child was at that somebody ended from outside is tried again.
+TVM's sketch generation and the descriptions are native code over whatever programs a network brings. Where a child
+crashes, hangs or wants too much memory, the sketch at hand is lost, or the task where it had no sketch yet, and another
+child goes on. Where somebody ended the child from outside, the sketch is tried again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ from fleet_tune.base.sketch import Sketch
 
 ANSWER_SECS = 180.0
 """Seconds without an answer after which a child counts as hung. The descriptions of a task end by themselves after a
-sixth of that in processor time (:data:`devices.describing.worker.TASK_SECS`); the rest is for machines with other
-work."""
+sixth of that in processor time (:data:`devices.describing.worker.TASK_SECS`); the rest is for busy machines."""
 
 _START_SECS = 120.0
 _KILLS = 3
-"""Children that are ended from outside over one sketch, and it is left out as if it were to blame."""
+"""Children that are ended from outside over one sketch before the sketch counts as the cause and is skipped."""
 _RECYCLE_BYTES = 2 << 30
 
 
@@ -48,18 +47,25 @@ class DescriberStartError(FleetTuneError):
 
 
 class TaskDescriber:
-    """Describes ``tasks`` side by side, from the first :meth:`begin` or ``next`` on. An iterator over the place of each
-    among ``tasks`` and its sketches, as they are ready: those that are ``kept`` first, without any work.
+    """Describes tasks side by side, from the first :meth:`begin` or ``next`` on.
 
-    ``kept``: None for the user's cache. ``workers``: children at a time, None for one for each core. ``window``: what
-    keeps the children still while a device of this host measures. ``module``: what they run (tests give their own).
+    An iterator over the position of each task and its sketches, as they are ready: cached ones first, without any work.
     ``next`` raises :class:`DescriberStartError`, once.
+
+    Args:
+        tasks: the tasks.
+        kept: cache of descriptions; None for the user's cache.
+        workers: children at a time; None for one for each core.
+        answer_secs: seconds without an answer after which a child counts as hung.
+        window: quiet window that stops the children while a device of this host measures.
+        module: module that the children run (tests give their own).
     """
 
     def __init__(
         self,
         tasks: Sequence[Task],
         kept: DescriptionCache | None = None,
+        *,
         workers: int | None = None,
         answer_secs: float = ANSWER_SECS,
         window: QuietWindow | None = None,
@@ -100,7 +106,7 @@ class TaskDescriber:
             self._in_background(self._look_up, "describer")
 
     def close(self) -> None:
-        """Describe nothing more: the children end, and who waits for the next task is told that there is none."""
+        """Describe nothing more: the children end, and a caller that waits for the next task gets none."""
         self._closed = True
         self._answers.put(None)
         for worker in self._at_work:
@@ -116,7 +122,7 @@ class TaskDescriber:
         threading.Thread(target=checked, name=name, daemon=True).start()
 
     def _look_up(self) -> None:
-        """Hand out what is kept, and begin with the rest."""
+        """Hand out the cached descriptions, and begin with the others."""
         missing: list[int] = []
         for at, task in enumerate(self._tasks):
             described = self._kept.find(task)
@@ -124,7 +130,7 @@ class TaskDescriber:
                 missing.append(at)
             else:
                 self._answers.put((at, described))
-        # The largest programs first: what is begun last is waited for with the other cores idle.
+        # The largest programs first: the other cores are idle while the last task is described.
         for at in sorted(missing, key=lambda at: -len(self._tasks[at].workload.module)):
             self._waiting.put(at)
         count = min(len(missing), self._workers)
@@ -139,7 +145,7 @@ class TaskDescriber:
             while True:
                 at = self._waiting.get_nowait()
                 described, complete = worker.describe(self._tasks[at])
-                # What was refused for want of memory may be there on another machine, or tomorrow.
+                # A sketch that lacked memory may be possible on another machine, or later.
                 if complete and not any(over_memory(reason) for _, reason in described.left_out):
                     self._kept.store(self._tasks[at], described)
                 self._answers.put((at, described))
@@ -152,22 +158,23 @@ def describe_tasks(
     answer_secs: float = ANSWER_SECS,
     module: str = "devices.describing.worker",
 ) -> list[TaskDescription]:
-    """The sketches of every task, in the order of ``tasks``; see :class:`TaskDescriber`."""
-    described = dict(TaskDescriber(tasks, kept, workers, answer_secs, None, module))
+    """Return the sketches of every task, in the order of ``tasks``; see :class:`TaskDescriber`."""
+    described = dict(TaskDescriber(tasks, kept, workers=workers, answer_secs=answer_secs, module=module))
     return [described[at] for at in range(len(tasks))]
 
 
 class _ClosedError(Exception):
-    """Nobody wants the rest."""
+    """The describer was closed."""
 
 
 @dataclass
 class _Progress:
-    """What is known of a task's sketches: ``done`` of them are described or given up."""
+    """The sketches of a task that are known."""
 
     sketches: list[Sketch]
     left_out: tuple[tuple[str, str], ...]
     done: int = 0
+    """Number of sketches that are described or given up."""
 
 
 class _Worker:
@@ -197,7 +204,8 @@ class _Worker:
         self._end()
 
     def describe(self, task: Task) -> tuple[TaskDescription, bool]:
-        """The sketches of ``task``, and whether no child was lost over them. Raises _ClosedError between two steps."""
+        """Return the sketches of ``task``, and true if no child was lost over them. Raises _ClosedError between two
+        steps."""
         progress: _Progress | None = None
         complete = True
         kills = 0
@@ -264,11 +272,11 @@ class _Worker:
         return self._child
 
     def _lost(self, child: ChildProcess, error: Exception) -> str:
-        """Why, in one line; the next task gets another child."""
+        """Return why a child was lost, in one line; the next task gets another child."""
         if isinstance(error, TimeoutError):
             reason = f"its process gave no answer within {self._answer_secs:g} s"
         else:
-            how, _, _ = child.obituary().partition('; File "')  # of a stack without names
+            how, _, _ = child.obituary().partition('; File "')  # a line of a stack says nothing
             reason = f"its process ended: {how}"
         self._end()
         return reason

@@ -2,7 +2,7 @@
 
 Run as ``python -m devices.describing.worker``. A request with a ``task`` is answered with ``failed`` (why it has no
 sketches), or with ``opened`` (all its sketches, as far as they are needed for scheduling) and ``left_out``; then each
-request to ``describe`` the sketch with a number with ``described``. In between the child does nothing.
+request to ``describe`` the sketch with a number is answered with ``described``. In between the child does nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TASK_SECS = 30.0
 
 
 def main() -> None:
-    channel, requests = warm_child.opened()
+    channel, requests = warm_child.connect_to_parent()
     import devices.sketches.spaces  # noqa: F401 - slow to import: this process is ready when it has done so
 
     channel.send({"ready": True})
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 class TaskSession:
-    """The answers to the requests about one task, until the next one is opened."""
+    """Answers the requests about one task, until the next one is opened."""
 
     def __init__(self) -> None:
         self._space: DesignSpace | None = None
@@ -64,7 +64,7 @@ class TaskSession:
 
 
 def left_undescribed(sketch: Sketch) -> Sketch:
-    """``sketch`` where there is no time to describe it: one without combinations of places is described already."""
+    """Return ``sketch`` where there is no time to describe it. One without combinations of places is described already."""
     if sketch.described:
         return sketch
     return replace(sketch, undescribed=f"the descriptions of its task take more than {TASK_SECS:g} s")

@@ -1,4 +1,4 @@
-"""What other processes take of this host's processors while something is timed."""
+"""Use of this host's processors by other processes while something is timed."""
 
 from __future__ import annotations
 
@@ -14,24 +14,29 @@ _NOT_WORK = ("idle", "iowait", "guest", "guest_nice")  # a guest's time is in us
 
 
 class _Moment(NamedTuple):
-    """Seconds of the clock, of all time and of the work of the processors that we may use, and of our own work."""
+    """Seconds of several clocks at one moment."""
 
     clock: float
     counted: float
+    """All time of the processors that we may use."""
     work: float
+    """Their work."""
     own: float
+    """The work of our own processes."""
 
 
 class BackgroundLoad:
-    """A context; ``cores`` is known when it has ended: how many processor cores others than this process and its
-    descendants used on the average, beyond those that ``threads`` threads leave free; None where the system does not
-    say. ``threads`` 0: as many as there are processors. Of these, only those that this process may use count; a
-    process that leaves the family meanwhile, a daemon, counts as another.
+    """A context that measures how many processor cores other processes used on average.
 
-    The system counts in hundredths of a second: of a shorter span than some tenths it says little.
+    Cores that ``threads`` threads leave free do not count (0: as many threads as there are processors), and only
+    processors that this process may use do. Its descendants count as itself; a process that leaves the family
+    meanwhile, a daemon, counts as another.
+
+    The system counts in hundredths of a second: the result says little for spans of less than some tenths.
     """
 
     def __init__(self, threads: int = 0) -> None:
+        #: The result, known at the end; None where the system does not tell.
         self.cores: float | None = None
         self._threads = threads
         self._began: _Moment | None = None
@@ -51,12 +56,12 @@ class BackgroundLoad:
 
 
 def _usable() -> set[int]:
-    """Numbers of the processors that this process may use."""
+    """Return the numbers of the processors that this process may use."""
     return os.sched_getaffinity(0)
 
 
 def _now() -> _Moment | None:
-    """None where the system does not tell."""
+    """Return the clocks now; None where the system does not tell."""
     with contextlib.suppress(OSError, RuntimeError, psutil.Error):
         each = psutil.cpu_times(percpu=True)
         times = [each[at]._asdict() for at in _usable() if at < len(each)]
@@ -64,7 +69,7 @@ def _now() -> _Moment | None:
         counted = sum(sum(fields.values()) for fields in times)
         mine = os.times()
         own = mine.user + mine.system + mine.children_user + mine.children_system
-        for child in psutil.Process().children(recursive=True):  # when one is waited for, all its work comes at once
+        for child in psutil.Process().children(recursive=True):  # os.times() has a child's work only once it is reaped
             with contextlib.suppress(psutil.Error):
                 own += sum(child.cpu_times()[:4])
         return _Moment(time.monotonic(), counted, work, own)

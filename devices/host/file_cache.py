@@ -1,8 +1,8 @@
-"""Results on disk, by what they are made of: what was made before is not made again.
+"""Results on disk by a hash of their inputs: nothing is made twice.
 
-A key is a hash of all that decides the result, the versions of TVM and of this package's own code among it. So a folder
-may be shared by processes and runs, and nothing in it is ever out of date, only unused. A file that is damaged counts
-as absent.
+A key is a hash of everything that decides the result, the versions of TVM and of this package's own code included. So a
+folder may be shared by processes and runs, and nothing in it is ever out of date, only unused. A damaged file counts as
+absent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fleet_tune.base.records.files.atomic_file import write_atomically
 
 DEFAULT_BYTES = 1 << 30
 _DIGEST_BYTES = 16
-# The folder is measured, and emptied to this share of its limit, once so many bytes were added.
+# Share of the limit that eviction leaves, and share of the limit that may be added between two checks.
 _KEPT_SHARE = 0.8
 _CHECKED_SHARE = 0.1
 
@@ -29,8 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 def user_folder() -> Path:
-    """The folder in the user's cache: for what runs have in common, and where a run's own folder is not seen. Of a
-    user without a home it is one that cannot be made: nothing is kept, and the log says so."""
+    """Return the folder in the user's cache, for results that runs share, and where a run's own folder is not visible.
+
+    For a user without a home it is one that cannot be made: nothing is kept, and the log says so.
+    """
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -39,11 +41,15 @@ def user_folder() -> Path:
 
 
 class FileCache:
-    """Bytes by their keys in ``folder``, which is made when the first are stored; those not used for longest go when
-    all together exceed ``limit_bytes``. ``suffix``: of the names of the files. ``what``: what they hold, for the log.
+    """A cache of byte strings, for several processes and threads at a time.
 
-    For several processes and threads at a time. A disk that is full or cannot be written costs the caching, said once
-    in the log, and nothing else.
+    A disk that is full or cannot be written disables the cache, with one warning in the log, and nothing else.
+
+    Args:
+        folder: created when the first bytes are stored.
+        suffix: ending of the names of the files.
+        what: what the files hold, for the log.
+        limit_bytes: size from which on the files not used for longest are removed.
     """
 
     def __init__(self, folder: Path, suffix: str, what: str, limit_bytes: int = DEFAULT_BYTES) -> None:
@@ -54,11 +60,11 @@ class FileCache:
         self._what = what
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._unchecked_bytes: float = limit_bytes  # what is there already is measured with the first addition
+        self._unchecked_bytes: float = limit_bytes  # files that exist already are measured at the first addition
         self._writable = True
 
     def find(self, key: str) -> bytes | None:
-        """What is stored under ``key``."""
+        """Return the bytes stored under ``key``; None without any."""
         path = self._path(key)
         try:
             content = path.read_bytes()
@@ -77,7 +83,7 @@ class FileCache:
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # A partial one, after a crash of the machine, shows by its digest.
+            # A partial file after a crash of the machine is recognised by its digest.
             write_atomically(path, hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body, durable=False)
         except OSError as error:
             self._give_up(error)
@@ -92,7 +98,7 @@ class FileCache:
         return self._folder / key[:2] / f"{key}{self._suffix}"
 
     def _files(self) -> list[tuple[float, int, Path]]:
-        """Time of last use, bytes and path of every file, those of a writer that was killed among them."""
+        """Return time of last use, size and path of every file, those of a killed writer included."""
         files = []
         for path in self._folder.glob("??/*"):
             with contextlib.suppress(OSError):  # another process may remove it right now
@@ -119,7 +125,7 @@ class FileCache:
 
 
 def key_of(parts: Iterable[str]) -> str:
-    """The key of what ``parts`` decide."""
+    """Return the key of what ``parts`` decide."""
     digest = hashlib.blake2b(digest_size=20)
     for part in parts:
         content = part.encode()
@@ -129,7 +135,7 @@ def key_of(parts: Iterable[str]) -> str:
 
 @cache
 def source_digest() -> str:
-    """Hash of this package's own code: what it makes of a candidate may change with any line of it."""
+    """Return a hash of this package's own code: any line of it may change a result."""
     digest = hashlib.blake2b(digest_size=16)
     package = Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):
@@ -139,5 +145,5 @@ def source_digest() -> str:
 
 @cache
 def tvm_versions() -> dict[str, str]:
-    """The versions of TVM's packages, by their names."""
+    """Return the versions of TVM's packages by name."""
     return {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}

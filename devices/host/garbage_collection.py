@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """It rests meanwhile, in all threads; what nobody refers to is freed all the same."""
+    """Pause the garbage collector in all threads; objects without references are freed all the same."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What a device's machine says of itself: its CPU, caches, threads and versions. Runs on the device."""
+"""Description of a device's machine: CPU, caches, threads and versions. Runs on the device."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 
 
 def native_target() -> str:
-    """Canonical JSON text of this machine's CPU as a target.
+    """Return the canonical JSON text of this machine's CPU as a target.
 
-    Asked of a process of its own: LLVM, which knows the CPU's name, is not in TVM's runtime library.
+    A process of its own finds it: LLVM, which knows the CPU's name, is not in TVM's runtime library.
     """
     environment = {key: value for key, value in os.environ.items() if key != "TVM_USE_RUNTIME_LIB"}
     code = "from devices.host.children.child import load_tvm; load_tvm()\n"
@@ -27,8 +27,8 @@ def native_target() -> str:
 
 
 def describe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What this machine says of itself: processor, threads of TVM's pool, cache sizes of core 0 by level, versions of
-    TVM, the processor's microcode and the GPU's driver (empty where the kernel does not say)."""
+    """Return the description of this machine: processor, threads of TVM's pool, cache sizes of core 0 by level,
+    versions of TVM, the processor's microcode and the GPU's driver (empty where the kernel does not tell)."""
     import tvm
 
     return {
@@ -42,7 +42,7 @@ def describe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ
 
 
 def processor_name(root: Path = Path("/")) -> str:
-    """The processor's name from /proc/cpuinfo (x86: model name; ARM boards: Model, or the part's number)."""
+    """Return the processor's name from /proc/cpuinfo (x86: model name; ARM boards: Model, or the part's number)."""
     fields = _processor_fields(root)
     named = fields.get("model name") or fields.get("Model")
     if named:
@@ -52,7 +52,7 @@ def processor_name(root: Path = Path("/")) -> str:
 
 
 def gpu_driver(root: Path = Path("/")) -> str:
-    """Version of NVIDIA's driver, of a Jetson that of its Linux; empty without one."""
+    """Return the version of NVIDIA's driver, on a Jetson that of its Linux; empty without one."""
     with contextlib.suppress(OSError):
         found = re.search(r"\b\d+\.\d+(\.\d+)*\b", (root / "proc/driver/nvidia/version").read_text(errors="replace"))
         if found:
@@ -67,7 +67,7 @@ def gpu_driver(root: Path = Path("/")) -> str:
 
 
 def _processor_fields(root: Path) -> dict[str, str]:
-    """Of the first processor in /proc/cpuinfo."""
+    """Return the fields of the first processor in /proc/cpuinfo."""
     fields: dict[str, str] = {}
     for line in (root / "proc/cpuinfo").read_text(errors="replace").splitlines():
         key, _, value = line.partition(":")
@@ -76,7 +76,7 @@ def _processor_fields(root: Path) -> dict[str, str]:
 
 
 def cache_sizes(root: Path = Path("/")) -> dict[str, int]:
-    """Bytes of the data caches that core 0 sees, by level ("1", "2", "3"); empty where the kernel does not say."""
+    """Return the bytes of the data caches of core 0, by level ("1", "2", "3"); empty where the kernel does not tell."""
     sizes: dict[str, int] = {}
     for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
@@ -88,6 +88,6 @@ def cache_sizes(root: Path = Path("/")) -> dict[str, int]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size as sysfs writes it: ``48K``, ``1M``, ``32768``. Raises ValueError for anything else."""
+    """Return the bytes of a size as sysfs writes it: ``48K``, ``1M``, ``32768``. Raises ValueError for anything else."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)

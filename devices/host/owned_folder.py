@@ -16,15 +16,14 @@ _LOCK = "owner.lock"
 
 @contextlib.contextmanager
 def owned_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder that this user alone may enter, whose name begins with ``prefix``; removed at the end. Those of
-    owners that were killed, which could not remove theirs, are removed first: the kernel frees a lock when its owner
-    ends, however that ends.
+    """Make a new folder that this user alone may enter, whose name begins with ``prefix``; removed at the end.
 
-    Raises OSError where it cannot be made.
+    Folders of owners that were killed, which could not remove theirs, are removed first: the kernel frees a lock when
+    its owner ends, however that ends. Raises OSError where it cannot be made.
     """
     remove_abandoned(parent, prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    # Not inherited by any process that this one starts. Locked before it has the name that others look for.
+    # Child processes do not inherit it. It is locked before it gets the name that others look for.
     lock = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -36,7 +35,7 @@ def owned_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove this user's folders of these names whose owners are gone. One without a lock is nobody's that we know, and
+    """Remove this user's folders of these names whose owners are gone. A folder without a lock has no known owner, and
     stays."""
     for folder in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):

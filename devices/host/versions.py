@@ -1,4 +1,4 @@
-"""TVM's versions on the machines of a run: what one compiles another one loads, so they have to be the same."""
+"""Versions of TVM on the machines of a run. They have to be the same: one machine loads what another compiles."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from fleet_tune.base.errors import VersionsDifferError
 
 @dataclass(frozen=True)
 class HostVersions:
-    """A machine that takes part in a run. ``tvm_versions``: of TVM's packages, by their names."""
+    """A machine that takes part in a run."""
 
     name: str
     tvm_versions: Mapping[str, str]
+    """Versions of TVM's packages by name."""
 
 
 def this_host_versions() -> HostVersions:
-    """This machine, as this process sees it. Loads nothing of TVM."""
+    """Return this machine, as this process sees it. Loads nothing of TVM."""
     return HostVersions(socket.gethostname(), tvm_versions())
 
 
 def check_same_tvm(ours: HostVersions, what: str, theirs: HostVersions) -> None:
-    """Raises :class:`VersionsDifferError`, which names both, where ``theirs``, the machine of ``what``, has other
+    """Raise :class:`VersionsDifferError`, which names both, where ``theirs``, the machine of ``what``, has other
     versions of TVM than ours."""
     if theirs.tvm_versions != ours.tvm_versions:
         raise tvm_differs(f"{what} on {theirs.name}", _written(theirs.tvm_versions), _written(ours.tvm_versions))
 
 
 def tvm_differs(what: str, theirs: str, ours: str) -> VersionsDifferError:
-    """The error of a part of a run that has another version of TVM than this process."""
+    """Return the error of a part of a run that has another version of TVM than this process."""
     return VersionsDifferError(
         f"{what} has TVM {theirs}, this machine has TVM {ours}", "install the same version of apache-tvm on both"
     )

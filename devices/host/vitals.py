@@ -1,8 +1,8 @@
-"""How the hardware of a device fares: temperature and clock, where the system offers them. Runs on the device.
+"""Temperature and clock of a device's hardware, where the system offers them. Runs on the device.
 
 Linux: the thermal zones, and cpufreq's current frequency. A GPU: NVIDIA's management library, by the package
-``nvidia-ml-py`` where it is installed, else the thermal zones that are named after it (a Jetson's). What is not
-offered (a virtual machine has none of it) is left out.
+``nvidia-ml-py`` where it is installed, else the thermal zones that are named after it (a Jetson's). Values that the
+system does not offer (a virtual machine offers none) are missing in the result.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ CLOCK = "clock_hertz"
 
 
 def read_vitals(root: Path = Path("/"), kind: str = "cpu") -> dict[str, float]:
-    """``temperature_celsius`` (of the hottest zone, or the GPU) and ``clock_hertz`` (the median core's, or the
-    multiprocessors') of a device of this kind: ``"cpu"``, or ``"cuda"`` for the first GPU that this process sees."""
+    """Return ``temperature_celsius`` (of the hottest zone, or the GPU) and ``clock_hertz`` (of the median core, or the
+    multiprocessors) of a device of this kind: ``"cpu"``, or ``"cuda"`` for the first GPU that this process sees."""
     if kind != "cuda":
         return _cpu(root)
     return _gpu(os.environ.get("CUDA_VISIBLE_DEVICES", "")) or _gpu_zones(root)
@@ -38,7 +38,8 @@ def _cpu(root: Path) -> dict[str, float]:
 
 
 def _gpu_zones(root: Path) -> dict[str, float]:
-    """A GPU on the chip: "GPU-therm" on one Jetson, "gpu-thermal" on another. A card's would have no zone."""
+    """Return the temperature of a GPU on the chip: "GPU-therm" on one Jetson, "gpu-thermal" on another. A card has no
+    zone."""
     zones: list[float] = []
     for kind in root.glob("sys/class/thermal/thermal_zone*/type"):
         with contextlib.suppress(OSError, ValueError):
@@ -48,7 +49,7 @@ def _gpu_zones(root: Path) -> dict[str, float]:
 
 
 def _numbers(root: Path, pattern: str) -> list[float]:
-    """What the files of this pattern say; a zone that is switched off cannot be read."""
+    """Return the numbers in the files of this pattern. A zone that is switched off cannot be read."""
     numbers = []
     for path in root.glob(pattern):
         with contextlib.suppress(OSError, ValueError):
@@ -57,8 +58,11 @@ def _numbers(root: Path, pattern: str) -> list[float]:
 
 
 def _gpu(visible: str) -> dict[str, float]:
-    """``visible``: numbers or UUIDs with commas between, as CUDA takes them; the first is this server's device 0.
-    CUDA counts as this library does with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``, or where all GPUs are alike."""
+    """Return the vitals of the first visible GPU.
+
+    ``visible``: numbers or UUIDs with commas between, as CUDA takes them; the first is this server's device 0. CUDA
+    counts as this library does with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``, or where all GPUs are alike.
+    """
     first = visible.split(",")[0].strip()
     try:
         library: Any = importlib.import_module("pynvml")

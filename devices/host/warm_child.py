@@ -1,4 +1,4 @@
-"""How a child process begins that answers one request after another and stays warm: the builder's, the describer's, the
+"""Start of a child process that answers one request after another and stays warm: the builder's, the describer's, the
 one that lowers networks."""
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from devices.host.limits.memory import limit_memory
 Requests = queue.SimpleQueue[dict[str, Any]]
 
 
-def opened() -> tuple[Channel, Requests]:
-    """The way to the parent, and its requests as they come, when TVM is loaded. The command line says how much
-    memory this process may have, and what it removes when its parent is gone, with which it ends."""
+def connect_to_parent() -> tuple[Channel, Requests]:
+    """Return the channel to the parent and the queue of its requests, once TVM is loaded.
+
+    The command line has the memory limit of this process, and a folder to remove when its parent is gone, with which it
+    ends.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--memory-limit", type=int, required=True, help="bytes of data that this process may have")
     parser.add_argument("--files", help="a folder to remove when the parent is gone")

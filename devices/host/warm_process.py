@@ -1,5 +1,5 @@
-"""A child process that answers one request after another (:mod:`devices.host.warm_child`), seen from its parent: it is
-started when it is needed, and another takes the place of one that crashes or hangs."""
+"""A child process that answers one request after another (:mod:`devices.host.warm_child`), seen from its parent. It is
+started when it is needed; another one replaces it after a crash or a hang."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ _START_SECS = 120.0
 
 
 class ChildStartError(FleetTuneError):
-    """A child process could not be started: a fault of the installation, not of what it was to do."""
+    """A child process could not be started: a fault of the installation, not of its task."""
 
 
 class ChildLostError(Exception):
-    """A child process ended, or gave no answer in time; the text says how, in one line. ``late``: the latter."""
+    """A child process ended, or gave no answer in time; the text says how, in one line.
+
+    ``late``: true where it gave no answer in time.
+    """
 
     def __init__(self, reason: str, late: bool) -> None:
         super().__init__(reason)
@@ -29,10 +32,15 @@ class ChildLostError(Exception):
 
 
 class WarmProcess:
-    """One child process at a time, of ``module``. Not thread-safe, but for :meth:`close`.
+    """One child process at a time. Not thread-safe, except for :meth:`close`.
 
-    ``does``: what it is for, for errors ("lowers networks"). ``answer_secs``: seconds after which a child that gives
-    no answer counts as hung. ``window``: in which it stands still, None for none; such seconds do not count.
+    Args:
+        module: module that the child runs.
+        does: its purpose, for errors ("lowers networks").
+        arguments: its command line.
+        env: variables on top of this process' own.
+        answer_secs: seconds without an answer after which a child counts as hung.
+        window: quiet window that stops it; such seconds do not count.
     """
 
     def __init__(
@@ -41,6 +49,7 @@ class WarmProcess:
         does: str,
         arguments: Sequence[str],
         env: Mapping[str, str],
+        *,
         answer_secs: float,
         window: QuietWindow | None = None,
     ) -> None:
@@ -73,7 +82,7 @@ class WarmProcess:
             self._ready = False
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Raises :class:`ChildStartError`, after which the next request starts another child, and
+        """Send a request. Raises :class:`ChildStartError`, after which the next request starts another child, and
         :class:`ChildLostError`."""
         child = self._ready_child()
         try:
@@ -82,7 +91,7 @@ class WarmProcess:
             raise self._lost(error) from error
 
     def receive(self) -> dict[str, Any]:
-        """The next answer. Raises :class:`ChildLostError`, :class:`ChildStartError` after :meth:`close`."""
+        """Return the next answer. Raises :class:`ChildLostError`, and :class:`ChildStartError` after :meth:`close`."""
         child = self._ready_child()
         try:
             return child.channel.receive(self._answer_secs, self._clock)
@@ -90,7 +99,7 @@ class WarmProcess:
             raise self._lost(error) from error
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """:meth:`send` and :meth:`receive`."""
+        """Send a request and return the answer; see :meth:`send` and :meth:`receive`."""
         self.send(request)
         return self.receive()
 
@@ -130,7 +139,7 @@ class WarmProcess:
         if late:
             reason = f"its process gave no answer within {self._answer_secs:g} s"
         else:
-            how, _, _ = child.obituary().partition('; File "')  # of a stack without names
+            how, _, _ = child.obituary().partition('; File "')  # a line of a stack says nothing
             reason = f"its process ended: {how}"
         self.end()
         return ChildLostError(reason, late)

@@ -98,7 +98,8 @@ class TrackerClient:
         self._socket.close()
 
     def announce(self, key: str, host: str | None, port: int) -> None:
-        """Be listed as a server of ``key``. ``host`` None: the address that the tracker sees this connection come from."""
+        """Be listed as a server of ``key``. ``host`` None: the address that the tracker sees this connection come
+        from."""
         self._told(self.ask([_UPDATE_INFO, {"key": f"server:{key}", "addr": [host, port]}]), _SUCCESS)
 
     def put(self, key: str, host: str | None, port: int, match_key: str) -> None:

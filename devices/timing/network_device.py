@@ -31,4 +31,5 @@ class NetworkDevice(Device, Protocol):
     """A device that runs whole networks too."""
 
     def load_network(self, library: bytes, arguments: Sequence[Array]) -> NetworkHandle:
-        """Load a compiled network with its inputs and parameters, in the order of its arguments. Raises UncheckedError."""
+        """Load a compiled network with its inputs and parameters, in the order of its arguments. Raises
+        UncheckedError."""

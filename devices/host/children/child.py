@@ -1,4 +1,4 @@
-"""Long-lived child processes of ours: how they start, talk to their parent, and end with it.
+"""Long-lived child processes: their start, their channel to the parent, their end.
 
 A child is a fresh interpreter (never a fork of a process that has TVM loaded) that runs one module of this package.
 Parent and child share a socket pair; messages are msgpack maps with their length in front, or plain bytes where the
@@ -28,7 +28,7 @@ from devices.host.children.parent import end_with_parent
 from devices.host.garbage_collection import garbage_collection_paused
 
 _LENGTH = struct.Struct("<Q")
-# Where a clock stands still, nobody asks for it more often.
+# Shortest wait between two looks at a clock that may stand still.
 _LOOK_AGAIN_SECS = 0.02
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -40,7 +40,7 @@ class Channel:
         self._socket = sock
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Raises OSError when the other end is gone."""
+        """Send a message. Raises OSError when the other end is gone."""
         import msgpack  # type: ignore[import-untyped]
 
         body = msgpack.packb(message, use_bin_type=True)
@@ -48,8 +48,11 @@ class Channel:
         self._socket.sendall(_LENGTH.pack(len(body)) + body)
 
     def receive(self, timeout_secs: float | None = None, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
-        """The next message. ``clock``: by which the seconds count; it may stand still at times. Raises EOFError when
-        the other end is gone, TimeoutError past the deadline."""
+        """Return the next message.
+
+        ``clock``: counts the seconds of the timeout; it may stand still at times. Raises EOFError when the other end is
+        gone, TimeoutError past the deadline.
+        """
         body = self.receive_bytes(timeout_secs, clock)
         import msgpack
 
@@ -57,12 +60,12 @@ class Channel:
         return message
 
     def tell(self, body: bytes) -> None:
-        """Send a short message of bytes, or drop it: where the other end is stopped or gone, this one goes on."""
+        """Send a short message of bytes, or drop it where the other end is stopped or gone."""
         with contextlib.suppress(OSError):
             self._socket.send(_LENGTH.pack(len(body)) + body, socket.MSG_DONTWAIT)
 
     def receive_bytes(self, timeout_secs: float | None = None, clock: Callable[[], float] = time.monotonic) -> bytes:
-        """The bytes of the next message, as :meth:`receive`."""
+        """Return the bytes of the next message; see :meth:`receive`."""
         deadline = None if timeout_secs is None else clock() + timeout_secs
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline, clock))
         return self._read(length, deadline, clock)
@@ -83,7 +86,7 @@ class Channel:
             try:
                 chunk = self._socket.recv(min(size - len(chunks), 1 << 20))
             except TimeoutError:
-                continue  # by a clock that stood still meanwhile it is not late yet
+                continue  # the clock may have stood still: check the deadline again
             except ConnectionError as error:
                 raise EOFError("the other process is gone") from error
             if not chunk:
@@ -95,8 +98,11 @@ class Channel:
 class ChildProcess:
     """A running child process, seen from its parent.
 
-    ``module``: dotted name of the module to run; it gets ``args`` on its command line and its end of the channel from
-    :func:`parent_channel`. ``env``: variables on top of this process' own. ``pass_fds``: descriptors it inherits.
+    Args:
+        module: dotted name of the module to run; it gets its end of the channel from :func:`parent_channel`.
+        args: its command line.
+        env: variables on top of this process' own.
+        pass_fds: descriptors that it inherits.
     """
 
     def __init__(
@@ -115,7 +121,7 @@ class ChildProcess:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONPATH": path, **(env or {}), _CHANNEL_VARIABLE: str(theirs.fileno())},
                 pass_fds=[theirs.fileno(), *pass_fds],
-                # Its own process group: Ctrl-C in a terminal is for the parent, which then ends its children in order.
+                # A process group of its own: Ctrl-C in a terminal is for the parent, which ends its children in order.
                 start_new_session=True,
             )
 
@@ -124,13 +130,13 @@ class ChildProcess:
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether the child still runs. One whose first thread has ended cannot be reaped before its others have, but
-        answers no more."""
+        """Return true if the child still runs. A child whose first thread has ended cannot be reaped before its other
+        threads have ended, but does not answer any more."""
         if self._process.poll() is not None:
             return False
         try:
             return "\nState:\tZ" not in Path(f"/proc/{self._process.pid}/status").read_text()
-        except (FileNotFoundError, ProcessLookupError):  # the file is there, but not the process any more
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended meanwhile
             return False
 
     def wait(self) -> None:
@@ -144,8 +150,7 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 self._process.kill()
-        # What it started may outlive it. The kernel gives its number to nobody while there is a group of it; later on
-        # it may be another's.
+        # Its own children may outlive it. The kernel does not reuse its number while its group exists; later it may.
         elif not self._group_ended and not Path(f"/proc/{self._process.pid}").exists():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -159,7 +164,7 @@ class ChildProcess:
         self._errors.close()
 
     def obituary(self, wait_secs: float = 5.0) -> str:
-        """What a child that ended said last and how it ended, in one line; kill() takes the words away."""
+        """Return how a child ended and its last words, in one line. Not after :meth:`kill`, which discards the words."""
         try:
             code = self._process.wait(wait_secs)
         except subprocess.TimeoutExpired:
@@ -167,7 +172,8 @@ class ChildProcess:
         return "; ".join(filter(None, [describe_exit(code), self.last_words()]))
 
     def last_words(self) -> str:
-        """The last line of the child's output; nothing after :meth:`kill`, which another thread may call meanwhile."""
+        """Return the last line of the child's output; empty after :meth:`kill`, which another thread may call
+        meanwhile."""
         lines: list[str] = []
         with contextlib.suppress(ValueError):  # the file is closed
             size = self._errors.seek(0, os.SEEK_END)
@@ -177,15 +183,17 @@ class ChildProcess:
 
 
 def parent_channel() -> Channel:
-    """In the child: its end of the channel."""
+    """Return the child's end of the channel. To be called in the child."""
     return Channel(socket.socket(fileno=int(os.environ.pop(_CHANNEL_VARIABLE))))
 
 
 def read_in_background(
     channel: Channel, handle: Callable[[dict[str, Any]], None], clean_up: Callable[[], None] | None = None
 ) -> None:
-    """In the child: hand each message to ``handle`` on a thread, and exit at once when the parent is gone, after
-    ``clean_up``, which removes what the parent would have removed."""
+    """Hand each message to ``handle`` on a thread of the child, and exit at once when the parent is gone.
+
+    ``clean_up``: runs before that exit, to remove what the parent would have removed.
+    """
 
     def run() -> None:
         while True:
@@ -203,7 +211,7 @@ def read_in_background(
 
 
 def without_torch() -> None:
-    """In the child, before TVM is imported, if it is: make ``import torch`` fail.
+    """Make ``import torch`` fail in the child. To be called before TVM is imported.
 
     tvm_ffi imports torch if it can, which takes a second and 200 MB, and TVM's code generation needs none of it.
     """
@@ -211,15 +219,15 @@ def without_torch() -> None:
 
 
 def load_tvm() -> None:
-    """Import TVM without torch in the child. The garbage collector, which finds nothing in modules, rests meanwhile,
-    which saves about a sixth of the time."""
+    """Import TVM without torch in the child. The garbage collector, which finds nothing in modules, is paused, which
+    saves about a sixth of the time."""
     without_torch()
     with garbage_collection_paused():
         importlib.import_module("tvm")
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """In a forked child of ``parent_pid``: have the kernel kill it when its parent's forking thread ends."""
+    """Have the kernel kill a forked child of ``parent_pid`` when its parent's forking thread ends."""
     end_with_parent()
     if os.getppid() != parent_pid:
         os._exit(0)

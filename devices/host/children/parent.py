@@ -10,7 +10,7 @@ _PR_SET_PDEATHSIG = 1
 
 def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel send this signal to the calling process when the thread that started it has ended. Raises OSError
-    where it does not."""
+    where that is not possible."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, number) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")

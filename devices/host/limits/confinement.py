@@ -1,4 +1,4 @@
-"""What a device server allows its sessions, and whom they run as. Candidates are compiled code from elsewhere."""
+"""Limits of a device server's sessions, and the account that they run as. Candidates are compiled code from elsewhere."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ class AccountError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """``upload_bytes``: of all files that a session has on the device at a time. ``memory_bytes``: what a session may
-    allocate on top of what it starts with."""
+    """Limits of one session."""
 
     upload_bytes: int
+    """Size of all files that a session has on the device at a time."""
     memory_bytes: int
+    """Memory that a session may allocate on top of what it starts with."""
 
 
 def default_limits() -> SessionLimits:
@@ -40,7 +41,7 @@ def default_limits() -> SessionLimits:
 
 
 def memory_total_bytes(root: Path = Path("/")) -> int:
-    """Bytes of memory that this machine has, or that the control groups of this process may use, whichever is less."""
+    """Return the memory of this machine, or of the control groups of this process if that is less, in bytes."""
     stated = re.search(r"^MemTotal:\s*(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE)
     total = int(stated[1]) << 10 if stated else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in _group_limits(root):
@@ -50,7 +51,7 @@ def memory_total_bytes(root: Path = Path("/")) -> int:
 
 
 def _group_limits(root: Path) -> list[Path]:
-    """Where the limits of this process' control groups would be: its own and those above it, of version 2 and 1."""
+    """Return the files with the limits of this process' control groups: its own and those above it, of version 2 and 1."""
     groups = root / "sys/fs/cgroup"
     limits = [groups / "memory.max", groups / "memory/memory.limit_in_bytes"]
     try:
@@ -67,8 +68,8 @@ def _group_limits(root: Path) -> list[Path]:
 
 
 def confine(limits: SessionLimits) -> None:
-    """In a session's process: bound what it allocates and writes, and have it be what the kernel ends when memory is
-    short. An allocation beyond the limit fails, which costs the candidate and nobody else.
+    """Bound what a session's process allocates and writes, and make it the first that the kernel kills when memory is
+    short. An allocation beyond the limit fails, which affects the candidate alone.
 
     The limit counts private writable memory, not reserved addresses: CUDA reserves far more than it uses.
     """
@@ -88,7 +89,7 @@ def confine(limits: SessionLimits) -> None:
 
 
 def check_account(name: str) -> None:
-    """Raises AccountError for a user that does not exist, or that this process may not become."""
+    """Raise AccountError for a user that does not exist, or that this process may not become."""
     try:
         account = pwd.getpwnam(name)
     except KeyError as error:
@@ -102,8 +103,8 @@ def check_account(name: str) -> None:
 def become(name: str, rt_priority: int = 0) -> None:
     """Give up this process' rights for those of the user ``name``, for good: no program that it starts gains any.
 
-    ``rt_priority``: real-time priorities up to this one stay allowed, where this process may allow them; 0 for what the
-    system allows anyway.
+    ``rt_priority``: highest real-time priority that stays allowed, where this process may allow it; 0 for the system's
+    default.
     """
     account = pwd.getpwnam(name)
     if os.geteuid() != account.pw_uid:
@@ -118,10 +119,10 @@ def become(name: str, rt_priority: int = 0) -> None:
 
 
 class PrivateFolder:
-    """A temporary folder that only its owner may enter, with a lock that tells whether a process still uses it.
+    """A temporary folder that only its owner may enter, with a lock that shows if a process still uses it.
 
     Folders of servers that were killed together with all of their children are removed when the next one starts.
-    ``user``: who it is for; None for the user of this process.
+    ``user``: its owner; None for the user of this process.
     """
 
     def __init__(self, user: str | None = None) -> None:
@@ -147,7 +148,7 @@ class PrivateFolder:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what servers left that could not: they and all of their children were killed at once."""
+    """Remove the folders of servers that were killed together with all of their children."""
     for folder in parent.glob(f"{_FOLDER_PREFIX}*"):
         with contextlib.suppress(OSError):
             # Another user's folder cannot be opened; root may remove those too.

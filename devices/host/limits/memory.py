@@ -1,11 +1,11 @@
-"""The memory of child processes: how much one may take, and has."""
+"""Memory of child processes: its limit, and what they use."""
 
 from __future__ import annotations
 
 import resource
 from pathlib import Path
 
-# How TVM, LLVM and Python say that an allocation failed.
+# Words of TVM, LLVM and Python for an allocation that failed.
 _MEMORY_WORDS = ("out of memory", "allocation failed", "bad_alloc", "memoryerror", "cannot allocate memory")
 
 
@@ -16,17 +16,17 @@ def limit_memory(limit_bytes: int) -> None:
 
 
 def over_memory(text: str) -> bool:
-    """Whether an error's text, or a process' last words, say that memory was refused."""
+    """Return true if an error's text, or a process' last words, say that memory was refused."""
     return any(words in text.lower() for words in _MEMORY_WORDS)
 
 
 def memory_lacked(text: str) -> bool:
-    """Whether a process that ended so may have lacked memory: it was refused some, or was killed from outside, which is
-    the kernel's doing mostly, on a machine that has none left."""
+    """Return true if a process that ended with ``text`` may have lacked memory: it was refused some, or it was killed
+    from outside, mostly by the kernel of a machine that has none left."""
     return over_memory(text) or "SIGKILL" in text
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process."""
+    """Return the resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096

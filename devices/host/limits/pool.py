@@ -1,4 +1,4 @@
-"""Which CPUs TVM's threads run on, and how many of them there are."""
+"""CPUs and number of TVM's threads."""
 
 from __future__ import annotations
 
@@ -7,46 +7,49 @@ import os
 import threading
 from collections.abc import Collection, Sequence
 
-# TVM's AffinityMode kSpecifyOneCorePerThread. Others count the machine's CPUs from 0 on, also those that this process
-# may not use, and move it there.
+# TVM's AffinityMode kSpecifyOneCorePerThread. Other modes count the machine's CPUs from 0 on, also those that this
+# process may not use, and move it there.
 _ONE_CPU_PER_THREAD = -2
 
 
 def bind_pool(cpus: Sequence[int]) -> None:
-    """Gives the calling thread's pool a thread on each of ``cpus``, its own among them; TVM has one pool for each
-    thread that calls kernels. Not more threads than ``TVM_NUM_THREADS`` says, and none is bound where
-    ``TVM_BIND_THREADS`` is 0."""
+    """Give the calling thread's pool a thread on each of ``cpus``, its own among them. TVM has one pool for each thread
+    that calls kernels.
+
+    There are not more threads than ``TVM_NUM_THREADS`` says, and none is bound where ``TVM_BIND_THREADS`` is 0.
+    """
     import tvm_ffi
 
     tvm_ffi.get_global_func("runtime.config_threadpool")(_ONE_CPU_PER_THREAD, len(cpus), [str(cpu) for cpu in cpus])
 
 
 class ThreadPools(threading.local):
-    """TVM's pools of a process whose threads run compiled networks, each with its own number of threads. Of each
-    calling thread: the ``threads`` that its pool uses.
+    """TVM's pools of a process whose threads run compiled networks, each with its own number of threads.
 
     By default a pool uses half of the CPUs on x86. Naming the CPUs is what sets the number: a number alone is capped by
-    that default at every launch. A pool never becomes larger than it was made, so each is made for the most that was
-    ``announced`` until then.
+    that default at every launch. A pool never becomes larger than it was made, so each is made for the largest number
+    that was ``announced`` until then.
     """
 
     _most = 1
     _numbers = itertools.count()
 
     def __init__(self) -> None:
+        #: Threads that the calling thread's pool uses.
         self.threads = 0
         self._made_for = 0
 
     @classmethod
     def announce(cls, threads: int) -> None:
-        """A network with so many threads will be run."""
+        """Note that a network with this number of threads will be run."""
         cls._most = max(cls._most, threads)
 
     def use(self, threads: int) -> int:
-        """Has the calling thread's pool use ``threads``, or as many as it can; returns how many.
+        """Have the calling thread's pool use ``threads``, or as many as it can; returns how many.
 
-        The calling thread itself may run where it could before: it is a user's own, whose other work, and the threads
-        and processes that it starts, would be confined to these CPUs too."""
+        The calling thread itself may run where it could before: it is a user's own, whose other work, threads and
+        processes would be confined to these CPUs too.
+        """
         allowed = os.sched_getaffinity(0)
         if not self._made_for:
             self._number = next(self._numbers)
@@ -63,7 +66,7 @@ class ThreadPools(threading.local):
 
 
 def cpus_of_pool(allowed: Collection[int], threads: int, number: int) -> list[int]:
-    """CPUs for the process's pool of the ``number`` from 0 on, ``threads`` of those ``allowed``, or all of them where
-    there are fewer: pools that run beside each other share no CPU before all are taken."""
+    """Return the CPUs of the process's pool with this ``number``, counted from 0: ``threads`` of those ``allowed``, or
+    all of them where there are fewer. Pools share no CPU before all are taken."""
     order, begin = sorted(allowed), number * threads % len(allowed)
     return (order[begin:] + order[:begin])[:threads]

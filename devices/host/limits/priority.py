@@ -1,13 +1,14 @@
-"""The CPU for a kernel alone, as far as the host allows it: real-time priority, and a core for each of its threads.
+"""Exclusive CPUs for a kernel, as far as the host allows it: real-time priority, and a core for each of its threads.
 
-TVM's thread pool waits with ``sched_yield``, which on a shared host hands the core to whoever else wants it: under load
-the run times of one kernel spread by 20 %. With SCHED_FIFO, at its lowest priority, nothing of the usual kind runs on
-the cores of the kernel's threads meanwhile, and they spread by 1 %. (``nice`` does not do it: the kernel's autogroups
-weigh sessions against each other, and nice values only within one.)
+TVM's thread pool waits with ``sched_yield``, which on a shared host hands the core to any other process: under load the
+run times of one kernel spread by 20 %. With SCHED_FIFO, at its lowest priority, no ordinary process runs on the cores
+of the kernel's threads meanwhile, and they spread by 1 %. (``nice`` does not help: the kernel's autogroups weigh
+sessions against each other, and nice values only within one.)
 
-A candidate that hangs must not take the machine with it. So the priority is raised around single micro-batches, each
-of which the kernel's timer ends (:func:`devices.timing.evaluator.killed_after`), and only on a host whose kernel leaves
-a share of every second to all others whatever happens (``sched_rt_runtime_us``)."""
+A candidate that hangs must not block the machine. So the priority is raised around single micro-batches, each of which
+the kernel's timer ends (:func:`devices.timing.evaluator.killed_after`), and only on a host whose kernel keeps a share
+of every second for all others (``sched_rt_runtime_us``).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ KERNEL_PRIORITY = 1  # the lowest: above everything that is not real-time, below
 
 
 def refusal(root: Path = Path("/")) -> str:
-    """Why this process cannot raise its priority, or must not; empty where it can."""
+    """Return why this process cannot raise its priority, or must not; empty where it can."""
     try:
         runtime = int((root / "proc/sys/kernel/sched_rt_runtime_us").read_text())
         period = int((root / "proc/sys/kernel/sched_rt_period_us").read_text())
@@ -39,9 +40,10 @@ def refusal(root: Path = Path("/")) -> str:
 
 
 class RealtimePriority:
-    """Real-time priority for the kernels of this process, where it is ``wanted`` and allowed (see :attr:`refused`)."""
+    """Real-time priority for the kernels of this process, where it is ``wanted`` and allowed."""
 
     def __init__(self, wanted: bool = True) -> None:
+        #: Reason why kernels run without it; empty where they have it.
         self.refused = refusal() if wanted else "not wanted"
 
     @contextlib.contextmanager
@@ -67,7 +69,7 @@ def _schedule(policy: int, priority: int) -> None:
 
 
 def kernel_threads() -> list[int]:
-    """Ids of the calling thread and of all threads that are not Python's: TVM's pool."""
+    """Return the ids of the calling thread and of all threads that are not Python's: TVM's pool."""
     others = {thread.native_id for thread in threading.enumerate()} - {threading.get_native_id()}
     return [thread for name in os.listdir("/proc/self/task") if (thread := int(name)) not in others]
 
@@ -75,7 +77,7 @@ def kernel_threads() -> list[int]:
 def pin_beside_pool() -> None:
     """Bind the calling thread, which runs its share of a kernel, to a core that TVM's pool has left for it.
 
-    TVM binds the threads of its pool to a core each, and lets the calling thread wander: over their cores too.
+    TVM binds the threads of its pool to a core each, and lets the calling thread move: over their cores too.
     """
     allowed = os.sched_getaffinity(0)
     here = threading.get_native_id()
@@ -86,8 +88,8 @@ def pin_beside_pool() -> None:
 
 
 def free_core(allowed: set[int], pool: Iterable[set[int]]) -> int | None:
-    """The first core of ``allowed`` that no bound thread of ``pool`` has. None where that says nothing: a thread that
-    may run anywhere, no core left, or no pool."""
+    """Return the first core of ``allowed`` that no bound thread of ``pool`` has; None where a thread may run anywhere,
+    no core is left, or there is no pool."""
     bound = list(pool)
     if not bound or any(len(cores) != 1 for cores in bound):
         return None

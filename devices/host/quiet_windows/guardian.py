@@ -1,4 +1,4 @@
-"""What lets stopped processes go on when the one that stopped them is gone
+"""Continues stopped processes when the process that stopped them is gone
 (:mod:`devices.host.quiet_windows.process_pauser`).
 
 Run as ``python -m devices.host.quiet_windows.guardian FOLDER PID``, with the reading end of a pipe as its standard

@@ -1,16 +1,16 @@
-"""Processes of a host that stand still while a device measures, and go on afterwards whatever happens.
+"""Processes of a host that are stopped while a device measures, and continued afterwards whatever happens.
 
 Files in one folder on a local file system say which processes may be stopped, which are, and for how long all of them
 together have been:
 
 - ``pausable/``: one file for each process or process group that may be stopped. Whoever put it there holds a lock on it
-  (flock(2), which the kernel releases when a process dies), and what nobody holds is not stopped.
-- ``paused/``: one file for each process that has stopped others, with those that it is about to stop, written before.
-- ``ledger``: seconds for which windows were open (CLOCK_MONOTONIC), by which a build's seconds are counted.
+  (flock(2), which the kernel releases when a process dies); without that lock the process is not stopped.
+- ``paused/``: one file for each process that has stopped others. It lists them, and is written before they are stopped.
+- ``ledger``: seconds for which windows were open (CLOCK_MONOTONIC), which do not count as a build's seconds.
 
-Who stops others may die. A guardian (:mod:`devices.host.quiet_windows.guardian`), a process outside of its process
-group that holds the other end of a pipe, then lets them go on at once, unless another window is open by then; and
-whoever finds files in ``paused/`` while no window is open does the same. SIGSTOP cannot be refused, and SIGKILL ends
+A process that stops others may die. A guardian (:mod:`devices.host.quiet_windows.guardian`), a process outside of its
+process group that holds the other end of a pipe, then continues them at once, unless another window is open by then. So
+does any process that finds files in ``paused/`` while no window is open. SIGSTOP cannot be refused, and SIGKILL ends
 stopped processes too.
 """
 
@@ -32,7 +32,7 @@ from pathlib import Path
 
 ROOM = "room"
 """The file that a window holds locked while it is open (see :mod:`devices.host.quiet_windows.quiet_window`)."""
-_LEDGER = struct.Struct("<dd")  # seconds of the windows that are closed; when the open one was opened, 0 for none
+_LEDGER = struct.Struct("<dd")  # seconds of the closed windows; opening time of the open one, 0 for none
 _ROOT = Path(__file__).resolve().parents[3]
 # A process in a call of the kernel that cannot be interrupted (the disk) stops when it returns.
 _STOPPED_WITHIN_SECS = 0.05
@@ -41,17 +41,19 @@ _LOOK_EVERY_SECS = 0.0005
 
 @dataclass(frozen=True)
 class PausableProcess:
-    """A process, or its whole ``group``. ``started``: when, in ticks since boot: a process of the same number that
-    started at another time is another one. ``namespace``: in which the number counts."""
+    """A process, or its whole process group."""
 
     pid: int
     group: bool
+    """True for the whole group."""
     started: str
+    """Start in ticks since boot: a process of the same number that started at another time is another one."""
     namespace: str
+    """Namespace of the number."""
 
     @classmethod
     def of(cls, pid: int, *, group: bool) -> PausableProcess:
-        """A process that runs. Raises OSError."""
+        """Return a process that runs. Raises OSError."""
         return cls(pid, group, _started(pid), _namespace())
 
     @property
@@ -59,11 +61,12 @@ class PausableProcess:
         return f"{self.pid} {int(self.group)} {self.started} {self.namespace}\n"
 
     def send(self, number: signal.Signals) -> bool:
-        """Whether it is there to be signalled. A group goes on also where its first process is gone meanwhile."""
+        """Send a signal. Returns true if the process is there. SIGCONT reaches a group also where its first process is
+        gone."""
         try:
             if self.namespace != _namespace() or self.pid == os.getpid():
                 return False
-            # No process has the number, and so none got it again: the kernel keeps it while there is a group of it.
+            # No process has the number, so none can have reused it: the kernel keeps it while its group exists.
             orphaned = self.group and number is signal.SIGCONT and not Path(f"/proc/{self.pid}").exists()
             if not orphaned and _started(self.pid) != self.started:
                 return False
@@ -73,7 +76,7 @@ class PausableProcess:
         return True
 
     def runs(self) -> bool:
-        """Whether it is there, and not stopped."""
+        """Return true if the process is there and not stopped."""
         try:
             return _state(self.pid) not in "TtZX"
         except OSError:
@@ -81,7 +84,7 @@ class PausableProcess:
 
 
 class PauseRegistration:
-    """A process may be stopped, until this is closed or the process that holds this ends."""
+    """Permission to stop a process, until this is closed or the process that holds it ends."""
 
     def __init__(self, folder: Path, process: PausableProcess) -> None:
         (folder / "pausable").mkdir(exist_ok=True)
@@ -91,7 +94,7 @@ class PauseRegistration:
         os.write(self._descriptor, process.text.encode())
 
     def close(self) -> None:
-        """May be called twice."""
+        """Take the permission back. May be called twice."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 self._path.unlink()
@@ -100,7 +103,7 @@ class PauseRegistration:
 
 
 class ProcessPauser:
-    """Stops what is registered in ``folder``. One at a time: whoever has the host's window."""
+    """Stops the processes that are registered in ``folder``. One at a time: the holder of the host's window."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -108,8 +111,8 @@ class ProcessPauser:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Everything that may be stopped stands still."""
-        self.let_all_go_on()  # what the last one could not
+        """Stop everything that may be stopped, for the length of the block."""
+        self.let_all_go_on()  # processes that the last window left stopped
         processes = list(self._registered())
         if not processes:
             yield
@@ -125,7 +128,7 @@ class ProcessPauser:
             let_go_on(self._folder, note)
 
     def let_all_go_on(self) -> None:
-        """Let go on what somebody has stopped that is gone. Only where no window is open."""
+        """Continue processes whose stopper is gone. Only where no window is open."""
         if (self._folder / "paused").exists():
             for note in (self._folder / "paused").iterdir():
                 let_go_on(self._folder, note)
@@ -151,7 +154,7 @@ class ProcessPauser:
                     os.close(descriptor)
 
     def _guarded(self) -> None:
-        """Have a guardian. Raises RuntimeError where none can be had."""
+        """Start a guardian if there is none. Raises RuntimeError where that fails."""
         if self._lifeline is not None:
             try:
                 os.write(self._lifeline, b".")
@@ -161,7 +164,7 @@ class ProcessPauser:
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
         theirs, ours = os.pipe()
         with open(theirs, "rb") as lifeline:
-            # It forks and ends: its child is nobody's, and not killed with this process' children.
+            # It forks and ends: its child has no parent, and is not killed with this process' children.
             started = subprocess.run(
                 [sys.executable, "-m", "devices.host.quiet_windows.guardian", str(self._folder), str(os.getpid())],
                 stdin=lifeline,
@@ -178,7 +181,7 @@ class ProcessPauser:
 
 
 def let_go_on(folder: Path, note: Path) -> None:
-    """Let the processes of a note go on, and remove it."""
+    """Continue the processes of a note, and remove it."""
     try:
         for process in _listed(note):
             process.send(signal.SIGCONT)
@@ -188,8 +191,11 @@ def let_go_on(folder: Path, note: Path) -> None:
 
 
 def let_go_on_for(folder: Path, pid: int) -> None:
-    """Let go on what the process ``pid`` has stopped, which is gone. Where another window is open by now, that has let
-    them go on, and stopped them anew for itself: it is waited for, and nothing is left to do."""
+    """Continue the processes that ``pid``, which is gone, has stopped.
+
+    Where another window is open by now, it has continued them, and stopped them anew for itself: this waits for it, and
+    nothing is left to do.
+    """
     note = note_of(folder, pid)
     if not note.exists():
         return
@@ -203,12 +209,12 @@ def let_go_on_for(folder: Path, pid: int) -> None:
 
 
 def note_of(folder: Path, pid: int) -> Path:
-    """Where it says what the process ``pid`` has stopped; the file is there while it does."""
+    """Return the file that lists what the process ``pid`` has stopped; it exists while they are stopped."""
     return _note(folder, pid)
 
 
 def running_clock(folder: Path) -> float:
-    """Seconds since some moment, without those in which what may be stopped stood still."""
+    """Return the seconds since some moment, without those in which pausable processes were stopped."""
     closed, opened = _read_ledger(folder)
     return (opened or time.monotonic()) - closed
 
@@ -218,7 +224,7 @@ def _note(folder: Path, pid: int) -> Path:
 
 
 def _write_note(note: Path, processes: Iterable[PausableProcess]) -> None:
-    """Whole or not at all: its writer may be killed, and the disk full. Raises OSError."""
+    """Write a note whole or not at all: its writer may be killed, and the disk full. Raises OSError."""
     note.parent.mkdir(exist_ok=True)
     beside = note.parent.parent / f"paused.{note.name}.new"
     try:
@@ -229,7 +235,7 @@ def _write_note(note: Path, processes: Iterable[PausableProcess]) -> None:
 
 
 def _listed(path: Path) -> list[PausableProcess]:
-    """The processes that a file names. A line that is not whole is left out: the others can be let go on."""
+    """Return the processes that a file names. A damaged line is skipped: the others can be continued."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except FileNotFoundError:
@@ -243,7 +249,7 @@ def _listed(path: Path) -> list[PausableProcess]:
 
 
 def _wait_stopped(processes: Iterable[PausableProcess]) -> None:
-    """Until they stand still, or for as long as anybody waits for that."""
+    """Wait until the processes are stopped, but not for long."""
     deadline = time.monotonic() + _STOPPED_WITHIN_SECS
     waited_for = list(processes)
     while time.monotonic() < deadline and (waited_for := [each for each in waited_for if each.runs()]):
@@ -266,7 +272,7 @@ def _read_ledger(folder: Path) -> tuple[float, float]:
         closed, opened = _LEDGER.unpack((folder / "ledger").read_bytes())
     except (FileNotFoundError, struct.error):
         return 0.0, 0.0
-    return (closed, opened) if opened <= time.monotonic() else (closed, 0.0)  # else the machine was started anew
+    return (closed, opened) if opened <= time.monotonic() else (closed, 0.0)  # else the machine was restarted
 
 
 def _write_ledger(folder: Path, closed: float, opened: float) -> None:
@@ -286,7 +292,7 @@ def _started(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of ``/proc/PID/stat`` behind the name, which may hold anything. Raises OSError."""
+    """Return the fields of ``/proc/PID/stat`` behind the name, which may hold anything. Raises OSError."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

@@ -1,14 +1,14 @@
-"""Quiet windows: on a host shared by builders and a device, a measurement has the host alone.
+"""Quiet windows: on a host shared by builders and a device, a measurement has the host to itself.
 
-What works on the host is stopped while a window is open (:mod:`devices.host.quiet_windows.process_pauser`): a window
-waits for no build and no search. What cannot be stopped, because people or other machines wait for its process, is
-short, and waited for.
+Work on the host is stopped while a window is open (:mod:`devices.host.quiet_windows.process_pauser`): a window waits
+for no build and no search. Work that cannot be stopped, because people or other machines wait for its process, is
+short, and the window waits for it.
 
 Two lock files and flock(2), which the kernel releases when a process dies, however it dies:
 
-- ``room``: who must not be disturbed by a window holds it shared, a measurement holds it exclusively;
-- ``turnstile``: everybody passes it before entering the room. A measurement stays in it while it waits and measures,
-  so workers that come later queue behind it, and a steady stream of them cannot starve it.
+- ``room``: work that a window must not disturb holds it shared, a measurement holds it exclusively;
+- ``turnstile``: everybody passes it before entering the room. A measurement stays in it while it waits and measures, so
+  workers that come later queue behind it, and a steady stream of them cannot starve it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class QuietTimeoutError(TimeoutError):
 
 
 class QuietWindow:
-    """The gate of one host, for any number of processes and threads that name the same ``path``.
+    """The quiet window of one host, for any number of processes and threads that name the same ``path``.
 
-    ``path``: a folder on a local file system, created if missing, which nobody else may write to: what lies there is
-    sent signals. ``timeout_secs``: how long :meth:`working` and :meth:`quiet` wait before they raise QuietTimeoutError.
-    Raises WindowFolderError.
+    :meth:`working` and :meth:`quiet` are re-entrant within a thread: a device actor can hold one quiet window over
+    several measurements that ask for one themselves. Raises WindowFolderError.
 
-    Both are re-entrant within a thread: a device actor can hold one quiet window over several measurements that ask
-    for one themselves.
+    Args:
+        path: a folder on a local file system, created if missing, which nobody else may write to: processes that are
+            listed there are sent signals.
+        timeout_secs: time that :meth:`working` and :meth:`quiet` wait before they raise QuietTimeoutError.
     """
 
     def __init__(self, path: str | Path, timeout_secs: float = 120.0) -> None:
@@ -60,7 +61,7 @@ class QuietWindow:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Short work that would disturb a measurement, and that a window waits for; many may work at once. Inside
+        """Do short work that would disturb a measurement, and that a window waits for; many may work at once. Inside
         :meth:`quiet` it adds nothing."""
         if self._depth():
             with self._nested():
@@ -89,7 +90,7 @@ class QuietWindow:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Work of this process, which windows stop meanwhile as a whole: nobody may wait for it in person."""
+        """Do work of this process, which windows stop as a whole meanwhile. No person may wait for it."""
         with self.working():
             registration = PauseRegistration(self.path, PausableProcess.of(os.getpid(), group=False))
         try:
@@ -98,17 +99,20 @@ class QuietWindow:
             registration.close()
 
     def clock(self) -> float:
-        """Seconds that stand still while a window is open: those that stopped processes ran."""
+        """Return seconds of a clock that is stopped while a window is open."""
         return running_clock(self.path)
 
     def close(self) -> None:
-        """End the process that watches over windows of this one."""
+        """End the guardian of this object's windows."""
         self._pausing.close()
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """The host for oneself: what can be stopped is, nobody else works, and no other measurement runs. RuntimeError
-        inside :meth:`working`."""
+        """Have the host for the block: pausable processes are stopped, nobody else works, and no other measurement
+        runs.
+
+        Raises RuntimeError inside :meth:`working`.
+        """
         if self._depth():
             if self._held.mode != fcntl.LOCK_EX:
                 raise RuntimeError("a quiet window was asked for while working: it would wait for itself")
@@ -140,7 +144,7 @@ class QuietWindow:
             self._held.depth -= 1
 
     def _lock(self, name: str, mode: int, deadline: float) -> int:
-        """Descriptor of the lock file ``name``, locked; closing it unlocks."""
+        """Return a descriptor of the lock file ``name``, locked; closing it unlocks."""
         descriptor = os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
@@ -150,7 +154,7 @@ class QuietWindow:
         except BaseException:
             os.close(descriptor)
             raise
-        # flock has no timeout, and polling would disturb the very measurement that is waited for: a thread waits.
+        # flock has no timeout, and polling would disturb the measurement that holds the lock: a thread waits.
         waiter = _Waiter(descriptor, mode)
         if not waiter.wait(deadline - time.monotonic()):
             raise QuietTimeoutError(f"{self.path / name} was not free within {self.timeout_secs:g} s")
@@ -158,8 +162,11 @@ class QuietWindow:
 
 
 def _make_own(folder: Path) -> None:
-    """Make a folder that this user alone may enter, or use the one that is there. Its name can be guessed: raises
-    WindowFolderError where somebody else has made it, or may write to it, or it leads elsewhere."""
+    """Make a folder that this user alone may enter, or use the one that is there.
+
+    Its name can be guessed: raises WindowFolderError where somebody else has made it, or may write to it, or it is a
+    link.
+    """
     next_step = "remove it, or set TMPDIR to a folder of your own"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -201,7 +208,7 @@ class _Waiter:
                     self._locked.set()
 
     def wait(self, timeout_secs: float) -> bool:
-        """Whether the lock was obtained in time; if not, the descriptor belongs to the thread from now on."""
+        """Return true if the lock was obtained in time; otherwise the descriptor belongs to the thread from now on."""
         if self._locked.wait(max(0.0, timeout_secs)):
             return True
         with self._state:

@@ -36,7 +36,7 @@ class CompileProcess:
     def __init__(self, answer_secs: float, module: str = "devices.networks.processes.compile_worker") -> None:
         self._folder = ExchangeFolder("compiling")
         arguments = [f"--memory-limit={memory_total_bytes() * 3 // 4}", f"--files={self._folder.path}"]
-        self._process = WarmProcess(module, "compiles networks", arguments, {}, answer_secs)
+        self._process = WarmProcess(module, "compiles networks", arguments, {}, answer_secs=answer_secs)
         self._process.start()
         self._written: list[LoweredNetwork] = []
 

@@ -23,7 +23,7 @@ REFUSALS: dict[str, type[UserError]] = {
 
 
 def main() -> None:
-    channel, requests = warm_child.opened()
+    channel, requests = warm_child.connect_to_parent()
     from devices.networks.lowering import LoweredNetwork
     from devices.networks.network_folder import compile_network
     from devices.networks.processes.module_file import read_module

@@ -73,7 +73,7 @@ class LoweringProcess:
         # Mapped files do not count: what the weights take on their way is not of this memory.
         arguments = [f"--memory-limit={memory_total_bytes() * 3 // 4}", f"--files={self._folder.path}"]
         self._process = WarmProcess(
-            module, "lowers networks", arguments, {"TVM_BIND_THREADS": "0"}, answer_secs, window
+            module, "lowers networks", arguments, {"TVM_BIND_THREADS": "0"}, answer_secs=answer_secs, window=window
         )
         if window is None:
             self._process.start()

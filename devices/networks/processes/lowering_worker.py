@@ -22,7 +22,7 @@ from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
 
 def main() -> None:
-    channel, requests = warm_child.opened()
+    channel, requests = warm_child.connect_to_parent()
     import devices.networks.lowering  # noqa: F401 - slow to import: this process is ready when it has done so
 
     channel.send({"ready": True})
