@@ -247,7 +247,8 @@ def package_folders() -> list[Path]:
 
 
 def _header_folders(roots: Sequence[Path]) -> tuple[str, ...]:
-    """Return the folders of CUDA's headers under ``roots``; none where a header that TVM's source includes is missing."""
+    """Return the folders of CUDA's headers under ``roots``; none where a header that TVM's source includes is
+    missing."""
     folders = [root / "include" / part for root in roots for part in ("", "cccl")]
     present = tuple(str(folder) for folder in folders if folder.is_dir())
     needed = ("cuda_fp16.h", "mma.h", "crt/mma.h")

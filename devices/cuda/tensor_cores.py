@@ -33,7 +33,8 @@ _BY_CAPABILITY = {
 
 
 def tensor_cores(capability: str) -> TensorCores:
-    """Return the tensor cores of a compute capability (``"8.0"``); 0 and 0 for one that has none or is not known here."""
+    """Return the tensor cores of a compute capability (``"8.0"``); 0 and 0 for one that has none or is not known
+    here."""
     return _BY_CAPABILITY.get(capability, TensorCores(0, 0))
 
 

@@ -64,7 +64,8 @@ class TaskSession:
 
 
 def left_undescribed(sketch: Sketch) -> Sketch:
-    """Return ``sketch`` where there is no time to describe it. One without combinations of places is described already."""
+    """Return ``sketch`` where there is no time to describe it. One without combinations of places is described
+    already."""
     if sketch.described:
         return sketch
     return replace(sketch, undescribed=f"the descriptions of its task take more than {TASK_SECS:g} s")

@@ -88,6 +88,7 @@ def cache_sizes(root: Path = Path("/")) -> dict[str, int]:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size as sysfs writes it: ``48K``, ``1M``, ``32768``. Raises ValueError for anything else."""
+    """Return the bytes of a size as sysfs writes it: ``48K``, ``1M``, ``32768``. Raises ValueError for anything
+    else."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)

@@ -1,8 +1,8 @@
 """The two files of a MetaSchedule database: JSON lines.
 
 A line of workloads is ``[structural hash, base64 of the module's JSON text]``, a line of records ``[number of the
-workload, [trace, run seconds, target, arguments]]``. A line that is torn, or that nothing can be made of, is reported
-with its number and skipped, and with it what refers to it.
+workload, [trace, run seconds, target, arguments]]``. A line that is torn or not understood is reported with its number
+and skipped, and with it the lines that refer to it.
 """
 
 from __future__ import annotations
@@ -28,37 +28,39 @@ WORKLOADS, RECORDS = METASCHEDULE_FILES
 
 _SHOWN = 200
 ABOUT = "fleet_tune.json"
-"""Beside the two files of a database that we wrote: the device class that it is of, which TVM has no word for."""
+"""File beside the two of a database that we wrote: the device class of the database, which TVM has no word for."""
 
 FAILED_SECS = 1e9
-"""MetaSchedule writes 1e10 seconds for a candidate that did not run."""
+"""Seconds from which on a candidate did not run: MetaSchedule writes 1e10 for it."""
 
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError)
-"""What TVM raises for a text that it can make nothing of."""
+"""Errors of TVM for a text that it cannot read."""
 
 
 @dataclass(frozen=True)
 class DatabaseRecord:
-    """A record. ``number``: of its line. ``target``: canonical. ``run_secs``: positive; :data:`FAILED_SECS` and more
-    for a candidate that did not run."""
+    """A record of a database."""
 
     number: int
+    """Number of its line."""
     workload: Workload
     target: str
+    """Canonical target."""
     trace: Any = field(repr=False)
     run_secs: tuple[float, ...]
+    """Positive; :data:`FAILED_SECS` and more for a candidate that did not run."""
 
 
 class DatabaseFiles:
-    """What a folder has. ``skipped``: lines that nothing can be made of, each with file, number and reason; complete
-    once :meth:`records` is over. Raises :class:`TransferError` where the files cannot be read."""
+    """The database in a folder. Raises :class:`TransferError` where the files cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        #: Skipped lines, each with file, number and reason; complete once :meth:`records` is over.
         self.skipped: list[str] = []
 
     def records(self) -> Iterator[DatabaseRecord]:
-        """The records that can be read, in their order."""
+        """Yield the records that can be read, in their order."""
         workloads = [self._workload(number, line) for number, line in self._lines(WORKLOADS)]
         for number, line in self._lines(RECORDS):
             if line is None:
@@ -98,7 +100,7 @@ class DatabaseFiles:
             return None
 
     def _lines(self, name: str) -> Iterator[tuple[int, Any]]:
-        """The lines with their numbers, None for one that is no JSON."""
+        """Yield the lines with their numbers, None for a line that is no JSON."""
         path = self.folder / name
         try:
             with path.open("rb") as file:
@@ -119,7 +121,7 @@ class DatabaseFiles:
 
 
 def class_written(folder: Path) -> str:
-    """The device class of a database that we wrote; empty where nothing says so."""
+    """Return the device class of a database that we wrote; empty where nothing names it."""
     try:
         name = json.loads((folder / ABOUT).read_bytes())["device_class"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -136,5 +138,5 @@ def _as_ours(module: tvm.IRModule) -> Workload:
 
 
 def hash_name(digest: str) -> str:
-    """What a workload is called of which only the hash is known."""
+    """Return the name of a workload of which only the hash is known."""
     return f"workload {digest[:8]}"

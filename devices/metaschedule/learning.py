@@ -1,8 +1,8 @@
-"""MetaSchedule's databases as measured candidates that are learned from (``--transfer-from``).
+"""MetaSchedule's databases as measured candidates to learn from (``--transfer-from``).
 
 A record becomes a candidate where its trace follows one of the sketches that this version makes of the same program and
-target, and its decisions are within them; the others are counted. The database does not say what its devices can do:
-their numbers are those of a device of the fleet with the same target, else what the target alone tells.
+target, and its decisions are within them; the others are counted. The database does not describe its devices: their
+numbers are those of a device of the fleet with the same target, else the ones that the target alone tells.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from fleet_tune.base.task_data import TaskData
 
 @dataclass(frozen=True, eq=False)
 class ImportedCandidates:
-    """The candidates of a database by task. ``unmatched``: how many of its records fit no sketch; ``skipped``: lines
-    that nothing can be made of, each with its number and the reason."""
+    """The candidates of a database by task."""
 
     tasks: tuple[TaskData, ...]
     unmatched: int
+    """Number of its records that fit no sketch."""
     skipped: tuple[str, ...] = ()
+    """Lines that are not understood, each with its number and the reason."""
 
 
 def read_database(folder: Path, devices: Mapping[str, DeviceAbstraction]) -> ImportedCandidates:
-    """What a database holds. ``devices``: numbers of known devices by their canonical target.
+    """Return the candidates of a database. ``devices``: known devices by their canonical target.
 
     Raises :class:`TransferError` where a file cannot be read.
     """
@@ -54,7 +55,7 @@ def read_database(folder: Path, devices: Mapping[str, DeviceAbstraction]) -> Imp
 
 
 def assumed(target: str) -> DeviceAbstraction:
-    """The numbers of a device of which only the target is known: a common server CPU's or GPU's of its width."""
+    """Return the numbers of a device of which only the target is known: a common server CPU's or GPU's of its width."""
     attributes = json.loads(target)
     if device_kind(target) == "cpu":
         cores, lanes = int(attributes["num-cores"]), vector_bits(target) // 32
@@ -73,7 +74,7 @@ def assumed(target: str) -> DeviceAbstraction:
 
 
 def measurement_of(run_secs: Sequence[float]) -> Measurement:
-    """The outcome of a record, whose output MetaSchedule has not compared."""
+    """Return the measurement of a record. MetaSchedule has not compared its output."""
     failed = min(run_secs) >= FAILED_SECS
     return Measurement(Outcome.RUN_ERROR) if failed else Measurement(Outcome.OK, tuple(run_secs))
 

@@ -3,8 +3,8 @@
 A record whose trace follows one of our sketches is a candidate of it. A trace that follows none becomes a sketch of its
 own, which a run then has beside those of the rules (:attr:`fleet_tune.base.domain.Task.imported`): its candidates are
 built, measured and searched as all others. MetaSchedule compares no outputs and does not say on which processor it
-measured, with which version and how many threads: its records depend on something else than any run's, so that a run
-tries the best of them first, and believes its own measurements.
+measured, with which version and how many threads: its records have another origin than any run's, so that a run tries
+the best of them first, and believes its own measurements.
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ _PAGE_RECORDS = 1000
 
 
 class DatabaseSchedules:
-    """What a database has: a source of :func:`fleet_tune.base.records.sharing.shared.copy_records`.
+    """The records of a database: a source of :func:`fleet_tune.base.records.sharing.shared.copy_records`.
 
-    ``device_class``: name of the class that it was measured on; empty: what we have written there, or else what such a
-    target is called by itself.
-    ``skipped``: lines that nothing can be made of, each with file, number and reason. ``own_sketches``: how many
-    records follow none of our sketches and have one of their own. Raises :class:`TransferError` where a file cannot be
-    read.
+    ``device_class``: name of the class that it was measured on. Empty: the name that we have written there, else the
+    default name of its target. Raises :class:`TransferError` where a file cannot be read.
     """
 
     def __init__(self, folder: Path, device_class: str = "") -> None:
@@ -47,7 +44,9 @@ class DatabaseSchedules:
             name = device_class or default_device_class_name(line.target)
             task = Task(line.workload, DeviceClass(name, line.target))
             grouped.setdefault(task.id, (task, []))[1].append(line)
+        #: Lines that are not understood, each with file, number and reason.
         self.skipped = files.skipped
+        #: Number of records that follow none of our sketches and have one of their own.
         self.own_sketches = 0
         self._tasks = [task for task, _ in grouped.values()]
         unix_secs = (folder / RECORDS).stat().st_mtime
@@ -61,11 +60,11 @@ class DatabaseSchedules:
                     self._records.append(record)
 
     def tasks(self, only: Collection[str] | None = None) -> list[Task]:
-        """Those that it has records of. ``only``: those of these ids."""
+        """Return the tasks that it has records of. ``only``: those of these ids."""
         return [task for task in self._tasks if only is None or task.id in only]
 
     def run_origins(self, only: Collection[str] | None = None) -> dict[tuple[str, str], Origin]:
-        """What its records depend on: the target is all that is known. ``only``: of these runs."""
+        """Return the origin of its records: the target is all that is known. ``only``: of these runs."""
         if only is not None and BY_METASCHEDULE not in only:
             return {}
         versions = {MEASURED_BY: "MetaSchedule"}
@@ -73,23 +72,24 @@ class DatabaseSchedules:
         return {(BY_METASCHEDULE, each.name): Origin(each.target, "", 0, versions) for each in classes}
 
     def efforts(self) -> list[tuple[Effort, Origin]]:
-        """Its records of each task as trials."""
+        """Return its records of each task as trials."""
         origins = self.run_origins()
         trials = Counter(record.task_id for record in self._records)
         efforts = [Effort(task_id, BY_METASCHEDULE, 0.0, float(count)) for task_id, count in trials.items()]
         return [(each, origins[BY_METASCHEDULE, each.task_id.partition("@")[2]]) for each in efforts]
 
     def unit_secs(self, device_id: str, device_class: str) -> float | None:  # noqa: ARG002 - of a protocol
-        """Its seconds are counted at no probe."""
+        """Return None: its seconds are not relative to a probe."""
         return None
 
     def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
-        """Its records, ``seq`` by their order."""
+        """Yield its records, ``seq`` by their order."""
         for start in range(cursor, len(self._records), _PAGE_RECORDS):
             yield self._records[start : start + _PAGE_RECORDS]
 
     def _candidates(self, task: Task, lines: list[DatabaseRecord]) -> Iterator[tuple[DatabaseRecord, Candidate]]:
-        """What the records of a task are, the fastest first; those that are nothing are skipped."""
+        """Yield the records of a task with their candidates, the fastest first; those without a candidate are
+        skipped."""
         lines = sorted(lines, key=lambda line: (statistics.median(line.run_secs), line.number))
         recognising = TraceMatcher(task)
         found = [(line, recognising.candidate(line.trace)) for line in lines]
@@ -108,7 +108,7 @@ class DatabaseSchedules:
 
 
 def _sketches_of(lines: Sequence[DatabaseRecord]) -> list[Any]:
-    """A trace of each of the first sketches that these follow."""
+    """Return a trace of each of the first sketches that these lines follow."""
     first: dict[str, Any] = {}
     for line in lines:
         first.setdefault(json.dumps(before_postprocessing(line.trace)[0]), line.trace)

@@ -1,8 +1,9 @@
-"""Records of ours as a MetaSchedule database, which TVM's ``MetaScheduleApplyDatabase`` and ``JSONDatabase`` read.
+"""Writes records of ours as a MetaSchedule database, which TVM's ``MetaScheduleApplyDatabase`` and ``JSONDatabase``
+read.
 
 TVM takes the record of the lowest mean of its seconds, whatever it was measured on: so a folder is of one device class,
-and a record has the one figure by which we choose (:attr:`fleet_tune.base.domain.Measurement.rank_secs`). Of candidates
-whose output was not compared those are left out that TVM would take in place of the best.
+and a record has the one figure by which we choose (:attr:`fleet_tune.base.domain.Measurement.rank_secs`). Candidates
+whose output was not compared are skipped where TVM would take them in place of the best.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from fleet_tune.base.errors import RecordFileError
 from fleet_tune.base.records.files.atomic_file import sync_file, sync_folder
 
 _NOT_RUN_SECS = 1e10
-"""What MetaSchedule writes for a candidate that failed."""
+"""Seconds that MetaSchedule writes for a candidate that failed."""
 
 
 def write_database(folder: Path, device_class: str, tasks: Iterable[tuple[Task, Sequence[Record]]]) -> int:
-    """Write tasks of one ``device_class`` and what is known of their candidates, one record of each, the best first;
-    how many these are. The database is there when it is whole. Raises :class:`RecordFileError` where there is one
-    already, or it cannot be written."""
+    """Write the candidates of tasks of one ``device_class``, one record of each, the best first; returns how many. The
+    database appears once it is complete.
+
+    Raises :class:`RecordFileError` where there is one already, or it cannot be written.
+    """
     if any((folder / name).exists() for name in (WORKLOADS, RECORDS)):
         raise RecordFileError(f"{folder} has a MetaSchedule database already", "give another folder")
     written = workload = 0
@@ -56,7 +59,7 @@ def write_database(folder: Path, device_class: str, tasks: Iterable[tuple[Task, 
 
 
 def _usable(words: Sequence[Record]) -> list[tuple[Record, float]]:
-    """The records that are written, and the seconds of each."""
+    """Return the records that are written, and the seconds of each."""
     best = min((each.measurement.rank_secs for each in words if each.measurement.verified), default=math.inf)
     usable = []
     for word in words:
@@ -71,7 +74,7 @@ def _usable(words: Sequence[Record]) -> list[tuple[Record, float]]:
 
 
 def _annotated(module: tvm.IRModule) -> tvm.IRModule:
-    """A workload as a network has it that lets TVM decide what is fused."""
+    """Return a workload as a network has it that lets TVM decide what is fused."""
     annotated: tvm.IRModule = relax.transform.AnnotateTIROpPattern()(module)
     return annotated
 
@@ -81,7 +84,7 @@ def _write(file: IO[str], line: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """TVM's own lists and numbers."""
+    """Convert TVM's own lists and numbers."""
     if isinstance(value, tvm.tirx.IntImm | tvm.tirx.FloatImm):
         return value.value
     if isinstance(value, Mapping):
@@ -93,7 +96,7 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _written(folder: Path) -> Iterator[tuple[IO[str], IO[str], IO[str]]]:
-    """The files under other names; they have theirs when the block is left normally. TVM reads the records only
+    """Open the files under other names; they get theirs when the block is left normally. TVM reads the records only
     with their workloads: these come first."""
     names = (ABOUT, WORKLOADS, RECORDS)
     parts = [folder / f".{name}.{os.getpid()}.part" for name in names]

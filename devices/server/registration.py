@@ -1,4 +1,4 @@
-"""Keeps a device server registered at a TVM RPC tracker, whatever the tracker does meanwhile."""
+"""Registration of a device server at a TVM RPC tracker, kept up whatever the tracker does meanwhile."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from devices.rpc.tracker import TrackerClient, TrackerError
 
-# The tracker is asked this often which of our match keys are still open: so we notice too that it is gone.
+# Seconds between two questions to the tracker which of our match keys are still open. They also show that it is gone.
 PING_SECS = 1.0
-# A match key that was handed out and is not used for so long is replaced: its client has vanished (TVM's server does it
-# alike).
+# Seconds after which a match key that was handed out and not used is replaced: its client has vanished (TVM's server
+# does the same).
 UNUSED_SECS = 6.0
 _ANSWER_SECS = 5.0
 _FIRST_RETRY_SECS, _LAST_RETRY_SECS = 0.25, 5.0
@@ -21,20 +21,21 @@ _FIRST_RETRY_SECS, _LAST_RETRY_SECS = 0.25, 5.0
 
 @dataclass(frozen=True, slots=True)
 class TrackerAddress:
-    """Where to register and as what. ``advertise``: the host that clients are told; None: as the tracker sees us."""
+    """A tracker, and the key to register with."""
 
     host: str
     port: int
     key: str
     advertise: str | None = None
+    """Host that clients are told; None for the address that the tracker sees."""
 
 
 class TrackerRegistration:
-    """A server on ``port``, registered at ``tracker`` on a thread of its own. Never fails: a tracker that is away is
-    tried again for ever, and ``log`` gets a line when that begins and when it ends.
+    """Keeps a server on ``port`` registered at ``tracker``, on a thread of its own.
 
-    The server says :meth:`taken` when a session begins and :meth:`free` when it is over; while it is taken it stays
-    listed at the tracker, but is not handed out.
+    Never fails: a tracker that is away is tried again for ever, and ``log`` gets a line when that begins and when it
+    ends. The server calls :meth:`taken` when a session begins and :meth:`free` when it is over; while it is taken it
+    stays listed at the tracker, but is not handed out.
     """
 
     def __init__(self, tracker: TrackerAddress, port: int, log: Callable[[str], None]) -> None:
@@ -48,25 +49,26 @@ class TrackerRegistration:
         threading.Thread(target=self._run, name="tracker", daemon=True).start()
 
     def accepts(self, key: str) -> bool:
-        """Whether ``key`` is the match key that the tracker hands out for us at present."""
+        """Return true if ``key`` is the match key that the tracker hands out for us at present."""
         with self._changed:
             return bool(self._match_key) and key == self._match_key
 
     def taken(self) -> None:
-        """A session begins: its match key is used up."""
+        """Note that a session begins: its match key is used up."""
         with self._changed:
             self._free_at = None
             self._match_key = ""
             self._changed.notify()
 
     def free(self, after_secs: float = 0.0) -> None:
-        """The session is over; offer another one after ``after_secs``, in which the same client may come back."""
+        """Note that the session is over, and offer another one after ``after_secs``, in which the same client may come
+        back."""
         with self._changed:
             self._free_at = time.monotonic() + after_secs
             self._changed.notify()
 
     def close_inherited(self) -> None:
-        """In a forked session: close its copy of the connection, by which the tracker knows that the server lives."""
+        """Close a forked session's copy of the connection, by which the tracker knows that the server lives."""
         if self._connection is not None:
             self._connection.close()
 
@@ -94,7 +96,8 @@ class TrackerRegistration:
                     self._match_key = ""
 
     def _keep_offering(self, connection: TrackerClient) -> None:
-        """Offer one match key after the other. Returns when an offer is to be taken back, which closing does."""
+        """Offer one match key after the other. Returns when an offer has to be taken back, which closing the connection
+        does."""
         tracker = self._tracker
         offered, handed_out_at = "", 0.0
         while True:

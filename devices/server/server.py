@@ -1,10 +1,10 @@
-"""The device server: what ``fleet-tune device serve`` runs, and what a device actor starts for its own machine.
+"""The device server: run by ``fleet-tune device serve``, and by a device actor for its own machine.
 
 It holds the listening socket, and keeps a child process on it that serves TVM RPC sessions
 (:mod:`devices.server.session_server`). A kernel that crashes costs its session's process; if the child itself dies or
 falls silent, a new one takes over the same socket, and clients that connect in between wait in its queue.
 
-Nothing here needs more than Python, numpy and TVM.
+This module needs only Python, numpy and TVM.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from fleet_tune.base.errors import FleetTuneError, UserError
 
 DEFAULT_KEY = ""
 _START_TIMEOUT_SECS = 60.0
-# A child that dies sooner than this after its start is not tried again at once.
+# A child that dies sooner than this after its start counts as a quick death; so many in a row end the server.
 _QUICK_DEATH_SECS = 5.0
 _MAX_QUICK_DEATHS = 5
-# A child that has not been heard of for so long is stopped or stuck, and is replaced; it speaks every second.
+# A child that was silent for so long is stopped or stuck, and is replaced; it sends a message every second.
 _SILENCE_SECS = 5.0
 _WAKE_SECS = 0.5
 
@@ -52,31 +52,34 @@ class ServerAddressError(UserError):
 
 
 class DeviceServer:
-    """A supervised TVM RPC server for one device.
+    """A supervised TVM RPC server for one device. It ends with the process that started it, also when that is killed.
 
-    ``host``, ``port``: where to listen; port 0 takes a free one (see :attr:`port`). Whoever reaches the port, and knows
-    ``secret`` (:mod:`devices.rpc.keys`; None: whoever reaches it), can run code as this user; what they send is plain
-    text. So the default is loopback. ``threads``: threads that kernels run on (TVM's own default is half
-    of the logical CPUs); None for all CPUs that this process may use. ``decide``: ``"module:function"`` of the rule
-    that stops a measurement; None to stop at the rule's maximum only.
-    ``key``: what clients may name to be served, besides nothing (TVM's routing label, no secret). ``tracker``: where to
-    register, with a key of its own. ``limits``: of a session; None for the defaults. ``user``: whom everything runs as
-    that clients reach; None for the user of this process. ``realtime``: time kernels at real-time priority
-    where that is allowed (:mod:`devices.host.limits.priority`). ``log``: gets a line for what an operator should know.
+    Whoever reaches the port, and knows ``secret``, can run code as this user; what they send is plain text. So the
+    default address is loopback. Raises AccountError for a user that it cannot become.
 
-    The server ends with the process that started it, also when that is killed.
-
-    Raises AccountError for a user that it cannot become.
+    Args:
+        host: address to listen on.
+        port: port to listen on; 0 takes a free one (see :attr:`port`).
+        threads: threads that kernels run on (TVM's own default is half of the logical CPUs); None for all CPUs that
+            this process may use.
+        decide: ``"module:function"`` of the rule that stops a measurement; None to stop at the rule's maximum only.
+        key: name that clients may give to be served, besides none (TVM's routing label, no secret).
+        secret: key that clients must know (:mod:`devices.rpc.keys`); None to serve everybody.
+        tracker: where to register, with a key of its own.
+        limits: of a session; None for the defaults.
+        user: account of everything that clients reach; None for the user of this process.
+        realtime: time kernels at real-time priority where that is allowed (:mod:`devices.host.limits.priority`).
+        log: gets a line for what an operator should know.
     """
 
     def __init__(
         self,
         host: str = "127.0.0.1",
         port: int = 0,
+        *,
         threads: int | None = None,
         decide: str | None = None,
         key: str = DEFAULT_KEY,
-        *,
         secret: bytes | None = None,
         tracker: TrackerAddress | None = None,
         limits: SessionLimits | None = None,
@@ -84,7 +87,7 @@ class DeviceServer:
         realtime: bool = True,
         log: Callable[[str], None] = _log.info,
     ) -> None:
-        load_decide(decide)  # a wrong name is the caller's error, here and now
+        load_decide(decide)  # report a wrong name to the caller at once
         if user is not None:
             check_account(user)
         self.host = host
@@ -117,7 +120,7 @@ class DeviceServer:
 
     @property
     def port(self) -> int:
-        """The port in use. RuntimeError before :meth:`start`."""
+        """Port in use. RuntimeError before :meth:`start`."""
         if self._socket is None:
             raise RuntimeError("the device server is not started")
         return int(self._socket.getsockname()[1])
@@ -131,14 +134,14 @@ class DeviceServer:
 
     @property
     def folder(self) -> Path:
-        """The private folder for what clients send. RuntimeError before :meth:`start`."""
+        """Private folder for uploads. RuntimeError before :meth:`start`."""
         if self._private is None:
             raise RuntimeError("the device server is not started")
         return self._private.path
 
     @property
     def exposed(self) -> bool:
-        """Whether the port can be reached from other machines."""
+        """True if the port can be reached from other machines."""
         return not is_loopback(self.host)
 
     def start(self) -> None:
@@ -182,7 +185,7 @@ class DeviceServer:
             with self:
                 if ready is not None:
                     ready(self)
-                # The signal may have reached another thread: this one looks for it only when it wakes.
+                # The signal may have reached another thread: this one sees it only when it wakes.
                 while not self._stopping.wait(_WAKE_SECS):
                     pass
         finally:
@@ -209,7 +212,7 @@ class DeviceServer:
         return listening
 
     def _start_child(self, before: str = "") -> ChildProcess:
-        """``before``: see :class:`devices.server.session_server.SessionServerSettings`."""
+        """Start the child. ``before``: see :class:`devices.server.session_server.SessionServerSettings`."""
         assert self._socket is not None
         assert self._private is not None
         settings = SessionServerSettings(
@@ -227,7 +230,7 @@ class DeviceServer:
         environment = {
             "TVM_NUM_THREADS": str(self.threads),
             "OMP_NUM_THREADS": str(self.threads),
-            # TVM's default, whatever the process around us wants; more threads than CPUs have none of their own.
+            # TVM's default, whatever this process' environment says. More threads than CPUs cannot be bound.
             "TVM_BIND_THREADS": "1" if self.threads <= len(os.sched_getaffinity(0)) else "0",
             # Starts in half the time and half the memory; a device runs kernels and compiles none.
             "TVM_USE_RUNTIME_LIB": "1",
@@ -238,7 +241,7 @@ class DeviceServer:
             environment,
             pass_fds=[settings.listening, settings.lock],
         )
-        # Not on its command line, which everybody can read.
+        # The secret is not on its command line, which everybody can read.
         child.channel.tell(self._secret or b"")
         try:
             self.tvm_says = str(_message(child, _START_TIMEOUT_SECS)["tvm_says"])
@@ -263,7 +266,7 @@ class DeviceServer:
             try:
                 if quick_deaths >= _MAX_QUICK_DEATHS:
                     raise ServerStartError(f"the device server's process keeps dying: {reason}")
-                # It runs no kernel: what ended it from outside was none of its session's doing either.
+                # The child runs no kernel: if it was ended from outside, its session is not to blame either.
                 before = f"the process that serves clients was {reason}" if ended_from_outside(reason) else ""
                 child = self._start_child(before)
             except ServerStartError as error:
@@ -276,7 +279,7 @@ class DeviceServer:
                 return
 
     def _listen_to(self, child: ChildProcess) -> str:
-        """Hear the child out until it ends or falls silent; returns which."""
+        """Handle the child's messages until it ends or falls silent; returns the reason."""
         while True:
             try:
                 message = _message(child, _SILENCE_SECS)
@@ -289,13 +292,13 @@ class DeviceServer:
 
 
 def _message(child: ChildProcess, timeout_secs: float) -> dict[str, Any]:
-    """The child's next message. Raises EOFError, OSError, ValueError, TimeoutError."""
+    """Return the child's next message. Raises EOFError, OSError, ValueError, TimeoutError."""
     message = json.loads(child.channel.receive_bytes(timeout_secs))
     return message if isinstance(message, dict) else {}
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a listening address is reached from this machine alone. A name counts with the address that it has."""
+    """Return true if a listening address can be reached from this machine alone. A name counts with its address."""
     try:
         address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
         return ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
@@ -306,11 +309,11 @@ def is_loopback(host: str) -> bool:
 def serve(
     host: str = "127.0.0.1",
     port: int = 0,
+    *,
     threads: int | None = None,
     decide: str | None = None,
     key: str = DEFAULT_KEY,
     announce: Callable[[str], None] = print,
-    *,
     key_file: Path | None = None,
     tracker: TrackerAddress | None = None,
     limits: SessionLimits | None = None,
@@ -318,18 +321,21 @@ def serve(
     realtime: bool = True,
     log: Callable[[str], None] = _log.info,
 ) -> None:
-    """Serve this machine as a device until SIGTERM or SIGINT; ``announce`` gets one line when it is ready, ``log`` what
-    happens later, and first of all TVM's warning where the address can be reached from other machines. ``key_file``: of
-    the key that clients must have, made where there is none; None to serve everybody.
+    """Serve this machine as a device until SIGTERM or SIGINT; see :class:`DeviceServer` for the other arguments.
+
+    Args:
+        announce: gets one line when the server is ready.
+        key_file: file of the key that clients must have, made where there is none; None to serve everybody.
+        log: gets later events, and first TVM's warning where the address can be reached from other machines.
 
     Raises ServerAddressError, ServerStartError, AccountError, DeviceKeyError.
     """
     server = DeviceServer(
         host,
         port,
-        threads,
-        decide,
-        key,
+        threads=threads,
+        decide=decide,
+        key=key,
         secret=None if key_file is None else read_or_make_key(key_file),
         tracker=tracker,
         limits=limits,

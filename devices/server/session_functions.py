@@ -1,4 +1,4 @@
-"""What a session of our device server can do beyond TVM's own server, and TVM's upload with a limit.
+"""Functions that a session of our device server offers beyond TVM's own server, and TVM's upload with a limit.
 
 - ``fleet_tune.evaluate(module, entry, request, *tensors)``: the adaptive evaluator (:mod:`devices.timing.evaluator`);
 - ``fleet_tune.time_in_place(module, kind, budget_secs, *tensors)``: JSON text of the times of a network's kernels
@@ -7,8 +7,8 @@
 - ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
 - ``fleet_tune.vitals(kind)``: JSON text about temperature and clock (:mod:`devices.host.vitals`);
 - ``fleet_tune.last_exit()``: how this client's session before this one ended, empty if it ended in order;
-- ``fleet_tune.link(archive, library)``: links uploaded object files (:mod:`devices.rpc.remote_linking`); says what is
-  wrong.
+- ``fleet_tune.link(archive, library)``: links uploaded object files (:mod:`devices.rpc.remote_linking`); returns what
+  went wrong.
 
 CUDA kernels that carry their machine code are loaded without a compiler (:mod:`devices.cuda.compiler`).
 """
@@ -39,15 +39,17 @@ from devices.timing.evaluator import (
 )
 from devices.timing.in_network import timed_in_place
 
-# A batch may take a little longer than the rule's timeout before the kernel ends the process.
+# Factor on the rule's timeout after which the kernel ends the process of a batch.
 _TIMEOUT_SLACK = 1.05
 
 
 class SessionFunctions:
-    """Makes our functions known to TVM; the sessions' processes, forked later, serve them.
+    """Registers our functions with TVM; the sessions' processes, forked later, serve them.
 
-    ``decide``: the rule that stops a measurement. ``upload_bytes``: of all files of a session at a time. ``realtime``:
-    time kernels at real-time priority where that is allowed (see :mod:`devices.host.limits.priority`).
+    Args:
+        decide: rule that stops a measurement.
+        upload_bytes: size of all files of a session at a time.
+        realtime: time kernels at real-time priority where that is allowed (see :mod:`devices.host.limits.priority`).
     """
 
     def __init__(self, decide: Decide | None, upload_bytes: int, realtime: bool = True) -> None:
@@ -77,7 +79,7 @@ class SessionFunctions:
             tvm.register_global_func(name, function, override=True)
 
     def serve(self, connection: socket.socket, files: Path, last_exit: str) -> None:
-        """TVM's server loop over ``connection``, until the client closes it. ``files``: folder for what is uploaded."""
+        """Run TVM's server loop over ``connection``, until the client closes it. ``files``: folder for uploads."""
         self._files = files
         self._last_exit = last_exit
         threads, cpus = int(os.environ["TVM_NUM_THREADS"]), sorted(os.sched_getaffinity(0))
@@ -92,7 +94,7 @@ class SessionFunctions:
 
         rule, incumbent_secs, kind = decode_request(request)
         run_batch = batch_timer(module, entry, tvm.device(kind, 0), tensors, rule.flush_bytes)
-        if self._priority is None:  # asked for here: before its session, this process may have other rights
+        if self._priority is None:  # not before the session: this process may have other rights then
             self._priority = RealtimePriority(self._realtime)
         priority = self._priority
 
@@ -105,11 +107,11 @@ class SessionFunctions:
         return encode_evaluation(evaluate(guarded, rule, incumbent_secs, self._decide))
 
     def _link(self, archive: str, library: str) -> str:
-        """Names of files of this session."""
+        """Link files of this session, given by their names."""
         return link_archive(self._files / Path(archive).name, self._files / Path(library).name)
 
     def _upload(self, name: str, content: bytes) -> None:
-        """TVM's ``upload`` for files of this session alone, up to the limit. Raises ValueError."""
+        """Store an upload in this session's folder, up to the limit. Raises ValueError."""
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ValueError(f"upload to {name!r} refused: it is outside of the session's folder")
         used = sum(entry.stat().st_size for entry in os.scandir(self._files) if entry.is_file())

@@ -5,12 +5,11 @@ Run as ``python -m devices.server.session_server SETTINGS``. It speaks the hands
 (:mod:`devices.rpc.handshake`) and hands the connection to TVM's own server loop, in a forked session process. TVM's
 Python server, which does the same, ends for good when a session process dies of a crashing kernel, and waits for ever
 on a client that connects and says nothing; this one notes how the session ended and takes the next client at once. It
-never waits for anything but events, so it answers those who watch it, and its parent, while a session runs, and while
+waits for nothing but events, so it answers clients that watch it, and its parent, while a session runs, and while
 another client takes its time to say what it wants.
 
-Its parent's first message is the key that clients must know, empty where there is none.
-
-On top of TVM's functions a session has those of :mod:`devices.server.session_functions`.
+Its parent's first message is the key that clients must know, empty where there is none. On top of TVM's functions a
+session has those of :mod:`devices.server.session_functions`.
 """
 
 from __future__ import annotations
@@ -46,33 +45,34 @@ from devices.rpc.keys import new_challenge
 from devices.server.registration import TrackerAddress, TrackerRegistration
 from devices.timing.evaluator import load_decide
 
-# The parent hears of this process so often; without that it is replaced.
+# Seconds between two messages to the parent, which replaces a silent process.
 HEARTBEAT_SECS = 1.0
 SILENCE_TIMEOUT_SECS = 30.0
-# A session that somebody stopped (SIGSTOP) would hold the device for ever; a debugger's short halt is let pass.
+# A session that somebody stopped (SIGSTOP) would hold the device for ever; a debugger's short halt is allowed.
 _STOPPED_SECS = 1.0
 # A session that was killed closes its connection a moment before the kernel says how it ended.
 _ENDING_SECS = 0.1
 # A killed session that waits for a disk ends only then; its files are removed after so long in any case.
 _KILLED_SECS = 2.0
-# After a session that crashed, its client comes back at once: the tracker gives the device to others only later.
+# After a session that crashed, its client comes back at once: the tracker gives the device to others after so long.
 _RETURN_SECS = 2.0
-# Above that of kernels (see :mod:`devices.host.limits.priority`), which may have all cores for seconds; this process
-# works little.
+# Priority above that of kernels (see :mod:`devices.host.limits.priority`), which may have all cores for seconds; this
+# process works little.
 WATCHING_PRIORITY = KERNEL_PRIORITY + 1
-# Connections at a time, and clients whose sessions' ends are kept. Who has not shown the key makes room for others.
+# Most connections at a time, and most clients whose last exit is remembered. Clients that have not proven the key make
+# room for others.
 _MAX_CONNECTIONS = 128
-_MAX_ENDS = 64
+_MAX_EXITS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SessionServerSettings:
-    """What the parent tells this process on its command line. ``listening``: descriptor of the listening socket;
-    ``lock``: that of the folder's lock, which is only held. ``before``: how the process ended whose place this one
-    takes, empty where it is none of its clients' business."""
+    """Settings that the parent gives this process on its command line."""
 
     listening: int
+    """Descriptor of the listening socket."""
     lock: int
+    """Descriptor of the folder's lock, which is only held."""
     folder: str
     key: str
     decide: str | None
@@ -81,6 +81,7 @@ class SessionServerSettings:
     user: str | None
     realtime: bool
     before: str = ""
+    """How the process that this one replaces ended; empty where that does not concern its clients."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -95,26 +96,28 @@ class SessionServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class _PendingClient:
-    """A connection since some moment on which nobody has shown yet to be served. ``greeting``: for one that has not yet
-    said what it wants; ``challenge``: for one that watches, which shall prove the key for this number."""
+    """A connection whose client has not yet shown that it may be served."""
 
     since: float
+    """Monotonic seconds of its begin."""
     greeting: ClientHello | None = None
+    """Set for a client that has not yet said what it wants."""
     challenge: str = ""
+    """Number for which a client that watches has to prove the key."""
 
 
 @dataclass
 class _Session:
-    """A forked process that serves ``client``. ``oom_kills``: how many processes the kernel had ended for want of
-    memory when it began."""
+    """A forked process that serves a client."""
 
     pid: int
     client: ConnectedClient
     folder: Path
     oom_kills: int
+    """Processes that the kernel had killed for want of memory when it began."""
     stopped_at: float | None = None
-    # Why we ended it ourselves, for its client; None where it ends by itself.
     ended_for: str | None = None
+    """Reason why we ended it ourselves, for its client; None where it ends by itself."""
 
 
 def main() -> None:
@@ -140,7 +143,7 @@ def main() -> None:
 
 
 def _what_tvm_says() -> str:
-    """TVM's own warning of exposing an RPC server: the paragraph of its documentation that says whom it trusts."""
+    """Return TVM's own warning of exposing an RPC server: the paragraph of its documentation on trust."""
     import tvm.rpc
 
     paragraphs = (" ".join(each.split()) for each in (tvm.rpc.__doc__ or "").split("\n\n"))
@@ -148,8 +151,10 @@ def _what_tvm_says() -> str:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder of uploads for an owner that was killed. A session that still runs may put a file into it while
-    it is emptied: then once more."""
+    """Remove the folder of uploads for an owner that was killed.
+
+    A session that still runs may put a file into it while it is emptied: then it is emptied once more.
+    """
     for _ in range(10):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
@@ -157,8 +162,10 @@ def _remove(folder: Path) -> None:
 
 
 class SessionServer:
-    """Accepts clients on a listening socket, serves one session at a time, until the process is killed. ``secret``: the
-    key that clients must know; None to serve everybody."""
+    """Accepts clients on a listening socket and serves one session at a time, until the process is killed.
+
+    ``secret``: key that clients must know; None to serve everybody.
+    """
 
     def __init__(self, settings: SessionServerSettings, channel: Channel, secret: bytes | None) -> None:
         from devices.server.session_functions import SessionFunctions
@@ -167,7 +174,7 @@ class SessionServer:
         self._folder = Path(settings.folder)
         self._channel = channel
         self._secret = secret
-        for left in self._folder.glob("session-*"):  # of a process before this one that was killed
+        for left in self._folder.glob("session-*"):  # left by an earlier process that was killed
             shutil.rmtree(left, ignore_errors=True)
         self._functions = SessionFunctions(
             load_decide(settings.decide), settings.limits.upload_bytes, settings.realtime
@@ -218,7 +225,7 @@ class SessionServer:
         readable, _, _ = select.select(watched, [], [], max(0.0, wait_secs))
         for ready in readable:
             if ready.fileno() < 0:
-                continue  # closed for another one that was ready too
+                continue  # closed while another one was handled
             if ready is self._listening:
                 self._accept()
             elif ready is self._signals:
@@ -227,7 +234,7 @@ class SessionServer:
                 self._listen_to(ready, pending.greeting)
             elif pending is not None or ready in self._watching:
                 self._answer_watcher(ready)
-            else:  # a client that waits has nothing to say: it hung up
+            else:  # a client that waits sends nothing: it hung up
                 self._waiting.remove(waiting[ready])
                 ready.close()
 
@@ -246,7 +253,7 @@ class SessionServer:
         self._pending[connection] = _PendingClient(time.monotonic(), ClientHello(connection))
 
     def _listen_to(self, connection: socket.socket, greeting: ClientHello) -> None:
-        """Hear what a new client wants, as far as it has said it."""
+        """Read what a new client wants, as far as it has said it."""
         try:
             client = greeting.heard()
             if client is None:
@@ -264,7 +271,7 @@ class SessionServer:
                 self._reap()  # a session of this client may have ended by itself a moment ago
                 session = self._session
                 if session is not None and client.name and client.name == session.client.name:
-                    self._waiting.appendleft(client)  # the device stays with the one that has it
+                    self._waiting.appendleft(client)  # a client keeps the device that it has
                     select.select([self._signals], [], [], _ENDING_SECS)
                     self._reap()
                     if self._session is session:
@@ -276,8 +283,8 @@ class SessionServer:
             connection.close()
 
     def _is_known(self, client: ConnectedClient) -> bool:
-        """Whether the client has shown the key, for a number that one who watches was given. Such a number serves once;
-        who watches is from then on a client, and no stranger."""
+        """Return true if the client has proven the key, for a number that a watching connection was given. Such a
+        number serves once; the connection that watches counts as a client from then on."""
         if self._secret is None:
             return True
         for connection, pending in self._pending.items():
@@ -292,7 +299,7 @@ class SessionServer:
         return False
 
     def _is_asked_for(self, key: str) -> bool:
-        """Whether a client that names ``key`` means this server."""
+        """Return true if a client that names ``key`` means this server."""
         if key in ("", self._settings.key):
             return True
         return self._registration is not None and self._registration.accepts(key)
@@ -310,8 +317,11 @@ class SessionServer:
         connection.close()
 
     def end_for_good(self) -> None:
-        """End the session's process and start no other; called on any thread. A session whose files are removed under
-        it would tell its client of a library that is not there, and the candidate would be blamed for that."""
+        """End the session's process and start no other; called on any thread.
+
+        A session whose files are removed first would report a missing library to its client, and the candidate would be
+        blamed.
+        """
         self._ending = True
         session = self._session
         if session is None:
@@ -359,11 +369,11 @@ class SessionServer:
             os._exit(0)
         client.connection.close()
         self._session = _Session(pid, client, folder, oom_kills)
-        if self._ending:  # since just now: the other thread may have found no session
+        if self._ending:  # the other thread may have found no session a moment ago
             self.end_for_good()
 
     def _serve(self, client: ConnectedClient, folder: Path) -> None:
-        """In the forked process: TVM's server loop over the connection, until the client closes it."""
+        """Run TVM's server loop over the connection in the forked process, until the client closes it."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         others = [each.connection for each in self._waiting]
@@ -400,13 +410,13 @@ class SessionServer:
         code = os.waitstatus_to_exitcode(status)
         if session.ended_for is not None and code == -signal.SIGKILL:
             end = session.ended_for
-        else:  # by itself, be it a moment before we meant to end it
+        else:  # it ended by itself, perhaps a moment before we would have ended it
             end = describe_exit(code) if code else ""
             oom_kills = oom_kill_count() - session.oom_kills
             end = with_memory_reason(end, usage.ru_maxrss << 10, self._settings.limits.memory_bytes, oom_kills)
         self._ends[session.client.name] = end
         self._ends.move_to_end(session.client.name)
-        while len(self._ends) > _MAX_ENDS:
+        while len(self._ends) > _MAX_EXITS:
             self._ends.popitem(last=False)
         shutil.rmtree(session.folder, ignore_errors=True)
         self._session = None
@@ -428,10 +438,7 @@ class SessionServer:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a child has ended and waits to be reaped.
-
-    Raises ChildProcessError where it was reaped.
-    """
+    """Return true if a child has ended and waits to be reaped. Raises ChildProcessError where it was reaped."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -443,7 +450,7 @@ def _end_with_client(client: ConnectedClient) -> None:
         poller.register(client.connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
         wait_secs = math.inf if client.timeout_secs is None else client.timeout_secs
         poller.poll(None if math.isinf(wait_secs) else wait_secs * 1000)
-        # The server loop sees an orderly end too, and cleans up: give it a moment.
+        # The server loop also sees an orderly end, and cleans up: give it a moment.
         threading.Event().wait(1.0)
         os._exit(0)
 

@@ -1,7 +1,7 @@
-"""A device and a builder that answer from a dataset: whole runs in virtual time, on what a real device once measured.
+"""A device and a builder that answer from a dataset: whole runs in virtual time, on the measurements of a real device.
 
 A candidate of the dataset fails or runs as it did then, micro-batch by micro-batch, so that the stop rule in force
-decides anew when the measurement ends (also by racing). Any other candidate fails, and says that it was not recorded.
+decides again when the measurement ends (also by racing). Any other candidate fails, and says that it was not recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BUILD_OUTCOMES = (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT)
 
 @dataclass(frozen=True, slots=True)
 class RecordedOutcome:
-    """What a dataset says of one candidate; see :class:`fleet_tune.base.task_data.TaskData`."""
+    """The outcome of one candidate in a dataset; see :class:`fleet_tune.base.task_data.TaskData`."""
 
     outcome: Outcome
     run_secs: tuple[float, ...]
@@ -53,7 +53,7 @@ class RecordedCandidates:
         return task_id in self._tasks
 
     def find(self, candidate: Candidate) -> RecordedOutcome | None:
-        """What is recorded of ``candidate``, None where nothing is."""
+        """Return the recorded outcome of ``candidate``; None where there is none."""
         data = self._tasks.get(candidate.task_id)
         if data is None:
             return None
@@ -72,7 +72,7 @@ class RecordedCandidates:
 
 
 def without_kernel(task_id: str, candidate: Candidate | None, build_secs: float) -> Artifact:
-    """What a build makes that only took its time: an artifact of which nothing but its candidate counts."""
+    """Return the artifact of a build that only took its time: nothing but its candidate counts."""
     return Artifact(
         task_id=task_id,
         candidate=candidate,
@@ -90,16 +90,16 @@ class RecordedBuilder:
     """Hands out artifacts with empty libraries for the candidates that once built; see
     :class:`actors.processes.builder.Worker`.
 
-    ``elapsed_secs``: the virtual time of all builds.
+    ``paths``: the datasets of the devices that it builds for. Raises :class:`DatasetError`.
     """
 
     def __init__(self, *paths: Path) -> None:
-        """``paths``: the datasets of the devices that it builds for. Raises :class:`DatasetError`."""
         self._recordings = [RecordedCandidates(load(path)) for path in paths]
+        #: Virtual time of all builds.
         self.elapsed_secs = 0.0
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing."""
 
     def build(self, request: BuildRequest) -> BuildResult:
         task, candidate = request.task, request.candidate
@@ -117,17 +117,20 @@ class RecordedBuilder:
         return without_kernel(task.id, candidate, build_secs)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 class RecordedDevice:
     """A device that answers from a dataset (see :class:`devices.protocol.Device`).
 
-    ``device_class``: which of the dataset's, None for its only one. ``decide``: the stopping rule. ``lost_after``:
-    number of measurements after which the device answers no more, None for never. ``elapsed_secs``: the virtual time
-    of all measurements. An output that was not compared when it was recorded counts as right here.
+    An output that was not compared when it was recorded counts as right here. Raises :class:`DatasetError` where
+    ``device_class`` does not name one of the dataset's.
 
-    Raises :class:`DatasetError` where ``device_class`` does not name one of the dataset's.
+    Args:
+        dataset: the measurements.
+        device_class: name of one of the dataset's device classes; None for its only one.
+        decide: stopping rule.
+        lost_after: number of measurements after which the device does not answer any more; None for never.
     """
 
     def __init__(
@@ -153,6 +156,7 @@ class RecordedDevice:
         self._lost_after = lost_after
         self._measured = 0
         self._oracles: set[str] = set()
+        #: Virtual time of all measurements.
         self.elapsed_secs = 0.0
 
     def fingerprint(self) -> Fingerprint:
@@ -189,17 +193,17 @@ class RecordedDevice:
         return replace(measured, build_secs=artifact.build_secs)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
     def _lost(self) -> bool:
         return self._lost_after is not None and self._measured >= self._lost_after
 
 
 def _replayed(recorded: RecordedOutcome, request: MeasureRequest, decide: Decide | None) -> Measurement:
-    """The measurement of a recorded candidate as ``request`` asks for it.
+    """Return the measurement of a recorded candidate as ``request`` asks for it.
 
     Its micro-batches are the recorded ones, from the first again where the rule asks for more. Its ``measure_secs`` are
-    the recorded ones, less the micro-batches that the rule spares, or with those that it adds.
+    the recorded ones, less the micro-batches that the rule saves, or with those that it adds.
     """
     if recorded.outcome is not Outcome.OK:
         return Measurement(recorded.outcome, measure_secs=recorded.measure_secs, detail=recorded.detail)
@@ -222,8 +226,8 @@ def _replayed(recorded: RecordedOutcome, request: MeasureRequest, decide: Decide
 def _evaluated(
     recorded_secs: Sequence[float], rule: StopRule, incumbent_secs: float, decide: Decide | None
 ) -> Evaluation:
-    """What the evaluator says of a kernel whose micro-batches took ``recorded_secs`` per run. Its first run,
-    which warms up, is as long as those of the first micro-batch; a longer warm-up would find nothing else."""
+    """Return the evaluation of a kernel whose micro-batches took ``recorded_secs`` per run. Its first run, which warms
+    up, is as long as those of the first micro-batch; a longer warm-up would find nothing else."""
     elapsed_secs = 0.0
     batches = itertools.chain(recorded_secs[:1], itertools.cycle(recorded_secs))
 

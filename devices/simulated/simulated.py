@@ -50,7 +50,7 @@ SIMULATED_CPU = DeviceAbstraction(
     bandwidth_bytes=1e11,
 )
 _CONNECT_SECS = 1.0
-# What it takes to replace the process of a session whose kernel crashed.
+# Seconds to replace the process of a session whose kernel crashed.
 _RESTART_SECS = 0.5
 _PROBE_SECS = 1e-3
 _PROBE_RUNS = 8
@@ -67,10 +67,11 @@ class VirtualClock:
 
 
 class RunTimes(Protocol):
-    """Where run times come from."""
+    """A source of run times."""
 
     def run_secs(self, candidate: Candidate) -> float | None:
-        """Seconds of one run without noise, on a device of speed 1; None for a candidate that does not run."""
+        """Return the seconds of one run without noise, on a device of speed 1; None for a candidate that does not
+        run."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,17 @@ class Landscape:
     """Run time of a candidate as a function of its decisions: a bowl in the logarithms of the decisions.
 
     ``run_secs = best_secs * exp(steepness * mean_i min(16, (log2(1 + d_i) - optimum_i)^2))``, where the optimum of each
-    column is drawn from the task's and the sketch's identity: the same in every process. ``best_secs``: run time at
-    the optimum; with the default steepness the worst is 11 times that.
+    column is drawn from the task's and the sketch's identity: the same in every process.
     """
 
     best_secs: float = 1e-3
+    """Run time at the optimum."""
     steepness: float = 0.15
+    """With the default the worst candidate takes 11 times as long as the best."""
     seed: int = 0
 
     def run_secs(self, candidate: Candidate) -> float:
-        """Seconds of one run without noise."""
+        """Return the seconds of one run without noise."""
         if not candidate.decisions:
             return self.best_secs
         rng = generator(self.seed, candidate.task_id, candidate.sketch_id)
@@ -98,7 +100,7 @@ class Landscape:
 
 @dataclass(frozen=True)
 class RecordedTimes:
-    """Run times of a dataset: the median of what a real device once measured. What is not in it does not run."""
+    """Run times of a dataset: the median of a real device's measurements. Candidates that are not in it do not run."""
 
     recording: RecordedCandidates
 
@@ -112,15 +114,16 @@ class Drift:
     """A device that slows down while it works, as one that heats up does.
 
     Run times are multiplied by ``1 + (factor - 1) * (1 - exp(-(t - begins_secs) / settles_secs))`` from the virtual
-    time ``begins_secs`` on: ``factor`` is what they tend to.
+    time ``begins_secs`` on.
     """
 
     factor: float
+    """Limit of the multiplier."""
     settles_secs: float = 60.0
     begins_secs: float = 0.0
 
     def at(self, now_secs: float) -> float:
-        """The factor at this time."""
+        """Return the multiplier at this time."""
         if now_secs <= self.begins_secs:
             return 1.0
         return 1.0 + (self.factor - 1.0) * -math.expm1(-(now_secs - self.begins_secs) / self.settles_secs)
@@ -128,17 +131,16 @@ class Drift:
 
 @dataclass(frozen=True)
 class SpeedSteps:
-    """A device of several fixed speeds, as a shared host or a clock that changes makes it.
-
-    ``steps``: from which virtual time on run times are multiplied by which factor, in order; by 1 before the first.
-    ``period_secs``: after which they begin anew.
-    """
+    """A device of several fixed speeds, such as a shared host or one with a changing clock."""
 
     steps: tuple[tuple[float, float], ...]
+    """Virtual time from which on run times are multiplied by a factor, and that factor, in order; 1 before the
+    first."""
     period_secs: float = math.inf
+    """Time after which the steps begin again."""
 
     def at(self, now_secs: float) -> float:
-        """The factor at this time."""
+        """Return the multiplier at this time."""
         now_secs = math.fmod(now_secs, self.period_secs)
         factors = [factor for from_secs, factor in self.steps if from_secs <= now_secs]
         return factors[-1] if factors else 1.0
@@ -146,40 +148,43 @@ class SpeedSteps:
 
 @dataclass(frozen=True)
 class SimulatedLink:
-    """The way to the device: seconds of a round trip, and bytes per second. A measurement takes ``round_trips`` of them
-    and uploads ``library_bytes``."""
+    """The network between client and device."""
 
     round_trip_secs: float = 0.0
+    """Seconds of a round trip."""
     bytes_per_sec: float = math.inf
     round_trips: int = 6
+    """Round trips of a measurement."""
     library_bytes: int = 50_000
+    """Bytes that a measurement uploads."""
 
     @property
     def secs(self) -> float:
-        """What the link adds to one measurement."""
+        """Seconds that the link adds to one measurement."""
         return self.round_trips * self.round_trip_secs + self.library_bytes / self.bytes_per_sec
 
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong. ``outcomes``: failures of named candidates by their id (each also ends a real device's
-    measurement that way). ``rates``: probability of each failure for every other candidate, drawn from the candidate's
-    identity. ``lost_after``: number of measurements after which the device answers no more, None for never.
-    ``outages``: spans of virtual time (from, to) in which it does not answer; a measurement that runs into one is lost.
-    ``probe_fails``: spans in which it answers and the probe fails."""
+    """Faults of a simulated device."""
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    """Failures of named candidates by their id (each also ends a real device's measurement that way)."""
     rates: Mapping[Outcome, float] = field(default_factory=dict)
+    """Probability of each failure for every other candidate, drawn from the candidate's identity."""
     lost_after: int | None = None
+    """Number of measurements after which the device does not answer any more; None for never."""
     outages: tuple[tuple[float, float], ...] = ()
+    """Spans of virtual time (from, to) in which it does not answer; a measurement that runs into one is lost."""
     probe_fails: tuple[tuple[float, float], ...] = ()
+    """Spans in which it answers and the probe fails."""
 
     def out(self, from_secs: float, to_secs: float) -> bool:
-        """Whether the device is out of reach at some time of this span."""
+        """Return true if the device is out of reach at some time of this span."""
         return any(begin <= to_secs and from_secs < end for begin, end in self.outages)
 
     def of(self, candidate: Candidate, seed: int) -> Outcome | None:
-        """The failure of ``candidate``, None for none."""
+        """Return the failure of ``candidate``; None for none."""
         if candidate.id in self.outcomes:
             return self.outcomes[candidate.id]
         draw = float(generator(seed, "fault", candidate.id).random())
@@ -199,7 +204,7 @@ class SimulatedBuilder:
         self._seed = seed
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing."""
 
     def build(self, request: BuildRequest) -> BuildResult:
         task, candidate = request.task, request.candidate
@@ -211,19 +216,30 @@ class SimulatedBuilder:
         return without_kernel(task.id, candidate, self._build_secs)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 class SimulatedDevice:
     """A device whose run times are a formula or a dataset's (see :class:`devices.protocol.Device`).
 
-    ``speed``: how many times faster than the landscape it runs. ``noise``: standard deviation of the logarithm of a
-    micro-batch's time. ``clock``: its own where none is given. ``elapsed_secs``: the virtual time of all measurements.
+    Args:
+        device_class: its class.
+        abstraction: its properties.
+        landscape: its run times.
+        decide: stopping rule.
+        speed: number of times that it is faster than the landscape.
+        noise: standard deviation of the logarithm of a micro-batch's time.
+        faults: its faults.
+        seed: of noise and faults.
+        drift: its slow-downs.
+        link: the network to it.
+        clock: its virtual clock; None for one of its own.
     """
 
     def __init__(
         self,
         device_class: DeviceClass,
+        *,
         abstraction: DeviceAbstraction = SIMULATED_CPU,
         landscape: RunTimes | None = None,
         decide: Decide | None = None,
@@ -249,6 +265,7 @@ class SimulatedDevice:
         self._clock = clock or VirtualClock()
         self._measured = 0
         self._probes_run = 0
+        #: Virtual time of all measurements.
         self.elapsed_secs = 0.0
 
     def ping(self) -> float:
@@ -295,7 +312,7 @@ class SimulatedDevice:
         return replace(measurement, build_secs=request.artifact.build_secs, measure_secs=secs)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
     def _measure(self, candidate: Candidate, request: MeasureRequest) -> Measurement:
         if self._lost():
@@ -309,7 +326,7 @@ class SimulatedDevice:
         return measurement
 
     def _run(self, candidate: Candidate, request: MeasureRequest) -> Measurement:
-        """The measurement as it goes while the device is there."""
+        """Return the measurement of a device that answers."""
         rule, clock = request.rule, self._clock
         clock.advance(self._link.secs)
         fault = self._faults.of(candidate, self._seed)
@@ -353,6 +370,6 @@ class SimulatedDevice:
 
 
 def generator(seed: int, *names: str) -> np.random.Generator:
-    """Random numbers that depend on nothing but their arguments."""
+    """Return random numbers that depend on nothing but the arguments."""
     digest = hashlib.blake2b("|".join([str(seed), *names]).encode(), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))

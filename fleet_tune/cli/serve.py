@@ -119,7 +119,7 @@ def _serve(options: argparse.Namespace) -> None:
     server.serve(
         options.bind,
         options.port,
-        options.threads,
+        threads=options.threads,
         decide=_STOP_DECISION,
         announce=lambda line: print(line, flush=True),
         key_file=None if options.no_key else _key_file(options.key_file),

@@ -164,7 +164,8 @@ class ChildProcess:
         self._errors.close()
 
     def obituary(self, wait_secs: float = 5.0) -> str:
-        """Return how a child ended and its last words, in one line. Not after :meth:`kill`, which discards the words."""
+        """Return how a child ended and its last words, in one line. Not after :meth:`kill`, which discards the
+        words."""
         try:
             code = self._process.wait(wait_secs)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,5 @@
-"""Limits of a device server's sessions, and the account that they run as. Candidates are compiled code from elsewhere."""
+"""Limits of a device server's sessions, and the account that they run as. Candidates are compiled code from
+elsewhere."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def memory_total_bytes(root: Path = Path("/")) -> int:
 
 
 def _group_limits(root: Path) -> list[Path]:
-    """Return the files with the limits of this process' control groups: its own and those above it, of version 2 and 1."""
+    """Return the files with the limits of this process' control groups: its own and those above it, of version 2 and
+    1."""
     groups = root / "sys/fs/cgroup"
     limits = [groups / "memory.max", groups / "memory/memory.limit_in_bytes"]
     try:

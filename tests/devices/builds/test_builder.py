@@ -259,7 +259,7 @@ def test_a_child_that_cannot_even_be_forked_says_why(worker: BuildWorker, monkey
 
     worker.build(request(OK))
     with monkeypatch.context() as patched:
-        patched.setattr("devices.builds.builder.Child", no_more)
+        patched.setattr("devices.builds.builder.ChildProcess", no_more)
         crashed = worker.build(request(CRASH))  # its own failure is told, not that of the next child
         assert isinstance(crashed, BuildFailure)
         with pytest.raises(BuilderStartError, match="cannot be started: Resource temporarily unavailable"):

@@ -63,7 +63,7 @@ def test_others_are_counted_whenever_this_machine_times_a_network(
     monkeypatch.setattr("devices.networks.processes.fresh_process.measure", lambda *_: 1.0)
     monkeypatch.setattr("devices.networks.processes.fresh_process.measure_in_turn", lambda *_: (1.0, 2.0))
     expecting = SimpleNamespace(tried=lambda _: ((), None), close=lambda: None)
-    monkeypatch.setattr("devices.networks.processes.fresh_process.Expecting", lambda *_: expecting)
+    monkeypatch.setattr("devices.networks.processes.fresh_process.PreloadedProcess", lambda *_: expecting)
     place = LocalNetworkRunner(example.network.example_inputs)
     assert place.others_cores is None
     assert (place.measure_secs(tmp_path), place.others_cores) == (1.0, 0.5)
