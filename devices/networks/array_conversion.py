@@ -1,5 +1,4 @@
-"""The edges of a compiled network: a caller's arrays and tensors as TVM's tensors and back, without copies where memory
-may be shared.
+"""Conversion of a caller's arrays and tensors to TVM's tensors and back, without copies where memory may be shared.
 
 A network of a few milliseconds with an image of some megabytes would spend a tenth of its time on copies.
 """
@@ -19,6 +18,7 @@ from devices.networks.torch import arrays as torch_arrays
 
 
 def is_torch(value: Any) -> bool:
+    """Return true for a value of a type of torch."""
     return _is_part_of_torch(type(value).__module__)
 
 
@@ -33,48 +33,48 @@ def _is_tensor(kind: type[Any]) -> bool:
 
 @dataclass(frozen=True)
 class InputSignature:
-    """What inputs were that a network took: plain torch tensors, ``each`` with its type, element type and shape.
-
-    ``at_once``: whether others are like them in all but where they lie, in one call of torch; None where it has none.
-    """
+    """Types and shapes of plain torch tensors that a network took."""
 
     each: tuple[tuple[type[Any], Any, Any], ...]
-    at_once: Callable[..., bool] | None
+    """Type, element type and shape of each tensor."""
+    is_same: Callable[..., bool] | None
+    """Compares other inputs with these, in one call of torch, in everything but their addresses. None where torch does
+    not offer it."""
 
 
 def input_signature(inputs: Sequence[Any]) -> InputSignature | None:
-    """The forms of ``inputs``, of a kind and size that the network takes; None where not all of them are plain torch
-    tensors (a subclass may do something else when it is read)."""
+    """Return the signature of ``inputs``, which the network takes; None where not all of them are plain torch tensors
+    (reading a tensor of a subclass may do something else)."""
     if not inputs or not all(_is_tensor(type(value)) for value in inputs):
         return None
-    forms = InputSignature(tuple((type(value), value.dtype, value.shape) for value in inputs), None)
-    return replace(forms, at_once=_comparison_with(inputs)) if can_pass_directly(inputs, forms) else forms
+    signature = InputSignature(tuple((type(value), value.dtype, value.shape) for value in inputs), None)
+    return replace(signature, is_same=_comparison_with(inputs)) if can_pass_directly(inputs, signature) else signature
 
 
 def _comparison_with(inputs: Sequence[Any]) -> Callable[..., bool] | None:
-    """What torch.compile asks of its inputs: types, devices, sizes, strides, whether they require gradients, whatever
-    else changes what an operator does. It takes a microsecond less than asking for each."""
+    """Return torch.compile's guard on its inputs: types, devices, sizes, strides, whether they require gradients, and
+    whatever else changes what an operator does. It takes a microsecond less than comparing each property."""
     try:
         from torch._C._dynamo.guards import TensorGuards
 
         compared: Callable[..., bool] = TensorGuards(*inputs, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
         return compared if compared(*inputs) else None
-    except (ImportError, TypeError, RuntimeError):  # no part of torch that it promises to keep
+    except (ImportError, TypeError, RuntimeError):  # no public part of torch
         return None
 
 
-def can_pass_directly(inputs: Sequence[Any], forms: InputSignature) -> bool:
-    """Whether ``inputs`` are torch tensors of these forms in this machine's memory that TVM's kernels can read where
-    they are. TVM gives torch tensors back for such, in less time than it takes to convert both (0.5 instead of 1.5
+def can_pass_directly(inputs: Sequence[Any], signature: InputSignature) -> bool:
+    """Return true if ``inputs`` are torch tensors of this signature in this machine's memory that TVM's kernels can
+    read where they are. TVM returns torch tensors for such, in less time than the conversions take (0.5 instead of 1.5
     microseconds)."""
-    if len(inputs) != len(forms.each):
+    if len(inputs) != len(signature.each):
         return False
-    if forms.at_once is not None and forms.at_once(*inputs):
-        places = 0
+    if signature.is_same is not None and signature.is_same(*inputs):
+        addresses = 0
         for value in inputs:
-            places |= value.data_ptr()
-        return places % ALIGNMENT_BYTES == 0
-    for value, (kind, dtype, shape) in zip(inputs, forms.each, strict=True):
+            addresses |= value.data_ptr()
+        return addresses % ALIGNMENT_BYTES == 0
+    for value, (kind, dtype, shape) in zip(inputs, signature.each, strict=True):
         if (
             type(value) is not kind
             or value.dtype is not dtype
@@ -90,8 +90,8 @@ def can_pass_directly(inputs: Sequence[Any], forms: InputSignature) -> bool:
 
 
 def to_tvm(value: Any, device: Any) -> Any:
-    """``value``, an array or a torch tensor, as a TVM tensor on ``device``: its own memory where that is on a CPU,
-    contiguous and aligned, else a copy. The network only reads it."""
+    """Return an array or a torch tensor as a TVM tensor on ``device``: in its own memory where that is on a CPU,
+    contiguous and aligned, else as a copy. The network only reads it."""
     plain = value.detach() if is_torch(value) and value.requires_grad else value
     tensor = shared(plain)
     if tensor is not None and on_cpu(tensor) and device.type == "cpu":
@@ -101,7 +101,8 @@ def to_tvm(value: Any, device: Any) -> Any:
 
 
 def to_caller(tensor: Any, as_torch: bool, copied: bool) -> Any:
-    """A TVM tensor as an array, or as a torch tensor: the same memory where it is on a CPU, unless ``copied``."""
+    """Return a TVM tensor as an array, or as a torch tensor: in the same memory where that is on a CPU, unless
+    ``copied``."""
     if not as_torch:
         return tensor.numpy() if copied else array_of(tensor)
     result = None if copied else torch_tensor_of(tensor)
@@ -109,14 +110,15 @@ def to_caller(tensor: Any, as_torch: bool, copied: bool) -> Any:
 
 
 def flat(result: Any) -> list[Any]:
-    """The tensors of a virtual machine's result, nested tuples flattened."""
+    """Return the tensors of a virtual machine's result, nested tuples flattened."""
     if hasattr(result, "numpy"):
         return [result]
     return [tensor for item in result for tensor in flat(item)]
 
 
 def shares_memory(tensor: Any, others: Sequence[Any]) -> bool:
-    """Whether the memory of ``tensor`` is a part of that of one of ``others``, as where a network returns its input."""
+    """Return true if the memory of ``tensor`` is part of that of one of ``others``, as where a network returns its
+    input."""
     start = tensor.data_ptr()
     return any(other.data_ptr() <= start < other.data_ptr() + _nbytes(other) for other in others)
 

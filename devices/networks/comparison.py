@@ -1,4 +1,4 @@
-"""How near the outputs of a compiled network must be to those of its framework."""
+"""Comparison of the outputs of a compiled network with those of its framework."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import numpy as np
 
 # The unit roundoff of each type, the widest first.
 _ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-# What is computed in half types is summed in float32, so that the length of sums does not count. In float32 and float64
-# it is in here: sums of a hundred thousand terms, and functions (exp, erf) that two libraries approximate differently.
+# Roundings that an output may have. Half types are summed in float32, so that the length of sums does not count. For
+# float32 and float64 this includes sums of a hundred thousand terms, and functions (exp, erf) that two libraries
+# approximate differently.
 _ROUNDINGS = {"float64": 2.0**20, "float32": 2.0**11, "float16": 4.0, "bfloat16": 4.0}
 _ROUNDINGS_OF_A_TERM = 1 / 64
 _MOST = {"float64": 1e-6, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.15}
 
 
 def compare(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> tuple[float, float]:
-    """Largest absolute error over all outputs, and the largest relative one: the absolute one divided by the largest
-    absolute value of the same output. Of integers and booleans the relative error is the share of the values that
-    differ (floats decide some: the largest of two that are equal but for rounding), of 8 bits by more than one step.
+    """Return the largest absolute error over all outputs, and the largest relative one.
 
-    NaN and infinities are equal where both have the same in the same place, and count for nothing else. Both errors
-    are infinite where only one has them, or where shapes or types differ.
+    The relative error of an output is the absolute one divided by its largest absolute value. For integers and booleans
+    it is the share of the values that differ (floats decide some: the largest of two that are equal but for rounding),
+    for 8 bits by more than one step. NaN and infinities are equal where both have the same in the same place, and count
+    for nothing else. Both errors are infinite where only one has them, or where shapes or types differ.
     """
     if len(outputs) != len(expected):
         return math.inf, math.inf
@@ -52,7 +53,8 @@ def compare(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> tuple[float,
 
 
 def without_numbers(outputs: tuple[Any, ...]) -> list[int]:
-    """Which of ``outputs`` have floats, and none that is finite: a comparison says nothing of them."""
+    """Return the positions of ``outputs`` that have floats, and none that is finite: a comparison says nothing of
+    them."""
     return [
         at
         for at, output in enumerate(outputs)
@@ -61,19 +63,24 @@ def without_numbers(outputs: tuple[Any, ...]) -> list[int]:
 
 
 def network_tolerance(dtypes: Iterable[str], depth: int, longest: int = 1) -> float:
-    """Relative error (of :func:`compare`) that rounding alone may reach in a network of ``depth`` kernels that holds
-    tensors of ``dtypes``, the ``longest`` sum of which has so many terms: it follows the narrowest float type, and
-    grows with the square root of the depth, as the errors of kernels that know nothing of each other do. A sum in
-    float32 one after the other grows so large that it loses of each term what is below half of its last place; of the
-    squares of 2^20 random numbers that is a 2,000th, a 64th of a rounding for each term allows for it. 1.2e-10, 1.2e-4,
-    2.0e-3 and 1.6e-2 for one kernel in float64, float32, float16 and bfloat16, six times as much for 36, and at most
-    1e-6, 1e-3, 0.05 and 0.15.
+    """Return the relative error (of :func:`compare`) that rounding alone may reach in a network.
+
+    It follows the narrowest float type, and grows with the square root of the depth, as the errors of independent
+    kernels do. A sequential sum in float32 grows so large that it loses from each term the part below half of its last
+    place; for the squares of 2^20 random numbers that is a 2,000th, and a 64th of a rounding for each term allows for
+    it. The result is 1.2e-10, 1.2e-4, 2.0e-3 and 1.6e-2 for one kernel in float64, float32, float16 and bfloat16, six
+    times as much for 36, and at most 1e-6, 1e-3, 0.05 and 0.15.
 
     Measured against PyTorch on a CPU, with random weights: a layer of 4,096 terms 1.0e-15, 1.5e-6, 2.3e-4 and 0; eight
-    layers with GELU 1.6e-15, 3.0e-7, 7.0e-4 and 5.6e-3; two transformer blocks (36 kernels) 4.4e-16, 1.6e-7, 1.3e-3
-    and 1.0e-2; twelve of them, ResNet-18, MobileNetV3 and DenseNet-121 (24 to 240 kernels) at most 3.0e-15, 1.1e-6,
-    2.0e-3 and 1.1e-2; other networks in float32 1e-5. A wrong kernel is noticed by its own check, which is sharper:
-    this one is for what is wrong between kernels, and must not refuse a network for its rounding.
+    layers with GELU 1.6e-15, 3.0e-7, 7.0e-4 and 5.6e-3; two transformer blocks (36 kernels) 4.4e-16, 1.6e-7, 1.3e-3 and
+    1.0e-2; twelve of them, ResNet-18, MobileNetV3 and DenseNet-121 (24 to 240 kernels) at most 3.0e-15, 1.1e-6, 2.0e-3
+    and 1.1e-2; other networks in float32 1e-5. A wrong kernel is noticed by its own check, which is sharper: this one
+    is for errors between kernels, and must not refuse a network for its rounding.
+
+    Args:
+        dtypes: types of the network's tensors.
+        depth: number of kernels.
+        longest: terms of its longest sum.
     """
     held = set(dtypes)
     narrowest = next((dtype for dtype in reversed(_ROUNDOFF) if dtype in held), "float32")

@@ -3,8 +3,9 @@
 Three forms are read: ``file.py:function`` (the function returns a torch module and its example inputs), an ``.onnx``
 file, and a ``.pt2`` file saved by :func:`torch.export.save`. Importing this module loads neither torch, onnx nor TVM.
 
-Every mistake in the input is a :class:`~fleet_tune.base.errors.NetworkError`; what was read but cannot be compiled is
-an :class:`~fleet_tune.base.errors.UnsupportedNetworkError` that names the operator, or the input and dimension.
+Every mistake in the input is a :class:`~fleet_tune.base.errors.NetworkError`; a network that was read but cannot be
+compiled is an :class:`~fleet_tune.base.errors.UnsupportedNetworkError` that names the operator, or the input and
+dimension.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ def load_network(
     inputs: Path | None = None,
     trusted: bool = False,
 ) -> Network:
-    """Reads and translates a network.
+    """Read and translate a network.
 
-    ``spec``: one of the three forms of this module's docstring, or a pair of a torch module and its example inputs.
-    ``inputs``: an ``.npz`` file with the inputs on which the network is compared with its framework, and timed. Without
-    one they are the network's own examples, and where it has none they are made up (see
-    :mod:`devices.networks.input_ranges`). ``trusted``: what is in a ``.pt2`` file may be run; else one that cannot be
-    read without that is refused. A ``.py`` file is code, and runs.
+    Args:
+        spec: one of the three forms of this module's docstring, or a pair of a torch module and its example inputs.
+        inputs: an ``.npz`` file with the inputs on which the network is compared with its framework, and timed. None
+            for the network's own examples; where it has none they are made up (see
+            :mod:`devices.networks.input_ranges`).
+        trusted: run code that is in a ``.pt2`` file; else a file that cannot be read without that is refused. A ``.py``
+            file is code, and runs.
 
     Raises :class:`NetworkError` when it or its inputs cannot be read, :class:`UnsupportedNetworkError` when it cannot
     be compiled.

@@ -1,4 +1,4 @@
-"""What the frontends of TVM, torch and ONNX raise, in the user's words; and silence for what they print."""
+"""Errors of the frontends of TVM, torch and ONNX in the user's words, and suppression of what they print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fleet_tune.base.errors import UnsupportedNetworkError
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Keeps the frontends' warnings and progress prints from the user: they name things inside TVM and torch."""
+    """Suppress the frontends' warnings and progress prints: they name things inside TVM and torch."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -34,7 +34,14 @@ OTHER_OPERATORS = (
 def unsupported_error(
     error: Exception, where: str, unknown: Sequence[str] = (), node: str = ""
 ) -> UnsupportedNetworkError:
-    """The frontend's exception in the user's words: which operators it stumbled over. ``node``: ONNX's at fault."""
+    """Return the frontend's exception in the user's words: the operators at fault.
+
+    Args:
+        error: the exception.
+        where: name of the network.
+        unknown: operators without a translation.
+        node: the ONNX node at fault.
+    """
     next_step = "replace it in the network by operators that TVM's frontend knows"
     if unknown:
         names = ", ".join(unknown)
@@ -52,7 +59,7 @@ def unsupported_error(
 
 
 def _operator_in(error: BaseException) -> str:
-    """The operator that a frontend was converting when it raised, read from the frames of its traceback."""
+    """Return the operator that a frontend was converting when it raised, read from the frames of its traceback."""
     operator = ""
     trace = error.__traceback__
     while trace is not None:
@@ -64,7 +71,7 @@ def _operator_in(error: BaseException) -> str:
 
 
 def failing_onnx_node(error: BaseException) -> Any:
-    """The onnx.NodeProto that TVM's frontend was converting when it raised; None where it was at none."""
+    """Return the onnx.NodeProto that TVM's frontend was converting when it raised; None where it was at none."""
     found, trace = None, error.__traceback__
     while trace is not None:
         node = trace.tb_frame.f_locals.get("node")

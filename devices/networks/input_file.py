@@ -15,10 +15,10 @@ _ARCHIVE, _ARRAY = b"PK", b"\x93NUMPY"
 
 
 def read_inputs(file: Path, network: Network) -> tuple[Array, ...]:
-    """The arrays of ``file`` for the inputs of ``network``: by their names, or in order where :func:`numpy.savez` named
-    them (``arr_0``, ``arr_1``, ...).
+    """Return the arrays of ``file`` for the inputs of ``network``: by their names, or in order where
+    :func:`numpy.savez` named them (``arr_0``, ``arr_1``, ...).
 
-    Shapes must be those of the inputs. Types may differ where nothing is lost but digits: integers and booleans become
+    Shapes must be those of the inputs. Types may differ where only digits are lost: integers and booleans become
     integers of another type if all their values fit, floats those of another precision if none becomes infinite.
 
     Raises :class:`NetworkError`, which names the inputs.
@@ -52,12 +52,12 @@ def _read(file: Path, told: str) -> dict[str, Array]:
             return {name: arrays[name] for name in arrays.files}
     except NetworkError:
         raise
-    except Exception as error:  # of zipfile, zlib, tokenize, ...: whatever reads what is damaged
+    except Exception as error:  # zipfile, zlib, tokenize, ...: any error of a damaged file
         raise NetworkError(f"{file} cannot be read as arrays: {brief(error)}", next_step) from error
 
 
 def _fitted(array: Array, shape: tuple[int, ...], dtype: str, file: Path, name: str) -> Array:
-    """``array`` in the type ``dtype``. Raises :class:`NetworkError`."""
+    """Return ``array`` in the type ``dtype``. Raises :class:`NetworkError`."""
     wanted, where = numpy_dtype(dtype), f"{file}: {name}"
     if array.shape != shape:
         raise NetworkError(f"{where} has the shape {list(array.shape)}", f"give {name} the shape {list(shape)}")
@@ -78,7 +78,7 @@ def _fitted(array: Array, shape: tuple[int, ...], dtype: str, file: Path, name: 
 
 
 def _holds(wanted: np.dtype[np.generic], array: Array) -> bool:
-    """Whether all integers or booleans of ``array`` are values of the type ``wanted``."""
+    """Return true if all integers or booleans of ``array`` are values of the type ``wanted``."""
     if wanted.kind not in "iub":
         return False
     if not array.size:

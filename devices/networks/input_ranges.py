@@ -1,8 +1,8 @@
-"""Inputs for networks that come without any: within the ranges that the graph allows.
+"""Inputs for networks that come without any, within the ranges that the graph allows.
 
 Every input is followed through operators that hand its values on (casts, reshapes, negation, additions of constants) to
 those that allow only some values: indices lie within what they index, logarithms and roots get positive numbers,
-divisors stay away from zero, inverse sines within their domain. Floats are else standard normal, integers 0 or 1, and
+divisors stay away from zero, inverse sines within their domain. Other floats are standard normal, integers 0 or 1, and
 booleans random, with True first along the last axis: a mask that hides everything has no softmax.
 """
 
@@ -42,14 +42,15 @@ _CONSTANT_LIMIT = 1 << 22
 
 @dataclass
 class ValueRange:
-    """Values that an input may have, both ends included; ``index``: it is one, and any of them may come."""
+    """Values that an input may have, both ends included."""
 
     low: float = -math.inf
     high: float = math.inf
     index: bool = False
+    """True for an index, which takes any of these values."""
 
     def narrow(self, low: float, high: float) -> None:
-        """No narrower than to one value: of two demands that exclude each other the first holds."""
+        """Narrow the range, but not beyond one value: of two demands that exclude each other the first holds."""
         low, high = max(self.low, low), min(self.high, high)
         if low <= high:
             self.low, self.high = low, high
@@ -60,13 +61,14 @@ class _Trace:
     """A value that is ``sign * input + shift``, with shifts between these two."""
 
     source: int
+    """Position of the input."""
     sign: int = 1
     shift_low: float = 0.0
     shift_high: float = 0.0
 
 
 def input_ranges(module: Any) -> list[ValueRange]:
-    """The range of each input of ``main``."""
+    """Return the range of each input of ``main``."""
     main = module["main"]
     ranges = [ValueRange() for _ in main.params]
     traces = {hash(parameter): _Trace(at) for at, parameter in enumerate(main.params)}
@@ -88,8 +90,8 @@ def input_ranges(module: Any) -> list[ValueRange]:
 
 
 def example_inputs(module: Any, positive: bool = False) -> tuple[Array, ...]:
-    """Inputs of ``main`` within their ranges, the same in every process. ``positive``: floats that may be both are
-    above zero."""
+    """Return inputs of ``main`` within their ranges, the same in every process. ``positive``: make floats positive
+    where both signs are allowed."""
     arrays = []
     for at, (parameter, within) in enumerate(zip(module["main"].params, input_ranges(module), strict=True)):
         shape = tuple(int(extent) for extent in parameter.ty.shape.values)
@@ -98,8 +100,8 @@ def example_inputs(module: Any, positive: bool = False) -> tuple[Array, ...]:
 
 
 def with_made_up_inputs(network: Network) -> Network:
-    """``network`` on such inputs; where its framework gives what is not finite on them, on positive ones, unless those
-    give no better."""
+    """Return ``network`` on such inputs; on positive ones where its framework gives values that are not finite, unless
+    those give no better."""
     module = network.relax_module
     first = network.given(example_inputs(module), MADE_UP)
     if _gives_finite(first):
@@ -111,7 +113,7 @@ def with_made_up_inputs(network: Network) -> Network:
 def _gives_finite(network: Network) -> bool:
     try:
         outputs = network.framework_outputs()
-    except UserError:  # the check of the network tells it
+    except UserError:  # the check of the network reports it
         return True
     return all(bool(np.isfinite(array.astype(np.float64)).all()) for array in outputs)
 
@@ -140,14 +142,14 @@ def _array(shape: tuple[int, ...], dtype: str, at: int, within: ValueRange, posi
 
 
 def _narrow(range_: ValueRange, trace: _Trace, low: float, high: float, index: bool) -> None:
-    """What ``sign * input + shift`` between ``low`` and ``high`` asks of the input."""
+    """Narrow an input so that ``sign * input + shift`` is between ``low`` and ``high``."""
     low, high = low - trace.shift_low, high - trace.shift_high
     range_.narrow(*((low, high) if trace.sign > 0 else (-high, -low)))
     range_.index = range_.index or index
 
 
 def _demands(call: Any) -> Iterator[tuple[Any, float, float, bool]]:
-    """Operands of a call with the range in which they must be, and whether they are indices."""
+    """Yield operands of a call with the range in which they must be, and true for indices."""
     name, operands = call.op.name, list(call.args)
     if name in _POSITIVE:
         yield operands[0], _SMALLEST, math.inf, False
@@ -175,7 +177,7 @@ def _demands(call: Any) -> Iterator[tuple[Any, float, float, bool]]:
 
 
 def _followed(call: Any, traces: dict[int, _Trace]) -> _Trace | None:
-    """The trace of a call's result."""
+    """Return the trace of a call's result."""
     name, operands = call.op.name, list(call.args)
     of = [traces.get(hash(operand)) for operand in operands]
     if name in _SAME_VALUES:
@@ -183,7 +185,7 @@ def _followed(call: Any, traces: dict[int, _Trace]) -> _Trace | None:
     if name == "relax.negative" and of[0] is not None:
         return _Trace(of[0].source, -of[0].sign, -of[0].shift_high, -of[0].shift_low)
     if name == "relax.where":
-        # Frontends wrap negative indices so: where(i < 0, i + extent, i).
+        # Frontends wrap negative indices like this: where(i < 0, i + extent, i).
         return of[2] if of[2] is not None else of[1]
     if name in ("relax.add", "relax.subtract"):
         for trace, other, sign in ((of[0], operands[1], 1), (of[1], operands[0], 1 if name == "relax.add" else -1)):
@@ -203,7 +205,7 @@ def _constant(expression: Any) -> np.ndarray[Any, np.dtype[np.float64]] | None:
 
 
 def _extents(expression: Any) -> list[int]:
-    """The shape of a tensor, empty where it is not known."""
+    """Return the shape of a tensor; empty where it is not known."""
     values = getattr(getattr(expression.ty, "shape", None), "values", None)
     if values is None or not all(isinstance(extent, int | tirx.IntImm) for extent in values):
         return []

@@ -41,7 +41,7 @@ from devices.targets import parse_target
 from fleet_tune.base.domain import DeviceClass, Task, Workload
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
-# Operators of Relax that are no calls of kernels and that the build turns into calls of the runtime.
+# Operators of Relax that the build turns into calls of kernels or of the runtime.
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})
 _KERNELS = frozenset({"relax.call_tir", "relax.call_dps_packed"})
 _QUANTISED = 5e-2
@@ -65,49 +65,48 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LoweredNetwork:
-    """A network lowered for one device class.
-
-    ``module``: the IRModule of ``main`` and the kernels it calls. ``tasks``: one for each distinct workload that can be
-    tuned, in the order of their first call. ``workloads``: for each kernel (by its name in ``module``) the hash of its
-    workload; kernels that are not in it stay as they are. ``inputs``: name, shape and dtype of each input.
-    ``left_out``: the optional steps of lowering that failed on this network, which is right, but slower, without them;
-    each with the reason.
-    ``quantized``: whether values are rounded to integers of few bits in it. ``halves``: the half-precision types that
-    values of the network are rounded to, also where no kernel takes or gives them.
-    """
+    """A network lowered for one device class."""
 
     name: str
     fingerprint: str
     device_class: DeviceClass
     module: Any = field(repr=False)
+    """IRModule of ``main`` and the kernels it calls."""
     tasks: tuple[Task, ...]
+    """One for each distinct workload that can be tuned, in the order of their first call."""
     workloads: Mapping[str, str] = field(repr=False)
+    """Hash of the workload of each kernel, by the kernel's name in ``module``; other kernels stay as they are."""
     inputs: tuple[tuple[str, TensorSpec], ...] = field(repr=False)
+    """Name, shape and dtype of each input."""
     outputs: tuple[TensorSpec, ...] = field(repr=False)
     left_out: tuple[tuple[str, str], ...] = ()
+    """Optional steps of lowering that failed on this network, each with the reason. The network is right without them,
+    but slower."""
     quantized: bool = False
+    """True if values are rounded to integers of few bits in it."""
     halves: tuple[str, ...] = ()
+    """Half-precision types that values of the network are rounded to, also where no kernel takes or gives them."""
 
 
 class StepError(UnsupportedNetworkError):
-    """TVM failed at a step of lowering that nothing can do without."""
+    """TVM failed at a required step of lowering."""
 
 
 @dataclass
 class LoweringSteps:
-    """The steps of lowering a network, each told before it begins.
-
-    ``without``: optional ones that are left out, each with the reason. ``tell``: takes the name of a step, and whether
-    it is optional. ``left_out``: those that were, whether asked for or because TVM raised an error in them.
-    """
+    """Runs the steps of lowering a network, and announces each before it begins."""
 
     name: str
     without: Mapping[str, str] = field(default_factory=dict)
+    """Optional steps to skip, each with the reason."""
     tell: Callable[[str, bool], None] = lambda step, optional: None  # noqa: ARG005
+    """Takes the name of a step, and true if it is optional."""
     left_out: list[tuple[str, str]] = field(default_factory=list)
+    """Steps that were skipped, by request or because TVM raised an error in them."""
 
     def needed(self, step: str, apply: Callable[[Any], Any], before: Any) -> Any:
-        """What ``apply`` makes of a module. Raises :class:`StepError`, or the NetworkError that ``apply`` raises."""
+        """Return the result of a required step. Raises :class:`StepError`, or the NetworkError that ``apply``
+        raises."""
         self.tell(step, False)
         try:
             return apply(before)
@@ -118,20 +117,20 @@ class LoweringSteps:
             raise StepError(f"{self.name} cannot be lowered: {step}: {reason}", "simplify the network") from error
 
     def optional(self, step: str, apply: Callable[[Any], Any], before: Any) -> Any:
-        """The same; the module as it was where TVM fails."""
+        """Return the result of an optional step; the module as it was where TVM fails."""
         if step in self.without:
             self.left_out.append((step, self.without[step]))
             return before
         self.tell(step, True)
         try:
             return apply(before)
-        except Exception as error:  # whatever TVM raises, std::bad_alloc included: the network is right without it
+        except Exception as error:  # any error of TVM, std::bad_alloc included: the network is right without the step
             self.left_out.append((step, f"TVM fails at it ({brief(error)})"))
             return before
 
 
 def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwork:
-    """:func:`lowered_network` of a network."""
+    """Return :func:`lowered_network` of a network."""
     return lowered_network(
         network.relax_module, network.fingerprint, network.input_names, device_class, LoweringSteps(network.name)
     )
@@ -140,10 +139,11 @@ def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwor
 def lowered_network(
     relax_module: Any, fingerprint: str, input_names: Sequence[str], device_class: DeviceClass, steps: LoweringSteps
 ) -> LoweredNetwork:
-    """Lowers the network in ``relax_module`` for ``device_class`` and extracts its tasks.
+    """Lower the network in ``relax_module`` for ``device_class`` and extract its tasks.
 
     Raises :class:`UnsupportedNetworkError` naming the operators that cannot be lowered, or whose results have shapes
-    that depend on the data; :class:`StepError` where TVM fails."""
+    that depend on the data; :class:`StepError` where TVM fails.
+    """
     module = _lower(relax_module, parse_target(device_class.target), steps)
     tasks, workloads = steps.needed("the extraction of tasks", lambda each: _extract_tasks(each, device_class), module)
     main = module["main"]
@@ -163,23 +163,23 @@ def lowered_network(
 
 
 def computes(lowered: LoweredNetwork) -> bool:
-    """Whether there is a kernel in the network. One that only hands its inputs on, or other views of them, has none."""
+    """Return true if the network has a kernel. One that only hands its inputs on, or other views of them, has none."""
     main = lowered.module["main"]
     return any(isinstance(call.op, tvm.ir.Op) and call.op.name in _KERNELS for call in calls(main.body))
 
 
 def check_network(lowered: LoweredNetwork, network: Network) -> tuple[float, float]:
-    """Runs the untuned network on this machine's CPU and compares it with its framework; see :func:`agreement`."""
+    """Run the untuned network on this machine's CPU and compare it with its framework; see :func:`agreement`."""
     return agreement(lowered, untuned_outputs(lowered.module, network.example_inputs), network.framework_outputs())
 
 
 def untuned_outputs(module: Any, inputs: Sequence[Array]) -> tuple[Array, ...]:
-    """What a lowered network computes on this machine's CPU, without any schedule."""
+    """Return the outputs of a lowered network on this machine's CPU, without any schedule."""
     return compile_host(module)(*inputs)
 
 
 def agreement(lowered: LoweredNetwork, outputs: tuple[Array, ...], expected: tuple[Array, ...]) -> tuple[float, float]:
-    """The largest absolute and relative error of the untuned network (see
+    """Return the largest absolute and relative error of the untuned network (see
     :func:`devices.networks.comparison.compare`). Raises :class:`NetworkError` where it is too large."""
     absolute, relative = compare(outputs, expected)
     if not relative <= tolerance(lowered):
@@ -191,10 +191,11 @@ def agreement(lowered: LoweredNetwork, outputs: tuple[Array, ...], expected: tup
 
 
 def tolerance(lowered: LoweredNetwork) -> float:
-    """Relative error that rounding alone may reach (see :func:`devices.networks.comparison.network_tolerance`).
+    """Return the relative error that rounding alone may reach (see
+    :func:`devices.networks.comparison.network_tolerance`).
 
-    Of a value between two steps of its quantisation, another order of summation makes the one or the other: a step is
-    a 127th to a 255th of the largest value, and a few follow from it in later layers.
+    A value between two steps of its quantisation becomes the one or the other by the order of summation: a step is a
+    127th to a 255th of the largest value, and a few follow from it in later layers.
     """
     kernels = [lowered.module[call.args[0]] for call in kernel_calls(lowered.module["main"])]
     held = {str(spec.dtype) for kernel in kernels for spec in _buffers(kernel)}
@@ -204,15 +205,15 @@ def tolerance(lowered: LoweredNetwork) -> float:
 
 
 def _halves(main: Any) -> tuple[str, ...]:
-    """Half-precision types among those of the values of ``main``: ``x.to(bfloat16).to(float32)`` becomes part of a
+    """Return the half-precision types of the values of ``main``: ``x.to(bfloat16).to(float32)`` becomes part of a
     kernel on float32, or vanishes."""
     types = (binding.var.ty for block in main.body.blocks for binding in block.bindings)
     return tuple(sorted({str(t.dtype) for t in types if isinstance(t, relax.TensorType)} & {"float16", "bfloat16"}))
 
 
 def _longest_sum(kernel: Any) -> int:
-    """Terms of the longest reduction of a kernel; 1 where none is written as one. Of axes whose length differs from
-    place to place (windows of uneven pooling, which are short) no terms are counted."""
+    """Return the terms of the longest reduction of a kernel; 1 where it has none. Axes whose length differs from place
+    to place (windows of uneven pooling, which are short) do not count."""
     blocks = leaf_blocks(kernel).values() if hasattr(kernel.body, "block") else ()
     axes = ([axis for axis in block.iter_vars if int(axis.iter_type) == REDUCTION] for block in blocks)
     return max((math.prod(getattr(axis.dom.extent, "value", 1) for axis in over) for over in axes), default=1)
@@ -226,7 +227,7 @@ def _buffers(kernel: Any) -> list[Any]:
 
 
 def _lower(module: Any, target: tvm.target.Target, steps: LoweringSteps) -> Any:
-    """Relax operators to fused TensorIR functions, constants as arguments that may be laid out freely."""
+    """Lower Relax operators to fused TensorIR functions, with constants as arguments whose layout is free."""
     transform, sequential, name = relax.transform, tvm.transform.Sequential, steps.name
     canonical = [
         transform.DecomposeOpsForInference(),
@@ -269,8 +270,8 @@ def _lower(module: Any, target: tvm.target.Target, steps: LoweringSteps) -> Any:
 
 
 def _in_worthwhile_layouts(as_given: Any, module: Any, steps: LoweringSteps) -> Any:
-    """The best of ``as_given``, of ``module`` (all its convolutions channels last), and of one of which those are that
-    are worth their changes of layout."""
+    """Return the best of ``as_given``, of ``module`` (all its convolutions channels last), and of one where only some
+    are: those that are worth their changes of layout."""
     normalize = relax.transform.Normalize()
 
     def in_part(given: Any) -> Any:
@@ -283,7 +284,7 @@ def _in_worthwhile_layouts(as_given: Any, module: Any, steps: LoweringSteps) -> 
 
 
 def _refuse_constant(main: Any, name: str) -> None:
-    """The build wants something to compute."""
+    """Raise an error for a network whose output is constant: the build needs something to compute."""
     result = main.body.body
     bound = {binding.var: binding.value for block in main.body.blocks for binding in block.bindings}
     while result in bound:
@@ -293,7 +294,8 @@ def _refuse_constant(main: Any, name: str) -> None:
 
 
 def _refuse_data_dependent(main: Any, name: str) -> None:
-    """Kernels are compiled, and measured, for shapes that are known before the network runs."""
+    """Raise an error for shapes that depend on data: kernels are compiled, and measured, for shapes that are known
+    before the network runs."""
     for block in main.body.blocks:
         for binding in block.bindings:
             if has_fixed_shape(binding.var.ty):
@@ -356,20 +358,22 @@ def _extract_tasks(module: Any, device_class: DeviceClass) -> tuple[tuple[Task, 
 
 
 def normal_form(function: Any) -> Any:
-    """Normal form of a kernel: called ``main``, without the attribute by which the graph was fused."""
+    """Return the normal form of a kernel: called ``main``, without the attribute by which the graph was fused."""
     return function.without_attr("op_pattern").with_attr("global_symbol", "main")
 
 
 def workload_hash(function: Any) -> str:
-    """Structural hash: equal for the same computation in every process, whatever functions and variables are called.
+    """Return the structural hash: equal for the same computation in every process, whatever functions and variables are
+    called.
 
-    Which arguments may be laid out freely is part of it: it decides what can be made of the workload.
+    The arguments whose layout is free are part of it: they decide how the workload can be scheduled.
     """
     return f"{tvm_ffi.structural_hash(function) & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
 def _can_be_scheduled(function: Any) -> bool:
-    """Whether ``function`` consists of blocks with iteration axes (not of calls of external code) over fixed shapes."""
+    """Return true if ``function`` consists of blocks with iteration axes (not of calls of external code) over fixed
+    shapes."""
     extents = [extent for parameter in function.params for extent in getattr(parameter.ty, "shape", ())]
     if not all(isinstance(extent, int | tvm.tirx.IntImm) for extent in extents):
         return False
@@ -377,9 +381,10 @@ def _can_be_scheduled(function: Any) -> bool:
 
 
 def _display_name(name: str, function: Any) -> str:
-    """``fused_conv2d1_add1_relu11`` as ``conv2d_add_relu 56x56x64``: the operators and the shape of the result."""
+    """Return ``fused_conv2d1_add1_relu11`` as ``conv2d_add_relu 56x56x64``: the operators and the shape of the
+    result."""
     operators = [re.sub(r"\d+$", "", part) for part in name.removeprefix("fused_").split("_")]
-    # "conv2d1" lost its number, and "conv2d" must keep its own.
+    # "conv2d1" lost its number, and the 2 of "conv2d" with it.
     restored = [{"conv": "conv2d"}.get(part, part) for part in operators if part not in ("tir", "")]
     output = tvm.s_tir.meta_schedule.arg_info.ArgInfo.from_prim_func(function)[-1]
     extents = [int(extent) for extent in output.shape]

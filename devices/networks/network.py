@@ -1,4 +1,4 @@
-"""A network that was read: what every frontend returns. Importing this module loads neither torch, onnx nor TVM."""
+"""A network as every frontend returns it. Importing this module loads neither torch, onnx nor TVM."""
 
 from __future__ import annotations
 
@@ -19,54 +19,55 @@ SEED = 0
 
 
 EXAMPLE = "the network's own examples"
+"""Origin of inputs that come with the network."""
 
 
 class Framework(Protocol):
-    """The framework that the network came from, as the judge of our numbers."""
+    """The framework that the network came from, which computes the reference outputs."""
 
     def run(self) -> tuple[Array, ...]:
-        """Outputs on the example inputs."""
+        """Return the outputs on the example inputs."""
         ...
 
     def measure_secs(self, threads: int, repeats: int) -> float | None:
-        """Median seconds per run, None where the framework's speed says nothing to the user."""
+        """Return the median seconds per run; None where the framework's speed says nothing to the user."""
         ...
 
     def given(self, inputs: tuple[Array, ...]) -> Framework:
-        """The same on other inputs."""
+        """Return the same on other inputs."""
         ...
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network that was read and translated.
-
-    ``relax_module``: a TVM IRModule whose function ``main`` takes the inputs and has the weights bound as constants.
-    ``example_inputs``: one array per input, in order. ``fingerprint``: content hash of architecture and weights, equal
-    in every process; it tells whether an output folder belongs to another network. ``inputs_from``: in words, where the
-    example inputs are from; empty where they are stand-ins of the right shapes and types.
-    """
+    """A network that was read and translated."""
 
     name: str
     relax_module: Any = field(repr=False)
+    """TVM IRModule whose function ``main`` takes the inputs and has the weights bound as constants."""
     example_inputs: tuple[Array, ...] = field(repr=False)
+    """One array per input, in order."""
     input_names: tuple[str, ...]
     outputs: int
     fingerprint: str
+    """Content hash of architecture and weights, equal in every process; it shows if an output folder belongs to another
+    network."""
     framework: Framework = field(repr=False)
     inputs_from: str = EXAMPLE
+    """Origin of the example inputs, in words; empty where they are stand-ins of the right shapes and types."""
 
     def given(self, inputs: tuple[Array, ...], inputs_from: str) -> Network:
-        """The same network on other example inputs."""
+        """Return the same network on other example inputs."""
         framework = self.framework.given(inputs)
         return replace(self, example_inputs=inputs, framework=framework, inputs_from=inputs_from)
 
     def framework_outputs(self) -> tuple[Array, ...]:
-        """The outputs of the network's own framework (PyTorch eager, ONNX Runtime) on the example inputs."""
+        """Return the outputs of the network's own framework (PyTorch eager, ONNX Runtime) on the example inputs."""
         return self.framework.run()
 
     def measure_framework_secs(self, threads: int, repeats: int = 20) -> float | None:
-        """Median seconds per run in PyTorch eager with ``threads`` threads; None for one that is not torch's."""
+        """Return the median seconds per run in PyTorch eager with ``threads`` threads; None for a network that is not
+        torch's."""
         return self.framework.measure_secs(threads, repeats)
 
 
@@ -95,7 +96,7 @@ def network_of(
 
 
 def fingerprint(module: Any) -> str:
-    """Content hash of an IRModule: its text, and the bytes of its constants in order of appearance."""
+    """Return a content hash of an IRModule: its text, and the bytes of its constants in order of appearance."""
     from tvm import relax
     from tvm.ir import GenericConst
 
@@ -114,7 +115,7 @@ def fingerprint(module: Any) -> str:
 
 
 def example_array(shape: tuple[int, ...], dtype: str, index: int) -> Array:
-    """A made-up input: normal floats, and 0 or 1 for integers, which index any table."""
+    """Return a made-up input: normal floats, and 0 or 1 for integers, which are valid indices of any table."""
     generator = np.random.default_rng((SEED, index))
     if is_float(dtype):
         return np.asarray(generator.standard_normal(shape).astype(numpy_dtype(dtype)))

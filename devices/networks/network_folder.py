@@ -1,7 +1,7 @@
-"""The result of tuning as a folder: ``network.so``, ``params.safetensors``, ``manifest.json``; and loading it again.
+"""The folder of a compiled network: ``network.so``, ``params.safetensors``, ``manifest.json``.
 
-The manifest is written last and holds the content hashes of the other two, so that a folder that was being written when
-the power went is recognised. Nothing in the folder is a pickle. Loading needs TVM's runtime, not torch.
+The manifest is written last and holds the content hashes of the other two, so that a folder that was being written at a
+power failure is recognised. Nothing in the folder is a pickle. Loading needs TVM's runtime, not torch.
 """
 
 from __future__ import annotations
@@ -42,14 +42,18 @@ STAGE = ".staged"
 def compile_network(
     lowered: LoweredNetwork, best: Mapping[str, str | None], out: Path, manifest_extra: Mapping[str, Any] | None = None
 ) -> Path:
-    """Compiles ``lowered`` with the trace of each task (``best``: task id to JSON text; tasks without one stay
-    unscheduled) and writes the folder ``out``. Returns ``out``.
+    """Compile ``lowered`` and write the folder ``out``. Returns ``out``.
 
     Where ``out`` holds the same network already, compiled from the same traces by the same versions, its library and
     weights stay as they are.
 
-    ``manifest_extra`` is added to the manifest (``threads``, ``device_fingerprint``, measured latencies, errors); its
-    ``tasks``, a mapping from task id to fields such as ``best_secs`` and ``rule``, is merged into the tasks' entries.
+    Args:
+        lowered: the network.
+        best: trace of each task as JSON text, by task id; tasks without one stay unscheduled.
+        out: the folder.
+        manifest_extra: further fields of the manifest (``threads``, ``device_fingerprint``, measured latencies,
+            errors). Its ``tasks``, a mapping from task id to fields such as ``best_secs`` and ``rule``, is merged into
+            the tasks' entries.
 
     Raises :class:`RecordStoreError` where a trace does not fit its task, :class:`DiskFullError`,
     :class:`OutputFolderError` where ``out`` cannot be written.
@@ -86,13 +90,13 @@ def compile_network(
 
 
 def update_manifest(folder: Path, extra: Mapping[str, Any]) -> None:
-    """Adds what was measured after compiling (latencies, errors) to the manifest of ``folder``."""
+    """Add measurements that were made after compiling (latencies, errors) to the manifest of ``folder``."""
     manifest = json.loads((folder / MANIFEST).read_text())
     _write(folder / MANIFEST, _json({**manifest, **extra}))
 
 
 def load(folder: Path | str) -> CompiledNetwork:
-    """The network in ``folder`` as a callable on numpy arrays and torch tensors (see :class:`CompiledNetwork`).
+    """Return the network in ``folder`` as a callable on numpy arrays and torch tensors (see :class:`CompiledNetwork`).
 
     Raises :class:`OutputFolderError` where the folder is missing, incomplete, damaged, or for another machine.
     """
@@ -101,14 +105,14 @@ def load(folder: Path | str) -> CompiledNetwork:
 
 @contextlib.contextmanager
 def staging(out: Path) -> Iterator[Path]:
-    """A folder beside the files of ``out`` in which networks are compiled that nobody shall load yet. It has the
-    published network's files to begin with, so that the same one need not be compiled again; see :func:`publish`."""
+    """Provide a folder beside the files of ``out`` for networks that nobody may load yet; see :func:`publish`. It
+    starts with the published network's files, so that the same network need not be compiled again."""
     stage = out / STAGE
-    shutil.rmtree(stage, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(stage, ignore_errors=True)  # left by a run that was killed
     published = stage / "network"
     _make_folder(published)
     try:
-        with contextlib.suppress(OSError):  # there is none, or no links are made here: it is compiled again
+        with contextlib.suppress(OSError):  # there is none, or no hard links are possible: it is compiled again
             for name in (LIBRARY, PARAMETERS, MANIFEST):
                 os.link(out / name, published / name)
         yield published
@@ -117,7 +121,7 @@ def staging(out: Path) -> Iterator[Path]:
 
 
 def publish(folder: Path, out: Path) -> None:
-    """Moves a compiled network from where it was staged to where users load it. The manifest comes last: between, the
+    """Move a compiled network from where it was staged to where users load it. The manifest comes last: in between, the
     folder is recognised as incomplete."""
     try:
         for name in (LIBRARY, PARAMETERS, MANIFEST):
@@ -128,7 +132,7 @@ def publish(folder: Path, out: Path) -> None:
 
 
 def scheduled_module(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> Any:
-    """The network's module with every kernel scheduled by the trace of its task.
+    """Return the network's module with every kernel scheduled by the trace of its task.
 
     The trace is applied to the workload's own module, not to the kernel in the network: workloads are equal up to
     names, and traces name blocks.
@@ -175,7 +179,7 @@ def _task_entry(task: Task, trace: str | None, extra: Mapping[str, Mapping[str, 
 
 
 def _deduplicated(parameters: tuple[Array, ...]) -> tuple[list[str], dict[str, Array]]:
-    """A key for each parameter, and the arrays by key: equal arrays (tied weights) are stored once."""
+    """Return a key for each parameter, and the arrays by key: equal arrays (tied weights) are stored once."""
     keys: list[str] = []
     unique: dict[str, Array] = {}
     for array in parameters:
@@ -187,7 +191,7 @@ def _deduplicated(parameters: tuple[Array, ...]) -> tuple[list[str], dict[str, A
 
 
 def made_of(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> str:
-    """Hash of all that the library and the weights depend on."""
+    """Return a hash of everything that the library and the weights depend on."""
     target = lowered.device_class.target
     gpu = cuda_compiler.describe() if device_kind(target) == "cuda" else ""
     parts = [SCHEMA, lowered.fingerprint, target, tvm.__version__, source_digest(), gpu]
@@ -196,7 +200,7 @@ def made_of(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> str:
 
 
 def _present(out: Path, content: str) -> dict[str, Any] | None:
-    """The manifest in ``out`` if it describes what ``content`` stands for and its files are whole, else None."""
+    """Return the manifest in ``out`` if it describes ``content`` and its files are whole, else None."""
     try:
         manifest: dict[str, Any] = json.loads((out / MANIFEST).read_text())
         if manifest.get("made_of") != content:

@@ -1,6 +1,6 @@
 """Arrays in a file of the safetensors format, of every type that kernels compute in, bfloat16 included.
 
-Layout: eight bytes with the header's length (little endian), the header (JSON: type, shape and place of each array),
+Layout: eight bytes with the header's length (little endian), the header (JSON: type, shape and position of each array),
 the arrays' bytes. Nothing is copied: the arrays are written from where they are, and read arrays are views of the
 mapped file.
 """
@@ -28,18 +28,18 @@ _TYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
 }
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
-# Of the first array: what kernels want, and what memory shared with TVM must have.
+# Alignment of the first array: kernels need it, and so does memory shared with TVM.
 _ALIGNMENT = 64
 _PIECE = 1 << 24
 
 
 def can_hold(array: Array) -> bool:
-    """Whether ``array`` is of a type that kernels have."""
+    """Return true if ``array`` is of a type that kernels have."""
     return array.dtype in _NAMES
 
 
 def contents(arrays: Mapping[str, Array]) -> list[bytes | memoryview]:
-    """The file with ``arrays``, which are C-contiguous, in parts to write one after the other.
+    """Return the file with ``arrays``, which are C-contiguous, in parts to write one after the other.
 
     Raises ValueError for a type that no kernel has.
     """
@@ -63,10 +63,11 @@ def write(path: Path, arrays: Sequence[Array]) -> None:
 
 
 def read(path: Path, mode: Literal["r", "r+", "c"] = "r") -> dict[str, Array]:
-    """The arrays of a file, mapped from it as :class:`numpy.memmap` does it: read-only, or where TVM is to share their
-    memory, which it does not when that is read-only, writable or copied when written to.
+    """Return the arrays of a file, mapped from it as :class:`numpy.memmap` does it.
 
-    Raises OSError, and ValueError where it is no such file."""
+    ``mode``: read-only, or writable or copied when written to. TVM shares no read-only memory. Raises OSError, and
+    ValueError where it is no such file.
+    """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size - 8:
@@ -81,7 +82,7 @@ def read(path: Path, mode: Literal["r", "r+", "c"] = "r") -> dict[str, Array]:
 
 
 def digest(parts: Iterable[bytes | memoryview]) -> str:
-    """Content hash of a file made of ``parts``."""
+    """Return the content hash of a file made of ``parts``."""
     state = hashlib.blake2b(digest_size=16)
     for part in parts:
         state.update(part)
@@ -89,6 +90,6 @@ def digest(parts: Iterable[bytes | memoryview]) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """:func:`digest` of a file. Raises OSError."""
+    """Return :func:`digest` of a file. Raises OSError."""
     with path.open("rb") as file:
         return digest(iter(lambda: file.read(_PIECE), b""))

@@ -1,4 +1,4 @@
-"""The user's file: where a network's text points to, and the module and inputs that a function of a file returns."""
+"""The user's file: its path and function, and the module and inputs that the function returns."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ FORMS = "give file.py:function, an .onnx file or a .pt2 file saved by torch.expo
 
 
 def locate(spec: str | Path) -> tuple[Path, str]:
-    """The file and the function (empty for ``.onnx`` and ``.pt2``) that ``spec`` names; nothing is read yet.
+    """Return the file and the function (empty for ``.onnx`` and ``.pt2``) that ``spec`` names; nothing is read yet.
 
-    Raises :class:`NetworkError` where there is no such file, or it is of no form that we read.
+    Raises :class:`NetworkError` where there is no such file, or its form is not supported.
     """
     text = str(spec)
     path, _, function = text.rpartition(":") if _names_function(text) else (text, "", "")
     file = Path(path)
     if not function and file.suffix == ".py":
         raise NetworkError(f"{file} is a Python file, but no function is named", f"write {file}:FUNCTION")
-    if not os.path.isfile(file):  # False, too, for what no file can be called
+    if not os.path.isfile(file):  # false also for names that no file can have
         raise NetworkError(f"no such file: {file}", FORMS)
     if not function and file.suffix not in (".onnx", ".pt2"):
         raise NetworkError(f"{file} is not a network that we read", FORMS)
@@ -42,12 +42,12 @@ def _names_function(text: str) -> bool:
 
 
 def call_function(file: Path, function: str) -> object:
-    """Runs ``function`` of the Python ``file``, which may import its neighbours and the current folder."""
+    """Run ``function`` of the Python ``file``, which may import its neighbours and the current folder."""
     spec = importlib.util.spec_from_file_location(f"_fleet_tune_network_{file.stem}", file.resolve())
     if spec is None or spec.loader is None:
         raise NetworkError(f"{file} is not a Python file", FORMS)
     python_module = importlib.util.module_from_spec(spec)
-    # Registered, as a plain import would be: dataclasses and torch look classes up by their module's name.
+    # Registered as by a plain import: dataclasses and torch look classes up by their module's name.
     sys.modules[spec.name] = python_module
     with _search_path(str(file.resolve().parent), str(Path.cwd())):
         try:
@@ -71,7 +71,7 @@ def call_function(file: Path, function: str) -> object:
 
 
 def _mend(error: BaseException, do: str = "run") -> str:
-    """What to do about an error of the user's file: by the interpreter that runs it, which may be none in PATH."""
+    """Return the next step for an error of the user's file. It names the interpreter, which may not be in PATH."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.partition(".")[0]
         return f"install the package of the module {module} for {sys.executable}, which runs the file"
@@ -89,6 +89,8 @@ def _search_path(*folders: str) -> Iterator[None]:
 
 
 def checked_example(value: object, where: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """Return the module and the example inputs that a function returned. Raises :class:`NetworkError` for anything
+    else."""
     import torch
 
     wanted = "return (torch module, tuple of example input tensors)"

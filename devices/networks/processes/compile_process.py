@@ -1,5 +1,5 @@
-"""Compiles networks in a child process: what LLVM makes of a schedule may crash, hang or take all memory there, and the
-process that asked tells it of the records that the network was made of."""
+"""Compiles networks in a child process. LLVM may crash, hang or take all memory there, and the process that asked
+reports it, with the records that the network was made of."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ class CompilationError(FleetTuneError):
 
 
 class CompileProcess:
-    """Compiles lowered networks, one at a time, in a child that starts at once. Each network's module is handed over
-    once, in a file, from which the child maps the weights. Not thread-safe, but for :meth:`close`.
+    """Compiles lowered networks, one at a time, in a child that starts at once. Not thread-safe, except for
+    :meth:`close`.
 
-    ``answer_secs``: seconds in which it compiles any of them, after which it counts as hung. ``module``: what the child
-    runs (tests give their own).
+    Each network's module is handed over once, in a file, from which the child maps the weights.
+
+    Args:
+        answer_secs: seconds for any of them, after which the child counts as hung.
+        module: module that the child runs (tests give their own).
     """
 
     def __init__(self, answer_secs: float, module: str = "devices.networks.processes.compile_worker") -> None:
@@ -47,11 +50,11 @@ class CompileProcess:
         out: Path,
         manifest_extra: Mapping[str, Any] | None = None,
     ) -> Path:
-        """See :func:`devices.networks.network_folder.compile_network`, whose errors that the user can mend it raises;
-        others as :class:`CompilationError`.
+        """Compile a network; see :func:`devices.networks.network_folder.compile_network`, whose user errors this
+        raises; others become :class:`CompilationError`.
 
         Raises :class:`MemoryLackedError` where the child was refused memory or was killed, ChildStartError where there
-        is no child: neither says anything of the network.
+        is no child: neither is a fault of the network.
         """
         request = {
             "name": lowered.name,
@@ -86,7 +89,7 @@ class CompileProcess:
         problem = f"the network cannot be compiled: {reason}"
         if not memory_lacked(reason):
             return CompilationError(problem)
-        self._process.end()  # what it has allocated until now may be what lacks
+        self._process.end()  # its own allocations may be the cause
         next_step = "free some memory, or take a machine with more, and run fleet-tune compile with its records"
         return MemoryLackedError(problem, next_step)
 

@@ -1,7 +1,7 @@
 """The child process of :mod:`devices.networks.processes.compile_process`: compiles networks into folders.
 
 Run as ``python -m devices.networks.processes.compile_worker``. The answer to each request is ``compiled``, or
-``refused`` with what the user can mend, or ``failed``.
+``refused`` with an error that the user can mend, or ``failed``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fleet_tune.base.errors import DiskFullError, OutputFolderError, RecordStore
 REFUSALS: dict[str, type[UserError]] = {
     kind.__name__: kind for kind in (DiskFullError, RecordStoreError, OutputFolderError, UserError)
 }
-"""What the user can mend, the narrowest first."""
+"""Errors that the user can mend, the narrowest first."""
 
 
 def main() -> None:

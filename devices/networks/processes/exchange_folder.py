@@ -15,8 +15,10 @@ MORE_SPACE = "free some space on the disk, or set TMPDIR to a folder that has so
 
 
 class ExchangeFolder:
-    """``name``: the middle of the folder's name. The child removes it too, where its parent was killed; where both
-    were, whoever makes the next one does."""
+    """A temporary folder with ``name`` in its name.
+
+    The child removes it too, where its parent was killed. Where both were, the next owner of such a folder does.
+    """
 
     def __init__(self, name: str) -> None:
         self._open = contextlib.ExitStack()
@@ -33,7 +35,7 @@ class ExchangeFolder:
 
 @contextlib.contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Raises :class:`DiskFullError` where ``what`` cannot be written."""
+    """Raise :class:`DiskFullError` where ``what`` cannot be written."""
     try:
         yield
     except OSError as error:
@@ -43,6 +45,6 @@ def writing(what: str) -> Iterator[None]:
 
 
 def _roomy_place() -> str | None:
-    """Where large files may go for a while: often the usual place is in memory."""
+    """Return a folder for large files: the usual one is often in memory."""
     place = "/var/tmp"
     return place if "TMPDIR" not in os.environ and os.access(place, os.W_OK | os.X_OK) else None

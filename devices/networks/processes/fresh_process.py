@@ -1,8 +1,8 @@
 """Runs a compiled network in a process of its own, as its users will: for its outputs, and for its time.
 
-A network that crashes takes that process down and nothing else. And in the process that tuned it, the thread pools of
-TVM and of the network's framework are already running, with other sizes and with their threads bound to cores: on two
-cores that costs up to half of the speed.
+A network that crashes ends that process and nothing else. And in the process that tuned it, the thread pools of TVM and
+of the network's framework are already running, with other sizes and with their threads bound to cores: on two cores
+that costs up to half of the speed.
 """
 
 from __future__ import annotations
@@ -38,27 +38,31 @@ _TIMEOUT_SECS = 600.0
 _CLEAR = 1.25
 _ROUNDS = 3
 _KERNELS, _ALL = "kernels", "all"
-_AWAITED = "-"  # in place of the folder, which comes on stdin
+_AWAITED = "-"  # in place of a folder whose name comes on stdin
 _INPUTS, _OUTPUTS = "inputs.safetensors", "outputs.safetensors"
 _ROOT = Path(__file__).resolve().parents[3]
-# How native code dies by its own fault. SIGKILL is somebody else's doing, of a machine that is short of memory mostly.
+# Signals that end native code by its own fault. SIGKILL comes from outside, mostly from a machine short of memory.
 _CRASHES = tuple(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS))
 # Exit code of a process in which the network itself raised an error when it ran.
 _FAILED = 70
 
 
 def outputs_of(folder: Path, inputs: Sequence[Array]) -> tuple[Array, ...]:
-    """The outputs of the network in ``folder`` on ``inputs``. Raises :class:`NetworkRunError` where it crashes
-    or fails, :class:`UncheckedError` where this machine cannot run it."""
+    """Return the outputs of the network in ``folder`` on ``inputs``.
+
+    Raises :class:`NetworkRunError` where it crashes or fails, :class:`UncheckedError` where this machine cannot run it.
+    """
     with _work_folder(inputs) as work:
         _run(folder, work, 0.0)
         return tuple(read(work / _OUTPUTS).values())
 
 
 class PreloadedProcess:
-    """A process that loads TVM while the network that it is to run is still being compiled, and does all with it that
-    the functions here do one by one. It ends with the thread that has made it, if nobody closes it before. Raises
-    :class:`UncheckedError` where this machine cannot start it."""
+    """A process that loads TVM while its network is still being compiled, and then does everything that the functions
+    of this module do one by one. It ends with the thread that made it, unless it is closed before.
+
+    Raises :class:`UncheckedError` where this machine cannot start it.
+    """
 
     def __init__(self, inputs: Sequence[Array], budget_secs: float) -> None:
         with contextlib.ExitStack() as opened:
@@ -72,8 +76,8 @@ class PreloadedProcess:
             self._opened = opened.pop_all()
 
     def tried(self, folder: Path) -> tuple[tuple[Array, ...], tuple[float, InNetworkTimes] | None]:
-        """:func:`outputs_of`, :func:`measure` and :func:`in_place` of the network in ``folder``, once; None in place of
-        the times where it cannot be timed."""
+        """Return :func:`outputs_of`, and :func:`measure` and :func:`in_place`, of the network in ``folder``, once; None
+        in place of the times where it cannot be timed."""
         with self._opened:
             try:
                 out, errors = self._process.communicate(f"{folder}\n", _TIMEOUT_SECS)
@@ -95,15 +99,18 @@ class PreloadedProcess:
 
 
 def measure(folder: Path, inputs: Sequence[Array], budget_secs: float) -> float:
-    """Median seconds per run of the network in ``folder``, of runs that take about ``budget_secs``, of one at least.
-    Raises as :func:`outputs_of`."""
+    """Return the median seconds per run of the network in ``folder``, over at least one run and runs that take about
+    ``budget_secs``. Raises as :func:`outputs_of`."""
     with _work_folder(inputs) as work:
         return float(_run(folder, work, budget_secs)["secs"])
 
 
 def measure_in_turn(first: Path, second: Path, inputs: Sequence[Array], budget_secs: float) -> tuple[float, float]:
-    """Seconds per run of two networks, each in processes of its own, in turn where they are near each other: what slows
-    the machine down hits both. ``budget_secs``: of the first round, for each. Raises as :func:`outputs_of`."""
+    """Return the seconds per run of two networks, each in processes of its own, in turn where they are near each other:
+    a slow-down of the machine hits both.
+
+    ``budget_secs``: of the first round, for each. Raises as :func:`outputs_of`.
+    """
     times: tuple[list[float], list[float]] = ([], [])
     folders = (first, second)
     for number in range(_ROUNDS):
@@ -116,7 +123,7 @@ def measure_in_turn(first: Path, second: Path, inputs: Sequence[Array], budget_s
 
 
 def in_place(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InNetworkTimes:
-    """The time of each kernel of the network in ``folder``, in its place, by runs that take about ``budget_secs``.
+    """Return the time of each kernel within the network in ``folder``, over runs that take about ``budget_secs``.
     Raises as :func:`outputs_of`."""
     with _work_folder(inputs) as work:
         [found] = _run(folder, work, budget_secs, _KERNELS)["networks"]
@@ -126,9 +133,11 @@ def in_place(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InNet
 def in_place_in_turn(
     folders: Sequence[Path], inputs: Sequence[Array], rounds: int, budget_secs: float
 ) -> Iterator[list[InNetworkTimes]]:
-    """The times of the kernels of several networks, round for round, each round in a process of its own, where tensors
-    lie elsewhere in memory; once forth, once back: what gets faster or slower meanwhile favours nobody.
-    ``budget_secs``: of each network in a round. Raises as :func:`outputs_of`."""
+    """Yield the times of the kernels of several networks, round for round.
+
+    Each round has a process of its own, where tensors have other addresses. The order alternates: a change of speed
+    meanwhile favours no network. ``budget_secs``: of each network in a round. Raises as :func:`outputs_of`.
+    """
     with _work_folder(inputs) as work:
         for number in range(rounds):
             ordered = folders if number % 2 == 0 else folders[::-1]
@@ -139,7 +148,7 @@ def in_place_in_turn(
 
 @contextmanager
 def _work_folder(inputs: Sequence[Array]) -> Iterator[Path]:
-    """A temporary folder with the inputs. What the system refuses in it (space, a process) says nothing of the
+    """Provide a temporary folder with the inputs. Errors of the system in it (space, a process) are no fault of the
     network."""
     try:
         with tempfile.TemporaryDirectory(prefix="fleet-tune-network-") as temporary:
@@ -169,7 +178,7 @@ def _run(folder: Path, work: Path, budget_secs: float, *what: str) -> dict[str, 
 
 
 def _command(folder: str, work: Path, budget_secs: float, *what: str) -> tuple[list[str], dict[str, str]]:
-    """What :func:`main` takes, and in which environment."""
+    """Return the command line for :func:`main`, and its environment."""
     arguments = [folder, str(work), str(budget_secs), str(os.getpid()), *what]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TVM_", "OMP_"))}
     path = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH", "")]))
@@ -182,10 +191,10 @@ def _late() -> UncheckedError:
 
 
 def _found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """What a process has printed. Raises as :func:`outputs_of`."""
+    """Return what a process has printed. Raises as :func:`outputs_of`."""
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        # After a crash the last line is one of native code's stack.
+        # After a crash the last line is part of a native stack.
         told = lines[-1] if lines and done.returncode > 0 else describe_exit(done.returncode)
         at_fault = done.returncode == _FAILED or done.returncode in _CRASHES
         raise (NetworkRunError if at_fault else UncheckedError)(f"its process failed: {told}")
@@ -194,17 +203,19 @@ def _found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``FOLDER WORK BUDGET_SECS PARENT_PID [all | kernels FOLDER...]``: run the network on the inputs in ``WORK``, and
-    write its outputs there and print ``{"secs": 0}``; with a budget print ``{"secs": median}`` alone, or ``networks``,
-    the fields of ``InNetworkTimes`` for it and those in the other folders, one after the other; with ``all`` do all of
-    it. A folder ``-`` is named by a line of stdin."""
+    """Run a network: ``FOLDER WORK BUDGET_SECS PARENT_PID [all | kernels FOLDER...]``.
+
+    Runs it on the inputs in ``WORK``, writes its outputs there and prints ``{"secs": 0}``. With a budget: prints
+    ``{"secs": median}`` alone. With ``kernels``: prints ``networks``, the fields of ``InNetworkTimes`` for it and those
+    in the other folders. With ``all``: does all of it. A folder ``-`` is named by a line of stdin.
+    """
     die_with_parent(int(arguments[3]))
     load_tvm()
     from devices.networks.network_folder import load
 
     name = sys.stdin.readline().removesuffix("\n") if arguments[0] == _AWAITED else arguments[0]
     if not name:
-        return  # there will be none
+        return  # no network will come
     folder, work, budget_secs = Path(name), Path(arguments[1]), float(arguments[2])
     network, inputs = load(folder), list(read(work / _INPUTS).values())
     try:
@@ -224,7 +235,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _times(network: CompiledNetwork, inputs: Sequence[Array], budget_secs: float) -> dict[str, Any]:
-    """Of a network that runs: an error here says nothing of its outputs."""
+    """Return the times of a network that runs: an error here says nothing of its outputs."""
     try:
         return {
             "secs": network.measure_within(inputs, budget_secs),

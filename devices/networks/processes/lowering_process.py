@@ -1,5 +1,5 @@
-"""Lowers networks, and runs them untuned, in a child process: TVM's passes and LLVM are native code over whatever
-people bring, and where they crash, hang or take all memory, the run that asked goes on or ends in one clear line.
+"""Lowers networks, and runs them untuned, in a child process. TVM's passes and LLVM are native code over whatever
+networks users bring: where they crash, hang or take all memory, the run that asked goes on or ends in one clear line.
 
 The weights travel in files, which both processes map: they are copied once on the way there and once on the way back.
 """
@@ -33,19 +33,20 @@ _NETWORK, _INPUTS, _OUTPUTS = "network", "inputs", "outputs"
 
 @dataclass
 class _Attempt:
-    """One attempt at lowering. ``steps``: those that were begun, each with whether it is optional; ``reason``: what
-    became of the last one."""
+    """One attempt at lowering."""
 
     steps: list[tuple[str, bool]] = field(default_factory=list)
+    """Steps that were begun, each with true if it is optional."""
     reason: str = ""
+    """Reason why the last one failed."""
 
     @property
     def step(self) -> str:
         return self.steps[-1][0] if self.steps else "its start"
 
     def blamed(self) -> dict[str, str]:
-        """The optional steps that the next attempt goes without, and why: the one that failed, or where that is none
-        that could be left out, all before it. Empty for none: it is not their fault."""
+        """Return the optional steps that the next attempt skips, with the reasons: the one that failed; where that is
+        required, all before it. Empty where none is to blame."""
         if self.steps and self.steps[-1][1]:
             return {self.step: self.reason}
         because = f"with it TVM fails at {self.step} ({self.reason})"
@@ -53,11 +54,16 @@ class _Attempt:
 
 
 class LoweringProcess:
-    """Lowers one network. The child starts at once, and imports TVM while the network is read; a lost one is replaced.
-    What it is lost over is left out of the network if it is optional. Not thread-safe, but for :meth:`close`.
+    """Lowers one network. Not thread-safe, except for :meth:`close`.
 
-    ``module``: what the child runs (tests give their own). ``window``: in which it stands still, where a device of this
-    host may measure meanwhile; then the child starts when it is needed.
+    The child starts at once, and imports TVM while the network is read; a lost one is replaced. An optional step over
+    which it is lost is skipped.
+
+    Args:
+        module: module that the child runs (tests give their own).
+        answer_secs: seconds in one step after which the child counts as hung.
+        window: quiet window that stops the child while a device of this host measures; the child then starts when it is
+            needed.
     """
 
     def __init__(
@@ -70,7 +76,7 @@ class LoweringProcess:
         self._folder = ExchangeFolder("lowering")
         self._written: Network | None = None
         self._files: dict[str, Path] = {}  # of the lowered networks, by device class name
-        # Mapped files do not count: what the weights take on their way is not of this memory.
+        # Mapped files do not count: the weights on their way are not part of this memory.
         arguments = [f"--memory-limit={memory_total_bytes() * 3 // 4}", f"--files={self._folder.path}"]
         self._process = WarmProcess(
             module, "lowers networks", arguments, {"TVM_BIND_THREADS": "0"}, answer_secs=answer_secs, window=window
@@ -79,9 +85,12 @@ class LoweringProcess:
             self._process.start()
 
     def lowered(self, network: Network, device_class: DeviceClass) -> LoweredNetwork:
-        """``network`` for ``device_class``: see :func:`devices.networks.lowering.lowered_network`, whose errors it
-        raises; where TVM crashes, hangs or has too little memory also without anything optional, :class:`NetworkError`
-        names the step."""
+        """Return ``network`` lowered for ``device_class``; see :func:`devices.networks.lowering.lowered_network`, whose
+        errors this raises.
+
+        Where TVM crashes, hangs or has too little memory also without anything optional, :class:`NetworkError` names
+        the step.
+        """
         from devices.networks.processes.module_file import write_module
 
         if self._written is not network:
@@ -100,7 +109,7 @@ class LoweringProcess:
             without |= blamed
 
     def outputs(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        """What a network that was lowered here computes on this machine's CPU, untuned.
+        """Return the outputs of a network that was lowered here, untuned, on this machine's CPU.
 
         Raises :class:`NetworkError` where it crashes or fails, :class:`UncheckedError` where it takes too long or too
         much memory.
@@ -137,7 +146,7 @@ class LoweringProcess:
     def _lowered(
         self, network: Network, device_class: DeviceClass, without: Mapping[str, str], attempt: _Attempt
     ) -> LoweredNetwork | None:
-        """None where TVM fails, or the child is lost: ``attempt`` says at what."""
+        """Return the lowered network; None where TVM fails or the child is lost: ``attempt`` then has the reason."""
         into = self._files.setdefault(device_class.name, self._folder.file(f"lowered-{len(self._files)}"))
         request = {
             "network": str(self._folder.file(_NETWORK)),
@@ -165,7 +174,7 @@ class LoweringProcess:
             return _decoded(answer["lowered"], network, device_class, into)
 
     def _working(self) -> contextlib.AbstractContextManager[None]:
-        """What this process itself does, which cannot stand still, is short."""
+        """Mark work of this process itself, which cannot be stopped and is short."""
         return contextlib.nullcontext() if self._window is None else self._window.working()
 
 

@@ -1,9 +1,9 @@
 """The child process of :mod:`devices.networks.processes.lowering_process`: lowers a network, and runs it untuned.
 
 Run as ``python -m devices.networks.processes.lowering_worker``. Networks, inputs and outputs are in files, which the
-request names (:mod:`devices.networks.processes.module_file`, :mod:`devices.networks.tensor_file`). The answers to a
-request for lowering: ``step`` with ``optional`` before each step, then ``lowered`` or ``refused`` or, where TVM fails,
-``failed``; to one for a run ``ran`` or ``failed``.
+request names (:mod:`devices.networks.processes.module_file`, :mod:`devices.networks.tensor_file`). A request for
+lowering is answered with ``step`` and ``optional`` before each step, then ``lowered`` or ``refused`` or, where TVM
+fails, ``failed``; a request for a run with ``ran`` or ``failed``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A network's module with its weights in a file, from which another process maps them: they are copied into it once.
 
 The file is one of :mod:`devices.networks.tensor_file`: the weights, and the module as JSON text, in which each weight
-is a parameter of ``main`` behind the inputs. What is small, or of a type that the file does not know, stays in the
-text.
+is a parameter of ``main`` behind the inputs. Weights that are small, or of a type that the file does not know, stay in
+the text.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from devices.builds.tensors import Array, array_of, tensor_of
 from devices.networks.tensor_file import can_hold, contents, read
 from fleet_tune.base.records.files.atomic_file import write_atomically
 
-# Shapes may follow from small constants: without them, types would be lost.
+# Smaller constants stay: shapes may follow from them, and types would be lost.
 _LEAST_BYTES = 4096
 _ALIGNMENT = 64
 _MODULE, _USES = "module", "uses"
 
 
 def write_module(module: Any, path: Path) -> None:
-    """Raises OSError."""
-    taker = _Taker(module)
+    """Write a module to ``path``. Raises OSError."""
+    extractor = _WeightExtractor(module)
     main = module["main"]
-    body = taker.visit_expr(main.body)
+    body = extractor.visit_expr(main.body)
     without = tvm.IRModule(dict(module.functions.items()), module.attrs)
-    parameters = [*main.params, *taker.variables]
+    parameters = [*main.params, *extractor.variables]
     without.update_func(
         module.get_global_var("main"), relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs)
     )
     text = np.frombuffer(tvm.ir.save_json(without).encode(), np.uint8)
-    arrays = {str(at): array for at, array in enumerate(taker.arrays)}
-    # Those after which the next one is aligned come first: only aligned memory can be shared with TVM.
+    arrays = {str(at): array for at, array in enumerate(extractor.arrays)}
+    # Arrays that leave the next one aligned come first: only aligned memory can be shared with TVM.
     ordered = dict(sorted(arrays.items(), key=lambda item: item[1].nbytes % _ALIGNMENT != 0))
-    uses = np.asarray(taker.uses, np.int64)
+    uses = np.asarray(extractor.uses, np.int64)
     write_atomically(path, contents({**ordered, _USES: uses, _MODULE: text}), durable=False)
 
 
 def read_module(path: Path, mode: Literal["r+", "c"]) -> Any:
-    """The module in a file, with its weights mapped from it (``mode`` of :func:`devices.networks.tensor_file.read`).
-    Raises OSError."""
+    """Return the module in a file, with its weights mapped from it (``mode`` of
+    :func:`devices.networks.tensor_file.read`). Raises OSError."""
     arrays = read(path, mode)
     module = tvm.ir.load_json(arrays.pop(_MODULE).tobytes().decode())
     uses = [str(at) for at in arrays.pop(_USES)]
@@ -58,13 +58,14 @@ def read_module(path: Path, mode: Literal["r+", "c"]) -> Any:
 
 
 @mutator
-class _Taker(PyExprMutator):  # type: ignore[misc]
-    """Puts a parameter in the place of each weight. ``uses``: for each of them, which of ``arrays`` it is."""
+class _WeightExtractor(PyExprMutator):  # type: ignore[misc]
+    """Puts a parameter in the place of each weight."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self.variables: list[Any] = []
         self.arrays: list[Array] = []
+        #: For each parameter, the position of its array.
         self.uses: list[int] = []
         self._known: dict[tuple[Any, ...], int] = {}
 
@@ -74,7 +75,7 @@ class _Taker(PyExprMutator):  # type: ignore[misc]
         array = np.asarray(array_of(constant.value), order="C")
         if array.nbytes < _LEAST_BYTES or not can_hold(array):
             return constant
-        # Tied weights are one constant each time they are used, in the same memory.
+        # Tied weights are a constant each time they are used, in the same memory.
         key = (array.__array_interface__["data"][0], array.shape, array.dtype.str)
         if key not in self._known:
             self._known[key] = len(self.arrays)

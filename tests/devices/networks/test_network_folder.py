@@ -224,15 +224,15 @@ def test_torch_in_torch_out(folder: Path, network: Network) -> None:
     assert isinstance(loaded(image.numpy()), np.ndarray)
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_tensors_that_tvm_reads_where_they_are(at_once: bool) -> None:
+@pytest.mark.parametrize("in_one_call", [True, False])
+def test_tensors_that_tvm_reads_where_they_are(in_one_call: bool) -> None:
     aligned = torch.ones(32, 32)
-    forms = input_signature((aligned,))
-    assert forms is not None
-    assert forms.at_once is not None  # this torch has it
-    if not at_once:
-        forms = replace(forms, at_once=None)
-    assert can_pass_directly((torch.zeros(32, 32),), forms)
+    signature = input_signature((aligned,))
+    assert signature is not None
+    assert signature.is_same is not None  # this torch has it
+    if not in_one_call:
+        signature = replace(signature, is_same=None)
+    assert can_pass_directly((torch.zeros(32, 32),), signature)
     scalars = input_signature((torch.ones(()), torch.ones(2)))
     assert scalars is not None
     assert can_pass_directly((torch.ones(()), torch.zeros(2)), scalars)
@@ -246,9 +246,9 @@ def test_tensors_that_tvm_reads_where_they_are(at_once: bool) -> None:
         nn.Parameter(torch.ones(32, 32), requires_grad=False),  # of a class of its own
         np.ones((32, 32), np.float32),
     )
-    assert not any(can_pass_directly((each,), forms) for each in others)
-    assert not can_pass_directly((aligned, aligned), forms)
-    assert not can_pass_directly((), forms)
+    assert not any(can_pass_directly((each,), signature) for each in others)
+    assert not can_pass_directly((aligned, aligned), signature)
+    assert not can_pass_directly((), signature)
     assert input_signature(()) is input_signature((aligned, aligned.numpy())) is input_signature((others[-2],)) is None
 
 
