@@ -240,5 +240,5 @@ def _once(
         views = describe(data.sketches[at], matrix, data.abstraction, names)
         model.predict(FeatureTable({"symbolic": task.layout.place(at, drafted.features), **views}))
     elif contender.label != ANALYZER:
-        predictor.drafted(at, drafted)
+        predictor.predicted(at, drafted)
     return time.process_time() - began

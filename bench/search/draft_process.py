@@ -80,7 +80,7 @@ class Scorer:
         for at, drafted in enumerate(self.drafts):
             mine = np.flatnonzero(self._data.sketch_of[rows] == at)
             taken = drafted.take(self._data.row_of[rows[mine]])
-            predicted = taken.analytic_log_secs if predictor is None else predictor.drafted(at, taken)[0]
+            predicted = taken.analytic_log_secs if predictor is None else predictor.predicted(at, taken).mean
             log_secs[mine] = np.where(np.isfinite(taken.log_secs), predicted, np.inf)
         return np.where(np.isnan(log_secs), np.inf, log_secs)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fleet_tune.base.sketch import Sketch
 from policies.arrays import Matrix
 from policies.search.allocation import Arms
-from policies.search.draft import Drafted
+from policies.search.candidates import CandidateSet
 from policies.search.exploration import Exploration, FixedEpsilon
 from policies.search.generators import Search
 from policies.search.methods import Method, method_named
@@ -51,7 +51,7 @@ class OffspringGenerator:
     name: ClassVar[str] = "offspring"
     with_analyzer: ClassVar[bool] = False
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:  # noqa: ARG002
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:  # noqa: ARG002
         """See :class:`policies.search.generators.Generator`."""
         records, space, rng = search.records, search.spaces[sketch], search.rng
         parents = records.best_rows(sketch, POPULATION)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from policies.arrays import Floats, Matrix
 from policies.search.acquisition import Acquisition, improvement_of_secs
-from policies.search.draft import Drafted
+from policies.search.candidates import CandidateSet
 from policies.search.prediction import Predictor
 from policies.search.selection import greedy, neighbourhood_discount
 from policies.search.task_records import Proposal, TaskRecords
@@ -24,32 +24,10 @@ APART = 1e3
 """Distance in coordinates between candidates of different sketches: they are no neighbours."""
 
 
-@dataclass(frozen=True)
-class Offered:
-    """Candidates of one sketch that are neither measured nor pending, with predicted log seconds, all ``(n,)``."""
-
-    sketch: int
-    drafted: Drafted
-    mean: Floats
-    deviation: Floats
-
-    def __len__(self) -> int:
-        return len(self.mean)
-
-    def without(self, rows: Sequence[int]) -> Offered:
-        """All but these."""
-        left = np.setdiff1d(np.arange(len(self)), np.array(rows, dtype=np.intp))
-        return Offered(self.sketch, self.drafted.take(left), self.mean[left], self.deviation[left])
-
-    def proposal(self, row: int, reason: str) -> Proposal:
-        decisions = tuple(int(value) for value in self.drafted.matrix[row])
-        return Proposal(self.sketch, decisions, math.exp(float(self.mean[row])), reason)
-
-
 class Weighting(Protocol):
     """Changes the scores that an acquisition gives."""
 
-    def __call__(self, scores: Floats, offered: Offered, predictor: Predictor, /) -> Floats:
+    def __call__(self, scores: Floats, offered: CandidateSet, predictor: Predictor, /) -> Floats:
         """The new scores ``(n,)`` of the offered candidates, not negative."""
         ...
 
@@ -75,16 +53,7 @@ class Selection:
         return math.ceil((self.top_factor or 1.0) * count)
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A candidate chosen for a batch, with its score."""
-
-    score: float
-    offered: Offered
-    row: int
-
-
-def best_gain(offered: Sequence[Offered], best_secs: float) -> float:
+def best_gain(offered: Sequence[CandidateSet], best_secs: float) -> float:
     """Largest expected improvement (log ratio) of the offered candidates over the incumbent; infinite without one."""
     if not math.isfinite(best_secs):
         return math.inf
@@ -93,19 +62,21 @@ def best_gain(offered: Sequence[Offered], best_secs: float) -> float:
 
 
 def choose(
-    offered: Sequence[Offered],
+    offered: Sequence[CandidateSet],
     shares: NDArray[np.int64],
     records: TaskRecords,
     predictor: Predictor,
     acquisition: Acquisition,
     selection: Selection,
     count: int,
+    reason: str,
     *,
     joint: bool,
-) -> list[Chosen]:
+) -> list[Proposal]:
     """At most ``count`` of the offered candidates, the best first; at most ``shares[sketch]`` of each sketch.
 
-    ``joint``: sketches compete, and candidates are chosen together by their scores alone.
+    ``reason``: of the proposals, which add the score. ``joint``: sketches compete, and candidates are chosen together
+    by their scores alone.
     """
     offered = [each for each in offered if len(each)]
     if not offered or count <= 0:
@@ -119,25 +90,26 @@ def choose(
         scores = acquisition(each.mean, each.deviation, incumbent_secs)
         scored.append((each, _adjusted(scores, each, records, predictor, selection)))
     if joint:
-        return _together(scored, records, selection, count)
-    chosen = [
-        each
-        for pair in scored
-        for each in _together([pair], records, selection, min(int(shares[pair[0].sketch]), count))
-    ]
-    chosen.sort(key=lambda each: -each.score)
-    return chosen[:count]
+        chosen = _together(scored, records, selection, count, reason)
+    else:
+        chosen = [
+            each
+            for pair in scored
+            for each in _together([pair], records, selection, min(int(shares[pair[0].sketch]), count), reason)
+        ]
+        chosen.sort(key=lambda each: -each[0])
+    return [proposal for _, proposal in chosen[:count]]
 
 
 def _adjusted(
-    scores: Floats, each: Offered, records: TaskRecords, predictor: Predictor, selection: Selection
+    scores: Floats, each: CandidateSet, records: TaskRecords, predictor: Predictor, selection: Selection
 ) -> Floats:
     """The weighted scores, not negative, with the neighbourhood of known candidates discounted."""
     if selection.weighting is not None:
         scores = selection.weighting(scores, each, predictor)
     if selection.radius > 0:
         sketch = records.sketches[each.sketch]
-        points = log_coordinates(sketch, each.drafted.matrix)
+        points = log_coordinates(sketch, each.matrix)
         pending = log_coordinates(sketch, records.pending_rows(each.sketch))
         measured = log_coordinates(sketch, records.measured_rows(each.sketch))
         scores = scores * neighbourhood_discount(points, pending, selection.radius)
@@ -146,9 +118,9 @@ def _adjusted(
 
 
 def _together(
-    scored: Sequence[tuple[Offered, Floats]], records: TaskRecords, selection: Selection, count: int
-) -> list[Chosen]:
-    """Greedy choice among the candidates of one or several sketches."""
+    scored: Sequence[tuple[CandidateSet, Floats]], records: TaskRecords, selection: Selection, count: int, reason: str
+) -> list[tuple[float, Proposal]]:
+    """Greedy choice among the candidates of one or several sketches, with the scores."""
     scores = np.concatenate([values for _, values in scored])
     owner = np.repeat(np.arange(len(scored)), [len(each) for each, _ in scored])
     row = np.concatenate([np.arange(len(each)) for each, _ in scored])
@@ -159,11 +131,15 @@ def _together(
         scores, owner, row = scores[top], owner[top], row[top]
     components, points, covered = _decisions(scored, owner, row, records)
     chosen = greedy(scores, components, points, count, selection.alpha, selection.radius, covered)
-    return [Chosen(float(scores[at]), scored[owner[at]][0], int(row[at])) for at in chosen]
+    values = [float(scores[at]) for at in chosen]
+    return [
+        (score, scored[owner[at]][0].proposal(int(row[at]), f"{reason} {score:.3g}"))
+        for at, score in zip(chosen, values, strict=True)
+    ]
 
 
 def _decisions(
-    scored: Sequence[tuple[Offered, Floats]], owner: NDArray[np.intp], row: NDArray[np.intp], records: TaskRecords
+    scored: Sequence[tuple[CandidateSet, Floats]], owner: NDArray[np.intp], row: NDArray[np.intp], records: TaskRecords
 ) -> tuple[Matrix, Floats, Matrix]:
     """Components and coordinates of the candidates, and components of the pending ones, in columns for all sketches.
 
@@ -177,7 +153,7 @@ def _decisions(
     covered = []
     for at, ((each, _), sketch) in enumerate(zip(scored, sketches, strict=True)):
         mine = owner == at
-        matrix = each.drafted.matrix[row[mine]]
+        matrix = each.matrix[row[mine]]
         pending = records.pending_rows(each.sketch)
         ids = decision_ids(sketch, np.concatenate([matrix, pending])) * len(sketches) + at
         components[mine, : ids.shape[1]] = ids[: len(matrix)]

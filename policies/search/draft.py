@@ -7,7 +7,7 @@ seconds with the calibration's correction (``fleet``), or a learned model's (``a
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from fleet_tune.base.sketch import Sketch, Tile
 from policies.analysis.analyzer import analyse, feasible
 from policies.arrays import Floats, Matrix
 from policies.features.table import symbolic_features
+from policies.search.candidates import CandidateSet
 from policies.search.fitness import CalibratedFitness, analyzer_log_secs
 from policies.search.fitness import Fitness as Fitness
 from policies.space.sampling import crossover, enumerate_all, mutate, row_keys, sample, space_size, unique_rows
@@ -36,22 +37,24 @@ ENUMERATE_LIMIT = 2048
 
 @dataclass(frozen=True)
 class DraftSettings:
-    """``size``: candidates kept; ``population`` evaluated a generation; ``mutation``: share of children mutated.
-
-    ``niches``: least number of different innermost tiles among them (:func:`spread_rows`), 1 for no bound.
-    ``variant_rows``: candidates for each variant of a sketch in a generation, in the mean; 1 for no bound.
-    ``penalised``: a draft on the analyzer alone also breeds from candidates that ask too much of a memory, as far as
-    their penalties let them (Pruner); what cannot be built is left out of what it keeps.
-    """
+    """Settings of a genetic search."""
 
     size: int = 512
+    """Candidates that it keeps."""
     population: int = 1024
+    """Candidates of a generation."""
     generations: int = 4
     mutation: float = 0.85
+    """Share of the children that are mutated."""
     elite_share: float = 0.25
+    """Share of a generation that the parents are drawn from."""
     niches: int = NICHES
+    """Least number of different innermost tiles among the kept candidates (:func:`spread_rows`), 1 for no bound."""
     variant_rows: int = VARIANT_ROWS
+    """Mean number of candidates for each variant of a sketch in a generation; 1 for no bound."""
     penalised: bool = False
+    """True if a draft on the analyzer alone also breeds from candidates that ask too much of a memory, as far as their
+    penalties let them (Pruner). It keeps only candidates that can be built."""
 
     def __post_init__(self) -> None:
         if min(self.size, self.population - 1, self.generations, self.niches, self.variant_rows) < 1:
@@ -77,51 +80,19 @@ class DraftSettings:
         )
 
 
-@dataclass(frozen=True)
-class Drafted:
-    """Distinct candidates of one sketch, the best first.
-
-    ``matrix`` (n, d); ``features`` (n, f); ``analytic_log_secs`` (n,): the analyzer alone, NaN where undescribed;
-    ``log_secs`` (n,): the fitness; ``unrolled`` (n,): straight-line operations, 1 where unknown.
-    """
-
-    matrix: Matrix
-    features: NDArray[np.float32]
-    analytic_log_secs: Floats
-    log_secs: Floats
-    unrolled: Floats
-
-    def take(self, rows: NDArray[np.intp]) -> Drafted:
-        return Drafted(
-            self.matrix[rows],
-            self.features[rows],
-            self.analytic_log_secs[rows],
-            self.log_secs[rows],
-            self.unrolled[rows],
-        )
-
-    def followed_by(self, other: Drafted) -> Drafted:
-        """These, then those of another draft of the same sketch."""
-        return Drafted(
-            *(np.concatenate([getattr(self, each.name), getattr(other, each.name)]) for each in fields(Drafted))
-        )
-
-
-def evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Drafted:
+def evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> CandidateSet:
     """Score candidates in their order. Those the analyzer calls infeasible score plus infinity."""
     if sketch.described:
         analysis = analyse(sketch, matrix, device)
         features = symbolic_features(sketch, matrix, device, analysis)
         analytic = np.log(analysis.latency_secs)
         allowed = analysis.feasible
-        unrolled = analysis.terms.get("unrolled", np.ones(len(matrix)))
     else:
         features = symbolic_features(sketch, matrix, device)
         analytic = np.full(len(matrix), np.nan)
         allowed = np.ones(len(matrix), dtype=bool)
-        unrolled = np.ones(len(matrix))
     scores = np.nan_to_num(analytic, nan=0.0) if fitness is None else fitness(matrix, features, analytic)
-    return Drafted(matrix, features, analytic, np.where(allowed, scores, np.inf), unrolled)
+    return CandidateSet.unpredicted(matrix, features, analytic, np.where(allowed, scores, np.inf))
 
 
 def scores(
@@ -152,7 +123,7 @@ def draft(
     seeds: Matrix | None = None,
     excluded: Set[bytes] = frozenset(),
     least: int = 0,
-) -> Drafted:
+) -> CandidateSet:
     """The best ``settings.size`` distinct feasible candidates found, less those of the ``excluded`` keys, the best
     first.
 

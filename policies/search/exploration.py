@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from policies.arrays import Floats
-from policies.search.batch import Offered
+from policies.search.candidates import CandidateSet
 from policies.search.draft import innermost_tiles
 from policies.search.task_records import Proposal, TaskRecords
 
@@ -63,11 +63,13 @@ class ContextualEpsilon:
 
 @dataclass(frozen=True)
 class Exploration:
-    """``epsilon``: the share of random candidates. ``within_draft``: they come, as far as it has any, from what the
-    generator offered (:func:`untried`), else from the whole space."""
+    """How many candidates of a batch are random, and where they come from."""
 
     epsilon: Epsilon
+    """Share of random candidates."""
     within_draft: bool = False
+    """True if random candidates are taken from the generator's offer first (:func:`untried`), then from the whole
+    space."""
 
 
 def contextual_epsilon(deviation: Floats, best: float, low: float = 0.0, high: float = 1.0) -> float:
@@ -97,7 +99,9 @@ def epsilon_of_secs(
     return contextual_epsilon(spread, 1.0 / best_secs, low, high)
 
 
-def untried(offered: Sequence[Offered], records: TaskRecords, count: int, rng: np.random.Generator) -> list[Proposal]:
+def untried(
+    offered: Sequence[CandidateSet], records: TaskRecords, count: int, rng: np.random.Generator
+) -> list[Proposal]:
     """At most ``count`` random candidates among the more promising half of the best one of every innermost tile that
     was neither measured nor is pending."""
     choices = [(each, row) for each in offered for row in _untried_tiles(each, records)]
@@ -108,11 +112,11 @@ def untried(offered: Sequence[Offered], records: TaskRecords, count: int, rng: n
     ]
 
 
-def _untried_tiles(offered: Offered, records: TaskRecords) -> list[int]:
+def _untried_tiles(offered: CandidateSet, records: TaskRecords) -> list[int]:
     """The best offered candidate of every innermost tile that was neither measured nor is pending."""
     sketch = offered.sketch
     tried_rows = np.concatenate([records.measured_rows(sketch), records.pending_rows(sketch)])
-    ids = innermost_tiles(records.sketches[sketch], np.concatenate([offered.drafted.matrix, tried_rows]))
+    ids = innermost_tiles(records.sketches[sketch], np.concatenate([offered.matrix, tried_rows]))
     tiles, tried = ids[: len(offered)], ids[len(offered) :]
     order = np.argsort(offered.mean, kind="stable")
     order = order[~np.isin(tiles[order], tried)]

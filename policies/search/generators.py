@@ -18,7 +18,8 @@ from policies.analysis.published import equation_1_log_secs
 from policies.arrays import Floats, Matrix
 from policies.search.acquisition import Acquisition
 from policies.search.annealing import AnnealingSettings, Chains
-from policies.search.draft import Drafted, DraftSettings, Fitness
+from policies.search.candidates import CandidateSet
+from policies.search.draft import DraftSettings, Fitness
 from policies.search.prediction import Predictor
 from policies.search.spaces import Space
 from policies.search.task_records import TaskRecords
@@ -55,7 +56,7 @@ class Generator(Protocol):
         :class:`policies.search.prediction.Predictor`."""
         ...
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:
         """Distinct candidates, neither measured nor pending, the best first by the generator's own measure.
 
         ``sketches``: how many sketches share this batch, so that it takes about the time of one; ``count``: how many
@@ -79,7 +80,7 @@ class DraftGenerator:
     settings: DraftSettings = field(default_factory=DraftSettings)
     optimism: float = 0.0
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
         fitness = search.predictor.fitness(sketch, self.optimism)
         return _drafted(search, sketch, self.settings.shared_by(sketches), fitness, count)
@@ -93,7 +94,7 @@ class GeneticGenerator:
     with_analyzer: ClassVar[bool] = False
     settings: DraftSettings = field(default_factory=DraftSettings)
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`. What it keeps is not verified by another model, as that of a draft is: of a pool too
         it keeps as many as in the open, so that an acquisition other than the prediction has a choice."""
         if not search.predictor.has_model:
@@ -120,7 +121,7 @@ class LatentGenerator:
     initial: int = 0
     published: bool = False
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
         space = search.spaces[sketch]
 
@@ -144,7 +145,7 @@ class LatentGenerator:
         return drafted
 
 
-def _drafted(search: Search, sketch: int, settings: DraftSettings, fitness: Fitness | None, least: int) -> Drafted:
+def _drafted(search: Search, sketch: int, settings: DraftSettings, fitness: Fitness | None, least: int) -> CandidateSet:
     records = search.records
     best = records.best_rows(sketch, SEEDS)
     return search.spaces[sketch].draft(search.rng, settings, fitness, best, records.tried_keys(sketch), least)
@@ -162,7 +163,7 @@ class AnnealingGenerator:
     with_analyzer: ClassVar[bool] = False
     settings: AnnealingSettings = field(default_factory=AnnealingSettings)
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`."""
         space = search.spaces[sketch]
         if not search.predictor.has_model:
@@ -185,6 +186,6 @@ class RandomGenerator:
     name: ClassVar[str] = "random"
     with_analyzer: ClassVar[bool] = False
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:  # noqa: ARG002
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:  # noqa: ARG002
         """See :class:`Generator`."""
         return search.spaces[sketch].nothing()

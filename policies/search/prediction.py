@@ -8,6 +8,7 @@ no deviation: such a candidate is not tempting.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from policies.arrays import Floats, Matrix
 from policies.cost_models.protocol import CostModel
 from policies.features.table import SYMBOLIC
 from policies.search.calibration import Calibration, calibrate, uncalibrated
-from policies.search.draft import Drafted
+from policies.search.candidates import CandidateSet
 from policies.search.fitness import CalibratedFitness, Fitness, calibration_columns
 from policies.search.training_table import TrainingTable
 
@@ -102,9 +103,10 @@ class Predictor:
         together = np.sqrt(0.5 * (deviation**2 + spread**2) + disagreement**2)
         return self._clean(0.5 * (mean + calibrated), together)
 
-    def drafted(self, sketch: int, drafted: Drafted) -> tuple[Floats, Floats]:
-        """:meth:`predict` for drafted candidates."""
-        return self.predict(sketch, drafted.matrix, drafted.features, drafted.analytic_log_secs)
+    def predicted(self, sketch: int, candidates: CandidateSet) -> CandidateSet:
+        """The candidates of a sketch with what is predicted of them now."""
+        mean, deviation = self.predict(sketch, candidates.matrix, candidates.features, candidates.analytic_log_secs)
+        return replace(candidates, sketch=sketch, mean=mean, deviation=deviation)
 
     def fitness(self, sketch: int, optimism: float = 0.0) -> Fitness:
         """The predicted log seconds as a generator's fitness; ValueError while there is nothing to predict with.

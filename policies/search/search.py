@@ -24,7 +24,8 @@ from policies.arrays import Floats
 from policies.cost_models.protocol import CostModel
 from policies.search.allocation import Arms
 from policies.search.annealing import Chains
-from policies.search.batch import Offered, best_gain, choose
+from policies.search.batch import best_gain, choose
+from policies.search.candidates import CandidateSet
 from policies.search.exploration import untried
 from policies.search.generators import Search
 from policies.search.methods.method import Method
@@ -212,11 +213,11 @@ class TaskSearch:
         return proposals
 
     def _chosen(
-        self, offered: Sequence[Offered], shares: NDArray[np.int64], count: int, reason: str, *, joint: bool
-    ) -> tuple[list[Proposal], list[Offered]]:
+        self, offered: Sequence[CandidateSet], shares: NDArray[np.int64], count: int, reason: str, *, joint: bool
+    ) -> tuple[list[Proposal], list[CandidateSet]]:
         """At most ``count`` of the offered candidates, now pending, and what is left of the offer."""
         method = self._method
-        chosen = choose(
+        proposals = choose(
             offered,
             shares,
             self._records,
@@ -224,12 +225,11 @@ class TaskSearch:
             method.acquisition,
             method.selection,
             count,
+            reason,
             joint=joint,
         )
-        proposals = [each.offered.proposal(each.row, f"{reason} {each.score:.3g}") for each in chosen]
         self._records.mark(proposals)
-        left = [each.without([other.row for other in chosen if other.offered is each]) for each in offered]
-        return proposals, left
+        return proposals, [each.without(proposals) for each in offered]
 
     def _seeded(self, count: int) -> list[Proposal]:
         """The next seeds that are neither measured nor pending."""
@@ -248,11 +248,11 @@ class TaskSearch:
             [float(space.size - count) for space, count in zip(self._spaces, tried, strict=True)], dtype=np.float64
         )
 
-    def _offer(self, sketch: int, sketches: int, count: int) -> Offered:
+    def _offer(self, sketch: int, sketches: int, count: int) -> CandidateSet:
         drafted = self._method.generator.offer(self._search, sketch, sketches, self._method.selection.enough(count))
-        return Offered(sketch, drafted, *self._predictor.drafted(sketch, drafted))
+        return self._predictor.predicted(sketch, drafted)
 
-    def _gain(self, offered: Sequence[Offered]) -> float:
+    def _gain(self, offered: Sequence[CandidateSet]) -> float:
         return best_gain(offered, self.best_secs) if any(map(len, offered)) else math.inf
 
     # -- which sketches -------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class TaskSearch:
 
     # -- exploration ----------------------------------------------------------------------------------------------
 
-    def _random_count(self, offered: Sequence[Offered], count: int) -> int:
+    def _random_count(self, offered: Sequence[CandidateSet], count: int) -> int:
         """How many of the batch are random: a fixed share, or AdaTune's contextual epsilon (equation 3)."""
         epsilon = self._method.exploration.epsilon
         plans = self._random_plans(epsilon.plans) if epsilon.plans else offered
@@ -311,7 +311,7 @@ class TaskSearch:
         # The fraction left over becomes a chance, so that small batches explore too, in the long run.
         return math.floor(share * count + self._rng.random())
 
-    def _random_plans(self, count: int) -> list[Offered]:
+    def _random_plans(self, count: int) -> list[CandidateSet]:
         """Random candidates of all sketches for the contextual epsilon; none while nothing is predicted."""
         if not self._predictor.has_model:
             return []
@@ -324,7 +324,7 @@ class TaskSearch:
         drawn = self._drawn(rest, count, feasible=self._method.generator.with_analyzer)
         return [each.proposal(row, "random") for each in drawn for row in range(len(each))]
 
-    def _drawn(self, wanted: NDArray[np.int64], count: int, *, feasible: bool) -> list[Offered]:
+    def _drawn(self, wanted: NDArray[np.int64], count: int, *, feasible: bool) -> list[CandidateSet]:
         """At most ``count`` random candidates that are not known, first of the sketches in ``wanted``, then of any.
 
         ``feasible``: those that the analyzer rules out come last.
@@ -338,5 +338,5 @@ class TaskSearch:
             drafted = self._spaces[at].draw(8 * most if feasible else most, self._rng, self._records.tried_keys(at))
             if feasible:
                 drafted = drafted.take(np.argsort(~np.isfinite(drafted.log_secs), kind="stable")[:most])
-            drawn.append(Offered(at, drafted, *self._predictor.drafted(at, drafted)))
+            drawn.append(self._predictor.predicted(at, drafted))
         return drawn

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,8 @@ from fleet_tune.base.sketch import Sketch
 from policies.arrays import Floats, Matrix
 from policies.features.table import feature_names
 from policies.search.annealing import AnnealingSettings, Chains
-from policies.search.draft import ENUMERATE_LIMIT, Drafted, DraftSettings, Fitness, draft, evaluate, spread_rows
+from policies.search.candidates import CandidateSet
+from policies.search.draft import ENUMERATE_LIMIT, DraftSettings, Fitness, draft, evaluate, spread_rows
 from policies.space.pools import Pool
 from policies.space.sampling import (
     enumerate_all,
@@ -35,16 +37,18 @@ JUMP_SHARE = 0.1
 """Share of steps that go to any row: the neighbours alone need not connect a pool."""
 
 
-def _evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Drafted:
+def _evaluate(
+    sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None
+) -> CandidateSet:
     """:func:`policies.search.draft.evaluate`, also of no candidate."""
     if len(matrix):
         return evaluate(sketch, matrix, device, fitness)
     none = np.empty(0)
     features = np.empty((0, len(feature_names(sketch, device))), dtype=np.float32)
-    return Drafted(matrix, features, none, none, none)
+    return CandidateSet.unpredicted(matrix, features, none, none)
 
 
-def evaluated(pool: Pool, device: DeviceAbstraction) -> Drafted:
+def evaluated(pool: Pool, device: DeviceAbstraction) -> CandidateSet:
     """All rows of a pool in their order, with features and the analyzer's prediction; worked out once for a device."""
     return pool.once(device, lambda: _evaluate(pool.sketch, pool.matrix, device))
 
@@ -57,11 +61,11 @@ class OpenSpace:
         self.device = device
         self.size = space_size(sketch)
 
-    def nothing(self) -> Drafted:
+    def nothing(self) -> CandidateSet:
         """No candidate."""
         return _evaluate(self.sketch, np.empty((0, self.sketch.width), dtype=np.int64), self.device)
 
-    def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> Drafted:
+    def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> CandidateSet:
         """At most ``count`` distinct candidates drawn uniformly, without those of the ``excluded`` keys.
 
         Fewer than there are where the draws repeat (in large spaces only): call again.
@@ -82,7 +86,7 @@ class OpenSpace:
         seeds: Matrix | None,
         excluded: Set[bytes],
         least: int,
-    ) -> Drafted:
+    ) -> CandidateSet:
         """:func:`policies.search.draft.draft`, less the candidates of the ``excluded`` keys; ``least``: so many, if
         the draft has met them, however few it keeps.
 
@@ -98,7 +102,7 @@ class OpenSpace:
         fitness: Fitness,
         keep: int,
         excluded: Set[bytes],
-    ) -> Drafted:
+    ) -> CandidateSet:
         """The best ``keep`` candidates that annealing visits, less those of the ``excluded`` keys."""
 
         def energy(states: Matrix) -> Floats:
@@ -125,29 +129,23 @@ class PoolSpace:
         self.device = device
         self.size = len(pool)
 
-    def nothing(self) -> Drafted:
+    def nothing(self) -> CandidateSet:
         """No candidate."""
         return evaluated(self._pool, self.device).take(np.empty(0, dtype=np.intp))
 
-    def _scored(self, fitness: Fitness | None) -> Drafted:
+    def _scored(self, fitness: Fitness | None) -> CandidateSet:
         """All rows with their fitness, the analyzer's where there is none; infinite where the analyzer rules them out,
         as in the open."""
-        drafted = evaluated(self._pool, self.device)
+        candidates = evaluated(self._pool, self.device)
         if fitness is None:
-            return drafted
-        scores = fitness(drafted.matrix, drafted.features, drafted.analytic_log_secs)
-        return Drafted(
-            drafted.matrix,
-            drafted.features,
-            drafted.analytic_log_secs,
-            np.where(np.isfinite(drafted.log_secs), scores, np.inf),
-            drafted.unrolled,
-        )
+            return candidates
+        scores = fitness(candidates.matrix, candidates.features, candidates.analytic_log_secs)
+        return replace(candidates, log_secs=np.where(np.isfinite(candidates.log_secs), scores, np.inf))
 
     def _unseen(self, excluded: Set[bytes]) -> NDArray[np.intp]:
         return np.array([row for row, key in enumerate(self._pool.keys) if key not in excluded], dtype=np.intp)
 
-    def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> Drafted:
+    def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> CandidateSet:
         """``count`` random rows that are not excluded; fewer only where fewer are left."""
         unseen = self._unseen(excluded)
         return evaluated(self._pool, self.device).take(rng.permutation(unseen)[:count])
@@ -160,7 +158,7 @@ class PoolSpace:
         seeds: Matrix | None,
         excluded: Set[bytes],
         least: int,
-    ) -> Drafted:
+    ) -> CandidateSet:
         """The best rows by fitness that are not excluded.
 
         As many as the share of what a draft evaluates in the open that it keeps, ``size / (population * generations)``
@@ -184,7 +182,7 @@ class PoolSpace:
         fitness: Fitness,
         keep: int,
         excluded: Set[bytes],
-    ) -> Drafted:
+    ) -> CandidateSet:
         """The best ``keep`` rows that annealing visits, less the excluded ones."""
         if not len(self._pool):
             return evaluated(self._pool, self.device)

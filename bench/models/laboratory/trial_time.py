@@ -33,7 +33,7 @@ from policies.arrays import Features, Floats
 from policies.features.table import SYMBOLIC
 from policies.measuring.build_limit import BuildLimit
 from policies.search.acquisition import normal_cdf
-from policies.search.batch import Offered
+from policies.search.candidates import CandidateSet
 from policies.search.prediction import Predictor
 
 BUILD_SECS = 0.25
@@ -173,7 +173,7 @@ class PerSecond:
     build_timeout_secs: float | None = None
     """Limit of every build; None: the limit that follows from the builds of the task."""
 
-    def __call__(self, scores: Floats, offered: Offered, predictor: Predictor, /) -> Floats:
+    def __call__(self, scores: Floats, offered: CandidateSet, predictor: Predictor, /) -> Floats:
         """See :class:`policies.search.batch.Weighting`."""
         table = predictor.table
         records = table.records
@@ -181,6 +181,6 @@ class PerSecond:
         limit = BuildLimit(self.build_timeout_secs)
         for build_secs in records.ordered_build_secs[np.isfinite(records.ordered_costs)].tolist():
             limit.observe(build_secs)
-        symbolic = table.layout.place(offered.sketch, offered.drafted.features)
+        symbolic = table.layout.place(offered.sketch, offered.features)
         scores = scores * build.in_time(symbolic, limit.secs)
         return per_second(scores, trial_secs(build, symbolic, offered.mean, records.best_secs))

@@ -22,7 +22,7 @@ from bench.models.laboratory.trial_time import (
 from fleet_tune.base.domain import DeviceAbstraction, StopRule
 from fleet_tune.base.sketch import Sketch
 from policies.features.table import joint_layout, symbolic_features
-from policies.search.batch import Offered, Selection
+from policies.search.batch import Selection
 from policies.search.draft import evaluate
 from policies.search.methods import method_named
 from policies.search.prediction import Predictor
@@ -69,7 +69,7 @@ def test_candidates_are_held_against_the_limit_that_the_user_has_set(tiled: Sket
     def in_time(timeout_secs: float | None) -> np.ndarray:
         predictor = Predictor(table, 1e9, analyzer=True)
         drafted = evaluate(tiled, matrix, cpu)
-        offered = Offered(0, drafted, *predictor.drafted(0, drafted))
+        offered = predictor.predicted(0, drafted)
         return PerSecond(timeout_secs)(np.ones(len(matrix)), offered, predictor)
 
     certain = in_time(1e9)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
-from policies.search.batch import Offered
 from policies.search.draft import evaluate, innermost_tiles
 from policies.search.exploration import (
     ContextualEpsilon,
@@ -63,7 +63,7 @@ def test_a_fixed_share_needs_no_plans() -> None:
 def test_untried_are_the_best_of_tiles_that_were_not_tried(tiled: Sketch, cpu: DeviceAbstraction) -> None:
     matrix = sample(tiled, 300, np.random.default_rng(0))
     drafted = evaluate(tiled, matrix[unique_rows(matrix)], cpu)
-    offered = Offered(0, drafted, drafted.analytic_log_secs, np.zeros(len(drafted.matrix)))
+    offered = replace(drafted, mean=drafted.analytic_log_secs, deviation=np.zeros(len(drafted)))
     records = TaskRecords((tiled,))
     tiles = innermost_tiles(tiled, drafted.matrix)
     tried = np.flatnonzero(tiles == tiles[np.argmin(offered.mean)])
