@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,8 @@ class CandidateSet:
 
     def followed_by(self, other: CandidateSet) -> CandidateSet:
         """These candidates, then others of the same sketch."""
-        return replace(self, **{name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _ARRAYS})
+        both: dict[str, Any] = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _ARRAYS}
+        return replace(self, **both)
 
     def without(self, proposals: Iterable[Proposal]) -> CandidateSet:
         """All candidates but the proposed ones."""
