@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from actors.clients.builder import BuildersClient, builder_clients
-from actors.clients.calls import told
+from actors.clients.calls import error_line
 from actors.clients.handles import ActorHandles
 from actors.host_actors import HostActors, by_machine
 from actors.scheduling.heartbeats import Heartbeats, WatchedProcess
@@ -87,4 +87,4 @@ class BuilderWatch:
         del self._checks[check]
         if not check.cancelled() and (error := check.exception()) is not None:
             _LOG.error("builders did not join", exc_info=error)
-            self._supervisor.notice(f"builders of a machine did not join: {told(error)}", False)
+            self._supervisor.notice(f"builders of a machine did not join: {error_line(error)}", False)

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from actors.clients.base import beating
+from actors.clients.base import request_beat
 from actors.clients.calls import LOST, ActorTimeoutError, fetch, first_line, remote_actor
 from actors.clusters.nodes import nodes_of_cluster, pinned_to
 from devices.device_factory import open_device
@@ -122,7 +122,7 @@ class RemoteCalls:
         while not ray.wait([reference], timeout=_BEAT_EVERY_SECS, fetch_local=False)[0]:
             if time.monotonic() > deadline:
                 raise ActorTimeoutError(f"{what}: no answer within {_CALL_SECS:g} s")
-            beat = beating(self.actor)
+            beat = request_beat(self.actor)
             if not ray.wait([reference, beat], timeout=self._patience_secs, fetch_local=False)[0]:
                 raise ActorTimeoutError(f"{what}: the process that drives the device gives no sign of life")
             self._patience_secs = _SILENT_SECS

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.clients.builder import builder_clients
-from actors.clients.calls import Shared, remote_actor
+from actors.clients.calls import ByValue, remote_actor
 from actors.clients.handles import ActorHandles
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
@@ -49,7 +49,7 @@ class RunActors:
         """The number of the searcher of each task, by the task's id."""
         self.recorder = RecorderClient(self._started("recorder", Recorder, str(store), meta, concurrency=256))
         # Handles travel as values: as arguments of an actor that may restart, Ray warns of each on the terminal.
-        recorder = Shared(self.recorder)
+        recorder = ByValue(self.recorder)
         window = None if hosts.window is None else str(hosts.window.path)
         models = store.parent.absolute() / "models"
         send_by_value(plan.method)
@@ -65,7 +65,7 @@ class RunActors:
                 plan.method,
                 plan.seed,
                 recorder,
-                Shared(self.learner),
+                ByValue(self.learner),
                 window,
                 others,
             )

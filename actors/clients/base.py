@@ -1,4 +1,4 @@
-"""What the clients of all actors have in common."""
+"""The common part of the clients of all actors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RETRY_SECS = 1.0
 
 
 class ActorClient:
-    """``actor``: the handle of one that gives signs of life."""
+    """The client of an actor that answers heartbeats. ``actor``: its handle."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -30,7 +30,7 @@ class ActorClient:
 
 
 class RestartedClient(ActorClient):
-    """Of an actor that Ray starts again."""
+    """The client of an actor that Ray starts again."""
 
     def restart(self) -> None:
         """End its process, which hangs or has failed; another one takes its place."""
@@ -38,11 +38,11 @@ class RestartedClient(ActorClient):
 
 
 class BusyClient(RestartedClient):
-    """Of one that does its work in a thread of its own, and gives signs of life beside it."""
+    """The client of an actor that works in a thread of its own, and answers heartbeats in another one."""
 
     async def beat(self) -> None:
         """See :mod:`actors.scheduling.heartbeats`."""
-        await ask(beating(self._actor), None, "a sign of life")
+        await ask(request_beat(self._actor), None, "a sign of life")
 
 
 def end_process(actor: Any) -> None:
@@ -53,13 +53,13 @@ def end_process(actor: Any) -> None:
         ray.kill(actor, no_restart=False)
 
 
-def beating(actor: Any) -> Any:
-    """A sign of life that is asked for beside an actor's work."""
+def request_beat(actor: Any) -> Any:
+    """Request a heartbeat, which is answered beside the actor's work."""
     return actor.beat.options(concurrency_group="beat").remote()
 
 
-def patiently(most_secs: float = math.inf, clock: Callable[[], float] = time.monotonic) -> AsyncRetrying:
-    """Again and again, a second after each loss; for ``most_secs`` of the clock, then with the error of the last."""
+def retrying(most_secs: float = math.inf, clock: Callable[[], float] = time.monotonic) -> AsyncRetrying:
+    """Retry a call a second after each loss of its actor, for ``most_secs`` of the clock; then raise its last error."""
     began = clock()
     return AsyncRetrying(
         stop=lambda _: clock() - began >= most_secs,

@@ -1,4 +1,4 @@
-"""Calls between actors: every wait has a deadline, and Ray's errors are translated here and nowhere else."""
+"""Calls between actors. Every wait has a deadline, and Ray's errors are translated here and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from fleet_tune.base.errors import FleetTuneError
 
 T = TypeVar("T")
-# The longest wait for a quiet window, or for its end: a window may last a dozen measurements that all time out.
 WINDOW_WAIT_SECS = 900.0
+"""Longest wait for a quiet window, or for its end: a window may last a dozen measurements that all time out."""
 
 
 class ActorLostError(FleetTuneError):
-    """The actor's process is gone: start it again or give its work to another."""
+    """The actor's process has ended: start it again, or give its work to another one."""
 
 
 class ActorDeadError(ActorLostError):
-    """The actor's process is gone and no other takes its place."""
+    """The actor's process has ended, and no other one takes its place."""
 
 
 class ActorTimeoutError(FleetTuneError):
@@ -30,14 +30,14 @@ class ActorTimeoutError(FleetTuneError):
 
 
 LOST = (ActorLostError, ActorTimeoutError)
-"""What becomes of a call when the other process is gone or hangs."""
+"""Errors of a call where the other process has ended or hangs."""
 
 
 async def ask(reference: Any, deadline_secs: float | None, what: str) -> Any:
-    """Await an object reference for at most ``deadline_secs`` (None: as long as it takes).
+    """Await an object reference for at most ``deadline_secs``, or without a deadline where that is None.
 
-    Raises the actor's own exception where it raised one, :class:`ActorLostError` where its process is gone
-    (:class:`ActorDeadError` where it is so for good) and :class:`ActorTimeoutError` at the deadline. ``what`` names the
+    Raises the actor's own exception where it raised one, :class:`ActorLostError` where its process has ended
+    (:class:`ActorDeadError` where it has for good), and :class:`ActorTimeoutError` at the deadline. ``what`` names the
     call in the message.
     """
     try:
@@ -69,7 +69,7 @@ def _lost(error: RayError, what: str) -> ActorLostError:
 
 
 def _gone(error: RayError) -> str:
-    """How an actor is gone, without Ray's numbers where it is only that its process ended."""
+    """Describe the loss of an actor, without Ray's numbers where only its process has ended."""
     return "its process ended" if isinstance(error, ActorUnavailableError) else first_line(error)
 
 
@@ -79,15 +79,15 @@ def _own_error(error: RayTaskError) -> Exception:
     return cause if isinstance(cause, Exception) else error
 
 
-MANY_OBJECTS = (200_000, 20, 100)
-"""Thresholds of the garbage collector for a process that keeps what every record says: looking through all of that
-takes half of the time of a start otherwise, and nearly nothing of it is garbage."""
+GC_THRESHOLDS = (200_000, 20, 100)
+"""Thresholds of the garbage collector for a process that keeps all records. Else collections take half of the time of a
+start, and find next to no garbage."""
 
 
-def expect_many_objects() -> None:
-    """Sets :data:`MANY_OBJECTS` in an actor's process. Other processes are not ours alone."""
+def relax_garbage_collection() -> None:
+    """Set :data:`GC_THRESHOLDS` in an actor's process. Other processes have more to do than our work."""
     if ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None:
-        gc.set_threshold(*MANY_OBJECTS)
+        gc.set_threshold(*GC_THRESHOLDS)
 
 
 def remote_actor(
@@ -98,8 +98,8 @@ def remote_actor(
     groups: Mapping[str, int] | None = None,
     **options: Any,
 ) -> Any:
-    """The Ray class of a plain class. Actors take no CPU share: what may run when is decided by quiet windows and
-    bounded queues, not by Ray's counting. ``groups``: threads of concurrency groups, beside the actor's own."""
+    """Make the Ray class of a plain class. Actors take no CPU share: quiet windows and bounded queues decide what runs,
+    not Ray's counting. ``groups``: threads of each concurrency group, beside the actor's own."""
     settings: dict[str, Any] = {"num_cpus": 0, "max_restarts": restarts, **options}
     if concurrency is not None:
         settings["max_concurrency"] = concurrency
@@ -107,9 +107,9 @@ def remote_actor(
     return actor_class.options(**settings)
 
 
-class Shared(Generic[T]):
-    """A small value for the constructor of actors that Ray may restart. It travels in the call itself, and Ray sees no
-    handle of an actor in it."""
+class ByValue(Generic[T]):
+    """A small value for the constructor of an actor that Ray may restart, pickled: it travels in the call itself, and
+    Ray sees no handle of another actor in it."""
 
     def __init__(self, value: T) -> None:
         self._packed = ray.cloudpickle.dumps(value)
@@ -119,14 +119,15 @@ class Shared(Generic[T]):
         return value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shared) and self._packed == other._packed
+        return isinstance(other, ByValue) and self._packed == other._packed
 
     def __hash__(self) -> int:
         return hash(self._packed)
 
 
-def told(error: BaseException) -> str:
-    """An error in one line, with its class where that is none of ours: its text was not written for people."""
+def error_line(error: BaseException) -> str:
+    """Describe an error in one line. The class is part of it unless the error is our own: other texts were not written
+    for people."""
     if isinstance(error, FleetTuneError):
         return first_line(error)
     return f"{type(error).__name__}: {last_line(error)}"

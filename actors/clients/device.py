@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from actors.clients import waiting
-from actors.clients.base import BusyClient, beating
-from actors.clients.calls import LOST, WINDOW_WAIT_SECS, Shared, ask, first_line
+from actors.clients.base import BusyClient, request_beat
+from actors.clients.calls import LOST, WINDOW_WAIT_SECS, ByValue, ask, first_line
 from actors.clients.recorder import RecorderClient
 from fleet_tune.base.domain import Fingerprint, Incumbent, Outcome, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, FleetTuneError
@@ -110,7 +110,7 @@ class DeviceClient(BusyClient):
         super().__init__(actor)
         self._target = target
         self._recorder = recorder
-        self._shared: Shared[RecorderClient] | None = None
+        self._shared: ByValue[RecorderClient] | None = None
         self._in_turns = in_turns
 
     async def first_answer(self, tell: Callable[[str], None]) -> Fingerprint:
@@ -164,22 +164,22 @@ class DeviceClient(BusyClient):
         return await self._alive(ask(running, deadline_secs, "hold a shoot-out"))
 
     @property
-    def _recording(self) -> Shared[RecorderClient]:
+    def _recording(self) -> ByValue[RecorderClient]:
         """Packed once for all batches."""
         if self._shared is None:
-            self._shared = Shared(self._recorder)
+            self._shared = ByValue(self._recorder)
         return self._shared
 
     async def _alive(self, working: Awaitable[BatchReport]) -> BatchReport:
-        """The report of what the device does now; see :func:`actors.clients.waiting.watched`."""
-        return await waiting.watched(
+        """The report of what the device does now; see :func:`actors.clients.waiting.while_alive`."""
+        return await waiting.while_alive(
             working, lambda: _device_beat(self._actor), _MISSED_BEATS, "the process that owns the device"
         )
 
 
 async def _device_beat(actor: Any) -> None:
     """A sign of life of the process that owns a device, also while it measures."""
-    await ask(beating(actor), waiting.BEAT_SECS, "a sign of life")
+    await ask(request_beat(actor), waiting.BEAT_SECS, "a sign of life")
 
 
 async def turn_of_actor(actor: Any, tell: Callable[[str], None], most_secs: float = math.inf) -> float:
@@ -206,7 +206,7 @@ def turn_of(title: str) -> str:
 async def fingerprint_of(actor: Any, device_id: str) -> Fingerprint:
     """What a device's actor says of it: a slow one takes minutes. Raises DeviceUnreachableError, and UserError for what
     is wrong with it."""
-    return await waiting.watched(
+    return await waiting.while_alive(
         ask(actor.fingerprint.remote(), WINDOW_WAIT_SECS, f"device {device_id}"),
         lambda: _device_beat(actor),
         _MISSED_BEATS_OF_A_NEWCOMER,

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from actors.clients import waiting
-from actors.clients.base import RestartedClient, end_process, patiently
+from actors.clients.base import RestartedClient, end_process, retrying
 from actors.clients.calls import (
     LOST,
     ActorLostError,
     ActorTimeoutError,
     ask,
+    error_line,
     first_line,
-    told,
 )
 from devices.host.quiet_windows.quiet_window import QuietWindow
 
@@ -54,7 +54,7 @@ class LearnerClient(RestartedClient):
                 detail = first_line(error)
                 end_process(self._actor)
             except Exception as error:
-                detail = told(error)
+                detail = error_line(error)
                 end_process(self._actor)
             pause_secs = 0.0 if clock() - last_at > _WELL_SECS else pause_secs
             pause_secs = min(_LONGEST_PAUSE_SECS, max(_FIRST_PAUSE_SECS, 2 * pause_secs))
@@ -62,7 +62,7 @@ class LearnerClient(RestartedClient):
             yield detail
             await asyncio.sleep(pause_secs)
             with contextlib.suppress(*LOST):  # that another process takes its place is no failure
-                async for attempt in patiently(_START_SECS, waiting.clock_of(self._window)):
+                async for attempt in retrying(_START_SECS, waiting.clock_of(self._window)):
                     with attempt:
                         await ask(self._actor.failure.remote(0.0), waiting.BEAT_SECS, "a sign of life")
 
@@ -71,7 +71,7 @@ class LearnerClient(RestartedClient):
         that does not answer is asked again, for as long as it takes."""
         versions: dict[str, int] = {}
         while True:
-            async for attempt in patiently():
+            async for attempt in retrying():
                 with attempt:
                     fresh = await self._asked(self._actor.follow.remote(versions, _FOLLOW_SECS), "follow the models")
                     models = {
@@ -83,6 +83,6 @@ class LearnerClient(RestartedClient):
 
     async def _asked(self, reference: Any, what: str) -> Any:
         """What is answered after ``_FOLLOW_SECS`` at the latest, and counts as lost well after that."""
-        return await waiting.asked_by(
+        return await waiting.ask_by_clock(
             waiting.clock_of(self._window), reference, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, what
         )

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from actors.clients.base import RestartedClient, patiently
+from actors.clients.base import RestartedClient, retrying
 from actors.clients.calls import (
     LOST,
     ActorDeadError,
@@ -102,7 +102,7 @@ class RecorderClient(RestartedClient):
         none has come for a while. A recorder that does not answer is asked again, for as long as it takes."""
         wait_secs = 0.0
         while True:
-            async for attempt in patiently():
+            async for attempt in retrying():
                 with attempt:
                     records = await self.follow(cursor, wait_secs)
             yield records

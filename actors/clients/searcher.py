@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.clients import waiting
-from actors.clients.base import RestartedClient, patiently
+from actors.clients.base import RestartedClient, retrying
 from actors.clients.calls import (
     LOST,
     WINDOW_WAIT_SECS,
@@ -49,14 +49,14 @@ class SearcherClient(RestartedClient):
         """Up to ``count`` new candidates of a task; ``taken``: number of its last offer that was received. After a
         loss, the process that takes the place of the lost one is waited for first: that it starts is nobody's fault."""
         if self._is_lost:
-            async for attempt in patiently(_START_SECS, waiting.clock_of(self._window)):
+            async for attempt in retrying(_START_SECS, waiting.clock_of(self._window)):
                 with attempt:
                     await self._beat()
             self._is_lost = False
         working = ask(self._actor.propose.remote(task_id, count, taken), WINDOW_WAIT_SECS, "propose candidates")
         try:
             clock = waiting.clock_of(self._window)
-            return await waiting.watched(working, self._beat, _MISSED_BEATS, "the searcher", clock)
+            return await waiting.while_alive(working, self._beat, _MISSED_BEATS, "the searcher", clock)
         except LOST:
             self._is_lost = True
             raise

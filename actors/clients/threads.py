@@ -1,4 +1,4 @@
-"""Blocking work beside an event loop, for whose end nobody has to wait."""
+"""Blocking work in a thread beside an event loop, which need not be waited for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 async def in_thread(function: Callable[..., _T], *args: Any) -> _T:
-    """Run a blocking function in a daemon thread: whoever is interrupted, or ends, need not wait for its end."""
+    """Run a blocking function in a daemon thread: an interrupted caller, or one that ends, need not wait for it."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_T] = loop.create_future()
 

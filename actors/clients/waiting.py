@@ -1,5 +1,5 @@
-"""Waits for actors that end before their deadline where an actor gives no sign of life, and stand still with it where a
-quiet window stops it."""
+"""Waits for actors that end before their deadline where the actor does not answer heartbeats. The wait stands still
+while a quiet window stops the actor."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from actors.clients.calls import ActorLostError, ActorTimeoutError, ask
 from devices.host.quiet_windows.quiet_window import QuietWindow
 
 BEAT_SECS = 15.0
-"""For the answer of a thread that has nothing else to do, on a machine that may be busy."""
+"""Time for the heartbeat of a thread that has nothing else to do, on a machine that may be busy."""
 _BEAT_EVERY_SECS = 5.0
 _LOOK_AGAIN_SECS = 0.1
 _T = TypeVar("_T")
 
 
 def clock_of(window: QuietWindow | None) -> Callable[[], float]:
-    """By which the silence of a process counts that may be stopped in this window."""
+    """The clock that counts the silence of a process which this window may stop."""
     return time.monotonic if window is None else window.clock
 
 
-async def asked_by(clock: Callable[[], float], reference: Any, deadline_secs: float, what: str) -> Any:
+async def ask_by_clock(clock: Callable[[], float], reference: Any, deadline_secs: float, what: str) -> Any:
     """:func:`actors.clients.calls.ask`, with a deadline by a clock that may stand still at times."""
     deadline = clock() + deadline_secs
     work = asyncio.ensure_future(ask(reference, None, what))
     try:
         while (left_secs := deadline - clock()) > 0:
-            # Where it stands still, nobody asks for it more often.
+            # A clock that stands still is not read in a busy loop.
             done, _ = await asyncio.wait([work], timeout=max(left_secs, _LOOK_AGAIN_SECS))
             if done:
                 return work.result()
@@ -38,15 +38,24 @@ async def asked_by(clock: Callable[[], float], reference: Any, deadline_secs: fl
         work.cancel()
 
 
-async def watched(
+async def while_alive(
     working: Awaitable[_T],
     beat: Callable[[], Awaitable[None]],
     most: int,
     who: str,
     clock: Callable[[], float] = time.monotonic,
 ) -> _T:
-    """What ``working`` gives. Raises what it raises, and ActorTimeoutError as soon as ``most`` signs of life (``beat``)
-    are missing in a row, each for as long as one is waited for; by ``clock``, which may stand still at times."""
+    """Wait for the result of ``working`` while its actor answers heartbeats.
+
+    Args:
+        working: the call that is waited for.
+        beat: requests a heartbeat; raises ActorTimeoutError without an answer.
+        most: missed heartbeats in a row after which the actor hangs.
+        who: name of the actor for people.
+        clock: counts the silence; it may stand still at times.
+
+    Raises what the call raises, and ActorTimeoutError where the actor hangs.
+    """
     work = asyncio.ensure_future(working)
     missed, heard_at = 0, clock()
     try:

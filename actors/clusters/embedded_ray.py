@@ -37,7 +37,7 @@ def only_what_is_used() -> Iterator[None]:
             sys.modules[_DASHBOARD] = None  # type: ignore[assignment]
             stack.callback(sys.modules.pop, _DASHBOARD, None)
         with contextlib.suppress(ImportError, AttributeError):
-            node = importlib.import_module("ray._private.node").ClusterNode
+            node = importlib.import_module("ray._private.node").Node
             services = importlib.import_module("ray._private.services")
             started = services.start_ray_process
             for name in _UNUSED:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from actors.clients.artifacts import unpacked
-from actors.clients.calls import Shared, remote_actor
+from actors.clients.calls import ByValue, remote_actor
 from actors.clients.device import BatchReport, TaskArtifacts
 from actors.clients.recorder import RecorderClient
 from actors.clusters.nodes import Windows
@@ -82,7 +82,7 @@ class DeviceActor:
         self._speed = Speedometer()
         self._usual_speed = 1.0  # as it was stored last
         self._noted_secs = 0.0  # of the probe, then
-        self._recorded_by: tuple[Shared[RecorderClient], RecorderClient] | None = None
+        self._recorded_by: tuple[ByValue[RecorderClient], RecorderClient] | None = None
         self._target: str | None = None  # canonical text, once the device was asked
 
     @property
@@ -135,7 +135,7 @@ class DeviceActor:
         artifacts: Sequence[Any],
         tasks: Mapping[str, TaskArtifacts],
         rule: StopRule,
-        recorder: Shared[RecorderClient],
+        recorder: ByValue[RecorderClient],
     ) -> BatchReport:
         """Measure a batch in one quiet window.
 
@@ -182,7 +182,7 @@ class DeviceActor:
         finalists: Sequence[tuple[Any, int]],
         task: TaskArtifacts,
         rule: StopRule,
-        recorder: Shared[RecorderClient],
+        recorder: ByValue[RecorderClient],
         epoch: int,
     ) -> BatchReport:
         """Let the finalists of one task meet in one quiet window, and store what was found.
@@ -327,7 +327,7 @@ class DeviceActor:
         except (DeviceUnreachableError, ProbeError):
             return before_secs
 
-    def _recorder(self, shared: Shared[RecorderClient]) -> RecorderClient:
+    def _recorder(self, shared: ByValue[RecorderClient]) -> RecorderClient:
         """It is the same all the time, and to make a handle of an actor takes longer than to use it."""
         if self._recorded_by is None or shared != self._recorded_by[0]:
             self._recorded_by = shared, shared.get()

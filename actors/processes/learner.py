@@ -19,7 +19,7 @@ from typing import Any
 
 import ray
 
-from actors.clients.calls import WINDOW_WAIT_SECS, Shared, expect_many_objects, told
+from actors.clients.calls import WINDOW_WAIT_SECS, ByValue, error_line, relax_garbage_collection
 from actors.clients.recorder import RecorderClient
 from actors.processes.searcher import Priors, group_observations, model_key
 from actors.processes.task_registry import BufferedRecords, TaskRegistry
@@ -51,12 +51,12 @@ class Learner:
         roster: TaskRegistry,
         method: Method,
         seed: int,
-        recorder: Shared[RecorderClient],
+        recorder: ByValue[RecorderClient],
         quiet_window: str | None,
         folder: str | None = None,
     ) -> None:
         spare_scikit_learn()
-        expect_many_objects()
+        relax_garbage_collection()
         self._method = method
         self._seed = seed
         self._roster = roster
@@ -112,7 +112,7 @@ class Learner:
             return ""
         await asyncio.wait([self._worker], timeout=wait_secs)
         error = self._worker.exception() if self._worker.done() else None
-        return "" if error is None else told(error)
+        return "" if error is None else error_line(error)
 
     async def _train_from_records(self) -> None:
         async for records in self._recorder.stream():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from actors.clients.calls import WINDOW_WAIT_SECS, Shared, expect_many_objects
+from actors.clients.calls import WINDOW_WAIT_SECS, ByValue, relax_garbage_collection
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.clients.searcher import Offer
@@ -37,14 +37,14 @@ class Searcher:
         roster: TaskRegistry,
         method: Method,
         seed: int,
-        recorder: Shared[RecorderClient],
-        learner: Shared[LearnerClient] | None,
+        recorder: ByValue[RecorderClient],
+        learner: ByValue[LearnerClient] | None,
         quiet_window: str | None,
         others: frozenset[str] = frozenset(),
     ) -> None:
         """``others``: ids of tasks of the run that other searchers will be asked for, and this one never."""
         spare_scikit_learn()
-        expect_many_objects()
+        relax_garbage_collection()
         self._others = others
         self._method = method
         self._seed = seed

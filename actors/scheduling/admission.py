@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Collection, Iterator, Mapping
 
-from actors.clients.calls import told
+from actors.clients.calls import error_line
 from actors.clients.device import DeviceClient
 from actors.clients.handles import ActorHandles
 from actors.scheduling.supervisor import SchedulerSupervisor
@@ -118,7 +118,7 @@ class DeviceAdmission:
         except Exception as error:  # a run that is over, or that a recorder ends, needs no more devices
             if not isinstance(error, FleetTuneError):
                 _LOG.exception("device %s is not taken", device_id)
-            self._supervisor.notice(f"device {device_id} is not taken: {told(error)}", False)
+            self._supervisor.notice(f"device {device_id} is not taken: {error_line(error)}", False)
 
     async def _admit(self, device_id: str, device: DeviceClient, fingerprint: Fingerprint) -> None:
         name, target = fingerprint.device_class.name, fingerprint.device_class.target

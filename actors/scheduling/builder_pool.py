@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from actors.clients.artifacts import Artifacts
 from actors.clients.builder import BuilderClient
-from actors.clients.calls import LOST, ActorLostError, first_line, told
+from actors.clients.calls import LOST, ActorLostError, error_line, first_line
 from devices.builds.builder import BuilderStartError
 from devices.host.quiet_windows.quiet_window import QuietTimeoutError
 from devices.protocol import BuildRequest
@@ -48,7 +48,7 @@ class BuilderPool:
             # Before these it has not come to the candidate; anything else, a late answer too, may be the candidate's.
             not_begun = isinstance(error, BuilderStartError | QuietTimeoutError)
             return BuilderLost(
-                command.builder, told(error), BuilderLossCause.NOT_BEGUN if not_begun else BuilderLossCause.JOB
+                command.builder, error_line(error), BuilderLossCause.NOT_BEGUN if not_begun else BuilderLossCause.JOB
             )
         if failure is not None and failure.measurement.outcome is Outcome.KILLED:
             return BuilderLost(command.builder, failure.measurement.detail, BuilderLossCause.OUTSIDE)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from actors.clients.calls import ActorDeadError, ActorLostError, told
+from actors.clients.calls import ActorDeadError, ActorLostError, error_line
 from policies.runs.cluster.heartbeat_schedule import first_heartbeat_secs, interval_secs
 
 _LOG = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Heartbeats:
                 await self._watch(process)
             except Exception as error:
                 _LOG.exception("watching %s failed", process.name)
-                self._tell(f"watching {process.name} failed and begins anew: {told(error)}", False)
+                self._tell(f"watching {process.name} failed and begins anew: {error_line(error)}", False)
             await asyncio.sleep(self._every_secs(process))
 
     async def _watch(self, process: WatchedProcess) -> None:
@@ -125,7 +125,7 @@ class Heartbeats:
             except ActorLostError as error:
                 if isinstance(error, ActorDeadError):
                     if not dead:
-                        self._tell(f"the process of {process.name} has ended for good: {told(error)}", False)
+                        self._tell(f"the process of {process.name} has ended for good: {error_line(error)}", False)
                     dead = True
                 elif process.name not in self._silent:
                     self._tell(f"the process of {process.name} has ended: another takes its place", False)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.clients.artifacts import Artifacts
-from actors.clients.calls import LOST, ActorLostError, expect_many_objects, first_line, told
+from actors.clients.calls import LOST, ActorLostError, error_line, first_line, relax_garbage_collection
 from actors.clients.handles import ActorHandles
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import GATHER_SECS, RecorderClient
@@ -70,7 +70,7 @@ class Scheduler:
     ) -> None:
         """``handles``: of the plan's tasks and builders, and of its devices whose class has tasks. ``learner``: None
         where nothing is learnt."""
-        expect_many_objects()
+        relax_garbage_collection()
         self._plan = plan
         self._recorder = recorder
         self._handles = handles
@@ -271,7 +271,7 @@ class Scheduler:
         except ActorLostError as error:
             return ev.ProposalLost(task_id, first_line(error))
         except Exception as error:  # whatever it is, it is the end of this task and not of the run
-            return ev.ProposalLost(task_id, told(error), hangs=True)
+            return ev.ProposalLost(task_id, error_line(error), hangs=True)
         return ev.Proposed(task_id, offer.number, offer.candidates, offer.exhausted, offer.predicted_gain)
 
     # In the background -----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 
 from actors.clients.base import ActorClient
 from actors.clients.builder import BuilderClient, builder_clients
-from actors.clients.calls import Shared, ask, remote_actor
+from actors.clients.calls import ByValue, ask, remote_actor
 from actors.clients.handles import ActorHandles
 from actors.clients.recorder import RecorderClient
 from actors.clients.scheduler import SchedulerClient
@@ -164,7 +164,7 @@ class SimulatedRun:
         searching = []
         for at in range(1 + max(number.values())):
             others = frozenset(task_id for task_id, dealt_to in number.items() if dealt_to != at)
-            actor = self._made("searchers", Searcher, 64, roster, RANDOM, 0, Shared(self._records), None, None, others)
+            actor = self._made("searchers", Searcher, 64, roster, RANDOM, 0, ByValue(self._records), None, None, others)
             searching.append(SearcherClient(actor))
         self._searchers = len(searching)
         await asyncio.gather(*(each.start() for each in searching))

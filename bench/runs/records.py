@@ -126,7 +126,7 @@ def fill(path: Path, dataset: Path, count: int) -> float | None:
 
 async def _start(path: Path, dataset: Path) -> dict[str, Any]:
     """Seconds until a recorder has opened the store, and until the state of a run knows all of its records."""
-    from actors.clients.calls import MANY_OBJECTS
+    from actors.clients.calls import GC_THRESHOLDS
     from actors.processes.recorder import Recorder
     from fleet_tune.base.records.stores.codec import decode_record
     from policies.runs import events as ev
@@ -135,7 +135,7 @@ async def _start(path: Path, dataset: Path) -> dict[str, Any]:
     from policies.runs.state import RunState
     from policies.search.bandits import TaskBandit
 
-    gc.set_threshold(*MANY_OBJECTS)  # as the scheduler does
+    gc.set_threshold(*GC_THRESHOLDS)  # as the scheduler does
     tasks = made_up_records.tasks_of(dataset)
     began = time.perf_counter()
     recorder = Recorder(str(path), {"network": "bench"})

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.clients.calls import told
+from actors.clients.calls import error_line
 from actors.clients.threads import in_thread
 from actors.clusters.cluster import Cluster, connected
 from actors.run_hosts import RunHosts
@@ -318,7 +318,7 @@ class Run:
                 except Exception as error:
                     if what not in failing:
                         _LOG.warning("%s", what, exc_info=not isinstance(error, FleetTuneError))
-                        session.notice(f"{what}, and is tried again every minute: {told(error)}", False)
+                        session.notice(f"{what}, and is tried again every minute: {error_line(error)}", False)
                     failing.add(what)
 
     def _take_new(self) -> None:
@@ -371,7 +371,7 @@ class Run:
             await FleetWatch(fleet).follow(session)
         except Exception as error:
             _LOG.exception("the fleet file is not followed any more")
-            session.notice(f"the fleet file is not followed any more: {told(error)}", False)
+            session.notice(f"the fleet file is not followed any more: {error_line(error)}", False)
 
     async def _welcome(self, session: TuningSession, stack: contextlib.AsyncExitStack) -> None:
         """Take in the device classes that come while the run goes on, one after the other. What cannot be taken in is
@@ -385,7 +385,7 @@ class Run:
                 await self._refuse(session, name, error.problem)
             except Exception as error:
                 _LOG.exception("the network is not prepared for class %s", name)
-                await self._refuse(session, name, told(error))
+                await self._refuse(session, name, error_line(error))
             self._preparing = ""
 
     async def _refuse(self, session: TuningSession, name: str, reason: str) -> None:
@@ -393,7 +393,7 @@ class Run:
             await session.refuse_class(name, reason)
         except Exception as error:
             _LOG.exception("class %s is not refused", name)
-            session.notice(f"class {name} does not join this run: {reason} ({told(error)})", False)
+            session.notice(f"class {name} does not join this run: {reason} ({error_line(error)})", False)
 
     async def _admit(
         self,
@@ -437,12 +437,12 @@ class Run:
         except Exception as error:
             name = tasks[0].task.device_class.name
             _LOG.exception("not all tasks of class %s are described", name)
-            session.notice(f"tasks of class {name} are left out of this run: {told(error)}", False)
+            session.notice(f"tasks of class {name} are left out of this run: {error_line(error)}", False)
             done = {ready.entry.task.id for ready in self._ready}
             for entry in tasks:
                 task = entry.task
                 if task.id not in done:
-                    missing = SkippedPart("task", task.workload.name, task.device_class.name, "", told(error))
+                    missing = SkippedPart("task", task.workload.name, task.device_class.name, "", error_line(error))
                     self._ready.append(ReadyTask(entry, (missing,)))
                     await session.skip_task(task.id)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from actors.clients.builder import builder_clients
-from actors.clients.calls import Shared, remote_actor
+from actors.clients.calls import ByValue, remote_actor
 from actors.clients.device import DeviceClient
 from actors.clients.handles import ActorHandles
 from actors.clients.learner import LearnerClient
@@ -123,14 +123,14 @@ class Fleet:
         learner = None
         if self.learner:
             learner = remote_actor(Learner, restarts=-1, concurrency=16).remote(
-                roster, method, 0, Shared(records), None, str(self.store.parent / "models")
+                roster, method, 0, ByValue(records), None, str(self.store.parent / "models")
             )
         searcher = remote_actor(Searcher, restarts=-1, concurrency=16).remote(
             roster,
             method,
             0,
-            Shared(records),
-            None if learner is None else Shared(LearnerClient(learner)),
+            ByValue(records),
+            None if learner is None else ByValue(LearnerClient(learner)),
             None,
         )
         make_builder = self.make_builder or partial(SimulatedBuilder, faults=self.build_faults, seed=99)

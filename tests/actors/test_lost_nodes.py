@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleet_tune.base.records.stores.reader import RecordReader
-from tests.helpers.ray_nodes import DEADLINE_SECS, ClusterNode, Run, free_address
+from tests.helpers.ray_nodes import DEADLINE_SECS, Node, Run, free_address
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
@@ -34,15 +34,15 @@ def stored_once(store: Path) -> int:
 def test_a_node_that_is_gone_costs_what_was_on_it_and_a_head_that_is_gone_ends_the_run(folder: Path) -> None:
     address = free_address()
     port = address.rpartition(":")[2]
-    nodes = [ClusterNode.head(folder, address)]
+    nodes = [Node.head(folder, address)]
     runs: list[Run] = []
     try:
         head = nodes[0].joined()
         (folder / "first").mkdir()
         (folder / "second").mkdir()
 
-        def node_added() -> ClusterNode:
-            nodes.append(ClusterNode(folder, "--address", address))
+        def node_added() -> Node:
+            nodes.append(Node(folder, "--address", address))
             return nodes[-1].joined()
 
         # A raylet that is killed, then a whole node.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.ray_nodes import DEADLINE_SECS, ClusterNode, Run, free_address
+from tests.helpers.ray_nodes import DEADLINE_SECS, Node, Run, free_address
 from tests.helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
@@ -35,12 +35,12 @@ def test_each_host_has_builders_and_its_own_windows_and_a_host_that_comes_back_i
     with tempfile.TemporaryDirectory(prefix="ft-", dir="/tmp", ignore_cleanup_errors=True) as made:
         folder = Path(made)
         address = free_address()
-        nodes = [ClusterNode.head(folder, address, machine="head")]
+        nodes = [Node.head(folder, address, machine="head")]
         runs: list[Run] = []
 
-        def edge_added() -> ClusterNode:
+        def edge_added() -> Node:
             edge = ("--address", address, "--resources", '{"fleet-tune-host:edge": 1}')
-            nodes.append(ClusterNode(folder, *edge, machine="edge"))
+            nodes.append(Node(folder, *edge, machine="edge"))
             return nodes[-1].joined()
 
         try:

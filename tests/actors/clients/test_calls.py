@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import ray
 
-from actors.clients.calls import ActorLostError, ActorTimeoutError, Shared, ask, fetch, remote_actor
+from actors.clients.calls import ActorLostError, ActorTimeoutError, ByValue, ask, fetch, remote_actor
 from fleet_tune.base.errors import DiskFullError
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 class Helper:
     """An actor that answers, fails, hangs or dies."""
 
-    def __init__(self, shared: Shared[Any] | None = None) -> None:
+    def __init__(self, shared: ByValue[Any] | None = None) -> None:
         self.value = None if shared is None else shared.get()
 
     def size(self) -> int:
@@ -74,7 +74,7 @@ async def test_an_actor_runs_with_the_priority_of_its_driver(helper: Any) -> Non
 
 async def test_a_shared_value_reaches_an_actor_and_its_restarted_self() -> None:
     length = 1000
-    shared = Shared(os.urandom(length))
+    shared = ByValue(os.urandom(length))
     actor = remote_actor(Helper, restarts=1).remote(shared)
     assert await ask(actor.size.remote(), 60.0, "size") == length
     with pytest.raises(ActorLostError):

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from actors.clients.calls import ActorLostError, ActorTimeoutError, Shared, ask
+from actors.clients.calls import ActorLostError, ActorTimeoutError, ByValue, ask
 from actors.clients.recorder import RecorderClient
 from actors.processes.learner import Learner
 from actors.processes.searcher import model_key
@@ -134,7 +134,7 @@ def entry(size: int, device_class: str, prior: bytes = b"") -> SearchTask:
 def learner_of(entries: tuple[SearchTask, ...], method: str, folder: Path) -> Learner:
     """The actor's class as a plain object that has seen 32 records of every task."""
     roster = roster_of(folder / "tasks", entries)
-    made = Learner(roster, method_named(method), 0, Shared(cast("RecorderClient", None)), None, str(folder))
+    made = Learner(roster, method_named(method), 0, ByValue(cast("RecorderClient", None)), None, str(folder))
     for each in entries:
         assert made._join(each.task.id)
         rows = sample(each.sketches[0], 32, np.random.default_rng(1))

@@ -89,7 +89,7 @@ async def test_what_a_check_without_an_answer_says_of_the_device(error: Exceptio
     assert (answer.hangs, answer.outside) == expected
 
 
-class Shared(Failing):
+class ByValue(Failing):
     """A device that another run uses first."""
 
     async def turn(self, tell: Any, _most_secs: float = 0.0) -> float:
@@ -103,7 +103,7 @@ class Shared(Failing):
 
 async def test_the_wait_for_a_turn_is_told_and_counted_as_such() -> None:
     told: list[str] = []
-    lane = lane_with(Shared(), tell=told.append)
+    lane = lane_with(ByValue(), tell=told.append)
     answer = await lane.measure(Measure("board", 1, (), {}, 10.0))
     assert isinstance(answer, BatchMeasured)
     assert answer.waits == {DeviceTime.WINDOW: 0.5, DeviceTime.TURN: 12.5}
