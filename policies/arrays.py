@@ -12,6 +12,6 @@ Floats = NDArray[np.floating[Any]]
 Matrix = NDArray[np.int64]
 """Decision vectors as rows, ``(n, d)``."""
 Features = NDArray[np.float32]
-"""What a model reads, ``(n, f)``, NaN where a feature is missing."""
+"""Input of a model, ``(n, f)``, NaN where a feature is missing."""
 Groups = NDArray[np.int64]
 """The task of each record, ``(n,)``: ranking happens within a task."""

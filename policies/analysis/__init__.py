@@ -1,2 +1,2 @@
-"""What a candidate costs, in closed form: loop nests, quantities, Pruner's symbols, and the analyzers of CPUs and
+"""Cost of a candidate, in closed form: loop nests, quantities, Pruner's symbols, and the analyzers of CPUs and
 CUDA."""

@@ -1,4 +1,4 @@
-"""What a candidate costs on a device, in closed form: the draft's analytic model.
+"""Cost of a candidate on a device, in closed form: the draft's analytic model.
 
 :func:`score` evaluates a whole decision matrix and returns the predicted latency and which candidates are worth
 building at all; :func:`analyse` also returns Pruner's symbols and the intermediate terms, which are the features of the
@@ -39,15 +39,16 @@ CHUNK = 8192
 
 @dataclass(frozen=True)
 class Analysis:
-    """``latency_secs`` (n,), positive and finite; ``feasible`` (n,); ``terms`` by name, each (n,).
-
-    ``symbols``: of each statement of a CUDA program, of the main one of a CPU program; none of a row-wise kernel.
-    """
+    """The analytic model's result for ``n`` candidates."""
 
     latency_secs: Floats
+    """Seconds of a run, ``(n,)``, positive and finite."""
     feasible: NDArray[np.bool_]
+    """True for candidates that are worth building, ``(n,)``."""
     terms: dict[str, Floats]
+    """Intermediate terms by name, each ``(n,)``."""
     symbols: tuple[Symbols, ...]
+    """Symbols of each statement of a CUDA program, of the main one of a CPU program; empty for a row-wise kernel."""
 
 
 def model(
@@ -121,7 +122,7 @@ def latency_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> F
 
 
 def feasible(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> NDArray[np.bool_]:
-    """Which candidates are worth building, shape ``(n,)``; all of them where the sketch is not described."""
+    """True for candidates that are worth building, shape ``(n,)``; all of them where the sketch is not described."""
     if not sketch.described:
         return np.ones(len(matrix), dtype=bool)
     return score(sketch, matrix, device)[1]

@@ -56,7 +56,7 @@ CORE = (
 
 @dataclass(frozen=True)
 class _Region:
-    """What a block works on inside some depth: ``inside`` iterations of each axis, ``rounds`` times in turn."""
+    """Data of a block inside some depth: ``inside`` iterations of each axis, ``rounds`` times in turn."""
 
     inside: Sequence[Floats]
     rounds: Floats
@@ -149,7 +149,7 @@ class CudaModel:
         return inside
 
     def _region(self, depth: int | Ints) -> _Region:
-        """What all threads of a block need inside a depth (of all candidates, or of each)."""
+        """Data that all threads of a block need inside a depth (of all candidates, or of each)."""
         main = self._main
         inside = list(main.inside(depth) if isinstance(depth, int) else main.inside_at(depth))
         rounds = main.full(1.0)

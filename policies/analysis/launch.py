@@ -1,4 +1,4 @@
-"""What a CUDA kernel asks of a device: blocks, threads and virtual threads, registers for sums, shared memory.
+"""Resources that a CUDA kernel takes: blocks, threads and virtual threads, registers for sums, shared memory.
 
 ``n`` candidates; every vector has the shape ``(n,)``. The notation is that of :mod:`policies.analysis.quantities`.
 """

@@ -55,34 +55,38 @@ def _fill_extents(statement: Statement, matrix: Matrix, loops: Sequence[int], ex
 
 @dataclass(frozen=True)
 class Shape:
-    """What is known of a nest before any decision; ``L`` kept loops.
-
-    ``loop_numbers``: their indices in the statement. ``axes``, ``kinds``, ``reduction``: of each of them; a loop that
-    runs over partial results too reduces nothing. ``step_depth``: depth just inside the innermost reduction loop.
-    ``parts``: for each axis, the loops that run over it, from the outermost. ``rows``: for each depth and axis, how
-    many of those are inside. ``digits``: (axis, extent) of every digit; a plain axis is one. ``plain``: whether all
-    axes are plain. ``bounded``: of each axis, whether its extent is only a bound of what a candidate's loops cover.
-    ``in_order``: whether the statement has a nest of its own that goes through all of its buffers in their order.
-    ``dimensions``: of each access of the statement. ``along_rows``: of each kept loop, whether neighbouring iterations
-    write neighbours in memory and reduce nothing. ``repeats``: whether no access depends on it, and it reduces nothing.
-    """
+    """Properties of a nest that no decision changes; ``L`` kept loops."""
 
     statement: Statement
 
     loop_numbers: tuple[int, ...]
+    """Indices of the kept loops in the statement."""
     axes: tuple[int, ...]
+    """Axis of each kept loop."""
     kinds: tuple[str, ...]
+    """Kind of each kept loop."""
     reduction: tuple[bool, ...]
+    """True for kept loops that reduce; a loop that also runs over partial results does not."""
     step_depth: int
+    """Depth just inside the innermost reduction loop."""
     parts: tuple[tuple[int, ...], ...]
+    """Loops that run over each axis, from the outermost."""
     rows: tuple[tuple[int, ...], ...]
+    """Number of those loops inside each depth, by depth and axis."""
     digits: tuple[tuple[int, int], ...]
+    """Axis and extent of every digit; a plain axis is one digit."""
     plain: bool
+    """True if all axes are plain."""
     in_order: bool
+    """True if the statement has a nest of its own that goes through all of its buffers in their order."""
     bounded: tuple[bool, ...]
+    """True for axes whose extent is only a bound of what a candidate's loops cover."""
     dimensions: tuple[tuple[Dimension, ...], ...]
+    """Dimensions of each access of the statement."""
     along_rows: tuple[bool, ...]
+    """True for kept loops whose neighbouring iterations write neighbours in memory and reduce nothing."""
     repeats: tuple[bool, ...]
+    """True for kept loops that no access depends on and that reduce nothing."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ _SHAPES_KEPT = 4096
 
 
 def shape_of(statement: Statement) -> Shape:
-    """What is known of a statement's nest before any decision.
+    """Properties of a statement's nest that no decision changes.
 
     Kept by the identity of the statement: to hash one takes as long as to evaluate dozens of candidates."""
     shape = _SHAPES.get(id(statement))
@@ -167,7 +171,7 @@ def _digits_of(statement: Statement) -> tuple[tuple[int, int], ...]:
 
 
 def unit_stride(statement: Statement, access: Access, axis: int) -> bool | None:
-    """Whether neighbours along ``axis`` are neighbours in memory; None where the access does not depend on it."""
+    """Return true if neighbours along ``axis`` are neighbours in memory; None if the access does not depend on it."""
     digits = [j for j, (its, _) in enumerate(_digits_of(statement)) if its == axis]
     depends = [at for at, coefficients in enumerate(access.index) if any(coefficients[j] for j in digits)]
     if not depends or statement.axes[axis].extent == 1:
@@ -195,8 +199,9 @@ def stride_along(statement: Statement, access: Access, axis: int) -> int | None:
 
 
 def _goes_in_order(statement: Statement) -> bool:
-    """Whether TVM fuses all loops of the statement and splits them into vectors: no reduction, one loop for each axis
-    in the order of the axes, and no access that takes the axes in another order (one that leaves some out may be)."""
+    """Return true if TVM fuses all loops of the statement and splits them into vectors: no reduction, one loop for each
+    axis in the order of the axes, and no access that takes the axes in another order (one that leaves some out may
+    be)."""
     if not statement.vectorize_limit or not statement.parallel_limit or statement.fusible is not None:
         return False
     if statement.fixed_depth or statement.location_column is not None:
@@ -334,7 +339,7 @@ class Nest:
 
     @cached_property
     def _axis_within(self) -> tuple[Floats, ...]:
-        """For each axis of ``p`` loops the iterations inside its last 0 to ``p`` loops, shape ``(p + 1, n)``."""
+        """Iterations inside the last 0 to ``p`` loops of each axis of ``p`` loops, shape ``(p + 1, n)``."""
         tables = []
         for parts in self._shape.parts:
             table = np.empty((len(parts) + 1, self.count), dtype=self.extents.dtype)
@@ -349,7 +354,7 @@ class Nest:
         return [table[row] for table, row in zip(self._axis_within, self._shape.rows[depth], strict=True)]
 
     def inside_at(self, depth: Ints) -> list[Floats]:
-        """As :meth:`inside`, at a depth that differs between candidates, shape ``(n,)``."""
+        """Like :meth:`inside`, at a depth that differs between candidates, shape ``(n,)``."""
         starts = np.array(self._shape.rows).T * self.count  # of the row of each axis and depth
         return [
             table[0] if len(table) == 1 else table.ravel()[start[depth] + self.columns]

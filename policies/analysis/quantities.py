@@ -85,7 +85,7 @@ def touched_elements(statement: Statement, access: Access, inside: Sequence[Floa
 
 
 def dimension_ranges(statement: Statement, access: Access, inside: Sequence[Floats]) -> list[Floats]:
-    """For each dimension of an access the range of its index, gaps included, while axis ``j`` runs over ``inside[j]``
+    """Range of the index of each dimension of an access, gaps included, while axis ``j`` runs over ``inside[j]``
     values, each ``(n,)``: the region that a statement placed here has to compute."""
     digits = in_digits(statement, inside)
     return [
@@ -271,7 +271,7 @@ def fitting_depth(resident: Floats, capacity_bytes: float | Floats) -> Ints:
 
 
 def innermost_movers(loops: Nest, touched: Floats) -> NDArray[np.uint8]:
-    """For each depth the depth just inside the innermost loop around it that moves an access, shape ``(L + 1, n)``.
+    """Depth just inside the innermost loop that moves an access around each depth, shape ``(L + 1, n)``.
 
     Loops move an access whose footprint (``touched``, (L + 1, n)) grows with them; 0 where none does.
     """

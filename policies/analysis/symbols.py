@@ -66,25 +66,30 @@ class Symbols:
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """What the penalties compare the symbols with.
-
-    ``m_l0``: registers of a thread or core; ``m_l0_together``: of all threads of a block; ``m_l1``: bytes of shared
-    memory or L1; ``n_l1``: warp size or lanes; ``pu_l1``: warps or vectors issued together; ``pu_l2``: multiprocessors
-    or cores; ``n_l2``: elements of a memory transaction; ``pu_tensor``: tensor cores of a multiprocessor.
-    ``peak_flops`` and ``tensor_flops`` in FLOP/s, ``bandwidth_bytes`` in bytes/s.
-    """
+    """Limits of a device that the penalties compare the symbols with."""
 
     m_l0: float
+    """Registers of a thread or core."""
     m_l1: float
+    """Bytes of shared memory or L1."""
     n_l1: float
+    """Warp size or lanes."""
     pu_l1: float
+    """Warps or vectors issued together."""
     pu_l2: float
+    """Multiprocessors or cores."""
     n_l2: float
+    """Elements of a memory transaction."""
     peak_flops: float
+    """Peak in FLOP/s."""
     bandwidth_bytes: float
+    """Bandwidth in bytes/s."""
     m_l0_together: float = math.inf
+    """Registers of all threads of a block."""
     pu_tensor: float = 1.0
+    """Tensor cores of a multiprocessor."""
     tensor_flops: float = 0.0
+    """Peak of the tensor cores in FLOP/s."""
 
 
 def limits(device: DeviceAbstraction) -> DeviceLimits:

@@ -50,27 +50,29 @@ _XGBOOST_OBJECTIVES: dict[Objective, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class BoostedSettings:
-    """Hyperparameters.
-
-    ``objective``: ``pairwise`` is AutoTVM's rank loss (its equation 2: over all pairs of a task, all of one weight),
-    ``ndcg`` weighs the pairs by what they change at the top of the list (LambdaRank). ``members``: size of the
-    bootstrap; one member is trained on all records, and its deviation is its training error. ``emphasis``: in a
-    regression a record weighs ``exp(-emphasis * slowdown)``, with its slowdown over its task's fastest in log seconds,
-    at most 3: the search visits the top only. ``levelled``: of trees that start from the analyzer, what it errs by on a
-    task as a whole is taken out of the task's records, and no error counts as more than :data:`LARGEST_ERROR`.
-    """
+    """Hyperparameters."""
 
     objective: Objective = "regression"
+    """``pairwise`` is AutoTVM's rank loss (its equation 2: over all pairs of a task, all of one weight); ``ndcg``
+    weighs the pairs by their effect at the top of the list (LambdaRank)."""
     members: int = 4
+    """Size of the bootstrap. A single member is trained on all records, and its deviation is its training error."""
     rounds: int = 120
+    """Trees of a member."""
     depth: int = 6
+    """Depth of a tree."""
     eta: float = 0.12
+    """Learning rate."""
     min_child_weight: float = 0.3
     subsample: float = 0.9
     column_share: float = 0.5
     gamma: float = 0.0
     emphasis: float = 0.5
+    """A record of a regression weighs ``exp(-emphasis * slowdown)``; the slowdown over its task's fastest is in log
+    seconds, at most 3: the search visits the top only."""
     levelled: bool = False
+    """True for trees that start from the analyzer, if the analyzer's error on a task as a whole is taken out of the
+    task's records, and no error counts as more than :data:`LARGEST_ERROR`."""
 
     def __post_init__(self) -> None:
         if self.members < 1 or self.rounds < 1:
@@ -103,8 +105,8 @@ TRANSFERRED = BoostedSettings(
     column_share=0.3,
     levelled=True,
 )
-"""Of trees that are trained on many tasks for others: slow and from parts of the data, so that they learn what tasks
-have in common. The level of a new task is known from its first records (the shift of equation 4)."""
+"""Settings of trees that are trained on many tasks for others: slow and from parts of the data, so that they learn what
+tasks have in common. The level of a new task is known from its first records (the shift of equation 4)."""
 LARGEST_ERROR = 2.0
 """An error of the analyzer, relative to its others on the task, that is larger in log seconds counts as this large."""
 
@@ -182,7 +184,7 @@ class GradientBoostedModel(CostModelDefaults):
         return matrix
 
     def _margin(self, matrix: NDArray[np.float32]) -> Floats:
-        """What the trees start from: log seconds for a regression, larger for faster in a ranking."""
+        """Scores that the trees start from: log seconds for a regression, larger for faster in a ranking."""
         prior = self._prior(matrix)
         return -prior if self.ranks else prior + self._shift
 
@@ -204,7 +206,7 @@ class GradientBoostedModel(CostModelDefaults):
         return scores if self._map is None else self._map(scores)
 
     def _start_from(self, matrix: NDArray[np.float32], log_secs: Floats) -> None:
-        """What a prediction is off by in the middle, and what stands for one that there is not."""
+        """Median error of a prediction, and the value that replaces a missing one."""
         known = np.ones(len(matrix), dtype=bool)
         if self.offset_column is not None:
             prior = matrix[:, self.offset_column].astype(np.float64)

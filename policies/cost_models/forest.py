@@ -28,21 +28,26 @@ MAX_FEATURES = 10
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Trees side by side; a node is an index into all arrays but ``roots`` ``(T,)``.
-
-    Of ``N`` nodes: ``left``, ``right`` (leaves point to themselves), ``feature``, ``missing_left`` (1 where a missing
-    feature goes left) int32, ``threshold`` and ``value`` float64. A row goes left where its feature is at most the
-    threshold. ``depth``: of the deepest tree.
+    """Trees side by side; a node is an index into all arrays but ``roots``. A row goes left where its feature is at
+    most the threshold.
     """
 
     roots: NDArray[np.int32]
+    """Root of each tree, ``(T,)``."""
     left: NDArray[np.int32]
+    """Left child of each of ``N`` nodes, int32; leaves point to themselves."""
     right: NDArray[np.int32]
+    """Right child, ``(N,)``."""
     feature: NDArray[np.int32]
+    """Column that a node reads, ``(N,)``, int32."""
     missing_left: NDArray[np.int32]
+    """1 where a missing feature goes left, ``(N,)``, int32."""
     threshold: Floats
+    """Threshold of a node, ``(N,)``, float64."""
     value: Floats
+    """Prediction of a leaf, ``(N,)``, float64."""
     depth: int
+    """Depth of the deepest tree."""
 
     def evaluate(self, matrix: NDArray[np.float32]) -> Floats:
         """Prediction of each tree for rows ``(n, f)``, NaN for a missing feature: shape ``(T, n)``."""

@@ -33,7 +33,7 @@ from policies.features.views import FEATURE_VERSION, check_version
 LENGTH = 0.2
 """``l``: two random candidates have a squared distance of about 2, those of one sketch mostly of 0.5 to 2."""
 SLOW_NOISE = 2.0
-"""How fast the noise grows with what a record is slower than expected, in log seconds."""
+"""Growth of the noise with the log seconds by which a record is slower than expected."""
 AMPLITUDES = (0.04, 0.09, 0.2, 0.4, 0.8)
 NOISES = (0.01, 0.03, 0.1, 0.25)
 USUAL_AMPLITUDE, USUAL_NOISE = 0.3, 0.04
@@ -174,7 +174,8 @@ def _most_likely(near: Floats, residual: Floats, share: Floats) -> tuple[float, 
 
 
 def _log_likelihood(near: Floats, residual: Floats, share: Floats, amplitude: float, noise: float) -> float:
-    """Of the residuals, and of the two numbers by their prior, but for a constant (Rasmussen and Williams 5.8)."""
+    """Log likelihood of the residuals and of the two numbers by their prior, up to a constant (Rasmussen and Williams
+    5.8)."""
     factor = np.linalg.cholesky(amplitude * near + np.diag(noise * share))
     half = np.linalg.solve(factor, residual)
     prior = math.log(amplitude / USUAL_AMPLITUDE) ** 2 + math.log(noise / USUAL_NOISE) ** 2

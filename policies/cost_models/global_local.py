@@ -1,4 +1,4 @@
-"""What earlier records teach about a new task (AutoTVM section 4): a global and a local model, added.
+"""A global model of earlier records and a local model of the task, added (AutoTVM section 4).
 
     f(x) = f_global(x) + f_local(x)                                            (AutoTVM equation 4)
 
@@ -111,5 +111,5 @@ def only_views(table: FeatureTable, names: tuple[str, ...]) -> FeatureTable:
 
 
 def transferable(model: CostModel) -> bool:
-    """Whether the model reads nothing whose layout is that of one task."""
+    """Return true if the model reads nothing whose layout belongs to one task."""
     return OF_A_TASK.isdisjoint(model.views)

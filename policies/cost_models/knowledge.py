@@ -1,4 +1,4 @@
-"""What earlier records know of a task: its own workload measured elsewhere, and other workloads.
+"""Knowledge of a task from earlier records: of its own workload measured elsewhere, and of other workloads.
 
 A workload that was measured before, on another device class or in an earlier run, has much to say of the same workload
 here: its records are aligned with the sketches of this task, and a model of the task's own features is trained on them.
@@ -90,15 +90,15 @@ def _usable(
 
 
 def teaches_own(sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction) -> bool:
-    """Whether :func:`own_prior` makes a model of these sources: without training one."""
+    """Return true if :func:`own_prior` would make a model of these sources, without training one."""
     return sum(len(data) for _, data in _usable(sources, sketches, device)[0]) >= LEAST_RECORDS
 
 
 def own_examples(
     sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction
 ) -> tuple[Examples | None, int]:
-    """What the same workload's records elsewhere say, in the joint layout of this task's sketches; None where nothing
-    does. Also how many of them could not be aligned.
+    """Records of the same workload elsewhere, in the joint layout of this task's sketches, None if there are none; and
+    the number of them that could not be aligned.
 
     The level of each source is moved to what the analyzer makes of the difference between the devices.
     """

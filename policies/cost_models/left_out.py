@@ -1,4 +1,4 @@
-"""What an ensemble says of its own errors: the deviation of predictions, and the level of scores that only order.
+"""An ensemble's estimate of its own errors: the deviation of predictions, and the level of scores that only order.
 
 Notation: ``M`` members, each trained on a resample of the ``n`` records with repetition; ``drawn`` ``(M, n)``: how
 often each has drawn each record.
@@ -31,8 +31,8 @@ LEAST_DEVIATION = 0.02
 
 
 def resamples(members: int, weights: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
-    """How often each member draws each record, ``(members, n)``: ``n`` times in all, by the weights ``(n,)``. A single
-    member takes each once."""
+    """Number of times that each member draws each record, ``(members, n)``: ``n`` times in all, by the weights
+    ``(n,)``. A single member takes each once."""
     count = len(weights)
     if members == 1:
         return np.ones((1, count), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a saved cost model is: plain values and arrays by name, in the bytes of
+"""Bytes of a saved cost model: plain values and arrays by name, in the bytes of
 :mod:`fleet_tune.base.array_codec`.
 
 A model that is made of others holds their arrays beside its own, under a prefix (:func:`with_inner`)."""
@@ -19,11 +19,14 @@ _INNER = "inner"
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """``kind`` names the class, ``header`` has plain values, ``arrays`` are read-only once they were read."""
+    """A saved cost model in plain values."""
 
     kind: str
+    """Name of the class."""
     header: Mapping[str, Any]
+    """Plain values."""
     arrays: Mapping[str, NDArray[Any]]
+    """Arrays by name, read-only once they were read."""
 
 
 def pack(saved: Saved) -> bytes:
@@ -32,8 +35,8 @@ def pack(saved: Saved) -> bytes:
 
 
 def unpack(data: bytes, kind: str | None = None) -> Saved:
-    """What :func:`pack` wrote, or what stands in a model file; ValueError for other bytes, damaged ones, or a model of
-    another kind than ``kind``."""
+    """The saved model that :func:`pack` wrote, or that a model file holds; ValueError for other bytes, damaged ones, or
+    a model of another kind than ``kind``."""
     try:
         fields, arrays = array_codec.decode(data)
         saved = Saved(fields["model"], fields["header"], arrays)

@@ -23,14 +23,14 @@ LEAST_SLOPE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class MonotoneMap:
-    """Strictly increasing: linear between the knots, straight on outside them with ``slope``.
-
-    ``at`` (k,): scores, ascending; ``values`` (k,): log seconds, ascending.
-    """
+    """A strictly increasing map: linear between the knots, and straight outside of them."""
 
     at: Floats
+    """Scores, ascending, ``(k,)``."""
     values: Floats
+    """Log seconds, ascending, ``(k,)``."""
     slope: float
+    """Slope outside the knots."""
 
     @classmethod
     def fit(cls, scores: Floats, log_secs: Floats) -> Self:

@@ -43,23 +43,27 @@ PREDICTED_ROWS = 1024
 
 @dataclass(frozen=True)
 class NeuralSettings:
-    """How a network is trained: Adam, with the learning rate falling to 0 along half a cosine.
+    """Settings of a network's training: Adam, with the learning rate falling to 0 along half a cosine.
 
-    ``epochs``: passes over the records of ``fit``, ``update_epochs`` of an update; ``least_steps`` and
-    ``least_update_steps``: steps of the optimiser at least, so that a handful of records is not passed over a handful
-    of times. ``list_size``: records in one list of the ranking, all of one task; a step takes one list. ``clip``:
-    largest norm of a gradient. Rate, decay and clip are those of Pruner's code; it makes 50 passes over millions.
+    Rate, decay and clip are those of Pruner's code, which makes 50 passes over millions of records.
     """
 
     members: int = 2
+    """Networks of the ensemble."""
     epochs: int = 15
+    """Passes over the records in ``fit``."""
     update_epochs: int = 5
+    """Passes over the records in an update."""
     list_size: int = 256
+    """Records of one list of the ranking, all of one task; a step takes one list."""
     least_steps: int = 150
+    """Least number of the optimiser's steps in ``fit``, so that few records are passed over more often."""
     least_update_steps: int = 30
+    """Least number of steps in an update."""
     learning_rate: float = 7e-4
     weight_decay: float = 1e-6
     clip: float = 0.5
+    """Largest norm of a gradient."""
 
     def __post_init__(self) -> None:
         least = min(self.members, self.epochs, self.update_epochs, self.least_steps, self.least_update_steps)
@@ -261,7 +265,7 @@ class NeuralModel(CostModelDefaults):
         return tensors
 
     def _base(self, features: FeatureTable) -> NDArray[np.float32]:
-        """What the score starts from, larger for faster, ``(n,)``."""
+        """Scores to start from, larger for faster, ``(n,)``."""
         if not self.from_analyzer:
             return np.zeros(len(features), dtype=np.float32)
         view = features.view(INVARIANT)

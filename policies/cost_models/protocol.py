@@ -1,4 +1,4 @@
-"""What a cost model is: from features of candidates to the logarithm of their run time, with a deviation.
+"""The interface of cost models: from features of candidates to the logarithm of their run time, with a deviation.
 
 Unit of every target and prediction: natural logarithm of seconds, lower is better. ``groups`` tells the task of every
 record: ranking happens within a task. The models themselves are listed in :mod:`policies.cost_models.registry`.

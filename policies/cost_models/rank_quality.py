@@ -1,4 +1,4 @@
-"""How good the order is in which a model puts candidates."""
+"""Quality of the order in which a model ranks candidates."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ HEADS = 4
 
 
 def present_rows(rows: Tensor) -> Tensor:
-    """Which rows ``(n, r, c)`` are present, ``(n, r)``."""
+    """True for rows ``(n, r, c)`` that are present, ``(n, r)``."""
     return (rows != 0).any(dim=2)
 
 

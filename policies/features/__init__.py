@@ -1,1 +1,1 @@
-"""What a model sees of a candidate: the feature table and its views."""
+"""Features of candidates: the feature table and its views."""

@@ -115,7 +115,7 @@ def _log(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class _Stage:
-    """Where an operand is staged, ``(n,)``: the depth, the elements held there, how many are moved in all, and the
+    """Staging of an operand, ``(n,)``: the depth, the elements held there, how many are moved in all, and the
     longest run in which they come."""
 
     depth: Ints
@@ -220,7 +220,7 @@ def _accumulator_depth(loops: Nest, statement: Statement) -> int:
 
 
 def _cached_stage(loops: Nest, operand: Buffer, resident: Floats, capacity_bytes: float) -> _Stage:
-    """On a CPU: the largest sub-nest whose working set stays in the L1 cache."""
+    """Staging on a CPU: the largest sub-nest whose working set stays in the L1 cache."""
     depth = fitting_depth(resident, capacity_bytes)
     held = loops.pick(operand.touched, depth)
     return _Stage(
@@ -250,7 +250,8 @@ def _filled_depth(sketch: Sketch, loops: Nest, operand: Buffer) -> int | None:
 
 
 def _shared_stage(sketch: Sketch, loops: Nest, operand: Buffer) -> _Stage:
-    """On a GPU: where the statement stands that writes the operand to shared memory; without one, the thread's tile."""
+    """Staging on a GPU: the place of the statement that writes the operand to shared memory; without one, the thread's
+    tile."""
     writer = _writer(sketch, operand.access.buffer)
     if writer is not None and _scope(writer) == "local":  # a fragment is filled from there
         sources = [_writer(sketch, its.buffer) for its in writer.accesses if not its.write]

@@ -59,7 +59,7 @@ def invariant_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction
 
 
 def _flop(sketch: Sketch, matrix: Matrix) -> Floats:
-    """Of every candidate, ``(n,)``."""
+    """Float operations of every candidate, ``(n,)``."""
     if sketch.row_wise is not None:
         return np.full(len(matrix), row_wise.flop(sketch.row_wise, FITTED), dtype=np.float32)
     points = (nest(each, matrix, np.float32).points() * each.flop_per_point for each in sketch.statements)

@@ -98,7 +98,7 @@ def _strides(loops: Nest, access: Access, touched: Floats) -> Floats:
 
 
 def loop_annotations(sketch: Sketch, statement: Statement, loops: Nest, matrix: Matrix) -> NDArray[np.int64]:
-    """Which of the six annotations each loop has, ``(L, n)``: 0 serial, 1 parallel, 2 vectorized, 3 unrolled, 4
+    """Annotation of each loop among six, ``(L, n)``: 0 serial, 1 parallel, 2 vectorized, 3 unrolled, 4
     threadIdx, 5 vthread. Those that follow from the limits of the post-processors are among them."""
     kinds = np.empty((loops.depth, loops.count), dtype=np.int64)
     for at, kind in enumerate(loops.kinds):

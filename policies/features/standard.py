@@ -26,13 +26,13 @@ from policies.space.variants import with_few_places
 SAMPLE = 128
 """Random candidates of each sketch that tell how much its features vary."""
 VARIANTS = 8
-"""How many variants of a sketch they are of: each is a description of its own."""
+"""Number of variants of a sketch that they belong to: each has a description of its own."""
 LEAST_SCALE = 0.25
 """Features are logarithms: a quarter of a doubling is the least that counts as variation."""
 FARTHEST = 4.0
 """Deviations beyond which a feature counts as this far."""
 APART = 0.43
-"""What the column of a sketch has for its own candidates: those of two sketches are ``2 APART^2`` farther apart."""
+"""Value of a sketch's column for its own candidates: candidates of two sketches are ``2 APART^2`` farther apart."""
 
 
 @dataclass(frozen=True, eq=False)

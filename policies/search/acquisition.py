@@ -86,7 +86,7 @@ class Acquisition(Protocol):
 
     @property
     def name(self) -> str:
-        """What a proposal gives as its reason."""
+        """The reason that a proposal gives."""
         ...
 
     def __call__(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
@@ -98,7 +98,7 @@ class Acquisition(Protocol):
         ...
 
     def energy(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
-        """What annealing minimises, ``(n,)``: of the same order as minus the scores."""
+        """The energy that annealing minimises, ``(n,)``: in the same order as minus the scores."""
         ...
 
 

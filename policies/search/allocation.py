@@ -1,4 +1,4 @@
-"""Which sketches of a task the candidates of a batch come from."""
+"""Allocation of a batch's trials to the sketches of a task."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ _MOST_DISCOUNT = 50.0  # of a logarithm: more would overflow in the end
 
 @dataclass(frozen=True)
 class Arms:
-    """The sketches of a task as the arms of a bandit.
-
-    ``left`` (k,): candidates of each sketch that are neither measured nor pending. ``round_trials``: the choice is one
-    of a sketch for a whole round of that many trials; None: one for each trial. ``expected``: where the analyzer has a
-    say, the best cost of each sketch, measured or expected, and which sketch it prefers (higher first), each (k,);
-    None: what was measured alone counts.
-    """
+    """The sketches of a task as the arms of a bandit."""
 
     records: TaskRecords
     left: Floats
+    """Candidates of each sketch that are neither measured nor pending, ``(k,)``."""
     round_trials: int | None
+    """Trials of a round for which one sketch is chosen; None: a sketch is chosen for each trial."""
     expected: Callable[[], tuple[Floats, Floats]] | None
+    """With the analyzer: the best cost of each sketch, measured or expected, and the analyzer's preference (higher
+    first), each ``(k,)``. None: only measured costs count."""
 
 
 class SketchAllocation(Protocol):
@@ -40,11 +38,12 @@ class SketchAllocation(Protocol):
 
     @property
     def joint(self) -> bool:
-        """Whether candidates of all sketches are chosen together, by their scores alone."""
+        """True if candidates of all sketches are chosen together, by their scores alone."""
         ...
 
     def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """At most how many of ``count`` trials each sketch gets, ``(k,)``; never more than it has candidates left."""
+        """Largest number of ``count`` trials that each sketch gets, ``(k,)``; never more than it has candidates
+        left."""
         ...
 
 
@@ -81,23 +80,24 @@ class UniformSketches:
 class UcbSketches:
     """Bansor equations 3 and 4: an upper confidence bound on each sketch's best.
 
-    A sketch without a visit has an infinite bound, so that each gets one before the bound chooses: a whole round where
-    rounds are counted, of as many trials as the method's batch has. Which of them is next is drawn, as in Ansor, where
-    the analyzer has no say. A round that a sketch cannot fill goes on with the next best.
-
-    ``exploration``: the constant C. Beyond the paper, where sketches are chosen trial by trial: ``priced``, a visit
-    weighs what a trial of the sketch takes; ``prior_visits``, where the analyzer has a say, what it expects of a sketch
-    that it knows counts as so many visits, so that a sketch that cannot win by far is not tried for being untried;
-    ``patience``, the best of a sketch counts ``exp(n / patience)`` times slower after ``n`` trials of it that brought
-    nothing better: equation 4 rewards the best ever found, whatever is left.
+    A sketch without a visit has an infinite bound, so that each gets one before the bound chooses: a whole round if
+    rounds are counted, of as many trials as the method's batch has. Without the analyzer the next of them is drawn, as
+    in Ansor. A round that a sketch cannot fill goes on with the next best. The fields after ``exploration`` go beyond
+    the paper, and count if sketches are chosen trial by trial.
     """
 
     name: ClassVar[str] = "ucb"
     joint: ClassVar[bool] = False
     exploration: float = EXPLORATION
+    """The constant C."""
     priced: bool = False
+    """True if a visit weighs the time that a trial of the sketch takes."""
     prior_visits: float = 0.0
+    """Visits that the analyzer's expectation of a sketch counts as, so that a sketch that is far from winning is not
+    tried because it is untried."""
     patience: float | None = None
+    """The best of a sketch counts ``exp(n / patience)`` times slower after ``n`` trials without improvement: equation 4
+    rewards the best ever found, whatever is left."""
 
     def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """See :class:`SketchAllocation`."""

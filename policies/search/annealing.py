@@ -30,18 +30,19 @@ LEAST_CHAINS = 16
 
 @dataclass(frozen=True)
 class AnnealingSettings:
-    """AutoTVM's appendix A.3: 128 chains (``n_sa``), at most 500 steps (``step_sa``).
-
-    The temperature falls linearly from ``hot`` to ``cold``. The paper leaves its unit open; here it is the standard
-    deviation of the energies of random states, so that the same schedule serves log seconds and improvements.
-    ``patience``: a run ends early when that many steps in a row brought nothing among the states to be kept.
-    """
+    """AutoTVM's appendix A.3: 128 chains (``n_sa``), at most 500 steps (``step_sa``)."""
 
     chains: int = 128
+    """Chains that run side by side."""
     steps: int = 500
+    """Largest number of steps."""
     hot: float = 1.0
+    """First temperature, in standard deviations of the energies of random states, so that the same schedule serves log
+    seconds and improvements; the paper leaves the unit open."""
     cold: float = 0.0
+    """Last temperature, reached linearly."""
     patience: int = 50
+    """A run ends early after so many steps in a row without a new state among those to keep."""
 
     def __post_init__(self) -> None:
         if self.chains < 1 or self.steps < 1 or self.patience < 1:

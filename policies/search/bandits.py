@@ -1,4 +1,4 @@
-"""Which sketch and which task get the next trials: upper confidence bounds (Bansor equations 2 to 6).
+"""Bandits that give the next trials to sketches and tasks: upper confidence bounds (Bansor equations 2 to 6).
 
 Costs are seconds, lower is better; rewards lie in [0, 1], higher is better. Pending trials (granted, not yet observed)
 count as visits everywhere, so that an asynchronous scheduler spreads instead of granting everything to one arm.
@@ -63,7 +63,7 @@ def allocate(
     preference: Floats | None = None,
     prices: Floats | None = None,
 ) -> NDArray[np.int64]:
-    """How many of the next ``count`` trials each sketch gets, shape ``(k,)``: one UCB choice after the other.
+    """Number of the next ``count`` trials for each sketch, shape ``(k,)``: one UCB choice after the other.
 
     Each grant counts as a visit for the next. ``capacity``: candidates a sketch has left; where all is used up, fewer
     than ``count`` are granted. ``preference``: breaks ties and orders untried sketches (higher first; NaN last).
@@ -92,21 +92,23 @@ def allocate(
 
 @dataclass(frozen=True)
 class TaskState:
-    """What the allocation needs to know of a task.
-
-    ``best_history``: the incumbent's cost in seconds after each observed trial, infinite while all failed; ``pending``:
-    trials granted and not yet observed. ``floor_secs``: seconds that no schedule can beat (operations divided by the
-    device's peak), 0 where unknown. ``kind``: tasks of one kind are similar (:func:`kind_of_name`), those of the empty
-    one to none.
-    """
+    """State of a task for the allocation of trials."""
 
     weight: float
+    """Calls of the task's kernel in the network."""
     flop: float
+    """Float operations of one run."""
     best_history: Sequence[float] = ()
+    """The incumbent's cost in seconds after each observed trial, infinite while all failed."""
     pending: int = 0
+    """Trials granted and not yet observed."""
     finished: bool = False
+    """True if the task gets no more trials."""
     floor_secs: float = 0.0
+    """Seconds that no schedule can beat (operations divided by the device's peak), 0 if unknown."""
     kind: str = ""
+    """Kind of the task (:func:`kind_of_name`): tasks of one kind are similar. Tasks of the empty kind are similar to
+    none."""
 
     @property
     def visits(self) -> int:
@@ -127,16 +129,16 @@ class TaskChoice:
 
 
 def kind_of_name(name: str) -> str:
-    """What tasks have in common whose workloads compute the same operators on other shapes: the workload's name
-    without what follows a blank and without the numbers by which the compiler tells such workloads apart."""
+    """The kind of a task: workloads that compute the same operators on other shapes have the same. It is the workload's
+    name up to a blank, without the numbers by which the compiler tells such workloads apart."""
     return re.sub(r"\d+(?=_|$)", "", name.partition(" ")[0])
 
 
 class Gradient(Protocol):
-    """How much of the network's latency a task's next visit is expected to save: a number that is not negative."""
+    """Latency of the network that a task's next visit is expected to save: a number that is not negative."""
 
     def __call__(self, states: Sequence[TaskState], at: int, round_trials: int, /) -> float:
-        """Of the task ``states[at]``, among all tasks; ``round_trials``: trials that count as a visit."""
+        """Gradient of the task ``states[at]`` among all tasks; ``round_trials``: trials that count as a visit."""
         ...
 
 
@@ -226,7 +228,7 @@ def latency_gradient(state: TaskState, alpha: float = ALPHA, window: int = WINDO
 
 
 class TaskAllocation(Protocol):
-    """Which of several tasks, all of them tried once, gets the next trials."""
+    """Choice of the task that gets the next trials, among tasks that all have been tried."""
 
     @property
     def name(self) -> str: ...

@@ -34,7 +34,7 @@ class Weighting(Protocol):
 
 @dataclass(frozen=True)
 class Selection:
-    """How a batch is selected among the offered candidates, beside the acquisition."""
+    """Settings of the selection of a batch among the offered candidates."""
 
     alpha: float = 0.0
     """Weight of diversity (AutoTVM equation 3)."""
@@ -49,7 +49,7 @@ class Selection:
     """Changes the scores of the acquisition before the choice; None: they stay."""
 
     def enough(self, count: int) -> int:
-        """How many of the best candidates a batch of ``count`` is selected from at least."""
+        """Least number of the best candidates that a batch of ``count`` is selected from."""
         return math.ceil((self.top_factor or 1.0) * count)
 
 
@@ -73,7 +73,7 @@ def choose(
     *,
     joint: bool,
 ) -> list[Proposal]:
-    """At most ``count`` of the offered candidates, the best first; at most ``shares[sketch]`` of each sketch.
+    """Choose up to ``count`` of the offered candidates, the best first, and up to ``shares[sketch]`` of each sketch.
 
     ``reason``: of the proposals, which add the score. ``joint``: sketches compete, and candidates are chosen together
     by their scores alone.

@@ -43,22 +43,28 @@ BLOCK = 1024
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fitted correction; build it with :func:`calibrate`. No ``points`` and ``shift`` alone mean a constant one.
-
-    With ``m`` records and ``k`` columns: ``columns`` (k,): those of the features that count; ``centre``, ``scale``
-    (k,); ``points`` (m, k): the records, standardised; ``length``: ``l`` above; ``weights`` (m,); ``inverse`` (m, m).
-    """
+    """A fitted correction of ``m`` records; build it with :func:`calibrate`. Without ``points`` it is constant."""
 
     shift: float
+    """Median of ``log(measured / predicted)``."""
     noise: float
+    """Leave-one-out error."""
     columns: NDArray[np.intp]
+    """Columns of the features that count, ``(k,)``."""
     centre: Features
+    """Mean of each column, ``(k,)``."""
     scale: Features
+    """Deviation of each column, ``(k,)``."""
     points: Features
+    """The records, standardised, ``(m, k)``."""
     length: float
+    """``l`` of the module's formulas."""
     weights: Floats
+    """Weight of each record in the mean, ``(m,)``."""
     inverse: Floats
+    """``(K + a I)^-1``, ``(m, m)``."""
     signal: float
+    """``t^2`` of the module's formulas."""
 
     @property
     def constant(self) -> bool:

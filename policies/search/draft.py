@@ -62,7 +62,7 @@ class DraftSettings:
 
     @property
     def most_variants(self) -> int:
-        """How many variants of a sketch a generation has."""
+        """Largest number of variants of a sketch in a generation."""
         return max(self.population // self.variant_rows, 2)
 
     @property
@@ -198,7 +198,8 @@ def _children(sketch: Sketch, ordered: Matrix, settings: DraftSettings, rng: np.
 
 
 def _bred(sketch: Sketch, settings: DraftSettings, count: int) -> int:
-    """How many are bred for ``count``: where a generation has few of a sketch's variants, about half are left out."""
+    """Number of children bred for ``count``: where a generation has few of a sketch's variants, about half are left
+    out."""
     return 2 * count if len(sketch.variants) > settings.most_variants else count
 
 

@@ -1,4 +1,4 @@
-"""Exploration: how many candidates of a batch are drawn at random (AdaTune section 4.2), and where from."""
+"""Exploration: the random candidates of a batch (AdaTune section 4.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from policies.search.task_records import Proposal, TaskRecords
 
 
 class Epsilon(Protocol):
-    """How much of a batch is drawn at random."""
+    """The share of a batch that is drawn at random."""
 
     @property
     def plans(self) -> int:
@@ -63,7 +63,7 @@ class ContextualEpsilon:
 
 @dataclass(frozen=True)
 class Exploration:
-    """How many candidates of a batch are random, and where they come from."""
+    """Random candidates of a batch: their share and their origin."""
 
     epsilon: Epsilon
     """Share of random candidates."""
@@ -102,8 +102,8 @@ def epsilon_of_secs(
 def untried(
     offered: Sequence[CandidateSet], records: TaskRecords, count: int, rng: np.random.Generator
 ) -> list[Proposal]:
-    """At most ``count`` random candidates among the more promising half of the best one of every innermost tile that
-    was neither measured nor is pending."""
+    """Draw up to ``count`` random candidates. Of every innermost tile that is neither measured nor pending the best
+    candidate counts, and of these the more promising half."""
     choices = [(each, row) for each in offered for row in _untried_tiles(each, records)]
     choices.sort(key=lambda choice: float(choice[0].mean[choice[1]]))
     promising = choices[: max(len(choices) // 2, count)]

@@ -1,4 +1,4 @@
-"""What a draft ranks candidates by, and the quick way to it.
+"""Fitness functions by which a draft ranks candidates.
 
 A fitness maps a sketch's decisions, its symbolic features and the analyzer's log seconds to predicted log seconds, each
 as far as it needs them. That of the calibrated analyzer needs neither all features nor their deviations:
@@ -46,19 +46,18 @@ def calibration_columns(layout: JointLayout, sketches: tuple[Sketch, ...], kind:
 
 @dataclass(frozen=True)
 class CalibratedFitness:
-    """The calibrated analyzer as the fitness of one sketch of a task: ``log(predicted)`` plus the correction's mean.
-
-    ``sketch``: its index in the task, ``layout``: the task's features, of which the calibration knows some columns.
-    ``prior_secs``: stands for the analyzer's prediction where the sketch is not described.
-    """
+    """The calibrated analyzer as the fitness of one sketch of a task: ``log(predicted)`` plus the correction's mean."""
 
     calibration: Calibration
     layout: JointLayout
+    """Features of the task, of which the calibration reads some columns."""
     sketch: int
+    """Position of the sketch among the task's."""
     prior_secs: float
+    """Prediction for a sketch that is not described."""
 
     def __call__(self, matrix: Matrix, features: Features, analytic_log_secs: Floats) -> Floats:
-        """As any fitness, from features that are known already."""
+        """Compute the fitness from known features, like any other fitness."""
         del matrix
         base = np.where(np.isnan(analytic_log_secs), np.log(self.prior_secs), analytic_log_secs)
         columns = self.calibration.columns

@@ -1,4 +1,4 @@
-"""Where candidates come from: the generators that a method chooses from, behind one interface.
+"""Generators of candidates, behind one interface.
 
 A generator offers candidates of one sketch that are neither measured nor pending; :mod:`policies.search.batch` selects
 among them. It is only settings: what a task knows is a :class:`Search`. Which space it offers from, the whole sketch or
@@ -31,7 +31,7 @@ SEEDS = 16
 
 @dataclass(frozen=True)
 class Search:
-    """What generators work on: the parts of one task's search. ``chains``: of each sketch; they persist from batch to
+    """State of one task's search that generators work on. ``chains``: of each sketch; they persist from batch to
     batch."""
 
     spaces: Sequence[Space]
@@ -47,13 +47,12 @@ class Generator(Protocol):
 
     @property
     def name(self) -> str:
-        """What a proposal gives as its reason while nothing has succeeded."""
+        """The reason that a proposal gives while nothing has succeeded."""
         ...
 
     @property
     def with_analyzer(self) -> bool:
-        """Whether the calibrated analyzer has a say in what is predicted: see
-        :class:`policies.search.prediction.Predictor`."""
+        """True if predictions use the calibrated analyzer: see :class:`policies.search.prediction.Predictor`."""
         ...
 
     def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:
@@ -105,21 +104,20 @@ class GeneticGenerator:
 
 @dataclass(frozen=True)
 class LatentGenerator:
-    """Pruner's latent schedule explorer: a genetic search on the analyzer alone, as it is before any record, and random
-    candidates beside what it drafts (algorithm 1, line 10), all of them for the model to verify.
+    """Pruner's latent schedule explorer: a genetic search on the uncalibrated analyzer, and random candidates beside
+    its draft (algorithm 1, line 10), all of them for the model to verify.
 
-    On CUDA it also breeds from what asks too much of registers or shared memory, as far as the penalties of the paper
-    let it, and offers what can be built.
-
-    ``initial``: random candidates for a whole draft of ``settings.size``, and as many fewer as it is smaller.
-    ``published``: on CPUs the analyzer is equation 1 as it stands (:mod:`policies.analysis.published`).
+    On CUDA it also breeds from candidates that ask too much of registers or shared memory, as far as the penalties of
+    the paper let it, and offers those that can be built.
     """
 
     name: ClassVar[str] = "latent"
     with_analyzer: ClassVar[bool] = False
     settings: DraftSettings = field(default_factory=DraftSettings)
     initial: int = 0
+    """Random candidates beside a whole draft of ``settings.size``; proportionally fewer beside a smaller one."""
     published: bool = False
+    """True if the analyzer on CPUs is equation 1 as it stands (:mod:`policies.analysis.published`)."""
 
     def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""

@@ -1,4 +1,4 @@
-"""What a candidate is expected to cost: the analyzer corrected by the task's records, and the learned model.
+"""Predicted cost of candidates: by the analyzer, corrected by the task's records, and by the learned model.
 
 All predictions are the mean and the deviation of the natural logarithm of seconds, each ``(n,)``, finite; no deviation
 is negative. Where a model says something that is no number, the slowest that it predicts of the others stands in, with

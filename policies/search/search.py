@@ -44,9 +44,10 @@ EXPECTED_BEST_SAMPLE = 512
 HOPELESS_TRIALS = 3
 """Failures alone after which a sketch is no longer valued by the analyzer."""
 UNDESCRIBED_SHARE = 0.5
-"""What a sketch that the analyzer does not know is expected to take of the best that it expects of the others, so that
-it is tried in the first batch. The row-wise sketch of softmax, norms and sums took 0.69 to 0.86 of the best measured of
-the others on the development set (0.14 to 0.32 of what the analyzer expects, which is too slow there)."""
+"""Expected time of a sketch that the analyzer does not know, as a share of the best that it expects of the others, so
+that such a sketch is tried in the first batch. The row-wise sketch of softmax, norms and sums took 0.69 to 0.86 of the
+best measured of the others on the development set (0.14 to 0.32 of what the analyzer expects, which is too slow
+there)."""
 
 
 class TaskSearch:
@@ -107,12 +108,12 @@ class TaskSearch:
 
     @property
     def table(self) -> TrainingTable:
-        """What was observed; read-only for others."""
+        """The observations; read-only for others."""
         return self._table
 
     @property
     def exhausted(self) -> bool:
-        """Whether every candidate of every sketch is measured or pending."""
+        """True if every candidate of every sketch is measured or pending."""
         return not self._left().any()
 
     @property
@@ -135,7 +136,8 @@ class TaskSearch:
         return self._predicted_gain
 
     def knows(self, sketch: int, decisions: tuple[int, ...]) -> bool:
-        """Whether a valid candidate was measured or is pending; ValueError where it is not of this sketch."""
+        """Return true if a valid candidate was measured or is pending; ValueError if it does not belong to the
+        sketch."""
         return self._records.knows(Proposal(sketch, decisions, math.inf, ""))
 
     # -- what comes back ------------------------------------------------------------------------------------------
@@ -175,7 +177,8 @@ class TaskSearch:
     # -- what goes out --------------------------------------------------------------------------------------------
 
     def propose(self, count: int) -> list[Proposal]:
-        """At most ``count`` candidates that are neither measured nor pending, the most promising first; now pending.
+        """Propose up to ``count`` candidates that are neither measured nor pending, the most promising first; they are
+        now pending.
 
         Fewer where the space is nearly exhausted, and where seeds are left, which are proposed by themselves.
         """
@@ -215,7 +218,8 @@ class TaskSearch:
     def _chosen(
         self, offered: Sequence[CandidateSet], shares: NDArray[np.int64], count: int, reason: str, *, joint: bool
     ) -> tuple[list[Proposal], list[CandidateSet]]:
-        """At most ``count`` of the offered candidates, now pending, and what is left of the offer."""
+        """Choose up to ``count`` of the offered candidates, which are then pending; also return the rest of the
+        offer."""
         method = self._method
         proposals = choose(
             offered,
@@ -293,7 +297,7 @@ class TaskSearch:
         return np.where(np.isnan(bests), self._predictor.prior_secs, bests)
 
     def _analytic_best(self, space: Space) -> float:
-        """Of one sketch; NaN where it is not described."""
+        """The analyzer's best candidate of one sketch, in seconds; NaN for a sketch that is not described."""
         if not space.sketch.described:
             return math.nan
         log_secs = space.draw(EXPECTED_BEST_SAMPLE, self._rng, frozenset()).log_secs
@@ -302,7 +306,7 @@ class TaskSearch:
     # -- exploration ----------------------------------------------------------------------------------------------
 
     def _random_count(self, offered: Sequence[CandidateSet], count: int) -> int:
-        """How many of the batch are random: a fixed share, or AdaTune's contextual epsilon (equation 3)."""
+        """Number of random candidates in the batch: a fixed share, or AdaTune's contextual epsilon (equation 3)."""
         epsilon = self._method.exploration.epsilon
         plans = self._random_plans(epsilon.plans) if epsilon.plans else offered
         means = np.concatenate([each.mean for each in plans]) if plans else np.empty(0)
@@ -325,7 +329,7 @@ class TaskSearch:
         return [each.proposal(row, "random") for each in drawn for row in range(len(each))]
 
     def _drawn(self, wanted: NDArray[np.int64], count: int, *, feasible: bool) -> list[CandidateSet]:
-        """At most ``count`` random candidates that are not known, first of the sketches in ``wanted``, then of any.
+        """Draw up to ``count`` random candidates that are not known, first of the sketches in ``wanted``, then of any.
 
         ``feasible``: those that the analyzer rules out come last.
         """

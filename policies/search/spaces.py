@@ -1,4 +1,4 @@
-"""What a search may propose: the whole space of a sketch, or the candidates that a recorded dataset has of it.
+"""Spaces that a search proposes from: all candidates of a sketch, or those that a recorded dataset has of it.
 
 A search in the open asks for any decision vector of a sketch. A search on a dataset (``bench replay``, the replay
 device) can only be answered for the candidates that were measured: a :class:`policies.space.pools.Pool` lists them, and
@@ -66,7 +66,7 @@ class OpenSpace:
         return _evaluate(self.sketch, np.empty((0, self.sketch.width), dtype=np.int64), self.device)
 
     def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> CandidateSet:
-        """At most ``count`` distinct candidates drawn uniformly, without those of the ``excluded`` keys.
+        """Draw up to ``count`` distinct candidates uniformly, without those of the ``excluded`` keys.
 
         Fewer than there are where the draws repeat (in large spaces only): call again.
         """

@@ -1,4 +1,4 @@
-"""What a search knows of its task: which candidates are measured, at what cost, and which are pending."""
+"""Measured and pending candidates of a task, with their costs."""
 
 from __future__ import annotations
 
@@ -131,7 +131,8 @@ class TaskRecords:
     # -- questions ------------------------------------------------------------------------------------------------
 
     def knows(self, candidate: Proposal) -> bool:
-        """Whether a valid candidate was measured or is pending; ValueError where it is none of its sketch."""
+        """Return true if a valid candidate was measured or is pending; ValueError if it does not belong to its
+        sketch."""
         key = self.key(candidate.sketch, candidate.decisions)
         sketch = self.sketches[candidate.sketch]
         if not is_valid(sketch, as_matrix([candidate.decisions], sketch.width))[0]:
@@ -193,17 +194,17 @@ class TaskRecords:
 
     @property
     def ordered_weights(self) -> Floats:
-        """What each of them counts in training, in the same order."""
+        """Weights of them in training, in the same order."""
         return np.array([self._weights[at][key] for at, key in self.order], dtype=np.float64)
 
     @property
     def ordered_build_secs(self) -> Floats:
-        """What building them took, in the same order, 0 where unknown."""
+        """Seconds to build them, in the same order, 0 if unknown."""
         return np.array(self._build_secs, dtype=np.float64)
 
     @property
     def trial_prices(self) -> Floats:
-        """What a trial of each sketch takes, divided by what one of the cheapest takes; 1 where none is known."""
+        """Mean time of a trial of each sketch, divided by that of the cheapest sketch; 1 if unknown."""
         measured = self.measured
         timed = (measured > 0) & (self._trial_secs > 0)
         if not timed.any():

@@ -1,4 +1,4 @@
-"""How a model follows the records: the successive models of one task, or of all tasks of a device class.
+"""Training of a model as records arrive: the successive models of one task, or of all tasks of a device class.
 
 What is known before the first record, the *prior*, is a model that was trained on other records. What becomes of it:
 
@@ -90,7 +90,7 @@ class Trainer:
 
     @property
     def offline(self) -> bool:
-        """Whether nothing is ever trained."""
+        """True if nothing is ever trained."""
         return self._training.offline
 
     @property

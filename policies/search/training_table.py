@@ -21,18 +21,20 @@ from policies.search.task_records import Observation, TaskRecords
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """What is trained on: features of ``n`` candidates, log seconds ``(n,)``, all finite, the task of each row
-    ``(n,)``, names of the symbolic columns, and what each row counts ``(n,)``.
-
-    ``offset_column``: the analyzer's log seconds, NaN where a sketch is not described; None where none is.
-    """
+    """Records to train on: ``n`` candidates of a task."""
 
     features: FeatureTable
+    """Their features."""
     log_secs: Floats
+    """Log seconds, ``(n,)``, all finite."""
     groups: Groups
+    """The task of each row, ``(n,)``."""
     names: tuple[str, ...]
+    """Names of the symbolic columns."""
     offset_column: int | None
+    """Column of the analyzer's log seconds, NaN where a sketch is not described; None if no sketch is described."""
     weights: Floats
+    """Weight of each row, ``(n,)``."""
 
 
 class TrainingTable:
@@ -90,7 +92,7 @@ class TrainingTable:
 
     @property
     def analytic_log_secs(self) -> Floats:
-        """What the analyzer says of them, ``(n,)``, NaN where a sketch is not described."""
+        """Log seconds of them by the analyzer, ``(n,)``, NaN where a sketch is not described."""
         if len(self._analytic) > 1:
             self._analytic = [np.concatenate(self._analytic)]
         return self._analytic[0]

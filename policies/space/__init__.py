@@ -1,1 +1,1 @@
-"""What candidates there are: sampling of decision vectors, and the variants of a sketch."""
+"""Spaces of candidates: sampling of decision vectors, and the variants of a sketch."""

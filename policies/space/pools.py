@@ -52,7 +52,7 @@ class Pool:
         return {key: row for row, key in enumerate(self.keys)}
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """What ``compute`` makes of the rows, kept by ``key``: all searches that share the pool share it."""
+        """The result of ``compute`` for the rows, kept by ``key``: all searches that share the pool share it."""
         if key not in self._computed:
             self._computed[key] = compute()
         result: T = self._computed[key]

@@ -198,7 +198,7 @@ def row_keys(matrix: Matrix) -> list[bytes]:
 
 
 def is_valid(sketch: Sketch, matrix: Matrix) -> NDArray[np.bool_]:
-    """Whether each row is a candidate of the sketch, shape ``(n,)``."""
+    """True for rows that are candidates of the sketch, shape ``(n,)``."""
     if matrix.ndim != 2 or matrix.shape[1] != sketch.width:
         raise ValueError(f"a decision matrix of this sketch has {sketch.width} columns, got shape {matrix.shape}")
     valid = np.ones(len(matrix), dtype=bool)

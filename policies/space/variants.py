@@ -1,4 +1,4 @@
-"""Which description holds for which candidate: the variants of a sketch whose blocks may stand at different places."""
+"""Variants of a sketch whose blocks may stand at different places: each has a description of its own."""
 
 from __future__ import annotations
 

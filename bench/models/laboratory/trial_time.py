@@ -1,4 +1,4 @@
-"""What a trial takes: seconds to build a candidate, learned from the task's records, and seconds to measure it.
+"""Seconds of a trial: to build a candidate, learned from the task's records, and to measure it.
 
 *Building.* With ``u`` straight-line vector operations, a build takes ``b0(u) = 0.25 + 0.0008 u`` seconds before
 anything is known. Records teach the ratio: ridge regression of ``r = log(build_secs / b0)`` on ``z``, standardised
@@ -41,7 +41,7 @@ BUILD_SECS_PER_OPERATION = 0.0008
 """The prior: what a build takes at least, and for each straight-line vector operation."""
 PRIOR_RECORDS = 2.0
 PRIOR_DEVIATION = 0.5
-"""Of log build seconds from what is predicted; on random candidates of 22 tasks 0.35 to 0.9, 0.5 on average."""
+"""Deviation of log build seconds from the prediction; on random candidates of 22 tasks 0.35 to 0.9, 0.5 on average."""
 RIDGE = 16.0
 CLIP = 3.0
 """Largest correction of a log build time, and largest standardised feature: a factor of 20."""
@@ -81,7 +81,7 @@ class BuildTime:
         return np.asarray(self._prior(symbolic) * np.exp(np.clip(ratio, -CLIP, CLIP)))
 
     def in_time(self, symbolic: Features, limit_secs: float) -> Floats:
-        """How likely each build ends within the limit, ``(n,)`` in [0, 1]."""
+        """Probability that each build ends within the limit, ``(n,)`` in [0, 1]."""
         return normal_cdf((math.log(limit_secs) - np.log(self.secs(symbolic))) / self.deviation)
 
     def _prior(self, symbolic: Features) -> Floats:

@@ -1,4 +1,4 @@
-"""The statements beside the main one: where they are, how often they are worked out, and what they cost.
+"""Statements beside the main one: their place, how often they are computed, and their cost.
 
 ``n`` candidates; every vector has the shape ``(n,)``.
 """
@@ -48,7 +48,7 @@ def place(program: Program, other: Statement, partial_sums: Mapping[str, Floats]
 
 
 def count_partial_sums(program: Program) -> dict[str, Floats]:
-    """For each buffer of partial sums (rfactor) how many there are of an element, (n,)."""
+    """Partial sums (rfactor) of an element, by the buffer that holds them, each (n,)."""
     counts: dict[str, Floats] = {}
     for statement in program.sketch.statements:
         axes = {loop.partial for loop in statement.loops if loop.partial is not None}
@@ -162,7 +162,7 @@ def _bytes_moved(beside: Beside) -> Floats:
 
 
 def _reduced(loops: Nest, partial_sums: Mapping[str, Floats]) -> Floats:
-    """How many values each element of a statement sums up, (n,) or (1,): of partial sums as many as there are."""
+    """Values that each element of a statement sums up, (n,) or (1,); of partial sums their number."""
     made = {access.buffer for access in loops.statement.accesses if access.write}
     for access in loops.statement.accesses:
         if access.buffer in partial_sums and access.buffer not in made:

@@ -14,16 +14,15 @@ class MoveConstants:
     """Constants of statements that only move data (:mod:`policies.analysis.cpu.moves`)."""
 
     cycles: float
-    """Cycles of each element of a statement that only moves data (:mod:`policies.analysis.cpu.moves`): it is loaded and
-    put into its place in a vector. Fitted on the recorded transposes."""
+    """Cycles of each element: it is loaded and put into its place in a vector."""
     iteration_cycles: float
-    """Cycles of such a statement for each iteration of its parallel loop, fitted on the recorded transposes."""
+    """Cycles for each iteration of the parallel loop."""
     line_cycles: float
-    """Cycles for each line that it reads, fitted on the recorded transposes."""
+    """Cycles for each cache line that is read."""
     store_cycles: float
-    """Cycles for each store of a register or a part of one, fitted on the recorded transposes."""
+    """Cycles for each store of a register or a part of one."""
     launch_secs: float
-    """Starting such a statement, fitted on the recorded transposes: the shortest take 2 microseconds in all."""
+    """Seconds to start the statement; the shortest recorded transposes take 2 microseconds in all."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class RowWiseConstants:
     """Cycles that a vector addition waits for the one before it, as far as nothing else is at hand: of the next
     rows."""
     total_cycles: float
-    """The same where partial sums are added up."""
+    """Cycles of such a wait where partial sums are added up."""
     total_row_cycles: float
     """Cycles of the last additions for each row and number."""
     group_cycles: float
@@ -58,9 +57,9 @@ class RowWiseConstants:
     l2_bytes_per_cycle: float
     """Bytes that one core reads from its L2 cache in a cycle."""
     l3_bandwidths: float
-    """The bandwidth of the last cache in that of memory."""
+    """Bandwidth of the last cache, in multiples of the memory's."""
     parallel_secs: float
-    """Starting a parallel region of several threads, which is repeated at once when it is measured."""
+    """Seconds to start a parallel region of several threads, which is repeated at once when it is measured."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,12 @@ class CpuConstants:
     load_ports: int
     """Vector loads that a core starts in a cycle."""
     window_operations: int
-    """Vector operations that a processor looks ahead."""
+    """Vector operations that a processor looks ahead: its reordering window."""
     row_cycles: float
     """Cycles to begin with a row of a region."""
     gather_loads: float
-    """Loads that one lane of a gathered vector is worth: it is put into its place, too. Gathered is a vector whose
-    lanes differ and are no neighbours in memory: over channels of two groups (which share an input of each), or far
+    """Loads that one lane of a gathered vector is worth, since it is also put into its place. The lanes of a gathered
+    vector differ and are no neighbours in memory: over channels of two groups (which share an input of each), or far
     apart."""
     strided_loads: float
     """Loads for each element of the stride of lanes a small stride apart: what a full vector of them spans,
@@ -117,13 +116,14 @@ class CpuConstants:
     registers, and then can vectorise the loop around them (seen with 9 to 252, on depthwise and grouped
     convolutions)."""
     fully_unrolled_steps: float
-    """The same of the reduction alone (seen with 9 and 25, with 36 at times, not with 64 and 128)."""
+    """Steps of the reduction alone up to which it does so (seen with 9 and 25, with 36 at times, not with 64 and
+    128)."""
     least_row: float
-    """Length of that loop, in registers, from which it does."""
+    """Least length of the loop around the sums, in registers, for the compiler to vectorise it."""
     around_loads: float
     """Loads that each load of the sums is worth there: neighbouring rows are loaded and shuffled anew for every sum."""
     sum_loads: float
-    """What is read for an addition: the value and, where the compiler does not hold it, the sum."""
+    """Loads for an addition: the value and, if the compiler does not keep it in a register, the sum."""
     shortest_row: float
     """Sums beside each other from which the compiler makes vectors of them (seen with 4 and 6, not with 2)."""
     hoisted_steps: float
@@ -137,11 +137,11 @@ class CpuConstants:
     max_spill_factor: float
     """Accumulators beyond this multiple of the registers are never worth building."""
     inlined_factor: float
-    """How much longer the inner loop takes when it computes an inlined producer (padding: a condition) at every
+    """Factor on the inner loop's time when it computes an inlined producer (padding: a condition) at every
     point."""
     launch_secs: float
-    """Starting a parallel region."""
+    """Seconds to start a parallel region."""
     moves: MoveConstants
-    """Of statements that only move data."""
+    """Constants of statements that only move data."""
     rows: RowWiseConstants
-    """Of row-wise kernels."""
+    """Constants of row-wise kernels."""

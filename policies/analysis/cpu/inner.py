@@ -101,7 +101,7 @@ def _unrolled_sums(program: Program) -> Floats:
 
 
 def _odd(vector: Floats, lanes: int) -> NDArray[np.bool_]:
-    """Whether the schedule's vectors are longer than a register and their length is no power of two."""
+    """True where the schedule's vectors are longer than a register and their length is not a power of two."""
     length = vector.astype(np.int64)
     return np.asarray((length > lanes) & (length & (length - 1) != 0))
 

@@ -1,4 +1,4 @@
-"""What a statement costs on a CPU that only moves data across the lines it writes: a transpose.
+"""Cost on a CPU of a statement that only moves data across the lines it writes: a transpose.
 
 Lanes that lie in other lines each are loaded one by one and put together; nothing is computed beside. So neither ports
 nor latencies of arithmetic say what is fast, but how much is done for each element: loops, lines, stores. ``n``
@@ -27,12 +27,12 @@ from policies.analysis.quantities import (
 from policies.arrays import Floats
 
 _FLOAT_BYTES = 4
-"""Of the elements that the lanes of a device are counted in."""
+"""Size of the elements that the lanes of a device are counted in."""
 
 
 def moves_across(statement: Statement) -> bool:
-    """Whether a statement does nothing but copy, and neighbours of what it writes are in different rows of what it
-    reads. Of one that reads every second element, say, they are in the same row."""
+    """Return true if a statement only copies, and neighbours in its output come from different rows of its input. A
+    statement that reads every second element takes them from the same row."""
     if statement.flop_per_point or any(axis.reduction for axis in statement.axes):
         return False
     written = [access for access in statement.accesses if access.write]

@@ -19,42 +19,48 @@ LINE_BYTES = pruner.MEMORY_LINE_BYTES["cpu"]
 
 @dataclass(frozen=True)
 class Inner:
-    """The register-blocked inner loop of a statement; every field ``(n,)``.
-
-    ``vector``: iterations of the vectorised loop, in ``vectors`` registers. ``accumulators``, ``needed``: vector
-    registers of the sums, and with the operands. ``step_operations``: vector operations of one reduction step, or of
-    all that are unrolled together.
-    ``loads``, ``stores``, ``cycles``: of one vector operation. ``unrolled``: straight-line vector operations.
-    ``compiled_row``: iterations of the loop around the sums, where the compiler vectorises that; else 1.
-    """
+    """The register-blocked inner loop of a statement; every field ``(n,)``."""
 
     vector: Floats
+    """Iterations of the vectorised loop."""
     vectors: Floats
+    """Vector registers that these iterations fill."""
     accumulators: Floats
+    """Vector registers of the sums."""
     needed: Floats
+    """Vector registers of the sums and the operands."""
     step_operations: Floats
+    """Vector operations of one reduction step, or of all steps that are unrolled together."""
     loads: Floats
+    """Loads of one vector operation."""
     stores: Floats
+    """Stores of one vector operation."""
     cycles: Floats
+    """Cycles of one vector operation."""
     unrolled: Floats
+    """Straight-line vector operations."""
     compiled_row: Floats
+    """Iterations of the loop around the sums if the compiler vectorises that; else 1."""
 
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """What the innermost loops work on; every field ``(n,)``, operations and registers counted in vectors.
-
-    ``operations``: of one step of the reduction, or of all that are unrolled together. ``accumulators``: sums, each
-    over ``reduced`` steps. ``operands``: registers of what is read. ``loads``: of one operation.
-    """
+    """Data of the innermost loops; every field ``(n,)``, operations and registers counted in vectors."""
 
     vector: Floats
+    """Iterations of the vectorised loop."""
     vectors: Floats
+    """Vector registers that these iterations fill."""
     operations: Floats
+    """Operations of one step of the reduction, or of all steps that are unrolled together."""
     accumulators: Floats
+    """Registers of the sums."""
     reduced: Floats
+    """Steps over which each sum runs."""
     operands: Floats
+    """Registers of the operands."""
     loads: Floats
+    """Loads of one operation."""
 
 
 def choose(where: NDArray[np.bool_], first: RegisterTile, second: RegisterTile) -> RegisterTile:
@@ -65,23 +71,23 @@ def choose(where: NDArray[np.bool_], first: RegisterTile, second: RegisterTile) 
 
 @dataclass(frozen=True)
 class Beside:
-    """A statement beside the main one.
-
-    ``alone``: the nest of its own loops, of one candidate where no decision changes them. ``depth`` (n,): how many of
-    the main statement's loops enclose it, -2 where it is inlined; ``fixed``: that number where it is the same for all.
-    ``points``: its iterations in the whole program. ``reduced``: how many of them each element sums up.
-    """
+    """A statement beside the main one."""
 
     statement: Statement
     alone: Nest
+    """The nest of its own loops; of one candidate if no decision changes them."""
     depth: Ints
+    """Number of the main statement's loops that enclose it, ``(n,)``; -2 where it is inlined."""
     fixed: int | None
+    """The depth if it is the same for all candidates, else None."""
     points: Floats
+    """Its iterations in the whole program, ``(n,)``."""
     reduced: Floats
+    """Iterations that each element sums up, ``(n,)``."""
 
     @property
     def inside(self) -> NDArray[np.bool_]:
-        """Whether it stands in a loop of the main statement."""
+        """True where it stands in a loop of the main statement."""
         return self.depth > 0
 
     @property
@@ -152,8 +158,8 @@ def parallel_depth(loops: Nest) -> int:
 
 
 def memory_parts(vector: Floats, lanes: int) -> Floats:
-    """In how many parts a vector shorter than a register goes to memory and comes from it, ``(n,)``: the length of each
-    is a power of two. 1 for a longer one."""
+    """Number of parts in which a vector shorter than a register is loaded and stored, ``(n,)``: the length of each part
+    is a power of two. 1 for a longer vector."""
     parts = np.bitwise_count(vector.astype(np.int64))
     return np.where(vector < lanes, parts, 1).astype(vector.dtype)
 

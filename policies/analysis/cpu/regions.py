@@ -1,4 +1,4 @@
-"""Which candidates TVM refuses because of a loop whose extent is not the same everywhere.
+"""Candidates that TVM refuses because of a loop whose extent is not the same everywhere.
 
 A statement that is placed inside of the main one works on the region of a buffer that is touched there. Where the
 region is counted in pieces (the vectors that a padding was split into, the groups of a grouped convolution), and begins
@@ -26,7 +26,7 @@ from policies.arrays import Floats
 
 
 def refused(program: Program, beside_statements: Sequence[Beside]) -> NDArray[np.bool_]:
-    """Whether a statement that a decision places has a loop whose extent is not constant."""
+    """True where a statement that a decision places has a loop whose extent is not constant."""
     main = program.main
     bad = np.zeros(main.count, dtype=bool)
     for beside in beside_statements:
@@ -44,7 +44,7 @@ def refused(program: Program, beside_statements: Sequence[Beside]) -> NDArray[np
 def _varies(
     program: Program, beside: Beside, access: Access, made: Access, depth: int, here: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """The same of the candidates ``here``, which all have the statement at ``depth``, for one buffer."""
+    """The same for the candidates ``here``, which all have the statement at ``depth``, and for one buffer."""
     main, statement = program.main, program.statement
     digits = shape_of(statement).digits
     inside = [axis[here] for axis in main.inside(depth)]
@@ -88,7 +88,7 @@ def _step(program: Program, loop: int, here: NDArray[np.intp]) -> Floats:
 
 
 class _Starts:
-    """Where regions may begin: for each loop around them how often it moves the start, and by how much, ``(n,)``."""
+    """Possible starts of regions: for each loop around them how often it moves the start, and by how much, ``(n,)``."""
 
     def __init__(self, count: int, moves: Sequence[tuple[Floats, Floats]] = ()) -> None:
         self._none = np.zeros(count, dtype=np.int64)
@@ -116,15 +116,15 @@ class _Starts:
         return last
 
     def unaligned(self, piece: int) -> NDArray[np.bool_]:
-        """Whether a step is more than a piece and not some whole ones: TVM does not see then that their number is the
-        same everywhere, unless what is left of the steps never makes a piece more."""
+        """True where a step is longer than a piece and not a multiple of it: TVM does not see then that their number is
+        the same everywhere, unless what is left of the steps never makes a piece more."""
         odd = np.zeros(self._none.shape, dtype=bool)
         for _, step in self._moves:
             odd |= (step > piece) & (step % piece > 0)
         return np.asarray(odd & (self._last(piece) >= piece))
 
     def vary(self, length: Floats, piece: int) -> NDArray[np.bool_]:
-        """Whether regions of this length have not always the same number of pieces, as far as TVM can tell.
+        """True where regions of this length may have different numbers of pieces, as far as TVM can tell.
 
         It takes whole pieces out of the steps, divides begin and end by what the steps and the piece have in common,
         and else looks at their bounds.

@@ -1,4 +1,4 @@
-"""What a row-wise kernel costs on a CPU: a few rows at a time through steps that reduce them or compute each element.
+"""Cost of a row-wise kernel on a CPU: a few rows at a time through steps that reduce them or compute each element.
 
 A core has two kinds of work. What a vector register's worth of elements takes follows from the device's peak; what the
 instructions around that take (loops, additions that wait for each other, numbers put in their places) does not become
@@ -32,13 +32,16 @@ from policies.arrays import Floats, Matrix
 
 @dataclass(frozen=True)
 class Lanes:
-    """Vectors of ``count`` lanes. ``registers``: full ones that it fills once widened to a power of two, a fraction for
-    a short vector. ``parts``: in which it is loaded. ``odd``: whether it is widened at all."""
+    """Vectors of a number of lanes, on the registers of a device; every field ``(n,)``."""
 
     count: Floats
+    """Lanes of a vector."""
     registers: Floats
+    """Full registers that a vector fills once it is widened to a power of two; a fraction for a short vector."""
     parts: Floats
+    """Parts in which a vector is loaded."""
     odd: NDArray[np.bool_]
+    """True if a vector is widened."""
 
 
 def lanes_of(counts: Floats, lanes: int) -> Lanes:
@@ -61,12 +64,12 @@ def operations(step: RowStep, constants: CpuConstants) -> float:
 
 
 def flop(kernel: RowWise, constants: CpuConstants) -> float:
-    """Of all rows."""
+    """Additions that all rows are worth."""
     return kernel.rows * sum(step.elements * operations(step, constants) for step in kernel.steps)
 
 
 class RowWiseModel:
-    """The model evaluated for candidates: ``latency_secs`` and ``feasible``, each ``(n,)``; the rest when asked for."""
+    """The model of a row-wise kernel, evaluated for candidates; see :class:`policies.analysis.model.AnalyticModel`."""
 
     def __init__(
         self,
@@ -184,11 +187,11 @@ class RowWiseModel:
     # -- what the learned models want to know ---------------------------------------------------------------------
 
     def symbols(self) -> tuple[Symbols, ...]:
-        """None: a row-wise kernel has no statements."""
+        """Empty: a row-wise kernel has no statements."""
         return ()
 
     def statement_symbols(self) -> tuple[Symbols, ...]:
-        """None either; see :meth:`symbols`."""
+        """Empty; see :meth:`symbols`."""
         return ()
 
     @property
@@ -238,7 +241,7 @@ class RowWiseModel:
 
 
 def unrolled(steps: Floats, body: Floats, constants: CpuConstants) -> Floats:
-    """How many iterations of a loop of ``steps`` the compiler makes one: the largest divisor that keeps a body of so
+    """Iterations of a loop of ``steps`` that the compiler unrolls into one: the largest divisor that keeps a body of so
     many operations (one at least) below ``unrolled_part``, shape ``(n,)``."""
     body = np.maximum(body, 1.0)
     times = np.ones_like(steps)

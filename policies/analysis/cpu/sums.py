@@ -1,4 +1,4 @@
-"""What sums beside the main statement cost on a CPU: norms and softmax are made of little else.
+"""Cost of sums beside the main statement on a CPU: norms and softmax consist of little else.
 
 Additions into one sum wait for each other; the compiler does not reorder them. How many sums run beside each other, in
 the lanes of a vector and in several of them, is the order of the loops: those of the sums inside of the reduction, or
@@ -20,15 +20,14 @@ from policies.arrays import Floats
 
 @dataclass(frozen=True)
 class SumLoops:
-    """The innermost loops of a sum.
-
-    ``row``: iterations of the innermost loops that are no reduction's, as far as they run along the result's rows.
-    ``steps``: of the reduction's loops inside of them, or 1. ``reduced``: of all of the reduction's loops.
-    """
+    """The innermost loops of a sum."""
 
     row: Floats
+    """Iterations of the innermost loops outside the reduction, as far as they run along the result's rows."""
     steps: Floats
+    """Iterations of the reduction's loops inside of them, or 1."""
     reduced: Floats
+    """Iterations of all of the reduction's loops."""
 
 
 def sum_loops(loops: Nest) -> SumLoops | None:
@@ -72,17 +71,18 @@ def cycles_of_sums(sums: SumLoops, unrolled: Floats, lanes: int, constants: CpuC
 
 
 def hoistable(reduced: Floats, unrolled: Floats, constants: CpuConstants) -> NDArray[np.bool_]:
-    """Whether the compiler unrolls all of the reduction, and so can take the sum out of loops that repeat it, (n,)."""
+    """True where the compiler unrolls all of the reduction, and so can take the sum out of loops that repeat it,
+    (n,)."""
     return np.asarray(reduced <= np.maximum(unrolled, constants.hoisted_steps))
 
 
 def hoisted(loops: Nest, unrolled: Floats, constants: CpuConstants) -> Floats:
-    """How many times fewer points of a sum are worked out than its loops have, because what no access depends on is not
-    repeated (:func:`hoistable`), shape ``(n,)``."""
+    """Factor by which fewer points of a sum are computed than its loops have, because loops that no access depends on
+    are not repeated (:func:`hoistable`), shape ``(n,)``."""
     repeats = product_of([loops.extents[at] for at in range(loops.depth) if loops.repeats[at]], loops.full(1.0))
     return np.where(hoistable(loops.reduced_points(0), unrolled, constants), repeats, 1.0)
 
 
 def has_partial_sums(statement: Statement) -> bool:
-    """Whether a decision says how many elements an axis has (rfactor's partial sums)."""
+    """Return true if a decision says how many elements an axis has (rfactor's partial sums)."""
     return any(shape_of(statement).bounded)

@@ -1,4 +1,4 @@
-"""What the innermost loops of a program work on, as the schedule has them and as the compiler makes them.
+"""Data of the innermost loops of a program, as the schedule has them and as the compiler makes them.
 
 ``n`` candidates; every vector has the shape ``(n,)``.
 """
@@ -86,10 +86,10 @@ def compiler_tile(program: Program, limit: Floats) -> RegisterTile:
 def vectorised_around(
     program: Program, beside_statements: Sequence[Beside], vector: Floats, depth: int
 ) -> RegisterTile | None:
-    """What the compiler makes of sums (inside of ``depth``) that the schedule does not vectorise: where there are
-    few it unrolls them all, and vectorises the loop around them, with what writes the sums back, if it is a serial
-    one along the result's rows and no producer stands in it. That straight-line code is not counted as the
-    schedule's. ``vector`` is 1 where it does not; None where it never does."""
+    """The compiler's tile of sums (inside of ``depth``) that the schedule does not vectorise. If there are few, it
+    unrolls them all and vectorises the loop around them, with the code that writes the sums back, provided that this
+    loop is a serial one along the result's rows and no producer stands in it. That straight-line code is not counted as
+    the schedule's. ``vector`` is 1 for candidates where it does not; the result is None if it never does."""
     constants = program.constants
     main = program.main
     if not main.depth:

@@ -1,7 +1,7 @@
-"""``--method``: one module for each source, and :func:`method_named` for their names.
+"""Search methods: one module for each source, and :func:`method_named` for their names.
 
-A method is parts put together, with the numbers of its source (:class:`Method`). Where a paper leaves a number open,
-the docstring of its method says what stands there instead.
+A method is made of parts, with the numbers of its source (:class:`Method`). The docstring of a method names the numbers
+that its paper leaves open.
 """
 
 from policies.search.methods.method import Method

@@ -1,4 +1,4 @@
-"""What a search method is: parts put together."""
+"""A search method: parts put together."""
 
 from __future__ import annotations
 
@@ -18,32 +18,35 @@ from policies.search.trainer import Training
 
 @dataclass(frozen=True)
 class Method:
-    """A search method; every part can be replaced by itself, with ``dataclasses.replace``.
-
-    ``tasks`` gives rounds to the tasks of a network, ``sketches`` the trials of a round to the sketches of a task, the
-    ``generator`` offers candidates of them, ``acquisition`` scores these by what the model of ``training`` predicts (a
-    method without a cost model has None), ``selection`` takes a batch of them, and ``exploration`` says how many are
-    drawn at random instead.
-
-    ``evaluator``: how its candidates are measured (:mod:`policies.measuring.evaluators`). ``batch``: trials of a round
-    in the source: a replay trains the model after each. ``by_round``: the bandits count rounds, and a sketch is chosen
-    for a whole one (Ansor, Bansor); else they count trials, and a sketch is chosen for each. ``starts_from``: the name
-    of the model that comes with fleet-tune from which it starts, where that applies; empty for none.
-    """
+    """A search method. Every part can be replaced on its own with ``dataclasses.replace``."""
 
     name: str
+    """Name in reports."""
     source: str
+    """Origin of the method, in one line."""
     tasks: TaskAllocation
+    """Gives rounds to the tasks of a network."""
     sketches: SketchAllocation
+    """Gives the trials of a round to the sketches of a task."""
     generator: Generator
+    """Offers candidates of a sketch."""
     acquisition: Acquisition
+    """Scores offered candidates by the model's prediction."""
     exploration: Exploration
+    """Number of candidates that are drawn at random instead, and their origin."""
     training: Training | None
+    """The cost model and its training; None for a method without one."""
     batch: int
+    """Trials of a round in the source; a replay trains the model after each round."""
     selection: Selection = field(default_factory=Selection)
+    """Takes a batch of the scored candidates."""
     evaluator: StopRule = RACED
+    """The way its candidates are measured (:mod:`policies.measuring.evaluators`)."""
     by_round: bool = False
+    """True if the bandits count rounds and choose a sketch for a whole one (Ansor, Bansor); else they count trials and
+    choose a sketch for each."""
     starts_from: str = ""
+    """Name of the model of fleet-tune's own that it starts from if that applies; empty for none."""
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -56,14 +59,14 @@ class Method:
 
     @property
     def learns_on(self) -> bool:
-        """Whether the model is updated from where it stands, instead of made anew from all records."""
+        """True if an update continues from the model's current weights; other models are made anew from all records."""
         return self.training is not None and self.training.learns_on
 
     @property
     def learns_online(self) -> bool:
-        """Whether a model is trained on what the run measures."""
+        """True if a model is trained on what the run measures."""
         return self.training is not None and not self.training.offline
 
     def make_task_bandit(self, seed: int = 0) -> TaskBandit:
-        """The allocation of trials to tasks that belongs to this method."""
+        """Make the allocation of trials to tasks that belongs to this method."""
         return TaskBandit(seed, self.tasks, round_trials=self.batch if self.by_round else 1)
