@@ -1,8 +1,8 @@
 """Names of a kernel's blocks that depend on the kernel alone.
 
 TVM calls some blocks after the variables of the network that they were made of (``lv63_red``), and numbers equal names
-as it meets them in the network. A workload's hash knows no names, but schedules find blocks by them: a record would
-fit the network that it was made with, and no other that has the same kernel.
+as it meets them in the network. A workload's hash knows no names, but schedules find blocks by them: a record would fit
+the network that it was made with, and no other that has the same kernel.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _NUMBER = re.compile(r"(_\d+)+$")
 
 
 def with_stable_names(function: Any) -> Any:
-    """``function`` with its blocks named by what they do, equal names numbered from the first to the last."""
+    """Return ``function`` with its blocks named by what they do, equal names numbered from the first to the last."""
     names: Counter[str] = Counter()
     body = _renamed(function.body, names)
     return function if body.same_as(function.body) else function.with_body(body)
 
 
 def stable_name(name: str) -> str:
-    """``name`` without what it has of a network: ``lv63_red_1`` is ``red``."""
+    """Return ``name`` without its parts that come from a network: ``lv63_red_1`` is ``red``."""
     plain = _NUMBER.sub("", name)
     reduction = _OF_A_REDUCTION.fullmatch(plain)
     return reduction[1] if reduction else _OF_A_VARIABLE.sub("", plain)
 
 
 def _renamed(statement: Any, names: Counter[str]) -> Any:
-    """The statement itself where nothing in it gets another name."""
+    """Return the statement with new names; the statement itself where nothing changes."""
     if isinstance(statement, SBlockRealize):
         block = _renamed_block(statement.block, names)
         if not block.same_as(statement.block):

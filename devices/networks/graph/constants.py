@@ -1,8 +1,8 @@
 """Values of a network that depend on constants alone (masks, position tables, indices) become constants.
 
-Most single operators are folded with numpy on the way (:mod:`devices.networks.graph.rewrites`). Whatever else depends
-on constants alone is compiled as one function for this machine and run once: TVM's FoldConstant, which compiles a
-function for every call, takes seconds for a hundred calls.
+Most single operators are folded with numpy during the rewrites (:mod:`devices.networks.graph.rewrites.rewriter`).
+Everything else that depends on constants alone is compiled as one function for this machine and run once: TVM's
+FoldConstant, which compiles a function for every call, takes seconds for a hundred calls.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from devices.builds.executables import Array, has_fixed_shape, run_on_host, tensor_specs
 from devices.networks.graph.numpy_operators import MAX_BYTES
 
-# Neither reads nor writes anything but its operands, and gives the same each time.
+# A kernel reads and writes only its operands, and gives the same result each time.
 _KERNEL = "relax.call_tir"
 _NEVER = frozenset({"relax.call_pure_packed", "relax.call_dps_packed", "relax.call_tir_inplace"})
 
 
 def fold_constants(module: Any) -> Any:
-    """``module`` with what ``main`` computes of constants alone as constants."""
+    """Return ``module`` with the values that ``main`` computes from constants alone as constants."""
     main = module["main"]
     known: dict[Any, Any] = {}  # what each variable that depends on constants alone is bound to, in order
     read: dict[Any, None] = {}  # those that others read
@@ -45,7 +45,7 @@ def fold_constants(module: Any) -> Any:
 
 
 def _is_known(value: Any, known: dict[Any, Any]) -> bool:
-    """Whether ``value`` depends on constants alone."""
+    """Return true if ``value`` depends on constants alone."""
     if isinstance(value, Call):
         return _is_foldable(value) and all(_is_known(argument, known) for argument in value.args)
     if isinstance(value, relax.Tuple):
@@ -64,7 +64,7 @@ def _is_foldable(call: Call) -> bool:
 
 
 def _variables(value: Any) -> list[Any]:
-    """The variables that an expression reads."""
+    """Return the variables that an expression reads."""
     found: list[Any] = []
     relax.analysis.post_order_visit(value, lambda node: found.append(node) if isinstance(node, relax.Var) else None)
     return found
@@ -79,7 +79,7 @@ def _bytes(variable: Any) -> int:
 
 
 def _computed(module: Any, known: dict[Any, Any], wanted: list[Any]) -> tuple[Array, ...]:
-    """The values of ``wanted``."""
+    """Compute the values of ``wanted``."""
     result = relax.Var("result", relax.TupleType([variable.ty for variable in wanted]))
     bindings = [relax.VarBinding(variable, value) for variable, value in known.items()]
     block = relax.DataflowBlock([*bindings, relax.VarBinding(result, relax.Tuple(wanted))])

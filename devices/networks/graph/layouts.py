@@ -6,16 +6,16 @@ three are read and written in whole memory transactions, and the convolution has
 tensor-core sketches need. Both are also the forms that MetaSchedule's rules are written for; NCHW loses that on images
 of 7x7 and 14x14.
 
-A network pays for it where values go from one layout to the other: a deep one at its ends, one of a single convolution
-for each. On a Zen 5 a change of layout takes 20 ps a byte, and tuned convolutions (128 channels, 28x28) are 1.14 to 1.2
-times as fast with channels last, which is 0.3 ps an operation, a tenth of what it takes. Where a convolution goes over
-its rows in steps of two, as they were it uses every other number of a vector only: it is twice as fast with channels
-last (ShuffleNet's first one, 3 to 24 channels: 43 us on one thread instead of 129).
+A network pays for it where values change from one layout to the other: a deep one at its ends, one of a single
+convolution for each. On a Zen 5 a change of layout takes 20 ps a byte, and tuned convolutions (128 channels, 28x28) are
+1.14 to 1.2 times as fast with channels last, which is 0.3 ps an operation, a tenth of its time. A convolution that goes
+over its rows in steps of two uses only every other number of a vector in the original layout: it is twice as fast with
+channels last (ShuffleNet's first one, 3 to 24 channels: 43 us on one thread instead of 129).
 
 So the convolutions of a network fall into *islands*: those that values reach from each other without a change of layout
-when all are channels last. An island whose convolutions do too little for the changes of layout at its shores stays as
-it was (a depthwise convolution between products and attention; ShuffleNet's units: all its tuned kernels but the last
-product take 0.54 ms on one thread instead of 0.57); the others have channels last.
+when all are channels last. An island whose convolutions do too little for the changes of layout at its borders keeps
+its layout (a depthwise convolution between products and attention; ShuffleNet's units: all its tuned kernels but the
+last product take 0.54 ms on one thread instead of 0.57); the others have channels last.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DESIRED_LAYOUTS = {
     "relax.nn.conv3d": ["NDHWC", "DHWIO"],
 }
 _CONVOLUTIONS = frozenset(_DESIRED_LAYOUTS)
-# Named, or it takes the layout of its input: TVM cannot lower the transposed one then.
+# Without a layout of its own an operator takes that of its input, and TVM cannot lower the transposed one then.
 _LAYOUTS_AS_GIVEN = {
     "relax.nn.conv1d": ["NCW", "OIW"],
     "relax.nn.conv2d": ["NCHW", "OIHW"],
@@ -49,24 +49,24 @@ _LAYOUTS_AS_GIVEN = {
 # Element-wise operators for which TVM forgot to register how layouts pass through them: without a rule ConvertLayout
 # puts transposes around every ReLU6.
 _ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.softplus")
-# Operators whose rule in TVM is wrong: it raises, or (repeat of all elements) gives them in another order. Without one
-# they get their inputs in the layout that they had.
+# Operators whose rule in TVM is wrong: it raises, or (repeat of all elements) changes their order. Without a rule they
+# get their inputs in the original layout.
 _WRONG_LAYOUT_RULES = ("relax.stack", "relax.repeat", "relax.nn.dropout")
-# Operations of convolutions for each byte that changes its layout, from which on it pays: between a depthwise
-# convolution alone (2; 1.7 times as fast as it was) and a dense one (70 to 300).
+# Operations of convolutions for each byte that changes its layout, from which on the change pays: between a single
+# depthwise convolution (2; 1.7 times as fast in its original layout) and a dense one (70 to 300).
 _WORTHWHILE = 32
-# The time of an operation, in what channels last save of one.
+# Time of an operation, relative to the time that channels last save of it.
 _OPERATION = 10
 
 
 def has_convolutions(main: Any) -> bool:
-    """Whether ``main`` has operators that :func:`channels_last` is about."""
+    """Return true if ``main`` has operators that :func:`channels_last` is about."""
     return bool(_convolutions(main))
 
 
 def channels_last(module: Any, apart: Container[int] = ()) -> Any:
-    """``module`` with its convolutions channels-last, but for those at the places ``apart`` in the order of ``main``,
-    and transposes where values go between layouts."""
+    """Return ``module`` with its convolutions channels-last, except for those at the positions ``apart`` in the order
+    of ``main``, and transposes where values change between layouts."""
     _register_layouts()
     stay = {convolution for at, convolution in enumerate(_convolutions(module["main"])) if at in apart}
     desired = {**_LAYOUTS_AS_GIVEN, **_DESIRED_LAYOUTS}
@@ -75,17 +75,18 @@ def channels_last(module: Any, apart: Container[int] = ()) -> Any:
 
 
 def gain(before: Any, after: Any) -> float:
-    """What ``after``, ``before`` in other layouts, is better by, in what channels last save of an operation. At least 0
-    where it is worth its transposes."""
+    """Return how much better ``after`` is, which is ``before`` in other layouts, in units of the time that channels
+    last save of an operation. At least 0 where it is worth its transposes."""
     saved = sum(_saved(call) for call in _convolutions(after["main"]))
     return saved - _WORTHWHILE * (_moved_bytes(after["main"]) - _moved_bytes(before["main"]))
 
 
 def not_worthwhile(before: Any, after: Any) -> frozenset[int]:
-    """The places, in the order of ``main`` of ``before``, of the convolutions whose islands in ``after``, where they
-    have channels last, do too little for the changes of layout at their shores.
+    """Return the positions, in the order of ``main`` of ``before``, of the convolutions whose islands in ``after``,
+    where they have channels last, do too little for the changes of layout at their borders.
 
-    None where ``after`` has other convolutions, or has them in another order."""
+    Empty where ``after`` has other convolutions, or has them in another order.
+    """
     given, convolutions = (_convolutions(module["main"]) for module in (before, after))
     if [_work(call) for call in given] != [_work(call) for call in convolutions]:
         return frozenset()
@@ -97,15 +98,12 @@ def not_worthwhile(before: Any, after: Any) -> frozenset[int]:
     return frozenset(
         at
         for at, (island, call) in enumerate(zip(of, convolutions, strict=True))
-        if _has_channels_last(call) and saved[island] < _WORTHWHILE * islands.shores[island]
+        if _has_channels_last(call) and saved[island] < _WORTHWHILE * islands.borders[island]
     )
 
 
 class _Islands:
-    """The values of a function in sets, between which only transposes lead that move elements.
-
-    ``shores``: for each island the bytes of the results of the transposes that lead to it or away from it.
-    """
+    """The values of a function in sets that only transposes connect which move elements."""
 
     def __init__(self, main: Any) -> None:
         self._above: dict[Any, Any] = {}
@@ -120,13 +118,14 @@ class _Islands:
             for read in _variables(value):
                 if _has_layout(read.ty):
                     self._above[self._root(read)] = self._root(binding.var)
-        self.shores: defaultdict[Any, int] = defaultdict(int)
+        #: For each island, the bytes of the results of the transposes that lead to it or away from it.
+        self.borders: defaultdict[Any, int] = defaultdict(int)
         for call, result in crossings:
             for island in {self._root(call.args[0]), self._root(result)}:
-                self.shores[island] += _bytes(call.ty)
+                self.borders[island] += _bytes(call.ty)
 
     def of(self, call: Call) -> Any:
-        """The island of a call's result; of one in a branch, which has no shores, None."""
+        """Return the island of a call's result; None for a call in a branch, which has no borders."""
         return self._root(self._island.get(call))
 
     def _root(self, value: Any) -> Any:
@@ -139,7 +138,7 @@ class _Islands:
 
 
 def _variables(expression: Any) -> Iterator[Any]:
-    """The variables that an expression reads, those in tuples too."""
+    """Yield the variables that an expression reads, those in tuples too."""
     if isinstance(expression, relax.Var):
         yield expression
     elif isinstance(expression, relax.Tuple):
@@ -153,20 +152,20 @@ def _variables(expression: Any) -> Iterator[Any]:
 
 
 def _has_layout(kind: Any) -> bool:
-    """Whether there is more than one order of elements: a vector has one, whatever shape it is given."""
+    """Return true if there is more than one order of elements: a vector has one, whatever shape it is given."""
     if isinstance(kind, relax.TupleType):
         return any(_has_layout(field) for field in kind.fields)
     return isinstance(kind, relax.TensorType) and sum(int(extent) > 1 for extent in kind.shape.values) > 1
 
 
 def _moved_bytes(main: Any) -> int:
-    """Bytes of the results of all transposes in ``main`` that move elements in memory."""
+    """Return the bytes of the results of all transposes in ``main`` that move elements in memory."""
     transposes = [call for call in calls(main.body) if _operator(call) == "relax.permute_dims"]
     return sum(_bytes(call.ty) for call in transposes if not isinstance(call.args[0], GenericConst) and _moves(call))
 
 
 def _moves(transpose: Call) -> bool:
-    """Whether the order of the axes that are longer than one changes."""
+    """Return true if the order of the axes that are longer than one changes."""
     shape = [int(extent) for extent in transpose.args[0].ty.shape.values]
     axes = transpose.attrs.axes
     order = [int(axis) for axis in axes] if axes is not None else list(reversed(range(len(shape))))
@@ -183,8 +182,8 @@ def _has_channels_last(convolution: Call) -> bool:
 
 
 def _saved(convolution: Call) -> float:
-    """What channels last save of a convolution that has them: its operations, and for each further step over its rows
-    the time that they all take."""
+    """Return what channels last save of a convolution that has them: its operations, and for each further step over its
+    rows the time of all of them."""
     if not _has_channels_last(convolution):
         return 0
     step = int(convolution.attrs.strides[-1])
@@ -192,14 +191,14 @@ def _saved(convolution: Call) -> float:
 
 
 def _operations(convolution: Call) -> int:
-    """Floating-point operations of a convolution: two for each product."""
+    """Return the floating-point operations of a convolution: two for each product."""
     weights = convolution.args[1].ty
     filters = int(weights.shape.values[str(convolution.attrs.kernel_layout).index("O")])
     return 2 * _elements(convolution.ty) * (_elements(weights) // filters)
 
 
 def _work(convolution: Call) -> tuple[Any, ...]:
-    """What is the same of a convolution in all layouts."""
+    """Return the properties of a convolution that are the same in all layouts."""
     settings = (convolution.attrs.groups, *convolution.attrs.strides, *convolution.attrs.dilation)
     return _operator(convolution), *map(int, settings), _elements(convolution.ty), _operations(convolution)
 
@@ -218,7 +217,7 @@ def _operator(call: Call) -> str:
 
 @functools.cache
 def _register_layouts() -> None:
-    """Gives the operators without a layout rule the one that TVM has for ReLU, and takes the wrong ones away."""
+    """Give the operators without a layout rule the one that TVM has for ReLU, and remove the wrong rules."""
     attribute = "FRelaxInferLayout"
     rule = tvm.ir.Op.get("relax.nn.relu").get_attr(attribute)
     for name in _ELEMENTWISE_WITHOUT_LAYOUT:

@@ -11,8 +11,11 @@ from tvm.tirx import const, rsqrt
 
 
 def softmax(x: te.Tensor, axis: int) -> te.Tensor:
-    """TVM divides each element by the sum of its row. The reciprocal of that is the same for the whole row, a product
-    with it differs by one rounding, and a division takes several times as long."""
+    """Return a softmax that multiplies by the reciprocal of a row's sum.
+
+    TVM divides each element by the sum. The reciprocal is the same for the whole row, a product with it differs by one
+    rounding, and a division takes several times as long.
+    """
     axis %= len(x.shape)
     rows = [extent for at, extent in enumerate(x.shape) if at != axis]
 
@@ -32,8 +35,11 @@ def softmax(x: te.Tensor, axis: int) -> te.Tensor:
 
 
 def group_norm(x: te.Tensor, weight: te.Tensor, bias: te.Tensor, groups: int, epsilon: float) -> te.Tensor:
-    """Of ``(n, channels, ...)``. TVM's reshapes what it reads and what it writes, element by element, and takes the
-    variance from the mean of squares, which cancels where the mean is large. Here every axis is one of ``x``."""
+    """Return a group norm of ``(n, channels, ...)`` whose every axis is one of ``x``.
+
+    TVM's reshapes its input and its output, element by element, and takes the variance from the mean of squares, which
+    cancels where the mean is large.
+    """
     count, channels, *places = x.shape
     each = channels // groups  # and all extents of the same type of integers
     groups = channels // each
@@ -84,4 +90,4 @@ LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     "relax.nn.group_norm": _legalize_group_norm,
     "relax.nn.softmax": _legalize_softmax,
 }
-"""By the operator's name, what makes a kernel of a call, as ``relax.transform.LegalizeOps`` takes it."""
+"""The function that makes a kernel of a call, by the operator's name, as ``relax.transform.LegalizeOps`` takes it."""

@@ -1,4 +1,4 @@
-"""Operators of Relax on constants, computed by numpy: what most of a network's constant expressions consist of."""
+"""Operators of Relax on constants, computed by numpy: most of a network's constant expressions consist of these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvm.ir import Call
 Array = npt.NDArray[Any]
 
 MAX_BYTES = 64 << 20
-"""A constant larger than this is not made of smaller ones: reading it could take longer than computing it."""
+"""Size from which on a constant is not made of smaller ones: reading it could take longer than computing it."""
 
 
 def ints(values: Any) -> tuple[int, ...]:
@@ -23,14 +23,14 @@ def ints(values: Any) -> tuple[int, ...]:
 
 
 def axes_of(attrs: Any, rank: int) -> tuple[int, ...]:
-    """The permutation of a ``permute_dims``; None means reversed."""
+    """Return the permutation of a ``permute_dims``; None means reversed."""
     if attrs.axes is None:
         return tuple(reversed(range(rank)))
     return tuple(axis % rank for axis in ints(attrs.axes))
 
 
 def shape_of(expression: Any) -> tuple[int, ...] | None:
-    """The static shape of a tensor expression, None where it has none."""
+    """Return the static shape of a tensor expression; None where it has none."""
     kind = expression.ty
     if not isinstance(kind, relax.TensorType) or kind.shape is None or not hasattr(kind.shape, "values"):
         return None
@@ -57,7 +57,7 @@ def _mod(left: Array, right: Array) -> Array:
 
 def _take(call: Call, arrays: list[Array]) -> Array:
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
-    # In TVM's default mode indices may count from the end.
+    # In TVM's default mode, indices may count from the end.
     return np.asarray(
         np.take(arrays[0], arrays[1], axis=axis, mode="clip" if str(call.attrs.mode) == "clip" else "wrap")
     )
@@ -86,7 +86,7 @@ def _full(call: Call, arrays: list[Array]) -> Array:
     return np.full(shape_of(call) or (), arrays[0], str(call.ty.dtype))
 
 
-#: How each operator is evaluated on constants: ``(call, tensor operands) -> result``.
+#: Evaluation of each operator on constants: ``(call, tensor operands) -> result``.
 _EVALUATE: Mapping[str, Callable[[Call, list[Array]], Array]] = {
     "relax.add": _elementwise(np.add),
     "relax.subtract": _elementwise(np.subtract),
@@ -127,7 +127,8 @@ _RESHAPES = frozenset({"relax.reshape", "relax.expand_dims", "relax.squeeze", "r
 
 
 def evaluate(call: Call, operands: list[Array]) -> Array | None:
-    """Value of ``call`` on constant operands, None where it is not one that we evaluate, or too large."""
+    """Return the value of ``call`` on constant operands; None where it is too large, or its operator is not evaluated
+    here."""
     shape, name = shape_of(call), call.op.name
     if shape is None:
         return None

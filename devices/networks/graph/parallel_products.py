@@ -2,10 +2,10 @@
 
     x @ A + a, x @ B + b    ->    y = x @ [A B] + [a b];    y[..., :n], y[..., n:]
 
-One product of a wide matrix has more to run in parallel than several of narrow ones, and reads its input once. What it
-gives is read through slices, so it is done where slices cost nothing: every reader must be a copy as it is (a transpose
-or a slice, also of a view), into which TVM fuses the slice. An element-wise reader would have been computed in the
-product's own kernel.
+One product of a wide matrix has more to run in parallel than several of narrow ones, and reads its input once. Its
+result is read through slices, so this is done where slices cost nothing: every reader must be a copy already (a
+transpose or a slice, also of a view), into which TVM fuses the slice. An element-wise reader would have been computed
+in the product's own kernel.
 
 TVM's CombineParallelMatmul matches weights that are variables, not constants, and takes all products of an input.
 """
@@ -32,13 +32,15 @@ _Readers = Mapping[Any, list[Any]]
 
 @dataclass(frozen=True)
 class _Product:
-    """``astype(source @ weight + bias, dtype)``, bound to ``end``; ``sums``: the type of what ``@`` gives."""
+    """A product ``astype(source @ weight + bias, dtype)``."""
 
     source: Any
     weight: Any
     bias: Any | None
     sums: str
+    """Type of the result of ``@``."""
     end: Any
+    """Variable that the product is bound to."""
 
     @property
     def columns(self) -> int:
@@ -46,12 +48,12 @@ class _Product:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for products that can be one."""
+        """Key that is equal for products that can be combined."""
         return self.source, str(self.weight.ty.dtype), self.sums, str(self.end.ty.dtype)
 
 
 def combined_products(module: Any) -> Any:
-    """``module`` with the products of ``main`` that share their input combined, as the docstring above says."""
+    """Return ``module`` with the products of ``main`` that share their input combined."""
     name = module.get_global_var("main")
     main = module[name]
     groups = [group for group in _products(main).values() if len(group) > 1]
@@ -78,7 +80,7 @@ def _products(main: Any) -> dict[tuple[Any, ...], list[_Product]]:
 
 
 def _product(binding: Any, readers: _Readers) -> _Product | None:
-    """The product that ``binding`` is the first step of, None where it is none or should stay alone."""
+    """Return the product that begins with ``binding``; None where there is none or it should stay alone."""
     call, end, bias = binding.value, binding.var, None
     if not _is(call, "relax.matmul") or not isinstance(call.args[0], relax.Var):
         return None
@@ -107,7 +109,7 @@ def _per_column(constant: Any, columns: int) -> bool:
 
 
 def _copies(reader: Any, readers: _Readers) -> bool:
-    """Whether a reader writes down what it reads in another order, itself or through a view."""
+    """Return true if a reader only copies its input in another order, itself or through a view."""
     if reader is None:  # the result of the network
         return False
     if _is(reader.value, "relax.reshape"):
@@ -121,7 +123,7 @@ def _is(expression: Any, *names: str) -> bool:
 
 @mutator
 class _Rewriter(PyExprMutator):  # type: ignore[misc]
-    """Binds the end of every product to its slice of the combined one, which stands before the first of them."""
+    """Binds the end of every product to its slice of the combined one, which is computed before the first of them."""
 
     def __init__(self, module: Any, groups: list[list[_Product]]) -> None:
         super().__init__(module)

@@ -3,11 +3,11 @@
     quantize(x)   = clip(round(x / scale) + zero, least, greatest), as an integer       (round: to even)
     dequantize(q) = (q - zero) * scale
 
-A value that is quantised only to be dequantised with the same scale stays a float:
-``clip(round(x / scale), least - zero, greatest - zero) * scale``. Weights are dequantised when constants are folded.
-So what is between, convolutions and products, is computed in float32, in whatever layout is the best for it, and the
-rounding is one of the element-wise operators that are fused with it. TVM's own lowering of the two operators has no
-rule for layouts, and its kernels for integers are slower than those for float32: they use no instructions for them.
+A value that is quantised only to be dequantised with the same scale stays a float: ``clip(round(x / scale), least -
+zero, greatest - zero) * scale``. Weights are dequantised when constants are folded. So convolutions and products in
+between are computed in float32, in whatever layout is the best for them, and the rounding is one of the element-wise
+operators that are fused with them. TVM's own lowering of the two operators has no rule for layouts, and its kernels for
+integers are slower than those for float32: they use no instructions for them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _QUANTIZE, _DEQUANTIZE = "relax.quantize", "relax.dequantize"
 
 
 def quantizes(module: Any) -> bool:
-    """Whether ``main`` rounds to integers of few bits, or reads them."""
+    """Return true if ``main`` rounds to integers of few bits, or reads them."""
     names = {call.op.name for call in calls(module["main"].body) if isinstance(call.op, tvm.ir.Op)}
     return bool(names & {_QUANTIZE, _DEQUANTIZE})
 
 
 def in_floats(module: Any) -> Any:
-    """``module`` with its quantisation written as this module's docstring says."""
+    """Return ``module`` with its quantisation written as this module's docstring says."""
     main = module.get_global_var("main")
     rewriter = _InFloats(module)
     rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
@@ -42,6 +42,8 @@ def in_floats(module: Any) -> Any:
 
 @mutator
 class _InFloats(PyExprMutator):  # type: ignore[misc]
+    """Writes the calls of ``relax.quantize`` and ``relax.dequantize`` with other operators."""
+
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         bindings = [binding for block in module["main"].body.blocks for binding in block.bindings]
@@ -63,7 +65,7 @@ class _InFloats(PyExprMutator):  # type: ignore[misc]
         return relax.op.astype(self._emit(relax.op.clip(rounded, *_bounds(dtype))), dtype)
 
     def _taken_back(self, call: Call, source: Call | None) -> Any:
-        """:meth:`_dequantized`, once for all who read what ``source`` quantises."""
+        """Return :meth:`_dequantized`, once for all readers of what ``source`` quantises."""
         new = self.visit_expr_post_order(call)
         if source is None:
             return self._dequantized(new, None)
@@ -86,7 +88,7 @@ class _InFloats(PyExprMutator):  # type: ignore[misc]
         return result if wanted == "float32" else relax.op.astype(self._emit(result), wanted)
 
     def _quantization(self, call: Call) -> Call | None:
-        """The call whose result ``call`` takes back, None where there is none. Its zero point is one number."""
+        """Return the call whose result ``call`` takes back; None where there is none. Its zero point is one number."""
         source = self._quantizations.get(call.args[0])
         if source is None or not isinstance(source.args[2], GenericConst) or source.args[2].value.numpy().size != 1:
             return None
@@ -102,7 +104,7 @@ class _InFloats(PyExprMutator):  # type: ignore[misc]
         return self._emit(relax.op.round(self._emit(relax.op.divide(data, self._along(call, 1)))))
 
     def _along(self, call: Call, at: int) -> Any:
-        """The scale or the zero point of ``call`` in float32, in a shape that broadcasts along the call's axis."""
+        """Return the scale or the zero point of ``call`` in float32, in a shape that broadcasts along the call's axis."""
         value, rank = call.args[at], len(call.args[0].ty.shape)
         extents = [int(extent) for extent in value.ty.shape]
         count = int(np.prod(extents))
@@ -126,7 +128,7 @@ def _is_zero(value: Any) -> bool:
 
 
 def _bounds(dtype: str) -> tuple[float, float]:
-    """The least and the greatest float32 that ``dtype`` has."""
+    """Return the least and the greatest float32 that ``dtype`` has."""
     limits = np.iinfo(dtype)
     greatest = np.float32(limits.max)
     if int(greatest) > limits.max:

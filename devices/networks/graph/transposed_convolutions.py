@@ -1,14 +1,14 @@
 """Transposed convolutions as convolutions whose results are interleaved.
 
-TVM computes a transposed convolution of stride ``s`` as a convolution of its input with ``s - 1`` zeros put between
-the elements: of ``s * s`` products in two dimensions all but one are with a zero. Instead, for one dimension and a
-kernel of ``k`` elements, with ``i = output index + padding``,
+TVM computes a transposed convolution of stride ``s`` as a convolution of its input with ``s - 1`` zeros put between the
+elements: of ``s * s`` products in two dimensions all but one are with a zero. Instead, for one dimension and a kernel
+of ``k`` elements, with ``i = output index + padding``,
 
     y[i - padding] = sum over t of x[i // s - t] * w[i % s + s * t],    t = 0 .. ceil(k / s) - 1
 
 which is, for each remainder ``r = i % s``, a convolution with every ``s``-th element of the kernel, reversed. All ``s``
-of them are one convolution with ``s`` times as many channels, whose results ``(q, r)`` become the elements
-``q * s + r``, cut at both ends: a plain convolution, and a copy into which what follows is fused.
+of them are one convolution with ``s`` times as many channels, whose results ``(q, r)`` become the elements ``q * s +
+r``, cut at both ends: a plain convolution, and a copy into which what follows is fused.
 
 Along an axis with one element of input nothing overlaps: with ``s = k`` it is a matrix product.
 """
@@ -60,12 +60,12 @@ class _Axis:
 
     @property
     def cut(self) -> int:
-        """The interleaved element that is the first of the output."""
+        """Position of the first interleaved element of the output."""
         return self.padding - self.first * self.stride
 
 
 def without_transposed(module: Any) -> Any:
-    """``module`` with the transposed convolutions of ``main`` that have constant weights replaced."""
+    """Return ``module`` with the transposed convolutions of ``main`` that have constant weights replaced."""
     main = module.get_global_var("main")
     rewriter = _Rewriter(module)
     rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
@@ -74,6 +74,8 @@ def without_transposed(module: Any) -> Any:
 
 @mutator
 class _Rewriter(PyExprMutator):  # type: ignore[misc]
+    """Replaces transposed convolutions."""
+
     def visit_call_(self, call: Call) -> Any:
         call = self.visit_expr_post_order(call)
         if (
@@ -120,7 +122,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         return self._slice(data, begin, extents)
 
     def _slice(self, data: Any, begin: list[int], extents: list[int]) -> Any:
-        """``extents`` elements from ``begin`` of each spatial axis."""
+        """Return ``extents`` elements from ``begin`` of each spatial axis."""
         if list(extents) == [int(extent) for extent in data.ty.shape.values][2:]:
             return data
         end = [start + extent for start, extent in zip(begin, extents, strict=True)]
@@ -129,7 +131,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
 
 
 def _axes(call: Call) -> list[_Axis] | None:
-    """The spatial axes of a transposed convolution, None where it stays as it is."""
+    """Return the spatial axes of a transposed convolution; None where it is not replaced."""
     attrs = call.attrs
     n = len(attrs.strides)
     layouts = (str(attrs.data_layout), str(attrs.out_layout), str(attrs.kernel_layout))
@@ -155,8 +157,8 @@ def _axes(call: Call) -> list[_Axis] | None:
 
 
 def _weight(kernel: npt.NDArray[Any], groups: int, axes: list[_Axis]) -> npt.NDArray[Any]:
-    """Weights (output channels, inputs of a group, taps...) of (inputs, outputs of a group, kernel...); the output
-    channels are ordered by group, remainders, channel."""
+    """Return weights (output channels, inputs of a group, taps...) made of (inputs, outputs of a group, kernel...); the
+    output channels are ordered by group, remainders, channel."""
     n = len(axes)
     ends = [(0, axis.taps * axis.stride - axis.kernel) for axis in axes]
     inputs, each = kernel.shape[0] // groups, kernel.shape[1]

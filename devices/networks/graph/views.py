@@ -1,6 +1,6 @@
-"""A reshape of another kernel's result is a view of it, also where it is an output of the network.
+"""A reshape of another kernel's result becomes a view of it, also where it is an output of the network.
 
-TVM's pass makes views inside of the network alone. At its end a kernel would copy all of the result.
+TVM's pass makes views inside of the network alone. At its end a kernel would copy the whole result.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from tvm.ir import Call
 
 
 def outputs_as_views(module: Any) -> Any:
-    """``module``, lowered, with views for the kernels of ``main`` that only reshape and whose results are outputs. Not
-    of what anybody else reads or gets, so that no two outputs share memory, nor an output and an input."""
+    """Return ``module``, lowered, with views for the kernels of ``main`` that only reshape and whose results are
+    outputs.
+
+    Results with other readers stay, so that no two outputs share memory, nor an output and an input.
+    """
     main = module.get_global_var("main")
     function = module[main]
     made: dict[Any, Any] = {}
@@ -59,7 +62,7 @@ def _is_kernel(expression: Any) -> bool:
 
 
 def _reshaped(module: Any, expression: Any) -> Any | None:
-    """The variable that a call of a kernel only reshapes; None for every other expression."""
+    """Return the variable that a call of a kernel only reshapes; None for every other expression."""
     if not _is_kernel(expression) or len(expression.args[1].fields) != 1:
         return None
     (source,) = expression.args[1].fields

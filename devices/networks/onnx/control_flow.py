@@ -1,6 +1,6 @@
 """ONNX's If, Loop and Scan without branches and loops, where their course is known before the network runs.
 
-- Of an If whose condition is constant, the branch that is taken stays. Otherwise both are computed, and the result is
+- An If whose condition is constant becomes the branch that is taken. Otherwise both are computed, and the result is
   chosen: branches have no side effects.
 - A Loop of a known number of turns, and a Scan, whose turns follow from a shape, are written turn by turn.
 """
@@ -18,11 +18,11 @@ from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValu
 
 MOST_TURNS = 2048
 _MOST_NODES = 50_000
-"""Of all turns together: more would be a network of too many operators."""
+"""Most nodes of all turns together: more would be a network of too many operators."""
 
 
 def chosen_branch(node: OnnxNode, write: NodeWriter) -> list[str]:
-    """The outputs of an If."""
+    """Return the outputs of an If."""
     branches = node.attributes["then_branch"], node.attributes["else_branch"]
     condition = node.graph.constants.get(node.input(0))
     if condition is not None:
@@ -34,7 +34,7 @@ def chosen_branch(node: OnnxNode, write: NodeWriter) -> list[str]:
 
 
 def unrolled_loop(node: OnnxNode, write: NodeWriter) -> list[str]:
-    """The outputs of a Loop."""
+    """Return the outputs of a Loop."""
     body: onnx.GraphProto = node.attributes["body"]
     turns = int(node.constant(0).reshape(())) if node.has(0) else MOST_TURNS + 1
     going = bool(node.constant(1).reshape(())) if node.has(1) else True
@@ -57,7 +57,7 @@ def unrolled_loop(node: OnnxNode, write: NodeWriter) -> list[str]:
 
 
 def unrolled_scan(node: OnnxNode, write: NodeWriter) -> list[str]:
-    """The outputs of a Scan."""
+    """Return the outputs of a Scan."""
     body: onnx.GraphProto = node.attributes["body"]
     scanned = int(node.attributes["num_scan_inputs"])
     if node.graph.opset < 9:
@@ -93,7 +93,7 @@ def unrolled_scan(node: OnnxNode, write: NodeWriter) -> list[str]:
 
 
 def _inlined(body: onnx.GraphProto, arguments: Sequence[str], write: NodeWriter) -> list[str]:
-    """Writes the nodes of ``body`` with its inputs as ``arguments``; what it defines gets names of its own."""
+    """Write the nodes of ``body`` with its inputs as ``arguments``; the values that it defines get names of their own."""
     names = dict(zip((value.name for value in body.input), arguments, strict=True))
     prefix = write.fresh_prefix()
     for tensor in body.initializer:
@@ -111,7 +111,7 @@ def _inlined(body: onnx.GraphProto, arguments: Sequence[str], write: NodeWriter)
 
 
 def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
-    """``node`` with its inputs and outputs named by ``names``, inside its own graphs too."""
+    """Return ``node`` with its inputs and outputs named by ``names``, inside its own graphs too."""
     result = onnx.NodeProto()
     result.CopyFrom(node)
     for field in (result.input, result.output):
@@ -131,7 +131,7 @@ def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
 
 
 def _condition(body: onnx.GraphProto, node: OnnxNode, turn: Array) -> bool:
-    """Whether ``body`` asks for another turn after ``turn``. Raises where that depends on data."""
+    """Return true if ``body`` asks for another turn after ``turn``. Raises where that depends on data."""
     from onnx.reference import ReferenceEvaluator
 
     wanted = {body.output[0].name}

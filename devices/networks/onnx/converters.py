@@ -15,17 +15,20 @@ Converter = Callable[[Any, Any, dict[str, Any], Any], Any]
 
 
 def to_relax(model: onnx.ModelProto, types: dict[str, str], opset: int) -> Any:
-    """The IRModule of ``model``; ``types`` are its inputs', by name. Raises whatever TVM raises."""
+    """Return the IRModule of ``model``; ``types`` are its inputs', by name. Raises whatever TVM raises."""
     return _Importer(None, types).from_onnx(model.graph, opset)
 
 
 def is_readable(operator: str) -> bool:
+    """Return true if TVM or we have a converter of the operator."""
     return operator in CONVERTERS or operator in _get_convert_map()
 
 
 class _Importer(ONNXGraphImporter):  # type: ignore[misc] # TVM has no types
+    """TVM's importer with :data:`CONVERTERS`."""
+
     def _check_for_unsupported_ops(self, graph: Any) -> None:
-        """What TVM does not know was refused before, by name and place."""
+        """Do nothing: operators that TVM does not know were refused before, by name and place."""
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         ours = CONVERTERS.get(op_name)
@@ -35,7 +38,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc] # TVM has no types
 
 
 def _bit_cast(builder: Any, inputs: Any, attributes: dict[str, Any], _: Any) -> Any:
-    """The same bits as a number of another type of as many."""
+    """Return the same bits as a number of another type of the same width."""
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(attributes["to"])).name
     if "bool" in (dtype, str(inputs[0].ty.dtype)):
         return relax.op.astype(inputs[0], dtype)  # a byte of 0 or 1, which LLVM computes with as a bit
@@ -58,7 +61,7 @@ def _cumulative_product(builder: Any, inputs: Any, attributes: dict[str, Any], k
 
 
 def _sequence_insert(builder: Any, inputs: Any, attributes: dict[str, Any], known: Any) -> Any:  # noqa: ARG001
-    """A negative place counts from the last element on: TVM takes it for one further."""
+    """Insert into a sequence. A negative place counts from the last element on: TVM takes it for one further."""
     elements = list(inputs[0])
     given = len(inputs) > 2 and inputs[2] is not None
     place = int(get_constant(inputs[2], known).value.numpy().reshape(())) if given else len(elements)

@@ -1,8 +1,9 @@
 """ONNX files as graphs with their weights, which may lie beside them and be larger than a protocol buffer (2 GB).
 
-Weights that lie beside a small model are read into it, as its exporter might have written them. Those of a large one
-(:data:`LARGEST_MODEL`) are not: they become inputs of the graph for the steps that make it ready, all of which copy it,
-and are bound in Relax. They are mapped from the file, so that they take memory only once something is computed of them.
+Weights that lie beside a small model are read into it, as its exporter might have written them. Those of a large model
+(:data:`LARGEST_MODEL`) are not: they become inputs of the graph for the steps that prepare it, all of which copy it,
+and are bound in Relax. They are mapped from the file, so that they take memory only once something is computed from
+them.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ _IN_PARTS_OF_BYTES = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """``proto``: the model. ``weights``: those of its inputs that are weights, by name."""
+    """An ONNX model that was read."""
 
     proto: onnx.ModelProto
     weights: Mapping[str, Array]
+    """Inputs of the model that are weights, by name."""
 
 
 def read(file: Path) -> OnnxFile:
-    """Reads and checks ``file``. Raises what onnx raises: errors of many types."""
+    """Read and check ``file``. Raises onnx's errors, which are of many types."""
     onnx.checker.check_model(
         str(file)
     )  # by its path: a model above 2 GB cannot be handed over, and files are looked for
@@ -55,7 +57,7 @@ def read(file: Path) -> OnnxFile:
 
 
 def _size(weight: TensorProto) -> int:
-    """Bytes of a weight, as numpy has it."""
+    """Return the bytes of a weight, as numpy has it."""
     width: int = helper.tensor_dtype_to_np_dtype(weight.data_type).itemsize
     return int(np.prod(weight.dims, dtype=np.int64)) * width
 
@@ -63,7 +65,7 @@ def _size(weight: TensorProto) -> int:
 def _mapped(weight: TensorProto, folder: Path) -> Array:
     place = ExternalDataInfo(weight)
     dtype = helper.tensor_dtype_to_np_dtype(weight.data_type)
-    # Copied when written to, which nobody does: TVM takes no memory that is read-only.
+    # Mode "c" copies on write, which does not happen: TVM takes no read-only memory.
     return np.memmap(folder / place.location, dtype, "c", int(place.offset or 0), tuple(weight.dims))
 
 

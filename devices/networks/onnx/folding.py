@@ -1,4 +1,4 @@
-"""What is known of an ONNX graph before it runs: shapes, types, constants, and all that is made of them."""
+"""Knowledge of an ONNX graph before it runs: shapes, types, constants, and everything that is made of them."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
 _LARGEST_CONSTANT = 1 << 22
-"""Elements: what is larger is computed when the network runs."""
+"""Elements of the largest constant: larger ones are computed when the network runs."""
 
 
 def known(model: onnx.ModelProto) -> GraphFacts:
+    """Return the facts of a model."""
     return GraphFacts(_constants(model), dict(_fixed_shapes(model)), dict(_types(model)), opset_of(model))
 
 
 def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of ONNX's own operators that a model uses."""
     return next((opset.version for opset in model.opset_import if opset.domain in ONNX), 1)
 
 
 def folded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Computes what does not depend on the inputs, until nothing more is known."""
+    """Compute everything that does not depend on the inputs, until nothing more is known."""
     while True:
         try:
             model = shape_inference.infer_shapes(model, data_prop=True)
         except Exception:
-            return model  # of an operator outside of ONNX, say
+            return model  # it has an operator outside of ONNX, for example
         constants = _constants(model)
         shapes = dict(_fixed_shapes(model))
         stay: list[onnx.NodeProto] = []
@@ -76,7 +78,7 @@ def folded(model: onnx.ModelProto) -> onnx.ModelProto:
 def _value(
     node: onnx.NodeProto, constants: dict[str, Any], shapes: dict[str, tuple[int, ...]], opset: int
 ) -> tuple[np.ndarray[Any, Any], ...] | None:
-    """The outputs of ``node``, read as in version ``opset`` of the operators, where they are known now."""
+    """Return the outputs of ``node``, read as in version ``opset`` of the operators; None where they are not known now."""
     from onnx.reference import ReferenceEvaluator
 
     if (
@@ -92,11 +94,11 @@ def _value(
         bounds = {attribute.name: attribute.i for attribute in node.attribute}
         return (shape[bounds.get("start", 0) : bounds.get("end", len(shape))],)
     if node.op_type == "Constant" and any(attribute.name == "value" for attribute in node.attribute):
-        return None  # is one
+        return None  # it is a constant already
     if any(name and name not in constants for name in node.input):
         return None
     if node.op_type in ("DequantizeLinear", "QuantizeLinear") and not _in_blocks(node, constants):
-        return None  # of weights: they stay small
+        return None  # quantised weights stay: they are smaller
     try:
         feeds = {name: as_array(constants[name]) for name in node.input if name}
         known, results = (map(onnx.helper.make_empty_tensor_value_info, names) for names in (feeds, node.output))
@@ -113,13 +115,13 @@ def _value(
 
 
 def _in_blocks(node: onnx.NodeProto, constants: dict[str, Any]) -> bool:
-    """Whether quantised numbers are of fewer bits than kernels have, or have a scale for each block of them."""
+    """Return true if quantised numbers have fewer bits than kernels have, or a scale for each block of them."""
     blocks = any(attribute.name == "block_size" and attribute.i for attribute in node.attribute)
     return blocks or getattr(constants[node.input[0]], "data_type", TensorProto.INT8) not in COMPUTED
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, Any]:
-    """What is known by name: tensors, and arrays."""
+    """Return the known values by name: tensors, and arrays."""
     known: dict[str, Any] = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant":
@@ -137,7 +139,7 @@ def _fixed_shapes(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[int, ...]
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The names that ``node`` reads, its branches included."""
+    """Yield the names that ``node`` reads, its branches included."""
     yield from node.input
     for attribute in node.attribute:
         for inner in attribute.g.node if attribute.HasField("g") else ():
@@ -146,7 +148,7 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _types(model: onnx.ModelProto) -> Iterator[tuple[str, int]]:
-    """Element types by name of all tensors that the graph computes with."""
+    """Yield the element types by name of all tensors that the graph computes with."""
     used = {name for node in model.graph.node for name in (*node.input, *node.output)}
     for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:

@@ -13,7 +13,7 @@ _LONGEST = 4096
 
 
 def fourier(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """DFT: (..., points, ..., 1 or 2) to (..., frequencies, ..., 2), real and imaginary parts last."""
+    """Write a DFT: (..., points, ..., 1 or 2) to (..., frequencies, ..., 2), real and imaginary parts last."""
     shape = node.shape(0)
     axis = (int(node.constant_or(2, -2)) if node.graph.opset >= 20 else node.attributes["axis"]) % len(shape)
     points = int(node.constant_or(1, shape[axis]).reshape(()))
@@ -37,7 +37,7 @@ def fourier(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def short_time_fourier(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """STFT: (batch, samples, 1 or 2) to (batch, frames, frequencies, 2)."""
+    """Write an STFT: (batch, samples, 1 or 2) to (batch, frames, frequencies, 2)."""
     batch, samples, *parts_of = node.shape(0)
     count = parts_of[0] if parts_of else 1
     step = int(node.constant(1).reshape(()))
@@ -57,7 +57,7 @@ def short_time_fourier(node: OnnxNode, write: NodeWriter) -> Sequence[str] | Non
 
 
 def _transformed(parts: Sequence[str], cosines: Array, sines: Array, write: NodeWriter) -> tuple[str, str]:
-    """(a + bi) * (cos + i sin) of every row: its real and imaginary parts."""
+    """Return (a + bi) * (cos + i sin) of every row: its real and imaginary parts."""
     real, imaginary = write("MatMul", parts[0], cosines), write("MatMul", parts[0], sines)
     if len(parts) == 1:
         return real, imaginary
@@ -68,9 +68,9 @@ def _transformed(parts: Sequence[str], cosines: Array, sines: Array, write: Node
 def _matrices(
     used: int, points: int, one_sided: bool, inverse: bool, dtype: np.dtype[np.generic]
 ) -> tuple[Array, Array]:
-    """exp(-2 pi i jk / points), or its inverse: (used points, frequencies)."""
+    """Return exp(-2 pi i jk / points), or its inverse: (used points, frequencies)."""
     frequencies = points // 2 + 1 if one_sided else points
-    # The product of the indices modulo the points, as whole numbers: angles stay small and exact.
+    # The product of the indices modulo the points, in whole numbers: angles stay small and exact.
     turns = (np.arange(used)[:, None] * np.arange(frequencies)) % points / points
     angles = (2 if inverse else -2) * np.pi * turns
     scale = 1 / points if inverse else 1

@@ -24,15 +24,16 @@ _IN_INTEGERS = re.compile(r"^QLinear|^QGemm$|Integer")
 
 @dataclass(frozen=True)
 class _OnnxFramework:
-    """``in_integers``: whether operators of the network multiply integers of 8 bits."""
+    """ONNX Runtime, or ONNX's own evaluator, on an ONNX file."""
 
     file: Path
     inputs: dict[str, Array]
     in_integers: bool = False
+    """True if operators of the network multiply integers of 8 bits."""
 
     def run(self) -> tuple[Array, ...]:
-        """ONNX Runtime's outputs, or those of ONNX's own evaluator where ONNX Runtime is not installed or does not know
-        the network: new releases of onnx write versions of the format that it learns to read only later."""
+        """Return ONNX Runtime's outputs, or those of ONNX's own evaluator where ONNX Runtime is not installed or does
+        not know the network: new releases of onnx write versions of the format that it learns to read only later."""
         try:
             return self._run_with_onnxruntime()
         except Exception as error:
@@ -60,13 +61,13 @@ class _OnnxFramework:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what it refuses is told by us, not by its log
-        # As the network is defined, and packed weights are one more copy of them.
+        options.log_severity_level = 4  # we report its errors, not its log
+        # No optimisations: run the network as it is defined, and without a packed copy of the weights.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
         if without_saturation:
             # Its kernels for unsigned with signed 8 bits saturate on processors without instructions for them (AVX2);
-            # the way around that is an optimisation of this level.
+            # an optimisation of this level avoids that.
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
             options.add_session_config_entry("session.x64quantprecision", "1")
             options.add_session_config_entry("session.disable_quant_qdq", "1")
@@ -79,6 +80,7 @@ class _OnnxFramework:
 
 
 def from_onnx_file(file: Path) -> Network:
+    """Read the network in an ONNX file. Raises :class:`NetworkError`, :class:`UnsupportedNetworkError`."""
     from onnx import helper
 
     from devices.networks.onnx import file as onnx_file
@@ -129,8 +131,8 @@ def from_onnx_file(file: Path) -> Network:
 
 
 def _translated(proto: onnx.ModelProto, types: dict[str, str], where: str) -> tuple[Any, onnx.ModelProto]:
-    """The Relax module of ``proto``, and the model that it was read from. Operators whose translation TVM fails at
-    become the functions by which ONNX defines them, where it does."""
+    """Return the Relax module of ``proto``, and the model that it was read from. Operators whose translation TVM fails
+    at become the functions by which ONNX defines them, where it does."""
     from devices.networks.onnx.converters import to_relax
     from devices.networks.onnx.folding import opset_of
     from devices.networks.onnx.graph import has_function, prepared, said
@@ -150,7 +152,7 @@ def _translated(proto: onnx.ModelProto, types: dict[str, str], where: str) -> tu
 
 
 def _with_weights(module: Any, proto: onnx.ModelProto, weights: Mapping[str, Array]) -> Any:
-    """``module`` with those of its parameters bound that are weights. TVM names its parameters anew, in their order."""
+    """Return ``module`` with its weights bound. TVM renames its parameters, but keeps their order."""
     if not weights:
         return module
     from tvm import relax
@@ -165,7 +167,7 @@ def _with_weights(module: Any, proto: onnx.ModelProto, weights: Mapping[str, Arr
 
 
 def _check_outputs(module: Any, proto: onnx.ModelProto, where: str) -> None:
-    """Refuses a module whose outputs have other types or shapes than the model says that they have."""
+    """Refuse a module whose outputs have other types or shapes than the model declares."""
     from onnx import helper
     from tvm import relax, tirx
 

@@ -1,7 +1,7 @@
-"""ONNX models made ready for TVM: what it lacks is written with other operators, what it misreads is refused.
+"""ONNX models prepared for TVM: operators that it lacks are written with others, those that it misreads are refused.
 
 - Operators that TVM has no translation for, or a wrong one, become the functions that ONNX defines them by.
-- What does not depend on the inputs is computed now: shapes of fixed tensors, and all that is made of constants.
+- Values that do not depend on the inputs are computed now: shapes of fixed tensors, and everything made of constants.
 - Types that no kernel computes in, and operators in modes that TVM silently ignores, are refused by name.
 """
 
@@ -27,21 +27,23 @@ _MISREAD = frozenset({"Attention", "Mish", "Celu"})
 domain's operator of this name."""
 
 _FUNCTIONS = "fleet_tune.functions"
-"""The domain of functions that are about to be inlined."""
+"""Domain of functions that are about to be inlined."""
 
 _OLDEST = 13
 
 _ROUNDS = 16
-"""Of functions, rewrites and folding: one lays open what the next can do."""
+"""Rounds of functions, rewrites and folding: each makes work for the next."""
 
 _DATA_DEPENDENT = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression"})
 
 
 def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = frozenset()) -> onnx.ModelProto:
-    """``model``, checked by ONNX, as TVM reads it rightly. ``where`` names it in refusals.
+    """Return ``model``, checked by ONNX, in a form that TVM reads rightly. Raises :class:`UnsupportedNetworkError`.
 
-    ``expanded``: operators to be written as the functions by which ONNX defines them, although TVM has translations.
-    Raises :class:`UnsupportedNetworkError`.
+    Args:
+        model: the model.
+        where: its name in errors.
+        expanded: operators to be written as the functions by which ONNX defines them, although TVM has translations.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy's, about infinities in constants
@@ -74,28 +76,28 @@ def _refuse_unreadable(model: onnx.ModelProto, where: str) -> None:
 
 
 def _of_today(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
-    """``model`` in the oldest version of the operators that is read as it is: inputs were attributes before."""
+    """Return ``model`` in the oldest version of the operators that is read as it is: inputs were attributes before."""
     if opset_of(model) >= _OLDEST:
         return model
     scans = [node for node in model.graph.node if node.op_type == "Scan"]
-    if scans and opset_of(model) < 9:  # which the conversion leaves as it was
+    if scans and opset_of(model) < 9:  # the conversion does not change these
         raise UnsupportedNetworkError(f"{where}: {said(scans[0])} has a batch, as before opset 9", OTHER_OPERATORS)
-    if opset_of(model) < 11:  # the conversion forgets where the places of the result lie in the old Resize
+    if opset_of(model) < 11:  # the conversion loses the coordinate transformation of the old Resize
         model, _ = _rewritten(folded(model), {"Resize": upsampled, "Upsample": upsampled}, where)
     try:
         return onnx.version_converter.convert_version(model, _OLDEST)
-    except Exception:  # it has operators that do not convert: they are refused by name, if they are read wrongly
+    except Exception:  # operators that do not convert are refused by name, if they are misread
         return model
 
 
 def said(node: onnx.NodeProto) -> str:
-    """A node in the user's words: its operator and its name, or that of its first output."""
+    """Return a node in the user's words: its operator and its name, or that of its first output."""
     domain = "" if node.domain in ONNX else f"{node.domain}."
     return f"the operator {domain}{node.op_type} ({node.name or next(iter(node.output), '')!r})"
 
 
 def has_function(node: onnx.NodeProto) -> bool:
-    """Whether ONNX defines the operator by others."""
+    """Return true if ONNX defines the operator by others."""
     if node.domain not in ONNX or not onnx.defs.has(node.op_type):
         return False
     schema = onnx.defs.get_schema(node.op_type)
@@ -103,7 +105,7 @@ def has_function(node: onnx.NodeProto) -> bool:
 
 
 def _named(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Every node has a name, that of its first output where its author gave it none."""
+    """Return a model whose nodes all have names, that of their first output where their author gave none."""
     if all(node.name for node in model.graph.node):
         return model
     result = onnx.ModelProto()
@@ -114,8 +116,8 @@ def _named(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _rewritten(model: onnx.ModelProto, rewrites: dict[str, Rewrite], where: str) -> tuple[onnx.ModelProto, bool]:
-    """``model`` with other operators for those of ``rewrites``, and whether there were any. One that must know what is
-    not known yet stays."""
+    """Return ``model`` with other operators for those of ``rewrites``, and true if there were any. A rewrite that needs
+    unknown values leaves its node."""
     if not any(node.op_type in rewrites for node in model.graph.node):
         return model, False
     graph, changed = known(model), False
@@ -150,7 +152,8 @@ def _rewritten(model: onnx.ModelProto, rewrites: dict[str, Rewrite], where: str)
 
 
 def _in_functions(model: onnx.ModelProto, expanded: frozenset[str]) -> tuple[onnx.ModelProto, bool]:
-    """Nodes that TVM cannot read as the functions by which ONNX defines them, where it does; whether there are any."""
+    """Return nodes that TVM cannot read as the functions by which ONNX defines them, where it does; and true if there
+    are any."""
     from devices.networks.onnx.converters import is_readable
 
     graph = known(model)
@@ -185,8 +188,8 @@ def _in_functions(model: onnx.ModelProto, expanded: frozenset[str]) -> tuple[onn
 def _function_of(
     node: onnx.NodeProto, model: onnx.ModelProto, graph: GraphFacts
 ) -> tuple[onnx.FunctionProto, list[onnx.AttributeProto]] | None:
-    """The function by which ONNX defines ``node``, written for ``model``'s version of the operators, and the attributes
-    that the node leaves out. None where it has none."""
+    """Return the function by which ONNX defines ``node``, written for ``model``'s version of the operators, and the
+    attributes that the node omits. None where it has none."""
     version = next((opset.version for opset in model.opset_import if opset.domain == node.domain), graph.opset)
     if not onnx.defs.has(node.op_type, version, node.domain):
         return None
@@ -226,7 +229,8 @@ def _function_of(
 
 
 def _is_misread(node: onnx.NodeProto) -> bool:
-    """Of norms: mean and deviation as outputs, for which TVM gives zeros, and a scale of several dimensions."""
+    """Return true for norms whose mean and deviation are outputs, for which TVM gives zeros, and for a scale of several
+    dimensions."""
     if node.op_type == "LayerNormalization":
         return sum(bool(name) for name in node.output) > 1
     axes = [attribute.i for attribute in node.attribute if attribute.name == "axis"]
@@ -234,8 +238,10 @@ def _is_misread(node: onnx.NodeProto) -> bool:
 
 
 def _refused(node: OnnxNode, readable: bool) -> tuple[str, str]:
-    """Why ``node`` cannot be imported, and what to do about it. Empty where it can. ``readable``: whether TVM reads
-    operators of its type, though what it reads may compute something else."""
+    """Return why ``node`` cannot be imported, and the next step; empty where it can.
+
+    ``readable``: true if TVM reads operators of its type, though what it reads may compute something else.
+    """
     kind, attributes = node.proto.op_type, node.attributes
     if node.proto.domain not in (*ONNX, "com.microsoft"):
         return f"is of the domain {node.proto.domain}", OTHER_OPERATORS
@@ -263,7 +269,7 @@ def _refused(node: OnnxNode, readable: bool) -> tuple[str, str]:
 
 
 def _refused_resize(node: OnnxNode) -> tuple[str, str]:
-    """TVM takes the factors from the extents, and smooths nothing before it shrinks."""
+    """Return the refusal of a Resize: TVM takes the factors from the extents, and smooths nothing before it shrinks."""
     if node.attributes.get("antialias"):
         return "smooths before it shrinks (antialias)", "leave antialias out, or resize before the network"
     if node.attributes.get("mode") == "nearest" or not node.has(2):

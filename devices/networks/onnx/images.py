@@ -11,11 +11,11 @@ from onnx import TensorProto
 
 from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValueError
 
-_WHOLE = 1e-3  # of an extent that a factor of float32 gives
+_WHOLE = 1e-3  # rounding error of an extent that a factor in float32 gives
 
 
 def to_depth(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """SpaceToDepth, channels first or last among the new ones."""
+    """Write SpaceToDepth, channels first or last among the new ones."""
     batch, channels, height, width = node.shape(0)
     block = node.attributes["blocksize"]
     order = [0, 1, 3, 5, 2, 4] if node.attributes.get("mode", "DCR") == "CRD" else [0, 3, 5, 1, 2, 4]
@@ -25,7 +25,8 @@ def to_depth(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def upsampled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Upsample, and Resize as it was at first, axis after axis: the nearest element to a place, or between the two."""
+    """Write Upsample, and Resize in its first version, axis after axis: the nearest element to a place, or between the
+    two."""
     shape = node.shape(0)
     scales = node.attributes.get("scales") or node.constant(1).tolist()
     value = node.input(0)
@@ -45,8 +46,8 @@ def upsampled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def resized(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Resize of some axes as one of all axes, and one to the nearest elements by factors that give no whole number of
-    elements as indices: TVM takes the factors from the extents."""
+    """Write a Resize of some axes as one of all axes, and a Resize to the nearest elements by factors that give no
+    whole number of elements as indices: TVM takes the factors from the extents."""
     axes = node.attributes.get("axes")
     if not axes:
         return _nearest_by_factors(node, write)
@@ -76,13 +77,13 @@ _PLACES: dict[str, Callable[[Array, Array], Array]] = {
 _NEAREST: dict[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     "ceil": np.ceil,
-    # A half that is added to what lies just below another half would be rounded up to it.
+    # Adding a half to a number just below another half would round it up.
     "round_prefer_floor": lambda places: np.floor(places) + (places - np.floor(places) > 0.5),
 }
 
 
 def _nearest_by_factors(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """In float32, as ONNX Runtime and PyTorch find the places: some lie between two elements but for rounding."""
+    """Find the places in float32, as ONNX Runtime and PyTorch do: some lie between two elements but for rounding."""
     places_of = _PLACES.get(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
     if node.attributes.get("mode", "nearest") != "nearest" or places_of is None or not node.has(2):
         return None
@@ -113,7 +114,7 @@ def _kept_ratio(sizes: Array, extents: Sequence[int], settings: dict[str, object
 
 
 def transposed_to_shape(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """ConvTranspose to a given shape: its padding follows."""
+    """Write ConvTranspose to a given shape: its padding follows."""
     wanted = node.attributes.get("output_shape")
     if not wanted:
         return None
@@ -137,7 +138,7 @@ def transposed_to_shape(node: OnnxNode, write: NodeWriter) -> Sequence[str] | No
 
 
 def folded_blocks(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Col2Im: a transposed convolution in which every row of a block has a kernel of one 1, at its place."""
+    """Write Col2Im: a transposed convolution in which every row of a block has a kernel of one 1, at its place."""
     image, kernel = node.constant(1).tolist(), node.constant(2).tolist()
     batch, rows, _ = node.shape(0)
     dimensions, size = len(image), math.prod(kernel)
@@ -155,8 +156,8 @@ def folded_blocks(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def pooled_with_places(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """MaxPool that also gives the places of the maxima, as indices into the whole flattened input: the elements of a
-    window one after the other, the first of the largest."""
+    """Write MaxPool that also gives the places of the maxima, as indices into the whole flattened input: the elements
+    of a window one after the other, the first of the largest."""
     if not node.wants(1):
         return pooled(node, write)
     shape = node.shape(0)
@@ -192,7 +193,7 @@ def pooled_with_places(node: OnnxNode, write: NodeWriter) -> Sequence[str] | Non
 
 
 def pooled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """A pooling whose padding follows from its extents, with that padding."""
+    """Write a pooling whose padding follows from its extents with that padding."""
     if not node.attributes["auto_pad"].startswith("SAME"):
         return None
     extents = node.shape(0)[2:]
@@ -209,7 +210,7 @@ def pooled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 def _windows(
     node: OnnxNode, extents: Sequence[int], reach: Sequence[int], strides: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Padding before, and number of windows, of each dimension."""
+    """Return the padding before, and the number of windows, of each dimension."""
     pads = node.attributes.get("pads") or [0] * 2 * len(extents)
     auto = node.attributes["auto_pad"]
     begins, counts = [], []
@@ -230,7 +231,7 @@ def _windows(
 
 
 def convolution_at_offsets(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """DeformConv of images: bilinear samples at every kernel place's own offset, then a product with the weights."""
+    """Write DeformConv of images: bilinear samples at every kernel place's own offset, then a product with the weights."""
     batch, channels, height, width = node.shape(0)
     outputs, _, *kernel = node.shape(1)
     rows, columns = node.shape(2)[2:]

@@ -1,4 +1,4 @@
-"""One ONNX node with what is known about it, and the nodes that are written in its place."""
+"""One ONNX node with the known facts about it, and the nodes that are written in its place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 Array = npt.NDArray[Any]
 
 FINAL = "rewritten"
-"""The documentation of nodes that a rewrite wrote to stay: it is not asked about them again."""
+"""Documentation of nodes that a rewrite wrote to stay: they are not rewritten again."""
 
 
 class UnknownValueError(Exception):
@@ -24,19 +24,20 @@ class UnknownValueError(Exception):
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """What is known of a graph by name: ``constants`` (tensors and arrays), fixed ``shapes``, element ``types``.
-
-    ``opset``: the version of ONNX's own operators that the graph is written in.
-    """
+    """Known facts of a graph by name."""
 
     constants: dict[str, Any]
+    """Tensors and arrays."""
     shapes: dict[str, tuple[int, ...]]
+    """Fixed shapes."""
     types: dict[str, int]
+    """Element types, as ONNX numbers them."""
     opset: int
+    """Version of ONNX's own operators that the graph is written in."""
 
     @cached_property
     def infinite(self) -> bool:
-        """Whether a constant has the value minus infinity, as masks of attention do."""
+        """True if a constant has the value minus infinity, as masks of attention do."""
         arrays = (as_array(value) for value in self.constants.values())
         return any(array.dtype.kind == "f" and bool(np.isneginf(array).any()) for array in arrays)
 
@@ -58,7 +59,7 @@ class OnnxNode:
         return at < len(self.proto.input) and bool(self.proto.input[at])
 
     def wants(self, at: int) -> bool:
-        """Whether output ``at`` is used."""
+        """Return true if output ``at`` is used."""
         return at < len(self.proto.output) and bool(self.proto.output[at])
 
     def input(self, at: int) -> str:
@@ -71,7 +72,7 @@ class OnnxNode:
         return shape
 
     def type(self, at: int) -> int:
-        """Element type, as ONNX numbers them."""
+        """Return the element type, as ONNX numbers them."""
         return int(self._known(self.graph.types, at))
 
     def dtype(self, at: int) -> np.dtype[Any]:
@@ -82,7 +83,7 @@ class OnnxNode:
         return as_array(self._known(self.graph.constants, at))
 
     def constant_or(self, at: int, default: Any) -> Array:
-        """The constant input ``at``, ``default`` where it is left out."""
+        """Return the constant input ``at``, ``default`` where it is missing."""
         return self.constant(at) if self.has(at) else np.asarray(default)
 
     def _known(self, table: dict[str, Any], at: int) -> Any:
@@ -93,8 +94,11 @@ class OnnxNode:
 
 
 class NodeWriter:
-    """The nodes and constants that take the place of a node. Called with an operator, its inputs (names, arrays, None)
-    and attributes, it writes a node and returns its output's name, or names where there are several."""
+    """Writes the nodes and constants that take the place of a node.
+
+    Called with an operator, its inputs (names, arrays, None) and attributes, it writes a node and returns its output's
+    name.
+    """
 
     def __init__(self, prefix: str, opset: int) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -119,11 +123,11 @@ class NodeWriter:
         return name
 
     def final(self, operator: str, *inputs: str | Array | None, **attributes: Any) -> str:
-        """A node of the operator that is being rewritten."""
+        """Write a node of the operator that is being rewritten."""
         return self(operator, *inputs, doc_string=FINAL, **attributes)
 
     def fresh_prefix(self) -> str:
-        """Begins names that no other call's names begin with."""
+        """Return a prefix of names that no other call's names have."""
         self._prefixes += 1
         return f"{self._prefix}/{self._prefixes}"
 
@@ -134,25 +138,25 @@ class NodeWriter:
         return self("Cast", value, to=element_type)
 
     def take(self, value: str, begin: int, end: int, axis: int) -> str:
-        """``value[begin:end]`` along ``axis``. From opset 10 on."""
+        """Write ``value[begin:end]`` along ``axis``. From opset 10 on."""
         bounds = (np.asarray([bound], np.int64) for bound in (begin, end, axis))
         return self("Slice", value, *bounds)
 
     def unsqueeze(self, value: str, axis: int) -> str:
-        """``value`` with a dimension of one at ``axis``."""
+        """Write ``value`` with a dimension of one at ``axis``."""
         if self._opset < 13:
             return self("Unsqueeze", value, axes=[axis])
         return self("Unsqueeze", value, np.asarray([axis], np.int64))
 
     def reduce(self, operator: str, value: str, axis: int) -> str:
-        """``operator`` over one axis, which stays with the extent of one."""
+        """Write ``operator`` over one axis, which stays with the extent of one."""
         as_input = 13 if operator == "ReduceSum" else 18
         if self._opset < as_input:
             return self(operator, value, axes=[axis], keepdims=1)
         return self(operator, value, np.asarray([axis], np.int64), keepdims=1)
 
     def pad(self, value: str, pads: Sequence[int], filling: Array) -> str:
-        """``pads``: before each axis, then after each."""
+        """Write a padding. ``pads``: before each axis, then after each."""
         return self("Pad", value, np.asarray(pads, np.int64), filling, mode="constant")
 
 

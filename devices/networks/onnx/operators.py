@@ -1,7 +1,7 @@
 """Operators of ONNX that TVM lacks, or reads in some of their forms only, written with others.
 
 A rewrite takes a node and a writer and returns the names of the node's outputs, or None where the node stays as it is.
-It raises :class:`UnknownValueError` where it needs to know what is not known before the network runs.
+It raises :class:`UnknownValueError` where it needs a value that is not known before the network runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT1
 
 
 def _bit_shift(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """By less than none, or by all bits and more, what stays is the sign of a number that is shifted to the right."""
+    """Write a shift whose distance may be negative, or the number of bits and more: the sign stays of a number that is
+    shifted to the right."""
     dtype = node.dtype(0)
     bits = np.asarray(dtype.itemsize * 8, dtype)
     zero = np.zeros((), dtype)
@@ -54,7 +55,7 @@ def _cast_like(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def _dropout(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Outside of training, and of nothing, it is the identity; its mask is all true."""
+    """Write the identity outside of training, and for a ratio of 0; its mask is all true."""
     training = bool(node.constant_or(2, False))
     ratio = float(node.constant_or(1, 0.5))
     if (training and ratio) or (node.wants(1) and node.graph.opset < 12):
@@ -66,7 +67,7 @@ def _dropout(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def _expand(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """The shape may have ones, or fewer dimensions, where the value has more: they stay."""
+    """Keep dimensions of the value where the shape has ones, or fewer dimensions."""
     wanted = tuple(int(extent) for extent in node.constant(1))
     shape = np.broadcast_shapes(node.shape(0), wanted)
     return None if shape == wanted else [write("Expand", node.input(0), np.asarray(shape, np.int64))]
@@ -96,7 +97,7 @@ def _lp_normalization(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None
 
 
 def _mod(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Of floating-point numbers: the remainder has the divisor's sign."""
+    """Write the remainder of floating-point numbers with the divisor's sign."""
     if node.attributes["fmod"] or node.type(0) not in _FLOATS:
         return None
     zero = np.zeros((), node.dtype(0))
@@ -120,7 +121,7 @@ def _one_hot(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 def _pow(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     base, exponent = node.type(0), node.type(1)
-    if base not in _FLOATS and exponent not in _FLOATS:  # TVM has powers of floating-point numbers alone
+    if base not in _FLOATS and exponent not in _FLOATS:  # TVM has powers of floating-point numbers only
         power = write("Pow", *(write.cast(node.input(at), TensorProto.DOUBLE) for at in range(2)))
         return [write.cast(power, base)]
     if base == exponent:
@@ -132,8 +133,8 @@ def _pow(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def _reduce_max(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """The maximum of values that are all minus infinity, as of a row that a mask excludes, is that: TVM begins at the
-    lowest finite number. Lower ones count only where the graph makes them."""
+    """Write a maximum that is minus infinity where all values are, as of a row that a mask excludes: TVM begins at the
+    lowest finite number. Lower values are considered only where the graph makes them."""
     if node.type(0) == TensorProto.BOOL:
         return _extreme_of_booleans(node, write)
     if node.type(0) not in _FLOATS or not node.graph.infinite:
@@ -154,7 +155,7 @@ def _extreme_of_booleans(node: OnnxNode, write: NodeWriter) -> Sequence[str] | N
 
 
 def _reverse_sequence(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Every sequence backwards, up to its own length: a gather."""
+    """Reverse every sequence up to its own length: a gather."""
     shape = node.shape(0)
     time, batch = node.attributes["time_axis"], node.attributes["batch_axis"]
     order = [time, batch, *range(2, len(shape))]
@@ -170,7 +171,7 @@ def _reverse_sequence(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None
 
 
 def _tensor_scatter(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """New rows of a cache of keys or values, from a place of its own in every sequence on."""
+    """Write new rows of a cache of keys or values, from a place of its own in every sequence on."""
     shape, new = node.shape(0), node.shape(1)
     axis = node.attributes["axis"] % len(shape)
     extent, rows = shape[axis], new[axis]
@@ -191,7 +192,7 @@ def _tensor_scatter(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
 
 
 def _top_k(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Of the types that TVM sorts: others become one that holds all of their numbers."""
+    """Convert to a type that TVM sorts, one that holds all numbers of the original type."""
     if node.type(0) in _SORTED or node.type(0) == TensorProto.UINT64:
         return None
     wide = TensorProto.FLOAT if node.type(0) in _FLOATS else TensorProto.INT64

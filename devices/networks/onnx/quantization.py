@@ -1,7 +1,8 @@
 """ONNX's operators on quantised tensors as operators on floats between DequantizeLinear and QuantizeLinear.
 
-``QLinearConv`` and its kin, which older quantisers write, so become what newer ones write: every tensor is dequantised,
-the operator computes in floats, its result is quantised. :mod:`devices.networks.graph.quantization` has the rest.
+``QLinearConv`` and its kin, which older quantisers write, become the form that newer ones write: every tensor is
+dequantised, the operator computes in floats, its result is quantised. :mod:`devices.networks.graph.quantization` does
+the rest.
 """
 
 from __future__ import annotations
@@ -24,36 +25,36 @@ class _Expansion:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
 
     def add(self, operator: str, inputs: list[str], **attributes: object) -> str:
-        """The name of the result of a new node."""
+        """Write a node and return the name of its result."""
         name = f"{self.node.output[0]}/{operator}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [name], **attributes))
         return name
 
     def input(self, at: int) -> str:
-        """The name of an input, empty where it is left out."""
+        """Return the name of an input; empty where it is missing."""
         return str(self.node.input[at]) if at < len(self.node.input) else ""
 
     def floats(self, at: int, axis: int = 0) -> str:
-        """The input ``at``, whose scale and zero point follow it, dequantised."""
+        """Return the input ``at``, whose scale and zero point follow it, dequantised."""
         return self.add("DequantizeLinear", [self.input(at), self.scale(at + 1), *self.zero(at + 2)], axis=axis)
 
     def scale(self, at: int) -> str:
-        """A scale in float32: products of half-precision numbers would be rounded."""
+        """Return a scale in float32: products of half-precision numbers would be rounded."""
         return self.add("Cast", [self.input(at)], to=TensorProto.FLOAT)
 
     def zero(self, at: int) -> list[str]:
         return [self.input(at)] if self.input(at) else []
 
     def bias(self, at: int, scales: tuple[int, int]) -> list[str]:
-        """An input of integers whose scale is the product of those of the factors, dequantised; none where it is left
-        out."""
+        """Return an input of integers whose scale is the product of those of the factors, dequantised; empty where it
+        is missing."""
         if not self.input(at):
             return []
         scale = self.add("Mul", [self.scale(scale) for scale in scales])
         return [self.add("DequantizeLinear", [self.input(at), scale], axis=0)]
 
     def finish(self, result: str, scale: int) -> list[onnx.NodeProto]:
-        """Quantises ``result`` with the inputs from ``scale`` on, or hands it on where there are none."""
+        """Quantise ``result`` with the inputs from ``scale`` on, or hand it on where there are none."""
         given = [self.scale(scale), *self.zero(scale + 1)] if self.input(scale) else []
         operator = "QuantizeLinear" if given else "Identity"
         self.nodes.append(helper.make_node(operator, [result, *given], [self.node.output[0]]))
@@ -69,7 +70,7 @@ def _convolution(new: _Expansion) -> list[onnx.NodeProto]:
 
 
 def _product(new: _Expansion) -> list[onnx.NodeProto]:
-    """Its scales are of the rows of the first, and of the columns of the second operand."""
+    """Write a product. Its scales are for the rows of the first, and for the columns of the second operand."""
     return new.finish(new.add("MatMul", [new.floats(0, axis=-2), new.floats(3, axis=-1)]), 6)
 
 
@@ -84,7 +85,7 @@ def _elementwise(operator: str) -> Callable[[_Expansion], list[onnx.NodeProto]]:
 
 
 def _integer_convolution(new: _Expansion) -> list[onnx.NodeProto]:
-    """With sums in float32: exact below 2^24, which are 258 products of the largest numbers."""
+    """Write a convolution with sums in float32: exact below 2^24, which are 258 products of the largest numbers."""
     data, weight = (new.add("Cast", [name], to=TensorProto.FLOAT) for name in new.node.input[:2])
     if new.input(2):
         data = new.add("Sub", [data, new.add("Cast", [new.input(2)], to=TensorProto.FLOAT)])
@@ -107,7 +108,7 @@ _EXPANSIONS: Mapping[Domain, Callable[[_Expansion], list[onnx.NodeProto]]] = {
 
 
 def in_floats(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model`` with the operators of this module's docstring written with others."""
+    """Return ``model`` with the operators of this module's docstring written with others."""
     expansions = [_EXPANSIONS.get((node.domain.replace("ai.onnx", ""), node.op_type)) for node in model.graph.node]
     if not any(expansions):
         return model

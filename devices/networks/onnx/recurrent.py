@@ -14,7 +14,7 @@ import numpy as np
 from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValueError
 
 MOST_STEPS = 2048
-"""Steps times directions: more would be a network of too many operators."""
+"""Most steps times directions: more would be a network of too many operators."""
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
@@ -41,7 +41,7 @@ Step = Callable[[str, str, tuple[str, ...]], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class _Direction:
-    """One direction of a node: the inputs of its own, and what a step does."""
+    """One direction of a node: its own inputs, and its step."""
 
     steps: Sequence[int]
     states: tuple[str, ...]
@@ -51,7 +51,7 @@ class _Direction:
 
 
 def recurrent(node: OnnxNode, write: NodeWriter) -> list[str]:
-    """The outputs of a node of type RNN, GRU or LSTM: Y, Y_h and, of LSTM, Y_c."""
+    """Return the outputs of a node of type RNN, GRU or LSTM: Y, Y_h and, of LSTM, Y_c."""
     batch_first = bool(node.attributes.get("layout", 0))
     data = write("Transpose", node.input(0), perm=[1, 0, 2]) if batch_first else node.input(0)
     first, second, _ = node.shape(0)
@@ -132,7 +132,7 @@ def _rnn_step(write: NodeWriter, functions: list[Activation], clip: Activation) 
 
 
 def _lstm_step(hidden: int, write: NodeWriter, functions: list[Activation], clip: Activation, peepholes: str) -> Step:
-    """Gates in ONNX's order: input, output, forget, cell. Peepholes: input, output, forget."""
+    """Return the step of an LSTM. Gates in ONNX's order: input, output, forget, cell. Peepholes: input, output, forget."""
     f, g, h = functions
 
     def step(row: str, weights: str, states: tuple[str, ...]) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ def _lstm_step(hidden: int, write: NodeWriter, functions: list[Activation], clip
 
 
 def _gru_step(node: OnnxNode, write: NodeWriter, functions: list[Activation], clip: Activation, biases: str) -> Step:
-    """Gates in ONNX's order: update, reset, hidden. ``biases``: those of the recurrence."""
+    """Return the step of a GRU. Gates in ONNX's order: update, reset, hidden. ``biases``: those of the recurrence."""
     _, _, hidden = node.shape(2)
     f, g = functions
     reset_after = bool(node.attributes["linear_before_reset"])
@@ -193,7 +193,7 @@ def _clip(node: OnnxNode, write: NodeWriter) -> Activation:
 
 
 def _activation(node: OnnxNode, write: NodeWriter, direction: int, at: int) -> Activation:
-    """The function ``at`` of a direction. Raises :class:`UnknownValueError` for one that ONNX does not name."""
+    """Return the function ``at`` of a direction. Raises :class:`UnknownValueError` for one that ONNX does not name."""
     kind = node.proto.op_type
     each = len(_ACTIVATIONS[kind])
     names = node.attributes.get("activations") or []
@@ -203,7 +203,7 @@ def _activation(node: OnnxNode, write: NodeWriter, direction: int, at: int) -> A
     for attribute in ("alpha", "beta"):
         values = node.attributes.get(f"activation_{attribute}") or []
         if values and len(values) != len(names):
-            raise UnknownValueError  # ONNX does not say whose they are
+            raise UnknownValueError  # ONNX does not say which function they belong to
         if values:
             given[attribute] = float(values[position])
     if name in ("affine", "scaledtanh"):

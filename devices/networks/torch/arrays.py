@@ -1,4 +1,4 @@
-"""Between torch tensors and numpy arrays. numpy's bfloat16 is that of ml_dtypes, which torch does not know.
+"""Conversion between torch tensors and numpy arrays. numpy's bfloat16 is that of ml_dtypes, which torch does not know.
 
 Importing this module loads no torch.
 """
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """A tensor as an array of the same type, shape and memory, as far as it lies in this machine's."""
+    """Return a tensor as an array of the same type, shape and memory, as far as it is in this machine's."""
     import torch
 
     plain = tensor.detach().cpu()
@@ -29,7 +29,7 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 
 def tensor_of(array: Array) -> torch.Tensor:
-    """An array as a tensor of the same type, shape and memory."""
+    """Return an array as a tensor of the same type, shape and memory."""
     import torch
 
     if array.dtype != ml_dtypes.bfloat16:

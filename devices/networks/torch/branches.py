@@ -15,7 +15,7 @@ _ATEN = torch.ops.aten
 
 
 def without_branches(program: torch.export.ExportedProgram) -> None:
-    """Writes the branches of ``program`` into its graph, those within branches too. One that gives something else than
+    """Write the branches of ``program`` into its graph, those within branches too. A branch with other results than
     tensors stays."""
     graph, replaced = program.graph, True
     while replaced:
@@ -26,7 +26,7 @@ def without_branches(program: torch.export.ExportedProgram) -> None:
 
 
 def _inlined(module: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether ``node`` was replaced."""
+    """Replace ``node``. Returns true if that was possible."""
     arguments: tuple[fx.Node, fx.Node, fx.Node, tuple[fx.Node, ...]] = node.args  # type: ignore[assignment]
     condition, taken, otherwise, operands = arguments
     graph, ours = module.graph, [each for each in node.users if each.target is operator.getitem]
@@ -47,7 +47,7 @@ def _inlined(module: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def _copied(module: fx.GraphModule, branch: fx.Node, operands: tuple[fx.Node, ...]) -> tuple[fx.Node, ...]:
-    """The outputs of ``branch``, whose nodes are copied to where nodes are inserted now."""
+    """Copy the nodes of ``branch`` to the current place of insertion, and return its outputs."""
     path = str(branch.target)
     body: fx.Graph = module.get_submodule(path).graph  # type: ignore[assignment]
     inputs = [each for each in body.nodes if each.op == "placeholder"]

@@ -1,7 +1,7 @@
-"""Which of torch's operators are decomposed into others before TVM translates them, and how.
+"""Decompositions of torch's operators into others before TVM translates them.
 
-torch decomposes all but its core operators; here are the exceptions, and decompositions of core operators that TVM has
-not, or not for all types and arguments. Importing this module loads torch.
+torch decomposes all but its core operators; this module has the exceptions, and decompositions of core operators that
+TVM does not have, or not for all types and arguments. Importing this module loads torch.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from torch._decomp import decomposition_table, get_decompositions
 
 from devices.networks.torch import quantization
 
-# Core ATen wraps every matrix product in reshapes and broadcasts, which then stand between the product and what
-# should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
+# Core ATen wraps every matrix product in reshapes and broadcasts, which then separate the product from the operators
+# that should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
 # aten.batch_norm becomes its epsilon).
 WHOLE_OPERATORS = ("linear", "matmul")
 _NORMS = ("native_layer_norm", "native_group_norm")
-"""Operators that TVM has for float32 and float16 alone."""
+"""Operators that TVM has for float32 and float16 only."""
 
 _RESIZES = ("upsample_nearest2d", "upsample_bilinear2d")
 _ATEN = torch.ops.aten
 
 
 def decomposed(program: torch.export.ExportedProgram, whole: Sequence[str]) -> torch.export.ExportedProgram:
-    """``program`` in operators of which TVM knows most; those named in ``whole`` stay. Raises what torch raises."""
+    """Return ``program`` in operators of which TVM knows most; those named in ``whole`` stay. Raises torch's errors."""
     table: Any = torch.export.default_decompositions()
     for name in whole:
         table.pop(getattr(_ATEN, name).default, None)
@@ -43,7 +43,7 @@ def decomposed(program: torch.export.ExportedProgram, whole: Sequence[str]) -> t
 
 
 def decomposed_further(program: torch.export.ExportedProgram, operators: Sequence[str]) -> torch.export.ExportedProgram:
-    """``program`` without those of ``operators`` (names such as ``trace.default``) that torch can decompose."""
+    """Return ``program`` without those of ``operators`` (names such as ``trace.default``) that torch can decompose."""
     called = {node.target for node in program.graph.nodes if node.op == "call_function"}
     named = [target for target in called if target.__name__ in operators and target in decomposition_table]
     if not named:
@@ -59,13 +59,13 @@ def _variance_and_mean(
 
 
 def _elu(data: torch.Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> torch.Tensor:
-    """SELU and CELU are ELUs with scales, which TVM leaves out."""
+    """Return an ELU with scales, which TVM ignores: SELU and CELU have them."""
     below = torch.exp(torch.clamp(data, max=0) * input_scale) - 1
     return torch.clamp(data, min=0) * scale + below * (alpha * scale)
 
 
 def _adaptive_max_pool2d(data: torch.Tensor, output_size: list[int]) -> Any:
-    """Window by window: rows, then columns. The places of the largest elements, which only training reads, are not
+    """Pool window by window: rows, then columns. The places of the largest elements, which only training reads, are not
     computed."""
     rows, columns = (_windows(extent, count) for extent, count in zip(data.shape[-2:], output_size, strict=True))
     for axis, windows in ((-2, rows), (-1, columns)):
@@ -89,7 +89,7 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> Any:
-    """Rows of a table, summed up by bag: a product with the matrix of which row is in which bag."""
+    """Sum up rows of a table by bag: a product with the matrix that says which row is in which bag."""
     places = torch.arange(len(indices), device=indices.device)
     starts = offsets[:-1] if include_last_offset else offsets
     ends = torch.cat([starts[1:], torch.full_like(starts[:1], len(indices))])
@@ -111,7 +111,7 @@ def _embedding_bag(
 
 
 def _distances(left: torch.Tensor, right: torch.Tensor, p: float, _compute_mode: int | None) -> torch.Tensor:
-    """Of every row of ``left`` to every row of ``right``."""
+    """Return the distances of every row of ``left`` to every row of ``right``."""
     apart = torch.abs(left.unsqueeze(-2) - right.unsqueeze(-3))
     if p == 2:
         return torch.sqrt((apart * apart).sum(-1))
@@ -125,7 +125,7 @@ def _distances(left: torch.Tensor, right: torch.Tensor, p: float, _compute_mode:
 def _bilinear(
     left: torch.Tensor, right: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """``left @ weight[o] @ right`` for every output ``o``: one matrix product, then sums."""
+    """Return ``left @ weight[o] @ right`` for every output ``o``: one matrix product, then sums."""
     outputs, width, across = weight.shape
     product = left @ weight.permute(1, 0, 2).reshape(width, outputs * across)
     result = (product.reshape(*left.shape[:-1], outputs, across) * right.unsqueeze(-2)).sum(-1)
@@ -140,7 +140,8 @@ def _folded(
     padding: list[int],
     stride: list[int],
 ) -> torch.Tensor:
-    """The sum of sliding blocks (``nn.Fold``): of each place in a block its pixels in all blocks, ``stride`` apart."""
+    """Return the sum of sliding blocks (``nn.Fold``): for each place in a block its pixels in all blocks, ``stride``
+    apart."""
     rows, columns = kernel_size
     sizes = [size + 2 * pad for size, pad in zip(output_size, padding, strict=True)]
     counts = [
@@ -162,7 +163,7 @@ def _folded(
 
 
 def _spread(data: torch.Tensor, axis: int, apart: int, first: int, size: int) -> torch.Tensor:
-    """An axis of ``size`` zeros with the elements of ``data`` at ``first`` and every ``apart`` after it."""
+    """Return an axis of ``size`` zeros with the elements of ``data`` at ``first`` and every ``apart`` after it."""
     count = data.shape[axis]
     moved = data.movedim(axis, -1).unsqueeze(-1)
     after = size - first - count * apart
@@ -171,7 +172,7 @@ def _spread(data: torch.Tensor, axis: int, apart: int, first: int, size: int) ->
     return line.movedim(-1, axis)
 
 
-_MEAN, _MAXIMUM = 1, 2  # of embedding bags
+_MEAN, _MAXIMUM = 1, 2  # modes of embedding bags
 
 _OURS: dict[Any, Callable[..., Any]] = {
     _ATEN.var_mean.correction: _variance_and_mean,
@@ -195,8 +196,7 @@ def _where_tvm_cannot(decomposition: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _where_scales_differ(decomposition: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """TVM steps by the ratio of the sizes, torch by the factor that it was given: not the same where a size was
-    rounded."""
+    """Decompose a resize where a size was rounded: TVM steps by the ratio of the sizes, torch by the given factor."""
 
     def resize(data: torch.Tensor, output_size: list[int] | None, *rest: Any) -> Any:
         factors = rest[-1] if rest else None
@@ -210,8 +210,8 @@ def _where_scales_differ(decomposition: Callable[..., torch.Tensor]) -> Callable
 
 
 def _plain_attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Attention without torch's guard against rows in which everything is masked: five more passes over the scores,
-    and without a mask there is no such row. With one, ``otherwise`` (torch's own decomposition) stays."""
+    """Return attention without torch's guard against rows in which everything is masked: five more passes over the
+    scores, and without a mask there is no such row. With a mask, ``otherwise`` (torch's own decomposition) is used."""
 
     def attention(
         query: torch.Tensor,

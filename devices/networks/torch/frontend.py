@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _TorchFramework:
-    """What the module does to its inputs or its buffers is undone after each run: the next one gives the same."""
+    """PyTorch eager on a module. Changes of its inputs or its buffers are undone after each run: the next one gives the
+    same."""
 
     module: torch.nn.Module
     inputs: tuple[torch.Tensor, ...]
@@ -41,7 +42,7 @@ class _TorchFramework:
                     f"PyTorch cannot run the network on its inputs: {brief(error)}",
                     "mend it, or give inputs that it takes",
                 ) from error
-            return tuple(array.copy() for array in _tensors(output))  # of buffers, perhaps
+            return tuple(array.copy() for array in _tensors(output))  # they may share memory with buffers
 
     def given(self, inputs: tuple[Array, ...]) -> _TorchFramework:
         return replace(self, inputs=tuple(tensor_of(array) for array in inputs))
@@ -71,7 +72,7 @@ class _TorchFramework:
 
 @contextlib.contextmanager
 def _unchanged(module: torch.nn.Module) -> Iterator[None]:
-    """Gives ``module`` the buffers back that it had, with their values."""
+    """Restore the buffers of ``module``, with their values, at the end."""
     import torch
 
     had = [
@@ -90,7 +91,7 @@ def _unchanged(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _tensors(output: object) -> Iterator[Array]:
-    """The tensors of a module's output in the order in which torch.export flattens them."""
+    """Yield the tensors of a module's output in the order in which torch.export flattens them."""
     import torch
     from torch.utils import _pytree as pytree  # the order torch.export itself uses
 
@@ -100,6 +101,7 @@ def _tensors(output: object) -> Iterator[Array]:
 
 
 def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -> Network:
+    """Return the network of a torch module. Raises :class:`NetworkError`, :class:`UnsupportedNetworkError`."""
     import torch
 
     module = module.eval()
@@ -115,7 +117,7 @@ def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, .
 
 
 def from_pt2(file: Path, trusted: bool = False) -> Network:
-    """The network in the file. ``trusted``: what is in it may be run (see
+    """Return the network in the file. ``trusted``: run code that is in it (see
     :mod:`devices.networks.torch.program_file`)."""
     import torch
 
@@ -147,7 +149,7 @@ def from_pt2(file: Path, trusted: bool = False) -> Network:
 
 
 def _program_inputs(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
-    """Fake tensors of the user's inputs by name."""
+    """Return fake tensors of the user's inputs by name."""
     names = program.graph_signature.user_inputs
     return {
         node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names
@@ -165,7 +167,7 @@ def _refuse_dynamic_program(program: torch.export.ExportedProgram, where: str) -
 
 
 def _refuse_values(program: torch.export.ExportedProgram, where: str) -> None:
-    """What is no array of real numbers, and what has no numbers at all."""
+    """Refuse values that are no arrays of real numbers, and networks whose outputs are empty."""
     from devices.networks.torch.node_locations import unlike_arrays
 
     unlike = unlike_arrays(program)

@@ -1,4 +1,4 @@
-"""Where in a torch network an operator is, for refusals. Importing this module loads torch."""
+"""Locations of operators in a torch network, for errors. Importing this module loads torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _ROOT = "L['self']"
 
 
 def operator_name(node: fx.Node) -> str:
-    """As torch writes it: ``add.Tensor``."""
+    """Return the name of an operator as torch writes it: ``add.Tensor``."""
     return str(getattr(node.target, "__name__", node.target))
 
 
 def place(node: fx.Node) -> str:
-    """The module of the network that ``node`` is in and the line that it is from, as far as these are known."""
+    """Return the module of the network that ``node`` is in and the line that it is from, as far as these are known."""
     modules = node.meta.get("nn_module_stack") or {}
     paths = [str(path).removeprefix(_ROOT).removeprefix(".") for path, *_ in modules.values()]
     lines = _LINE.findall(node.meta.get("stack_trace") or "")
@@ -28,13 +28,13 @@ def place(node: fx.Node) -> str:
 
 
 def with_place(node: fx.Node) -> str:
-    """``add.Tensor (in layers.0, net.py:12)``."""
+    """Return the operator with its location: ``add.Tensor (in layers.0, net.py:12)``."""
     where = place(node)
     return f"{operator_name(node)} ({where})" if where else operator_name(node)
 
 
 def first_of_each(program: torch.export.ExportedProgram, operators: Iterable[str]) -> list[str]:
-    """These operators, each with the place of the first one, by their names."""
+    """Return these operators by name, each with the location of its first node."""
     wanted, found = set(operators), dict[str, str]()
     for node in program.graph.nodes:
         if node.op == "call_function" and operator_name(node) in wanted:
@@ -43,7 +43,7 @@ def first_of_each(program: torch.export.ExportedProgram, operators: Iterable[str
 
 
 def unlike_arrays(program: torch.export.ExportedProgram) -> str:
-    """The first value of ``program`` that no kernel computes with, in words; empty where there is none."""
+    """Return the first value of ``program`` that no kernel computes with, in words; empty where there is none."""
     signature = program.graph_signature
     weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     weights |= signature.inputs_to_lifted_tensor_constants
@@ -60,7 +60,7 @@ def unlike_arrays(program: torch.export.ExportedProgram) -> str:
 
 
 def random_results(program: torch.export.ExportedProgram) -> list[str]:
-    """The operators of ``program`` whose results are random, each with the place of the first one."""
+    """Return the operators of ``program`` whose results are random, each with the location of its first node."""
     random = [
         operator_name(node)
         for node in program.graph.nodes

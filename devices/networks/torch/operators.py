@@ -1,12 +1,12 @@
-"""TVM's translation of torch's operators, mended where it takes for granted that all numbers are float32.
+"""TVM's translation of torch's operators, corrected where it assumes that all numbers are float32.
 
-Importing this module loads torch and TVM. What changes, for programs in which not everything is float32 anyway:
+Importing this module loads torch and TVM. Changes, for programs in which not everything is float32 anyway:
 
 - Operands are converted as torch does it (``int_tensor * 0.5`` is a float32 tensor) before the operator is translated.
 - Products, convolutions, sums and softmax of half-precision numbers add up in float32 and are rounded once, as
   PyTorch's own kernels do; those of float64 and of integers stay in their type.
-- Whatever else comes out in another type or shape than torch says is converted where only the width differs, and
-  refused where it would be another result.
+- Other results whose type or shape differs from torch's are converted where only the width differs, and refused where
+  it would be another result.
 - Only tensors are outputs: ``None`` and numbers that a module returns are not part of the compiled network.
 """
 
@@ -32,7 +32,7 @@ _PROMOTED = (
     *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "div.Tensor_mode", "atan2.default"),
     *("maximum.default", "minimum.default"),
 )
-"""Operators whose two operands torch brings to one type."""
+"""Operators whose two operands torch converts to one type."""
 
 _ADDING = (
     *("_softmax.default", "softmax.int", "_log_softmax.default", "log_softmax.int"),
@@ -64,10 +64,10 @@ class TorchImporter(Translations):
         table.update(quantization.translations(self))
         return {name: self._checked(convert) for name, convert in table.items()}
 
-    # --- what torch says of a node ---
+    # --- torch's types and shapes of a node ---
 
     def _checked(self, convert: Convert) -> Convert:
-        """``convert`` with its result compared with what torch says of the node."""
+        """Return ``convert`` with its result compared with torch's type and shape of the node."""
 
         def converted(node: fx.Node) -> Any:
             result = convert(node)
@@ -96,7 +96,7 @@ class TorchImporter(Translations):
         return value if str(value.ty.dtype) == name else self.block_builder.emit(relax.op.astype(value, name))
 
     def _with_operands(self, convert: Convert, node: fx.Node, nodes: Sequence[Any], dtype: torch.dtype) -> Any:
-        """``convert(node)`` while those operands that are tensors have the type ``dtype``."""
+        """Return ``convert(node)`` while those operands that are tensors have the type ``dtype``."""
         tensors = [operand for operand in nodes if isinstance(operand, fx.Node) and _is_tensor(self.env[operand])]
         before = {operand: self.env[operand] for operand in tensors}
         self.env.update({operand: self._cast(value, dtype) for operand, value in before.items()})
@@ -136,13 +136,14 @@ class TorchImporter(Translations):
 
     def _summed(self, convert: Convert) -> Convert:
         def converted(node: fx.Node) -> Any:
-            # The result's type: torch counts booleans in int64.
+            # Add up in the result's type: torch counts booleans in int64.
             return self._with_operands(convert, node, node.args[:1], _sum_type(node.meta["val"].dtype))
 
         return converted
 
     def _norm_in_float32(self, convert: Convert) -> Convert:
-        """A batch norm in the type of the sums before it, so that it goes into the weights of their convolution."""
+        """Compute a batch norm in the type of the sums before it, so that it can be folded into the weights of their
+        convolution."""
 
         def converted(node: fx.Node) -> Any:
             dtype = node.meta["val"][0].dtype
@@ -162,7 +163,7 @@ class TorchImporter(Translations):
         return converted
 
     def _added_product(self, convert: Convert) -> Convert:
-        """``beta * bias + alpha * (left @ right)``."""
+        """Compute ``beta * bias + alpha * (left @ right)``."""
 
         def converted(node: fx.Node) -> Any:
             dtype = node.meta["val"].dtype
@@ -222,7 +223,7 @@ class TorchImporter(Translations):
         return converted
 
     def _convolution_in(self, result: Any, dtype: str) -> Any:
-        """The convolution that the variable ``result`` is bound to, with sums of the type ``dtype``."""
+        """Return the convolution that the variable ``result`` is bound to, with sums of the type ``dtype``."""
         call = self.block_builder.lookup_binding(result)
         define = getattr(relax.op.nn, call.op.name.removeprefix("relax.nn."))
         options = {name: getattr(call.attrs, name) for name in _CONVOLUTIONS}
@@ -240,12 +241,12 @@ def _kind(dtype: str) -> str:
 
 
 def _sum_type(dtype: torch.dtype) -> torch.dtype:
-    """The type in which a product of ``dtype`` adds up."""
+    """Return the type in which a product of ``dtype`` adds up."""
     return torch.float32 if dtype in _HALF else dtype
 
 
 def only_tensors(program: torch.export.ExportedProgram) -> int:
-    """Takes from the outputs of ``program`` what is no tensor, and what are changed buffers; returns how many stay."""
+    """Remove outputs of ``program`` that are no tensors, and those that are changed buffers; returns how many stay."""
     from torch.export.graph_signature import OutputKind
 
     output = program.graph.output_node()
@@ -262,7 +263,7 @@ def only_tensors(program: torch.export.ExportedProgram) -> int:
 
 
 def translated(program: torch.export.ExportedProgram) -> Any:
-    """``program``, decomposed, as a Relax module. Raises what TVM and :class:`TorchImporter` raise."""
+    """Return ``program``, decomposed, as a Relax module. Raises the errors of TVM and :class:`TorchImporter`."""
     return TorchImporter().from_exported_program(
         program,
         keep_params_as_input=False,
@@ -273,8 +274,8 @@ def translated(program: torch.export.ExportedProgram) -> Any:
 
 
 def unknown_operators(program: torch.export.ExportedProgram) -> list[str]:
-    """Operators of ``program`` that have no translation. TVM looks for them only after other things that the same
-    operators bring along have failed."""
+    """Return the operators of ``program`` that have no translation. TVM looks for them only after other properties of
+    the same operators have failed."""
     translations = TorchImporter().convert_map
     called = [node for node in program.graph.nodes if node.op == "call_function"]
     return sorted({operator_name(node) for node in called if node.target.__name__ not in translations})

@@ -3,8 +3,8 @@
 ``torch.export.load`` runs code that is in a file in several ways: tensors and other objects may be pickles, a compiled
 library may come along, expressions of dimensions are evaluated (SymPy's ``sympify`` is Python's ``eval``), guards are
 executed, the graph may call any function of ``torch`` or ``operator``, and names are written into the source of the
-Python function that the graph becomes. Of what a network with fixed shapes needs, nothing is a program: so a file is
-read here in which there is nothing else.
+Python function that the graph becomes. A network with fixed shapes needs none of this: so only files without it are
+read here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _FORCED = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "0"}
 _CONFIG = re.compile(r"data/(weights|constants)/[^/]*_config\.json")
-# What else is in the file of a network: tensors as bytes, its examples (tensors, by torch's weights_only), marks.
+# Other parts of the file of a network: tensors as bytes, its examples (tensors, by torch's weights_only), marks.
 _PLAIN = re.compile(
     r"data/weights/weight_\d+|data/constants/tensor_\d+|data/sample_inputs/[^/]*\.pt|models/[^/]*\.json"
     r"|archive_(format|version)|\.data/(version|serialization_id)|byteorder|extra/.*"
 )
-# Names become Python's: of tensors, nodes and modules (whose second call is "relu@1").
+# Names of tensors, nodes and modules (whose second call is "relu@1"), which become names of Python.
 _NAME = re.compile(r"(?!.*__\w+__)[\w.]*", re.ASCII)
-# Those of modules and of what they hold may have a hyphen, which torch then writes in quotes.
+# Names of modules and of their contents may have a hyphen, which torch then writes in quotes.
 _HELD = re.compile(r"(?!.*__\w+__)[\w.-]*", re.ASCII)
 _CALL = re.compile(r"(?!.*__\w+__)[\w.-]*(@\d+)?", re.ASCII)
 _VERSION = re.compile(r"[\w.+]*", re.ASCII)
@@ -48,7 +48,7 @@ _OPERATOR = re.compile(
     r"|_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|abs|getitem|eq|ne|lt|le|gt|ge|and_|or_|not_|xor|invert)",
     re.ASCII,
 )
-_NO_NUMBER = re.compile(r"-?Infinity|NaN")  # floats that JSON has not
+_NO_NUMBER = re.compile(r"-?Infinity|NaN")  # floats that JSON does not have
 _TEXTS = {
     "target": _OPERATOR,
     "as_operator": _OPERATOR,
@@ -63,7 +63,7 @@ _TEXTS = {
     "tensor_constant_name": _HELD,
     "torch_version": _VERSION,
 }
-_KEYS = re.compile(r'[\w ",.\[\]-]*', re.ASCII)  # of a dictionary of inputs, as JSON
+_KEYS = re.compile(r'[\w ",.\[\]-]*', re.ASCII)  # keys of a dictionary of inputs, as JSON
 # Containers that inputs and outputs may be nested in; others are made by functions that the file names.
 _CONTAINER = re.compile(
     r"builtins\.(tuple|list|dict)|collections\.OrderedDict|transformers(\.\w+)*\.modeling_\w*outputs\.\w+", re.ASCII
@@ -71,13 +71,13 @@ _CONTAINER = re.compile(
 
 
 class _NotPlainError(Exception):
-    """What is in the file that a network need not have."""
+    """The file has something that a network does not need."""
 
 
 def load_program(file: Path, trusted: bool) -> ExportedProgram:
-    """The program in the file. ``trusted``: whatever is in the file may be run.
+    """Return the program in the file. ``trusted``: run code that is in the file.
 
-    Raises :class:`NetworkError` where it cannot be read, or not without running what is in it.
+    Raises :class:`NetworkError` where it cannot be read, or not without running code in it.
     """
     import torch
 
@@ -96,7 +96,7 @@ def load_program(file: Path, trusted: bool) -> ExportedProgram:
         if re.search("weights.?only|weightsunpickler", str(error), re.IGNORECASE):
             raise _untrusted(file, "a pickle of other things than tensors") from error
         raise
-    # Guards, too, are code: they say what shapes are allowed, which we look at ourselves.
+    # Guards are code too: they check shapes, which we do ourselves.
     program._guards_code = []
     return program
 
@@ -109,7 +109,7 @@ def _untrusted(file: Path, what: str) -> NetworkError:
 
 
 def _check(file: Path) -> None:
-    """Raises _NotPlainError, and whatever is raised on a file of another form."""
+    """Raise _NotPlainError, or whatever is raised on a file of another form."""
     from torch.export.pt2_archive._package import PT2ArchiveReader
 
     try:
@@ -137,7 +137,7 @@ def _check_config(config: Any) -> None:
 
 
 def _check_value(value: Any, key: str) -> None:
-    """Checks a part of a program, and the parts of that. ``key``: its name in the part around it."""
+    """Check a part of a program, and the parts of that. ``key``: its name in the part around it."""
     if isinstance(value, str):
         _check_text(value, key)
     elif isinstance(value, list):
@@ -151,7 +151,7 @@ def _check_value(value: Any, key: str) -> None:
 
 
 def _is_unused(name: str, value: Any) -> bool:
-    """Guards are not used (see above), nor is what is only told of a node: texts, and nothing else."""
+    """Return true for guards, which are not used (see above), and for metadata of a node that is text and nothing else."""
     texts = value.values() if name == "metadata" and isinstance(value, dict) else value
     return (
         name in ("guards_code", "metadata")
@@ -171,7 +171,7 @@ def _check_text(text: str, key: str) -> None:
 
 
 def _is_plain_nesting(spec: Any) -> bool:
-    """Whether inputs or outputs are nested in no other containers than these."""
+    """Return true if inputs or outputs are nested in the allowed containers alone."""
     if isinstance(spec, list):
         return all(_is_plain_nesting(each) for each in spec)
     if not isinstance(spec, dict):

@@ -1,7 +1,7 @@
 """torch's ``quantized_decomposed`` operators (of pt2e quantisation) as ``relax.quantize`` and ``relax.dequantize``.
 
 Importing this module loads torch and registers the operators: without them torch.export cannot load a file that has
-them. What pt2e calls dynamic quantisation, scales that depend on the data, is written with torch's own operators.
+them. pt2e's dynamic quantisation, with scales that depend on the data, is written with torch's own operators.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import fx
 from tvm import relax
 from tvm.ir import GenericConst
 
-with contextlib.suppress(ImportError):  # of a torch that has moved them elsewhere: there is nothing to translate then
+with contextlib.suppress(ImportError):  # another torch may have moved them: then there is nothing to translate
     import torch.ao.quantization.fx._decomposed
 
 Convert = Callable[[fx.Node], Any]
@@ -25,7 +25,7 @@ _CHOOSE = "choose_qparams"
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """How torch.export writes those operators with others that have no translation here."""
+    """Return decompositions of those operators that have no translation here."""
     if not hasattr(torch.ops.quantized_decomposed, _CHOOSE):
         return {}
     return {getattr(torch.ops.quantized_decomposed, _CHOOSE).tensor: _chosen}
@@ -38,7 +38,7 @@ def _chosen(
     eps: float,
     dtype: torch.dtype,  # noqa: ARG001 - the operator's signature
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale and zero point with which the least and the greatest value, and zero, are exact."""
+    """Return the scale and zero point with which the least and the greatest value, and zero, are exact."""
     wide = data.float()
     least, greatest = wide.amin().clamp_max(0), wide.amax().clamp_min(0)
     scale = ((greatest - least) / (quant_max - quant_min)).clamp_min(eps)
@@ -47,7 +47,7 @@ def _chosen(
 
 
 def translations(importer: Any) -> dict[str, Convert]:
-    """Translations by the operators' names, for TVM's ``importer`` of torch's programs."""
+    """Return translations by the operators' names, for TVM's ``importer`` of torch's programs."""
 
     def emit(expression: Any) -> Any:
         return importer.block_builder.emit(expression)

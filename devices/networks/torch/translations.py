@@ -1,4 +1,4 @@
-"""Operators of torch that TVM's importer has not, or computes wrongly, whatever their types.
+"""Operators of torch that TVM's importer does not have, or computes wrongly, whatever their types.
 
 Importing this module loads torch and TVM.
 """
@@ -23,7 +23,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
 
     def create_convert_map(self) -> dict[Any, Convert]:
         table: dict[Any, Convert] = super().create_convert_map()
-        del table["_upsample_bilinear2d_aa.default"]  # TVM leaves out the smoothing
+        del table["_upsample_bilinear2d_aa.default"]  # TVM's translation does not smooth
         return {
             **table,
             "amax.default": self._extremum(relax.op.max),
@@ -55,7 +55,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return self.block_builder.emit(relax.op.prod(value, node.args[1], keepdims=keep))
 
     def _clamped(self, convert: Convert) -> Convert:
-        """TVM takes infinity for a bound that is not given; integers have none."""
+        """Clamp integers to the given bounds: TVM takes infinity for a missing one, and integers have none."""
 
         def converted(node: fx.Node) -> Any:
             dtype = node.meta["val"].dtype
@@ -71,8 +71,8 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return converted
 
     def _indexed(self, node: fx.Node) -> Any:
-        """``data[indices]``: tensors of integers broadcast together, None for a whole axis; negative ones count from
-        the end. One ``take`` along the indexed axes made one."""
+        """Return ``data[indices]``: tensors of integers broadcast together, None for a whole axis; negative ones count
+        from the end. It becomes one ``take`` along the indexed axes, which are merged into one."""
         indices: Any = node.args[1]
         data = self.env[node.args[0]]
         if any(index is not None and index.meta["val"].dtype in (torch.bool, torch.uint8) for index in indices):
@@ -82,7 +82,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         if len(axes) == 1:
             return self.block_builder.emit(relax.op.take(data, places[0], axis=axes[0], mode="wrap"))
         extents = self._extent(data)
-        if axes != list(range(axes[0], axes[-1] + 1)):  # then numpy's and torch's rule puts the new axes first
+        if axes != list(range(axes[0], axes[-1] + 1)):  # numpy's and torch's rule then puts the new axes first
             others = [axis for axis in range(len(extents)) if axis not in axes]
             data = self.block_builder.emit(relax.op.permute_dims(data, [*axes, *others]))
             extents = [extents[axis] for axis in (*axes, *others)]
@@ -94,7 +94,8 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return self.block_builder.emit(relax.op.take(data, place, axis=first, mode="clip"))
 
     def _placed(self, node: fx.Node) -> Any:
-        """``data`` with ``values`` at ``indices`` (see :meth:`_indexed`), or added there; with a mask: one value."""
+        """Return ``data`` with ``values`` at ``indices`` (see :meth:`_indexed`), or added there; for a mask: with one
+        value."""
         arguments: Any = node.args
         data, indices, values, *rest = arguments
         result, updates = self.env[data], self.env[values]
@@ -118,7 +119,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
             place = self.block_builder.emit(relax.op.floor_mod(place, size))
             places.append(self.block_builder.emit(relax.op.broadcast_to(place, shape)))
         joint = self.block_builder.emit(relax.op.stack(places, axis=len(shape)))
-        # The axes of the indices take the place of those indexed, or are the first where these are apart.
+        # The axes of the indices replace the indexed ones, or come first where those are not adjacent.
         ahead = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
         rest_of = [extents[axis] for axis in others]
         wanted = [*rest_of[:ahead], *shape, *rest_of[ahead:]]
@@ -133,7 +134,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return self.block_builder.emit(relax.op.permute_dims(moved, back))
 
     def _joint_place(self, places: Sequence[Any], extents: Sequence[int]) -> Any:
-        """Indices of several axes as one index of those axes made one."""
+        """Return indices of several axes as one index of the merged axes."""
         total: Any = None
         for place, extent in zip(places, extents, strict=True):
             dtype = str(place.ty.dtype)
@@ -146,7 +147,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return total
 
     def _nearest(self, node: fx.Node) -> Any:
-        """Each pixel is the one at its place times the ratio of the sizes, rounded down."""
+        """Resize to the nearest pixel: the one at its place times the ratio of the sizes, rounded down."""
         size = [int(extent) for extent in node.meta["val"].shape[2:]]
         places = {"coordinate_transformation_mode": "asymmetric", "rounding_method": "floor"}
         resized = relax.op.image.resize2d(
@@ -155,7 +156,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return self.block_builder.emit(resized)
 
     def _sampled(self, node: fx.Node) -> Any:
-        """Samples at the places of a grid, which TVM wants with its two coordinates as the second axis."""
+        """Sample at the places of a grid, which TVM wants with its two coordinates as the second axis."""
         arguments: Any = node.args
         data, grid, *options = arguments
         methods, paddings = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
@@ -178,7 +179,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         return converted
 
     def _transposed_in_space(self, node: fx.Node) -> Any:
-        """Transposed convolutions of three dimensions, which TVM's importer leaves out."""
+        """Return a transposed convolution of three dimensions, which TVM's importer lacks."""
         arguments: Any = node.args
         data, weight, bias, strides, padding, dilation, _, output_padding, groups = arguments
         half = node.meta["val"].dtype in (torch.float16, torch.bfloat16)

@@ -1,4 +1,4 @@
-"""What a rule sees of the graph around a call."""
+"""The graph around a call, as a rule sees it."""
 
 from __future__ import annotations
 
