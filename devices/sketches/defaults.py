@@ -1,4 +1,4 @@
-"""TVM's default schedules: what runs where nothing has been chosen."""
+"""TVM's default schedules, for kernels without a chosen schedule."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from tvm.s_tir import dlight
 
 
 def default_schedules() -> Any:
-    """The pass that binds the unscheduled kernels of a module to a GPU's threads, without which they cannot run."""
+    """Return the pass that binds the unscheduled kernels of a module to a GPU's threads, without which they cannot run."""
     rules = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction, dlight.gpu.GeneralReduction)
     return dlight.ApplyDefaultSchedule(*(rule() for rule in rules), dlight.gpu.Fallback())

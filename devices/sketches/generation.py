@@ -1,10 +1,10 @@
-"""MetaSchedule's sketches of a program, and what is left of them where one of its rules refuses the program.
+"""MetaSchedule's sketches of a program, and the fallback where one of its rules refuses the program.
 
-A rule that applies one primitive too many ends the generation of all sketches. What is tried then, until something
-goes: the same without reductions across threads, which fail where one reduction reads the result of another (a
-variance); the same with element-wise blocks computed where they are read, because the epilogue of a product cannot be
-moved into its loops while it also reads what an element-wise block has computed (a mask); and last the rules that only
-inline, fuse and run in parallel.
+A rule that applies one primitive too many ends the generation of all sketches. Then fewer rules are tried, until
+something works: first without reductions across threads, which fail where one reduction reads the result of another (a
+variance); then with element-wise blocks computed where they are read, because the epilogue of a product cannot be moved
+into its loops while it also reads the result of an element-wise block (a mask); and last the rules that only inline,
+fuse and run in parallel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvm.target import Target
 from devices.error_text import after
 from devices.sketches.description.accesses import DATA_PARALLEL
 
-# What TVM raises where a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).
+# Errors of TVM where a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
 _MESSAGE = "Error message: "
 _TILING = (
@@ -34,11 +34,11 @@ _TILING = (
 
 
 def generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, list[Trace], str]:
-    """MetaSchedule's design spaces of ``module``, by its default rules as far as they apply, and the context that they
-    were made in. The text says what was refused last where no rules apply at all; then there is no trace.
+    """Return MetaSchedule's design spaces of ``module``, by its default rules as far as they apply, and the context
+    that they were made in. The text is the last refusal where no rules apply at all; then there is no trace.
 
-    Without the rule that looks up hand-written schedules by an annotation: they are not part of TVM any more, and each
-    miss is logged.
+    The rule that looks up hand-written schedules by an annotation is not used: they are not part of TVM any more, and
+    each miss is logged.
     """
     probe = ms.TuneContext(target=target, space_generator="post-order-apply", mod=tvm.IRModule({}))
     rules = [r for r in probe.space_generator.sch_rules if not isinstance(r, ms.schedule_rule.ApplyCustomRule)]
@@ -46,7 +46,7 @@ def generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, lis
     for before, chosen in _attempts(module, rules):
         try:
             context, schedules = _spaces_by(chosen, module if before is None else before.mod, target)
-        except Exception as error:  # whatever TVM's rules raise: fewer of them may do
+        except Exception as error:  # any error of TVM's rules: fewer of them may work
             refusal = first_line(error)
             continue
         return context, [_joined(before, schedule.trace) for schedule in schedules], ""
@@ -55,7 +55,7 @@ def generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, lis
 
 
 def rule_name(trace: Trace) -> str:
-    """The rule that made a trace, as :attr:`fleet_tune.base.sketch.Sketch.rule` names it."""
+    """Return the rule that made a trace, as :attr:`fleet_tune.base.sketch.Sketch.rule` names it."""
     kinds = {inst.kind.name for inst in trace.insts}
     keys = {str(inst.attrs[0]) for inst in trace.insts if inst.kind.name == "Annotate"}
     if "Tensorize" in kinds or "meta_schedule.auto_tensorize" in keys:
@@ -66,14 +66,14 @@ def rule_name(trace: Trace) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of TVM says, in one line: of a schedule primitive, what comes after the program that it prints."""
+    """Return an error of TVM in one line; for a schedule primitive, the line after the program that it prints."""
     return after(error, _MESSAGE)
 
 
 def _attempts(
     module: tvm.IRModule, rules: Sequence[ms.ScheduleRule]
 ) -> Iterator[tuple[Schedule | None, Sequence[ms.ScheduleRule]]]:
-    """What to inline before (None: nothing), and the rules."""
+    """Yield the schedule to inline before (None: nothing), and the rules."""
     simpler = [rule for rule in rules if not isinstance(rule, ms.schedule_rule.CrossThreadReduction)]
     sets = [rules, simpler] if len(simpler) < len(rules) else [rules]
     yield from ((None, chosen) for chosen in sets)
@@ -87,8 +87,8 @@ def _attempts(
 
 
 def _inlined(module: tvm.IRModule) -> Schedule | None:
-    """``module`` with its element-wise blocks inlined into the element-wise blocks that read them; None where there is
-    nothing to inline. What a reduction reads stays: it would be computed many times."""
+    """Return ``module`` with its element-wise blocks inlined into the element-wise blocks that read them; None where
+    there is nothing to inline. A block that a reduction reads stays: it would be computed many times."""
     schedule = Schedule(module, debug_mask="none", error_render_level="none")
     changed = False
     for block in schedule.get_child_blocks(schedule.get_sblock("root", "main")):
@@ -115,7 +115,7 @@ def _spaces_by(
 
 
 def _joined(before: Schedule | None, trace: Trace) -> Trace:
-    """The trace of what was inlined, and then of what was generated for the outcome."""
+    """Return the trace of the inlining, followed by the trace that was generated for its result."""
     if before is None:
         return trace
     decisions = {inst: trace.get_decision(inst) for inst in trace.insts}

@@ -1,4 +1,4 @@
-"""Inlining of element-wise blocks into what reads them, as MetaSchedule does."""
+"""Inlining of element-wise blocks into their readers, as MetaSchedule does."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tvm.target import Target
 
 
 def inline_element_wise(sch: Schedule, target: Target, keep: Collection[str]) -> None:
-    """Inlines all element-wise blocks of ``main`` but those called ``keep``, and those that TVM would rather compute
-    once."""
+    """Inline all element-wise blocks of ``main`` but those called ``keep``, and those that TVM prefers to compute once."""
     context = ms.TuneContext(sch.mod, target=target)
     for rule in (
         ms.schedule_rule.InlineConstantScalars(),
@@ -32,6 +31,6 @@ def inline_element_wise(sch: Schedule, target: Target, keep: Collection[str]) ->
 
 
 def blocks_of(sch: Schedule) -> list[SBlock]:
-    """The blocks of ``main`` in program order, without the root."""
+    """Return the blocks of ``main`` in program order, without the root."""
     root = sch.get_sblock("root", "main")
     return [sch.get(block) for block in sch.get_child_blocks(root)]

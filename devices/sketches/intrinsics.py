@@ -1,13 +1,13 @@
 """Tensor intrinsics of the targets in use, without those of all others.
 
 MetaSchedule imports ``tvm.s_tir.tensor_intrin`` whenever it makes a context, and that package parses the intrinsics of
-every target TVM knows: 10 to 25 s of CPU in each fresh process, of which x86 needs half a second. Importing this
-module puts an empty package in its place (unless the whole is loaded already), and :func:`load_intrinsics` fills in
-what a target needs.
+every target TVM knows: 10 to 25 s of CPU in each fresh process, of which x86 needs half a second. Importing this module
+puts an empty package in its place (unless the whole is loaded already), and :func:`load_intrinsics` fills in the part
+that a target needs.
 
 For each of them TVM's parser asks :mod:`inspect` for the source of every frame on the stack, and a frame that has no
-file (the import system's are such) is looked for in all modules that are loaded: CUDA's take 4 s from a thread that has
-nothing on its stack, and 10 to 20 s as an import.
+file (such as the import system's) is looked for in all modules that are loaded: CUDA's take 4 s from a thread with an
+empty stack, and 10 to 20 s as an import.
 """
 
 from __future__ import annotations

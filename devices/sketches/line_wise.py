@@ -2,7 +2,7 @@
 
 MetaSchedule makes one loop of all axes of such a kernel and leaves nothing open. Where an input is no line of the same
 length (parts of a wider tensor, as the gates of a recurrent cell; images that are enlarged) its places are then
-divisions and remainders, and it vectorises nothing. Here the axes stay what they are, but for those that are one for
+divisions and remainders, and nothing is vectorised. Here the axes stay separate, but for those that can be merged for
 all operands:
 
     parallel over fused outer axes
@@ -30,15 +30,15 @@ from devices.sketches.tiled_transpose import crossed_axes
 
 LINE_WISE = "line-wise"
 MAX_LANES = 64
-# So many lines are enough for all cores.
+# Number of lines that is enough for all cores.
 MANY_LINES = 64
 
 
 def line_wise(mod: tvm.IRModule, target: Target) -> list[Schedule]:
-    """The line-wise design space of ``mod`` (its function ``main``), none where the rule does not apply: where
-    something is reduced, where another rule is for the kernel (tiles, copies), or where several blocks are left.
+    """Return the line-wise design space of ``mod`` (its function ``main``); none where something is reduced, another
+    rule is for the kernel (tiles, copies), or several blocks are left.
 
-    Returns schedules whose traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
+    The schedules' traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
     return one_sketch(mod, target, _apply)
 
@@ -65,7 +65,7 @@ def _apply(sch: Schedule, target: Target) -> bool:
 
 
 def _is_element_wise(block: SBlock) -> bool:
-    """Whether it computes each element by itself, and the last axis is that of the lines that it writes."""
+    """Return true if a block computes each element by itself, and its last axis is that of the lines that it writes."""
     store = block.body
     if not isinstance(store, BufferStore) or not block.iter_vars:
         return False

@@ -1,4 +1,4 @@
-"""A design space of ours that is one schedule, or none: what all of its rules do alike."""
+"""Application of a rule that makes one schedule of a program, or none."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tvm.target import Target
 
 
 def one_sketch(mod: IRModule, target: Target, rule: Callable[[Schedule, Target], bool]) -> list[Schedule]:
-    """The schedule that ``rule`` makes of ``mod`` for a CPU; none for other targets, where the rule says False, and
-    where TVM's primitives refuse the program, which other sketches serve."""
+    """Return the schedule that ``rule`` makes of ``mod`` for a CPU; none for other targets, where the rule returns
+    false, and where TVM's primitives refuse the program (other sketches serve it)."""
     if target.kind.name != "llvm":
         return []
     try:

@@ -11,8 +11,8 @@ LLVM holds it in registers over all reduction loops:
           tile += a * b               unrolled, vectorised (S2)
         output = epilogue(tile)       unrolled, vectorised
 
-Everything that is open (tile sizes, where the padding is computed) is a sampling instruction of the trace, so that a
-record of such a schedule loads into TVM as a MetaSchedule record.
+Everything that is open (tile sizes, the place of the padding) is a sampling instruction of the trace, so that a record
+of such a schedule loads into TVM as a MetaSchedule record.
 """
 
 from __future__ import annotations
@@ -47,25 +47,24 @@ MAX_REDUCTION_TILE = 64
 
 @dataclass(frozen=True)
 class Reduction:
-    """What the rule needs to know of a block ``C[spatial] += f(...)``; axes are positions among the block's loops.
-
-    ``vector``: the axis along which the output is contiguous. ``batch``: axes of one iteration, and axes that index
-    every one of several operands, so that nothing is reused along them: they are only run in parallel. ``tiled``: the
-    other spatial axes, ``vector`` not among them.
-    """
+    """A block ``C[spatial] += f(...)`` as the rule sees it; axes are positions among the block's loops."""
 
     name: str
     extents: tuple[int, ...]
     batch: tuple[int, ...]
+    """Axes of one iteration, and axes that index every one of several operands, so that nothing is reused along them:
+    they are only run in parallel."""
     tiled: tuple[int, ...]
+    """Other spatial axes, without ``vector``."""
     vector: int
+    """Axis along which the output is contiguous."""
     reductions: tuple[int, ...]
 
 
 def register_blocked(mod: tvm.IRModule, target: Target) -> list[Schedule]:
-    """The register-blocked design spaces of ``mod`` (its function ``main``), none where the rule does not apply.
+    """Return the register-blocked design spaces of ``mod`` (its function ``main``); none where the rule does not apply.
 
-    Returns schedules whose traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
+    The schedules' traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
     return one_sketch(mod, target, _apply)
 
@@ -127,8 +126,8 @@ def _unroll_and_vectorize(sch: Schedule, loops: list[LoopRV]) -> None:
 
 
 def _place_padding(sch: Schedule, padding: SBlockRV) -> None:
-    """Vectorise the padding along its channels, and leave open where it is computed: at the root, where it runs in
-    parallel before the main block, or inside of its loops, where it stays in cache."""
+    """Vectorise the padding along its channels, and leave its place open: at the root, where it runs in parallel before
+    the main block, or inside of its loops, where it stays in cache."""
     loops = sch.get_loops(padding)
     channels = int(sch.get(loops[-1]).extent)
     # A proper divisor: a block that covers all channels has no channel axis left, and cannot be moved any more.
@@ -138,7 +137,7 @@ def _place_padding(sch: Schedule, padding: SBlockRV) -> None:
         sch.vectorize(vector)
         padding = sch.blockize(vector)
         loops = [*loops[:-1], rest]
-    # Counts where the padding stays at the root; moving it makes its loops anew, serial ones.
+    # This matters where the padding stays at the root; moving it makes new, serial loops.
     sch.parallel(sch.fuse(*loops[:-2]))
     location = sch.sample_compute_location(padding)
     sch.compute_at(padding, location, preserve_unit_loops=True)
@@ -157,9 +156,9 @@ def _inline_and_find_main(sch: Schedule, target: Target) -> tuple[SBlockRV, Redu
 
 
 def describe_reduction(block: SBlock) -> Reduction | None:
-    """Match ``C[spatial] = C[spatial] + f(...)`` (or max, min), as it stands in the unscheduled program.
+    """Match ``C[spatial] = C[spatial] + f(...)`` (or max, min) in the unscheduled program.
 
-    None for every other block, and where the output is not contiguous along a spatial axis.
+    Returns None for every other block, and where the output is not contiguous along a spatial axis.
     """
     store = block.body
     if block.init is None or not isinstance(store, BufferStore) or not isinstance(store.value, Add | Max | Min):
@@ -193,12 +192,12 @@ def describe_reduction(block: SBlock) -> Reduction | None:
 
 
 def _position(axes: list[Var], expression: Expr) -> int | None:
-    """Which axis ``expression`` is, None where it is none of them."""
+    """Return the position of the axis that ``expression`` is; None where it is none of them."""
     return next((i for i, axis in enumerate(axes) if axis.same_as(expression)), None)
 
 
 def _epilogue(sch: Schedule, block: SBlockRV) -> SBlockRV:
-    """The element-wise block that alone reads the output of ``block``, or a copy where there is no such block."""
+    """Return the element-wise block that alone reads the output of ``block``, or a copy where there is no such block."""
     consumers = sch.get_consumers(block)
     if len(consumers) == 1:
         reader, (written,) = sch.get(consumers[0]), sch.get(block).writes
@@ -211,7 +210,7 @@ def _epilogue(sch: Schedule, block: SBlockRV) -> SBlockRV:
 
 
 def _is_identity(region: list[tvm.ir.Range], axes: list[Var]) -> bool:
-    """Whether dimension k of a region is axis k (or 0 where that has one iteration, as in a bias)."""
+    """Return true if dimension k of a region is axis k (or 0 where that has one iteration, as in a bias)."""
     return len(region) == len(axes) and all(
         r.min.same_as(axis) or (isinstance(r.min, IntImm) and int(r.extent) == 1)
         for r, axis in zip(region, axes, strict=True)

@@ -1,13 +1,13 @@
 """Sketch rule "row-copies": kernels that only move rows (CPU).
 
-Look-ups in tables, slices and changes of the order of outer axes copy what lies side by side. LLVM makes a call of
-``memcpy`` of a plain loop that does so, which for rows of some KiB takes half of the time of vectors one by one:
+Look-ups in tables, slices and changes of the order of outer axes copy contiguous elements. LLVM turns a plain loop that
+does so into a call of ``memcpy``, which for rows of some KiB takes half of the time of vectors one by one:
 
     parallel over fused outer axes
       copy along the axis along which both sides are contiguous
 
-For one core nothing is parallel: in what TVM makes of a parallel loop LLVM does not know that the two sides are apart,
-and calls nothing.
+For one core nothing is parallel: in TVM's form of a parallel loop LLVM does not know that the two sides do not overlap,
+and makes no call.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tvm.tirx.analysis import undefined_vars
 from devices.sketches.description.accesses import DATA_PARALLEL
 
 ROW_COPIES = "row-copies"
-# Shorter rows are not worth a call.
+# Length from which on a row is worth a call.
 MIN_BYTES = 256
 
 
 def row_copies(mod: tvm.IRModule, target: Target) -> list[Schedule]:
-    """The design space of ``mod`` (its function ``main``) that copies rows, none where it does something else."""
+    """Return the design space of ``mod`` (its function ``main``) that copies rows; none where it does something else."""
     if target.kind.name != "llvm":
         return []
     schedule = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")
@@ -42,7 +42,7 @@ def row_copies(mod: tvm.IRModule, target: Target) -> list[Schedule]:
 
 
 def copies_rows(block: SBlock) -> bool:
-    """Whether a block copies rows of at least :data:`MIN_BYTES` along its last axis."""
+    """Return true if a block copies rows of at least :data:`MIN_BYTES` along its last axis."""
     store = block.body
     if not isinstance(store, BufferStore) or not isinstance(store.value, TensorLoad) or len(block.iter_vars) < 2:
         return False

@@ -1,4 +1,4 @@
-"""What the steps of a row-wise kernel do to each row, read from its blocks before they are scheduled."""
+"""Steps of a row-wise kernel: their work on each row, read from the blocks before they are scheduled."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from devices.sketches.description.undescribed import UndescribedError
 from fleet_tune.base.sketch import RowStep
 
 _ARITHMETIC = (Add, Sub, Mul, Max, Min)
-_OPERATORS = "tirx."  # what is called by such a name computes something
+_OPERATORS = "tirx."  # prefix of the names of functions that compute something
 _NO_FUNCTIONS = frozenset({"tirx.if_then_else", "tirx.likely", "tirx.reinterpret"})
 
 
 def row_step(block: SBlock, columns: int, rows: int, few: int, column: int | None) -> RowStep:
-    """The step that ``block`` is, of so many ``rows``.
+    """Return the step that ``block`` is. Raises UndescribedError for a block that stores more than one value.
 
-    UndescribedError for a block that stores more than one value.
-
-    ``columns``: how many of its last axes are taken together, in vectors: the reduced ones of a reduction; 0 for an
-    element by itself. ``few``, ``column``: see :class:`RowStep`.
+    Args:
+        block: the block.
+        columns: number of its last axes that are taken together, in vectors: the reduced ones of a reduction; 0 for
+            elements by themselves.
+        rows: number of rows.
+        few: see :class:`RowStep`.
+        column: see :class:`RowStep`.
     """
     variables = [iteration.var for iteration in block.iter_vars]
     along = variables[len(variables) - columns :]
@@ -38,7 +41,7 @@ def row_step(block: SBlock, columns: int, rows: int, few: int, column: int | Non
     stores: list[BufferStore] = []
     structural_walk(block.body, (BufferStore, stores.append))
     if len(stores) != 1:
-        # What they store is bound before, as of an index of a maximum: it is not counted here.
+        # Their values are bound before, as the index of a maximum is, and are not counted here.
         raise UndescribedError(f"block {block.name_hint} writes {len(stores)} results of a row together")
     values = [store.value for store in stores]
     written = sum(any(_depends(index, along) for index in store.indices) for store in stores) if columns else 1
@@ -57,8 +60,8 @@ def row_step(block: SBlock, columns: int, rows: int, few: int, column: int | Non
 
 
 def row_bytes(func: PrimFunc, blocks: Sequence[SBlock], axes: int, rows: int) -> tuple[int, int]:
-    """Bytes of each of ``rows`` rows in all buffers that hold something of a row alone, and in those of them that are
-    arguments or results of ``func``. The first ``axes`` axes of every block are of rows."""
+    """Return the bytes of each of ``rows`` rows in all buffers with data of a single row, and in those of them that are
+    arguments or results of ``func``. The first ``axes`` axes of every block run over rows."""
     held: dict[str, tuple[int, bool]] = {}
     for block in blocks:
         of_rows = [iteration.var for iteration in block.iter_vars][:axes]
@@ -80,7 +83,7 @@ def row_bytes(func: PrimFunc, blocks: Sequence[SBlock], axes: int, rows: int) ->
 
 
 def _different(values: Sequence[Any], kinds: Sequence[type], counts: Callable[[Any], bool]) -> int:
-    """How many nodes of these kinds there are that count: what stands there twice is computed once."""
+    """Count the nodes of these kinds for which ``counts`` is true; equal nodes are computed once."""
     found: set[str] = set()
 
     def visit(node: Any) -> None:

@@ -1,4 +1,4 @@
-"""Sketch rule "row-wise": reductions along contiguous rows, and what is computed of each row (CPU).
+"""Sketch rule "row-wise": reductions along contiguous rows, and the steps on each row around them (CPU).
 
 Softmax, norms, means and sums read a row several times. MetaSchedule reduces a row element by element, each waiting for
 the one before it (LLVM may not change the order of a floating-point sum), or makes partial sums of all rows before it
@@ -34,39 +34,40 @@ from devices.sketches.strides import alike, strides_of
 from fleet_tune.base.sketch import RowStep, RowWise
 
 ROW_WISE = "row-wise"
-# Partial results of one row: several vectors hide how long an addition takes.
+# Partial results of one row: several vectors hide the latency of an addition.
 MAX_LANES = 64
-# What they are added up to before they become one.
+# Partial results that these are added up to before they become one.
 FEW_LANES = 4
-# Rows that go through a step together, for the same reason.
+# Rows that go through a step together, to hide latency too.
 MAX_ROWS = 8
-# Shorter rows are as well reduced one beside the other.
+# Shorter rows are reduced side by side instead.
 MIN_ROW = 16
 
 
 def row_wise(mod: IRModule, target: Target) -> list[Schedule]:
-    """The row-wise design spaces of ``mod`` (its function ``main``), none where the rule does not apply.
+    """Return the row-wise design spaces of ``mod`` (its function ``main``); none where the rule does not apply.
 
-    Returns schedules whose traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
+    The schedules' traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
     return one_sketch(mod, target, _apply)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A block of the kernel. ``rows``: how many leading spatial axes are of rows. ``columns``: how many of the others,
-    the last ones, are as good as one, because all operands run over them alike. ``row``: the elements of a row that it
-    reduces, 0 where it reduces none."""
+    """A block of the kernel."""
 
     block: SBlockRV
     rows: int
+    """Number of leading spatial axes that run over rows."""
     columns: int
+    """Number of the last axes that can be merged into one, because all operands run over them alike."""
     row: int
+    """Elements of a row that it reduces; 0 where it reduces none."""
 
 
 def row_wise_kernel(mod: IRModule, target: Target) -> RowWise | None:
-    """What the kernels of :func:`row_wise` do to a row, their decisions counted as the trace takes them; None where the
-    rule does not apply."""
+    """Return the work of the kernels of :func:`row_wise` on a row, their decisions counted as the trace takes them;
+    None where the rule does not apply."""
     sch = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")
     found = _steps(sch, target)
     if found is None:
@@ -118,8 +119,8 @@ def _apply(sch: Schedule, target: Target) -> bool:
 
 
 def _steps(sch: Schedule, target: Target) -> tuple[tuple[int, ...], list[_Step]] | None:
-    """The extents of the axes of rows, and the steps that a row goes through, once what can be is inlined; None where
-    the rule does not apply."""
+    """Return the extents of the axes of rows, and the steps that a row goes through, after inlining; None where the
+    rule does not apply."""
     reductions = {block.name_hint for block in blocks_of(sch) if _extents(block, REDUCTION)}
     if not reductions:
         return None
@@ -138,19 +139,20 @@ def _steps(sch: Schedule, target: Target) -> tuple[tuple[int, ...], list[_Step]]
 
 @dataclass(frozen=True)
 class _Stage:
-    """What is done to a block once it stands in the loop over rows."""
+    """The part of a block in the loop over rows."""
 
     block: SBlockRV
 
     def finish(self, sch: Schedule, spatial: list[LoopRV], along: list[LoopRV]) -> None:
-        """``spatial``, ``along``: its own loops, those of spatial axes and those of the reduction."""
+        """Schedule the block. ``spatial``, ``along``: its own loops, those of spatial axes and those of the reduction."""
 
 
 @dataclass(frozen=True)
 class _Partial(_Stage):
-    """Partial results by lane. ``lanes``: how many axes of lanes there are, which TVM puts first."""
+    """Partial results by lane."""
 
     lanes: int
+    """Number of axes of lanes, which TVM puts first."""
 
     def finish(self, sch: Schedule, spatial: list[LoopRV], along: list[LoopRV]) -> None:
         lanes, rows = spatial[: self.lanes], spatial[self.lanes :]
@@ -172,6 +174,8 @@ def _unroll_and_vectorize(sch: Schedule, rows: Sequence[LoopRV], lane: LoopRV) -
 
 @dataclass(frozen=True)
 class _Total(_Stage):
+    """The sum of the partial results."""
+
     def finish(self, sch: Schedule, spatial: list[LoopRV], along: list[LoopRV]) -> None:
         sch.reorder(*spatial, *along)
         for loop in along:
@@ -180,6 +184,8 @@ class _Total(_Stage):
 
 @dataclass(frozen=True)
 class _ElementWise(_Stage):
+    """A step on each element."""
+
     columns: int
 
     def finish(self, sch: Schedule, spatial: list[LoopRV], along: list[LoopRV]) -> None:
@@ -192,7 +198,7 @@ class _ElementWise(_Stage):
 
 
 def _stages(sch: Schedule, step: _Step) -> list[_Stage]:
-    """The steps that a block becomes, in program order."""
+    """Return the parts that a block becomes, in program order."""
     if not step.row:
         return [_ElementWise(step.block, step.columns)]
     along = sch.get_loops(step.block)[step.rows :]
@@ -209,8 +215,8 @@ def _stages(sch: Schedule, step: _Step) -> list[_Stage]:
 
 
 def _lanes(length: int) -> tuple[int, tuple[int, ...]]:
-    """For rows of ``length`` elements, how many lanes are added up last, and of how many times as many partial results
-    there may be; no choice where no number of lanes divides the row."""
+    """Return, for rows of ``length`` elements, how many lanes are added up last, and the factors that give the possible
+    numbers of partial results; no factor where no number of lanes divides the row."""
     few = FEW_LANES if length % FEW_LANES == 0 else 1
     most = min(MAX_LANES, length // 2) // few
     counts = tuple(n for n in range(1, most + 1) if length // few % n == 0 and n * few > 1)
@@ -218,7 +224,7 @@ def _lanes(length: int) -> tuple[int, tuple[int, ...]]:
 
 
 def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _Step | None:
-    """None for a block that does not run over the rows first, or not along them."""
+    """Return the step of a block; None for a block that does not run over the rows first, or not along them."""
     spatial, reduced = _extents(block, DATA_PARALLEL), _extents(block, REDUCTION)
     rows = len(leading)
     if [int(axis.dom.extent) for axis in block.iter_vars] != [*spatial, *reduced] or _has_blocks(block):
@@ -230,7 +236,7 @@ def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _Step | Non
         return None
     variable = sch.get_sblock(block.name_hint, "main")
     if not reduced:
-        # Of the last axis of rows, what belongs to one row is a column.
+        # The part of the last axis of rows that belongs to one row is a column.
         parts = spatial[rows - 1] // leading[-1]
         extents = ([parts] if parts > 1 else []) + list(spatial[rows:])
         steps = [each[rows - (parts > 1) :] for each in strides]
@@ -239,7 +245,7 @@ def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _Step | Non
     contiguous = tuple(prod(reduced[at + 1 :]) for at in range(len(reduced)))
     if spatial != leading or not read or any(each[rows:] != contiguous for each in read):
         return None
-    # What several rows read, as in a product, is better kept in registers: not row by row.
+    # Values that several rows read, as in a product, are better kept in registers: not row by row.
     if any(not step for each in read for step, extent in zip(each, spatial, strict=False) if extent > 1):
         return None
     row = prod(reduced)
@@ -247,7 +253,7 @@ def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _Step | Non
 
 
 def _extents(block: SBlock, kind: int) -> tuple[int, ...]:
-    """Extents of the axes of a kind; empty where one is no number."""
+    """Return the extents of the axes of a kind; empty where one is no number."""
     extents = [iteration.dom.extent for iteration in block.iter_vars if int(iteration.iter_type) == kind]
     return tuple(int(extent) for extent in extents) if all(isinstance(n, IntImm) for n in extents) else ()
 
@@ -259,7 +265,7 @@ def _has_blocks(block: SBlock) -> bool:
 
 
 def _inline_a_view_of_the_result(sch: Schedule) -> None:
-    """Where the last block only moves what an element-wise one has computed, that one writes to the moved place."""
+    """Have an element-wise block write to the moved place where the last block only moves its result."""
     last = sch.get_child_blocks(sch.get_sblock("root", "main"))[-1]
     producers = sch.get_producers(last)
     if len(producers) == 1 and not any(_extents(sch.get(each), REDUCTION) for each in (last, *producers)):

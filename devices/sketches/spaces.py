@@ -4,9 +4,10 @@ The sketches of a task are MetaSchedule's (its space generator with the default 
 rules (:data:`OWN_RULES`), and those of traces that were found elsewhere and follow none of them
 (:attr:`fleet_tune.base.domain.Task.imported`). A sketch is a trace whose sampling decisions are open; a candidate
 closes them. Scheduling applies the closed trace to the task's program and then MetaSchedule's post-processors, which
-vectorise, unroll, bind threads and re-lay out constant weights (one that was found elsewhere and has none of them stays
+vectorise, unroll, bind threads and change the layout of constant weights (an imported trace that has none of them stays
 without). The resulting trace, post-processors included, is what a record stores: applied to the unscheduled program it
-gives the same scheduled program, here and in plain TVM."""
+gives the same scheduled program, here and in plain TVM.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +52,10 @@ OWN_RULES = {
     ROW_COPIES: row_copies,
     LINE_WISE: line_wise,
 }
-"""The rules that are not MetaSchedule's, by their names."""
+"""Rules that are not MetaSchedule's, by their names."""
 
 GENERATED = "MetaSchedule's rules"
-"""Stands for the rule of all sketches that MetaSchedule would make, where it makes none."""
+"""Name that stands for all sketches of MetaSchedule where it makes none."""
 
 
 class ScheduleError(Exception):
@@ -67,28 +68,24 @@ class _LayoutError(Exception):
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A scheduled program.
-
-    ``module``: an IRModule ready to build, with the function ``main`` over ``args`` and, for each argument ``i`` in
-    ``packed`` (constant weights that ``main`` wants re-laid out), a function ``pack_<i>(original, packed)``.
-    ``original_args``: the arguments before re-laying out. ``outputs``: indices of the arguments that ``main`` writes.
-    ``trace``: JSON text of the whole trace, post-processors included; empty for the unscheduled program.
-    """
+    """A scheduled program."""
 
     module: tvm.IRModule = field(repr=False)
+    """IRModule ready to build, with the function ``main`` over ``args`` and a function ``pack_<i>(original, packed)``
+    for each argument in ``packed``."""
     original_args: tuple[TensorSpec, ...]
+    """Arguments before constant weights were laid out anew."""
     args: tuple[TensorSpec, ...]
     outputs: tuple[int, ...]
+    """Indices of the arguments that ``main`` writes."""
     packed: tuple[int, ...]
+    """Indices of the constant weights that ``main`` wants in another layout."""
     trace: str = field(repr=False)
+    """JSON text of the whole trace, post-processors included; empty for the unscheduled program."""
 
 
 class DesignSpace:
-    """The sketches of a task, and the way from its candidates to programs. Keeps the parsed program warm.
-
-    ``left_out``: rule and reason of every sketch that there would be if TVM could schedule it (rule
-    :data:`devices.sketches.spaces.GENERATED`: all of MetaSchedule's).
-    """
+    """The sketches of a task, and the way from its candidates to programs. Keeps the parsed program in memory."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -99,15 +96,16 @@ class DesignSpace:
         context, traces, refusal = generated(self._module, self._target)
         self._context = context  # the post-processors point into it
         self.postprocs = list(context.space_generator.postprocs)
+        #: Rule and reason of every sketch that TVM could not schedule (rule :data:`GENERATED`: all of MetaSchedule's).
         self.left_out: tuple[tuple[str, str], ...] = ((GENERATED, refusal),) if refusal else ()
         spaces = self._own()
         spaces += [(rule_name(trace), trace) for trace in traces]
         spaces += [(IMPORTED, trace) for trace in self._imported()]
-        self._finished: set[str] = set()  # sketches that nothing is to be done to when their decisions are taken
+        self._finished: set[str] = set()  # sketches without post-processing
         self._traces: list[Trace] = []
         self._sampled: list[list[Instruction]] = []
         self._descriptions: list[SketchDescription] = []
-        # All that scheduling needs; describing the variants takes seconds where several blocks have a place to choose.
+        # As far as scheduling needs them: describing variants takes seconds where the places of several blocks are open.
         self._open: list[Sketch] = []
         for rule, generic in spaces:
             trace = generic.simplified(remove_postproc=True)
@@ -116,7 +114,7 @@ class DesignSpace:
                 continue
             try:
                 facts = describe(self._fresh, trace)
-            except Exception as error:  # what cannot be replayed cannot be scheduled either, and the others can
+            except Exception as error:  # a trace that cannot be replayed cannot be scheduled; the others can
                 self.left_out += ((rule, first_line(error)),)
                 continue
             self._traces.append(trace)
@@ -130,7 +128,7 @@ class DesignSpace:
                 self._finished.add(sketch.id)
 
     def _imported(self) -> Iterator[Trace]:
-        """The traces that were found elsewhere; one that does not fit the program is left out."""
+        """Yield the traces that were found elsewhere. A trace that does not fit the program is skipped."""
         for text in self._task.imported:
             try:
                 yield _replayed(self._module, text).trace
@@ -138,17 +136,17 @@ class DesignSpace:
                 self.left_out += ((IMPORTED, first_line(error)),)
 
     def _own(self) -> list[tuple[str, Trace]]:
-        """Of our rules, with the names of these. A rule that fails at a program costs no other."""
+        """Return the traces of our rules, with the rules' names. A rule that fails on a program affects no other."""
         found: list[tuple[str, Trace]] = []
         for rule, make in OWN_RULES.items():
             try:
                 found += [(rule, own.trace) for own in make(self._module, self._target)]
-            except Exception as error:  # of TVM, or a mistake in the rule
+            except Exception as error:  # an error of TVM, or a mistake in the rule
                 self.left_out += ((rule, first_line(error)),)
         return found
 
     def _with_rows(self, sketch: Sketch) -> Sketch:
-        """A row-wise sketch with what it does to a row; as it is where that cannot be said."""
+        """Return a row-wise sketch with its work on a row; the sketch itself where that cannot be described."""
         try:
             kernel = row_wise_kernel(self._module, self._target)
         except Exception as error:
@@ -157,20 +155,20 @@ class DesignSpace:
 
     @property
     def undescribed(self) -> tuple[Sketch, ...]:
-        """The sketches of the task as far as scheduling needs them: combinations of places are not described."""
+        """Sketches of the task as far as scheduling needs them: combinations of places are not described."""
         return tuple(self._open)
 
     @cached_property
     def sketches(self) -> tuple[Sketch, ...]:
-        """The sketches of the task, described symbolically as far as that can be."""
+        """Sketches of the task, described symbolically as far as possible."""
         return tuple(self.described(at) for at in range(len(self._open)))
 
     def described(self, at: int) -> Sketch:
-        """The sketch with the index ``at``, described symbolically as far as that can be."""
+        """Return the sketch with the index ``at``, described symbolically as far as possible."""
         if self._open[at].row_wise is not None:
             return self._open[at]
-        # Descriptions make hundreds of thousands of small objects, nearly none of them garbage in circles: looking for
-        # it takes a fifth of their time, and more beside a large network.
+        # Descriptions make hundreds of thousands of small objects, nearly none of them in reference cycles: collecting
+        # garbage takes a fifth of their time, and more beside a large network.
         with garbage_collection_paused():
             whole = describe_variants(self._fresh, self._traces[at], self._descriptions[at])
         return replace(
@@ -182,8 +180,8 @@ class DesignSpace:
         )
 
     def recognise(self, trace: Trace) -> Candidate | None:
-        """The candidate that a trace is, whoever wrote it; None where it follows none of the sketches or decides what
-        they leave no choice for. Only the instructions count, not the names of variables."""
+        """Return the candidate that a trace is, whoever wrote it; None where it follows none of the sketches or decides
+        what they leave no choice for. Only the instructions count, not the names of variables."""
         plain = trace.simplified(remove_postproc=True)
         text = open_text(plain)
         for sketch, facts in zip(self._open, self._descriptions, strict=True):
@@ -194,8 +192,10 @@ class DesignSpace:
         return None
 
     def schedule(self, candidate: Candidate) -> Scheduled:
-        """The program of ``candidate``. Raises :class:`ScheduleError` where TVM refuses it. Where TVM fails at laying
-        out weights anew (an index that it cannot turn round), they stay as they are."""
+        """Return the program of ``candidate``. Raises :class:`ScheduleError` where TVM refuses it.
+
+        Where TVM fails at changing the layout of weights (an index that it cannot invert), they keep theirs.
+        """
         if candidate.sketch_id in self._finished:
             return _finish(self._module, self.apply(candidate))
         try:
@@ -222,7 +222,7 @@ class DesignSpace:
         return _finish(self._module, schedule)
 
     def apply(self, candidate: Candidate) -> Schedule:
-        """The schedule of ``candidate`` before post-processing. Raises :class:`ScheduleError`."""
+        """Return the schedule of ``candidate`` before post-processing. Raises :class:`ScheduleError`."""
         index = next((s.index for s in self._open if s.id == candidate.sketch_id), None)
         if index is None:
             raise ScheduleError(f"task {self._task.id} has no sketch {candidate.sketch_id}")
@@ -238,7 +238,7 @@ class DesignSpace:
 
 
 def unscheduled(task: Task) -> Scheduled:
-    """The program of ``task`` as it was imported: the oracle. On a GPU by TVM's default schedule."""
+    """Return the program of ``task`` as it was imported: the oracle. On a GPU with TVM's default schedule."""
     module = parse_module(task.workload.module)
     target = parse_target(task.device_class.target)
     if target.kind.name != "llvm":
@@ -249,7 +249,7 @@ def unscheduled(task: Task) -> Scheduled:
 
 
 def replay(workload_module: str, trace: str) -> Scheduled:
-    """The program that a record describes: ``workload_module`` (:attr:`Workload.module`) scheduled by ``trace``.
+    """Return the program that a record describes: ``workload_module`` (:attr:`Workload.module`) scheduled by ``trace``.
 
     Raises :class:`ScheduleError` where the trace does not fit the program.
     """
@@ -260,7 +260,7 @@ def replay(workload_module: str, trace: str) -> Scheduled:
 def apply_trace(module: tvm.IRModule, trace: str) -> tvm.IRModule:
     """Schedule the function ``main`` of ``module`` by a stored trace, post-processors included.
 
-    Constant weights are re-laid out by a block inside of the function (annotated
+    The layout of constant weights is changed by a block inside of the function (annotated
     ``meta_schedule.layout_rewrite_preproc``), which ``relax.transform.SplitLayoutRewritePreproc`` moves out of it when
     a network is compiled. Raises :class:`ScheduleError` where the trace does not fit the program.
     """
@@ -268,7 +268,7 @@ def apply_trace(module: tvm.IRModule, trace: str) -> tvm.IRModule:
 
 
 def parse_module(text: str) -> tvm.IRModule:
-    """The IRModule of a :attr:`Workload.module`."""
+    """Return the IRModule of a :attr:`Workload.module`."""
     return tvm.ir.load_json(text)
 
 
@@ -282,7 +282,7 @@ def _replayed(module: tvm.IRModule, trace: str) -> Schedule:
 
 
 def _values(sketch: Sketch, locations: Sequence[tuple[int, ...] | None], vector: tuple[int, ...]) -> list[Any]:
-    """TVM's decisions for a decision vector; raises :class:`ScheduleError` for an invalid one."""
+    """Return TVM's decisions for a decision vector; raises :class:`ScheduleError` for an invalid one."""
     if len(vector) != sketch.width:
         raise ScheduleError(f"{len(vector)} decisions for a sketch of {sketch.width} columns")
     values: list[Any] = []
@@ -303,7 +303,8 @@ def _values(sketch: Sketch, locations: Sequence[tuple[int, ...] | None], vector:
 def _vector(
     sketch: Sketch, locations: Sequence[tuple[int, ...] | None], values: Sequence[Any]
 ) -> tuple[int, ...] | None:
-    """The decision vector of TVM's decisions, None where they are outside of the sketch's: :func:`_values` undone."""
+    """Return the decision vector of TVM's decisions, the inverse of :func:`_values`; None where they are outside of the
+    sketch's."""
     vector: list[int] = []
     for decision, places, value in zip(sketch.decisions, locations, values, strict=True):
         if value is None:
@@ -325,7 +326,7 @@ def _vector(
 
 
 def _finish(original: tvm.IRModule, schedule: Schedule) -> Scheduled:
-    """Take the re-laying out of constant weights out of the scheduled program, into functions of their own."""
+    """Move the layout changes of constant weights out of the scheduled program, into functions of their own."""
     scheduled = schedule.mod["main"]
     functions = {"main": RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(schedule.mod)["main"]}
     params = list(scheduled.params)
@@ -346,7 +347,7 @@ def _finish(original: tvm.IRModule, schedule: Schedule) -> Scheduled:
 
 
 def _layout_rewrites(func: PrimFunc) -> Iterable[tuple[Stmt, SBlock]]:
-    """The loop nests at the root of ``func`` that re-lay out a weight, with their blocks."""
+    """Yield the loop nests at the root of ``func`` that change the layout of a weight, with their blocks."""
     body = func.body.block.body
     for nest in body.seq if isinstance(body, SeqStmt) else [body]:
         inner = nest

@@ -23,7 +23,7 @@ STORE_NUMBERS = 164
 
 
 class StoreFeatures:
-    """Extracts the features of one task's candidates. Keeps the parsed program warm."""
+    """Extracts the features of one task's candidates. Keeps the parsed program in memory."""
 
     def __init__(self, task: Task, space: DesignSpace) -> None:
         self._space = space
@@ -32,18 +32,19 @@ class StoreFeatures:
         self._extractor = ms.feature_extractor.PerStoreFeature()
 
     def view(self, candidates: Iterable[Candidate]) -> NDArray[np.float32]:
-        """Features ``(n, STORES, STORE_NUMBERS)``: of the stores with the most operations and traffic, in the order of
-        the program; 0 beyond the program's, and for a candidate that cannot be scheduled."""
+        """Return features ``(n, STORES, STORE_NUMBERS)`` of the stores with the most operations and traffic, in the
+        order of the program; 0 beyond the program's, and for a candidate that cannot be scheduled."""
         rows = [self._stores(candidate) for candidate in candidates]
         features = np.zeros((len(rows), STORES, STORE_NUMBERS), dtype=np.float32)
         for at, stores in enumerate(rows):
-            # The features are logarithms: the largest sums are the stores that most happens at.
+            # The features are logarithms: the largest sums belong to the stores with the most work.
             largest = np.sort(np.argsort(-stores.sum(axis=1), kind="stable")[:STORES])
             features[at, : len(largest)] = stores[largest]
         return features
 
     def _stores(self, candidate: Candidate) -> NDArray[np.float32]:
-        """Features of every store of the program, ``(stores, STORE_NUMBERS)``; (0, STORE_NUMBERS) without a program."""
+        """Return features of every store of the program, ``(stores, STORE_NUMBERS)``; (0, STORE_NUMBERS) without a
+        program."""
         try:
             scheduled = self._space.schedule(candidate)
         except ScheduleError:

@@ -1,4 +1,4 @@
-"""How a block runs over the tensors that it reads and writes: the elements that each of its axes steps over."""
+"""Strides of a block over the tensors that it reads and writes: the elements that each of its axes steps over."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tvm_ffi import structural_map, structural_walk
 
 
 def strides_of(block: SBlock) -> list[tuple[int, ...]] | None:
-    """How many elements each axis steps over, of each tensor that a block reads or writes; None where that cannot be
-    said, or is not the same at the first element and at the last."""
+    """Return the elements that each axis steps over, for each tensor that a block reads or writes; None where they are
+    not known, or differ between the first element and the last."""
     variables = [iteration.var for iteration in block.iter_vars]
     last = [int(iteration.dom.extent) - 1 for iteration in block.iter_vars]
     accesses: list[tuple[Any, Any]] = []
@@ -41,7 +41,7 @@ def strides_of(block: SBlock) -> list[tuple[int, ...]] | None:
 
 
 def alike(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
-    """How many of the last axes are one for all operands."""
+    """Return the number of the last axes that can be merged into one for all operands."""
     count = min(1, len(extents))
     while count < len(extents):
         outer = len(extents) - count - 1
@@ -52,7 +52,7 @@ def alike(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
 
 
 def _filled(strides: Sequence[int], last: Sequence[int]) -> tuple[int, ...]:
-    """Axes of one element step over what their neighbours cover, as if they had more."""
+    """Fill in the strides of axes of one element, as if they had more."""
     filled = list(strides)
     for axis in reversed(range(len(filled) - 1)):
         if not last[axis]:
@@ -64,7 +64,7 @@ def _filled(strides: Sequence[int], last: Sequence[int]) -> tuple[int, ...]:
 
 
 def _place(buffer: Any, indices: Any, variables: Sequence[Var], values: Sequence[int]) -> int | None:
-    """Where an access lies in a tensor; None where that depends on more than its axes."""
+    """Return the position of an access in a tensor; None where it depends on more than its axes."""
 
     def value(variable: Var) -> Any:
         return next(

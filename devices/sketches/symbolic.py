@@ -1,18 +1,17 @@
-"""From a trace to the symbolic sketch: what ``policies`` needs to know of a design space, without TVM.
+"""From a trace to the symbolic sketch: the knowledge of a design space that ``policies`` needs, without TVM.
 
 The trace is interpreted (:mod:`devices.sketches.description.interpreter`) while it is replayed, and its blocks become
-statements (:mod:`devices.sketches.description.statements`). What the loops enclose (axes, affine accesses, float
-operations) is read from the scheduled program, where splitting and reordering have left it as it was.
+statements (:mod:`devices.sketches.description.statements`). The contents of loops (axes, affine accesses, float
+operations) are read from the scheduled program, where splitting and reordering do not change them.
 
 Where one block may be placed inside of the main one's loops, its place stays open in the description. Where several
-blocks may be placed, or the main one itself, where a block may go depends on where the others are: every combination of
-places then has its own description (:attr:`fleet_tune.base.sketch.Sketch.variants`,
+blocks may be placed, or the main one itself, the possible places of a block depend on those of the others: every
+combination of places then has its own description (:attr:`fleet_tune.base.sketch.Sketch.variants`,
 :mod:`devices.sketches.description.location_combinations`).
 
-The description is checked against the replayed schedule before it is given out: for the decisions of the replay, loop
-extents and order must be those of the real loops. A trace that uses what is not interpreted here, that meets an error
-on the way, or that takes too long (:mod:`devices.sketches.description.deadline`) keeps its decisions and is left
-undescribed, with the reason.
+The description is checked against the replayed schedule: for the decisions of the replay, loop extents and order must
+be those of the real loops. A trace that uses an instruction without interpretation, that meets an error, or that takes
+too long (:mod:`devices.sketches.description.deadline`) keeps its decisions and is left undescribed, with the reason.
 """
 
 from __future__ import annotations
@@ -34,24 +33,26 @@ __all__ = ["SAMPLING", "SketchDescription", "describe", "describe_variants"]
 
 @dataclass(frozen=True)
 class SketchDescription:
-    """What is known of a trace. ``locations``: for every decision the values TVM gives to its choices (of a Location:
-    depths in TVM's fused loops, where the Location's own count the statement's loops), else None. ``variants`` and
-    ``variant_of`` as in :class:`fleet_tune.base.sketch.Sketch`."""
+    """The description of a trace."""
 
     decisions: tuple[Decision, ...]
     locations: tuple[tuple[int, ...] | None, ...]
+    """For every decision the values TVM gives to its choices (for a Location: depths in TVM's fused loops, where the
+    Location's own count the statement's loops), else None."""
     statements: tuple[Statement, ...]
     undescribed: str
+    """Reason why there are no statements; empty where there are."""
     variants: tuple[tuple[Statement, ...], ...] = ()
+    """See :class:`fleet_tune.base.sketch.Sketch`."""
     variant_of: tuple[int, ...] = ()
+    """See :class:`fleet_tune.base.sketch.Sketch`."""
 
 
 def describe(fresh: Schedule, trace: Trace) -> SketchDescription:
     """Describe ``trace``, a trace without post-processors, of the program of ``fresh`` (not changed). Raises TVM's
     errors where the trace cannot be replayed.
 
-    Where several blocks are placed the description is still to be made, by :func:`describe_variants`; ``undescribed``
-    then says so.
+    Where several blocks are placed, :func:`describe_variants` makes the description; ``undescribed`` then says so.
     """
     interpreter = _replay(fresh, trace)
     statements, failure = _statements(interpreter)
@@ -88,7 +89,7 @@ def _replay(fresh: Schedule, trace: Trace) -> Interpreter:
 
 
 def _statements(interpreter: Interpreter) -> tuple[tuple[Statement, ...], str]:
-    """The statements, or none and the reason."""
+    """Return the statements, or none and the reason."""
     if interpreter.failure:
         return (), interpreter.failure
     try:

@@ -1,8 +1,8 @@
 """Sketch rule "tiled-transpose": element-wise kernels that read across the lines they write (CPU).
 
 MetaSchedule runs such a kernel line by line of its output and leaves nothing open. Where the input is contiguous along
-another axis than the output, each element is then read from another cache line, and the line is gone before its next
-element is wanted. In tiles of both axes every line that is fetched is used:
+another axis than the output, each element is then read from another cache line, and the line is evicted before its next
+element is needed. In tiles of both axes every line that is fetched is used:
 
     parallel over fused outer axes
       the axis along which the input is contiguous     a tile of it
@@ -28,9 +28,9 @@ MAX_TILE = 64
 
 
 def tiled_transposes(mod: tvm.IRModule, target: Target) -> list[Schedule]:
-    """The tiled design spaces of ``mod`` (its function ``main``), none where the rule does not apply.
+    """Return the tiled design spaces of ``mod`` (its function ``main``); none where the rule does not apply.
 
-    Returns schedules whose traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
+    The schedules' traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
     return one_sketch(mod, target, lambda schedule, _: _apply(schedule))
 
@@ -57,8 +57,9 @@ def _apply(sch: Schedule) -> bool:
 
 
 def crossed_axes(block: SBlock) -> tuple[int, int] | None:
-    """The axis along which some input is contiguous and the output is not, and the one along which the output is;
-    None where there are no such two. Positions among the axes of ``block``, the longest where several are crossed."""
+    """Return the axis along which some input is contiguous and the output is not, and the one along which the output
+    is; None where there are no such two. Positions among the axes of ``block``, the longest where several are crossed.
+    """
     store = block.body
     if not isinstance(store, BufferStore) or any(int(i.iter_type) != DATA_PARALLEL for i in block.iter_vars):
         return None

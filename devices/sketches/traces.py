@@ -10,23 +10,23 @@ from tvm.tirx import FloatImm, IntImm
 
 
 def instructions(trace: Trace) -> list[list[Any]]:
-    """The instructions before post-processing: kind, inputs, attributes, outputs each; variables are named."""
+    """Return the instructions before post-processing: kind, inputs, attributes, outputs each; variables are named."""
     steps: list[list[Any]] = _plain(trace.as_json(remove_postproc=True)[0])
     return steps
 
 
 def open_text(trace: Trace) -> str:
-    """JSON text of the instructions before post-processing, without decisions: the same in every process."""
+    """Return the JSON text of the instructions before post-processing, without decisions: the same in every process."""
     return json.dumps(instructions(trace))
 
 
 def full_text(trace: Trace) -> str:
-    """JSON text of the whole trace with its decisions, as a MetaSchedule record stores it."""
+    """Return the JSON text of the whole trace with its decisions, as a MetaSchedule record stores it."""
     return json.dumps(_plain(trace.as_json()))
 
 
 def _plain(value: Any) -> Any:
-    """TVM leaves its own integers and floats in a trace's JSON."""
+    """Convert TVM's own integers and floats in a trace's JSON."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

@@ -104,7 +104,8 @@ class _InFloats(PyExprMutator):  # type: ignore[misc]
         return self._emit(relax.op.round(self._emit(relax.op.divide(data, self._along(call, 1)))))
 
     def _along(self, call: Call, at: int) -> Any:
-        """Return the scale or the zero point of ``call`` in float32, in a shape that broadcasts along the call's axis."""
+        """Return the scale or the zero point of ``call`` in float32, in a shape that broadcasts along the call's
+        axis."""
         value, rank = call.args[at], len(call.args[0].ty.shape)
         extents = [int(extent) for extent in value.ty.shape]
         count = int(np.prod(extents))

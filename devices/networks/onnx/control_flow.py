@@ -93,7 +93,8 @@ def unrolled_scan(node: OnnxNode, write: NodeWriter) -> list[str]:
 
 
 def _inlined(body: onnx.GraphProto, arguments: Sequence[str], write: NodeWriter) -> list[str]:
-    """Write the nodes of ``body`` with its inputs as ``arguments``; the values that it defines get names of their own."""
+    """Write the nodes of ``body`` with its inputs as ``arguments``; the values that it defines get names of their
+    own."""
     names = dict(zip((value.name for value in body.input), arguments, strict=True))
     prefix = write.fresh_prefix()
     for tensor in body.initializer:

@@ -78,7 +78,8 @@ def folded(model: onnx.ModelProto) -> onnx.ModelProto:
 def _value(
     node: onnx.NodeProto, constants: dict[str, Any], shapes: dict[str, tuple[int, ...]], opset: int
 ) -> tuple[np.ndarray[Any, Any], ...] | None:
-    """Return the outputs of ``node``, read as in version ``opset`` of the operators; None where they are not known now."""
+    """Return the outputs of ``node``, read as in version ``opset`` of the operators; None where they are not known
+    now."""
     from onnx.reference import ReferenceEvaluator
 
     if (

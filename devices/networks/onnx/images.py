@@ -231,7 +231,8 @@ def _windows(
 
 
 def convolution_at_offsets(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write DeformConv of images: bilinear samples at every kernel place's own offset, then a product with the weights."""
+    """Write DeformConv of images: bilinear samples at every kernel place's own offset, then a product with the
+    weights."""
     batch, channels, height, width = node.shape(0)
     outputs, _, *kernel = node.shape(1)
     rows, columns = node.shape(2)[2:]

@@ -132,7 +132,8 @@ def _rnn_step(write: NodeWriter, functions: list[Activation], clip: Activation) 
 
 
 def _lstm_step(hidden: int, write: NodeWriter, functions: list[Activation], clip: Activation, peepholes: str) -> Step:
-    """Return the step of an LSTM. Gates in ONNX's order: input, output, forget, cell. Peepholes: input, output, forget."""
+    """Return the step of an LSTM. Gates in ONNX's order: input, output, forget, cell. Peepholes: input, output,
+    forget."""
     f, g, h = functions
 
     def step(row: str, weights: str, states: tuple[str, ...]) -> tuple[str, ...]:

@@ -151,7 +151,8 @@ def _check_value(value: Any, key: str) -> None:
 
 
 def _is_unused(name: str, value: Any) -> bool:
-    """Return true for guards, which are not used (see above), and for metadata of a node that is text and nothing else."""
+    """Return true for guards, which are not used (see above), and for metadata of a node that is text and nothing
+    else."""
     texts = value.values() if name == "metadata" and isinstance(value, dict) else value
     return (
         name in ("guards_code", "metadata")

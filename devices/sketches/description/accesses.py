@@ -1,4 +1,4 @@
-"""What a block of TensorIR computes and touches, as the plain types of :mod:`fleet_tune.base.sketch`."""
+"""Computations and accesses of a block of TensorIR, as the plain types of :mod:`fleet_tune.base.sketch`."""
 
 from __future__ import annotations
 
@@ -44,25 +44,24 @@ class BlockFacts:
 
 @dataclass(frozen=True)
 class Rebinding:
-    """A block seen on other axes than its own, which an rfactor or a change of layout has made of them.
-
-    ``axes``: the axes to see it on. ``values``: for every iteration variable of the block ``(axis, divisor, extent)``,
-    it is ``axis // divisor % extent``. ``partial``: the position among the iteration variables of the one that counts
-    partial results, and the axis that stands for it in the buffer that holds them.
-    """
+    """A block seen on other axes than its own, made from these by an rfactor or a change of layout."""
 
     axes: tuple[Axis, ...]
+    """Axes to see it on."""
     values: tuple[tuple[int, int, int], ...]
+    """For every iteration variable of the block ``(axis, divisor, extent)``: it is ``axis // divisor % extent``."""
     partial: tuple[int, int] | None = None
+    """Position among the iteration variables of the one that counts partial results, and the axis that stands for it in
+    the buffer that holds them."""
 
 
 def leaf_blocks(func: PrimFunc) -> dict[str, SBlock]:
-    """The blocks of ``func`` without blocks inside, by name, in program order."""
+    """Return the blocks of ``func`` without blocks inside, by name, in program order."""
     return {name: path[-1] for name, path in block_paths(func).items()}
 
 
 def block_paths(func: PrimFunc) -> dict[str, list[SBlock]]:
-    """For every block without blocks inside, by name, the blocks from the root to it; in program order."""
+    """Return, for every block without blocks inside, by name, the blocks from the root to it; in program order."""
     return {path[-1].name_hint: path for path in _descend([func.body.block])}
 
 
@@ -73,11 +72,16 @@ def block_facts(
     old_shape: Callable[[Any], tuple[int, ...] | None] = lambda _buffer: None,
     name_of: Callable[[Any], str] = lambda buffer: str(buffer.name),
 ) -> BlockFacts | None:
-    """The facts of the leaf block at the end of ``path``; None where an access is not affine in digits of its axes and
-    is no look-up (:func:`_looked_up`).
+    """Return the facts of the leaf block at the end of ``path``; None where an access is not affine in digits of its
+    axes and is no look-up (:func:`_looked_up`).
 
-    ``old_shape``: of a buffer whose layout follows from decisions, the shape it had before; each dimension of it is
-    one of the spatial axes, in their order. ``name_of``: what to call a buffer.
+    Args:
+        func: the function.
+        path: the blocks from the root to the block.
+        rebinding: other axes to see it on.
+        old_shape: returns the former shape of a buffer whose layout follows from decisions; each of its dimensions is
+            one of the spatial axes, in their order.
+        name_of: returns the name of a buffer.
     """
     block = path[-1]
     iterations = [iteration for each in path[1:] for iteration in each.iter_vars]
@@ -149,22 +153,26 @@ def block_facts(
 
 
 def axis_of(iteration: Any) -> Axis:
-    """The axis that an iteration variable is. Raises :class:`UndescribedError`."""
+    """Return the axis that an iteration variable is. Raises :class:`UndescribedError`."""
     name = str(iteration.var.name)
     return Axis(name, extent_of(iteration.dom, name), int(iteration.iter_type) == REDUCTION)
 
 
 def extent_of(loop: Any, name: str) -> int:
-    """Extent of a loop or range. Raises :class:`UndescribedError` where it is no number: windows differ in size."""
+    """Return the extent of a loop or range. Raises :class:`UndescribedError` where it is no number: windows differ in
+    size."""
     if not isinstance(loop.extent, int | IntImm):
         raise UndescribedError(f"the extent of the loop {name} depends on other loops")
     return int(loop.extent)
 
 
 def _looked_up(index: Any, size: Any, variables: Sequence[Var], axes: Sequence[Axis]) -> Terms | None:
-    """Terms that stand for an index that is read from a tensor (the rows of an embedding), None where ``index`` is
-    none: another one for each point of the axes that it depends on, spread evenly over the dimension. What is touched
-    then is what is touched if none comes twice, and nothing is taken to lie side by side that may not."""
+    """Return terms that stand for an index that is read from a tensor (the rows of an embedding); None where ``index``
+    is no such look-up.
+
+    They give another index for each point of the axes that it depends on, spread evenly over the dimension. This
+    touches as much as if no index came twice, and treats no elements as adjacent that may not be.
+    """
     loads: list[TensorLoad] = []
     used: list[Any] = []
     structural_walk(index, [(TensorLoad, loads.append), (Var, used.append)])
@@ -181,7 +189,7 @@ def _looked_up(index: Any, size: Any, variables: Sequence[Var], axes: Sequence[A
 
 
 def _replacements(rebinding: Rebinding, iter_vars: Sequence[Var], variables: Sequence[Var], partial: bool) -> Values:
-    """What stands for every iteration variable; with ``partial``, in the buffer of partial results."""
+    """Return the value of every iteration variable; with ``partial``, in the buffer of partial results."""
     replaced: Values = []
     for position, (variable, (axis, divisor, extent)) in enumerate(zip(iter_vars, rebinding.values, strict=True)):
         if partial and rebinding.partial is not None and rebinding.partial[0] == position:
@@ -219,7 +227,7 @@ def _descend(path: list[SBlock]) -> Iterator[list[SBlock]]:
 
 
 def _row_align(block: SBlock) -> tuple[int, int]:
-    """Padding of the rows of the buffer that a block writes (storage_align of the last dimension but one)."""
+    """Return the padding of the rows of the buffer that a block writes (storage_align of the last dimension but one)."""
     for _, axis, factor, offset in block.annotations.get("buffer_dim_align", []):
         if int(axis) == len(block.writes[0].source.shape) - 2:
             return int(factor), int(offset)

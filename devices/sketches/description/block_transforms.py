@@ -1,4 +1,4 @@
-"""What rfactor, blockize and decompose_reduction make of a block's state, and copies in a layout made by decisions."""
+"""Effects of rfactor, blockize and decompose_reduction on a block's state, and copies in a layout made by decisions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet_tune.base.sketch import Axis
 
 
 def decompose(block: BlockState, loop: LoopState, reductions: set[int]) -> BlockState:
-    """The block that initialises before ``loop``; ``block`` becomes the one that updates."""
+    """Return the block that initialises before ``loop``; ``block`` becomes the one that updates."""
     at = block.loops.index(loop)
     if at == 0:
         raise UndescribedError(f"block {block.name}_init at the root")
@@ -24,7 +24,7 @@ def decompose(block: BlockState, loop: LoopState, reductions: set[int]) -> Block
 
 
 def blockize(body: BlockState, loop: LoopState, axes: tuple[Axis, ...]) -> BlockState:
-    """The block around ``loop`` and what is in it; ``body`` keeps the loops inside. ``axes``: of the frame."""
+    """Return the block around ``loop`` and its contents; ``body`` keeps the loops inside. ``axes``: of the frame."""
     if body.within is not None:
         raise UndescribedError(f"blockize of block {body.name} again")
     at = body.loops.index(loop)
@@ -49,9 +49,10 @@ def blockize(body: BlockState, loop: LoopState, axes: tuple[Axis, ...]) -> Block
 def rfactor(
     block: BlockState, loop: LoopState, axes: tuple[Axis, ...], decisions: Sequence[int]
 ) -> tuple[BlockState, int]:
-    """``block`` keeps the final sum over ``loop``; the new block before it computes the partial sums.
+    """Return the new block that computes the partial sums, and the largest number of them. ``block`` keeps the final
+    sum over ``loop``.
 
-    Also the number of partial sums that there can be. ``axes``: of the frame; ``decisions``: of this replay.
+    ``axes``: of the frame; ``decisions``: of this replay.
     """
     nest = distinct(block.loops)
     if block.at is not None or block.rebinding is not None or any(len(each.factors or ()) != 1 for each in nest):
@@ -88,7 +89,7 @@ def rfactor(
     after = len(reductions - set(group)) - before
     unit = (at, 1, 1)
     values += [*([unit] * before), *((at, divisors[i], sizes[i]) for i in left), *([unit] * after)]
-    # A reduction left that is slower than the partial sums stays so when moving the block puts it behind them.
+    # A remaining reduction that is slower than the partial sums stays slower when moving the block puts it behind them.
     remaining = [in_frame(reduced[i]) for i in left]
     if position == len(reduced) - 1 and len(left) == 1:
         remaining = [Factor((at,), rest=True)]
@@ -111,8 +112,8 @@ def rfactor(
 
 
 def stage(old: tuple[int, ...], shape: Sequence[int]) -> Rebinding:
-    """The iteration variables of a copy between buffers of the shape (..., m0, n0, m1, n1, m2, n2) as digits of the
-    dimensions (..., m, n) that they had before."""
+    """Return the iteration variables of a copy between buffers of the shape (..., m0, n0, m1, n1, m2, n2) as digits of
+    the dimensions (..., m, n) that they had before."""
     higher = len(old) - 2
     axes = tuple(Axis(f"v{i}", extent, False) for i, extent in enumerate(old))
     cut = shape[higher:]

@@ -1,6 +1,6 @@
 """Index expressions as sums of digits of axes.
 
-After fusing and re-laying out, a buffer is indexed by quotients and remainders of an axis: ``A[i // 64, i % 64]``. A
+After fusing and layout changes, a buffer is indexed by quotients and remainders of an axis: ``A[i // 64, i % 64]``. A
 *digit* ``(axis, divisor, extent)`` stands for ``axis // divisor % extent``; an index is a sum of digits times
 constants. All digits of an axis that a block uses are refined to one sequence
 (:attr:`fleet_tune.base.sketch.Axis.digits`).
@@ -24,15 +24,15 @@ Rows = tuple[tuple[int, ...], ...]
 
 
 def terms_of(expression: Any, variables: Sequence[Var], axes: Sequence[Axis]) -> Terms | None:
-    """Coefficient of every digit in an index, the constant left out; None where it is not such a sum."""
+    """Return the coefficient of every digit in an index, without the constant; None where it is not such a sum."""
     total = _sum(expression, variables, axes)
     return None if total is None else total[0]
 
 
 def index_rows(axes: Sequence[Axis], accesses: Sequence[Sequence[Terms]]) -> tuple[tuple[Axis, ...], list[Rows]] | None:
-    """The axes with their digits, and every access' coefficients of all digits of all axes.
+    """Return the axes with their digits, and every access' coefficients of all digits of all axes.
 
-    None where the digits of an axis do not divide each other.
+    Returns None where the digits of an axis do not divide each other.
     """
     cuts: list[set[int]] = [{1} for _ in axes]
     for rows in accesses:
@@ -69,7 +69,7 @@ def _row(terms: Terms, digits: Sequence[Sequence[tuple[int, int]]]) -> tuple[int
 
 
 def _sum(expression: Any, variables: Sequence[Var], axes: Sequence[Axis]) -> tuple[Terms, int] | None:
-    """The digits' coefficients and the constant."""
+    """Return the digits' coefficients and the constant."""
     if isinstance(expression, IntImm):
         return {}, int(expression.value)
     if isinstance(expression, Cast):
@@ -128,12 +128,12 @@ def _divided(terms: Terms, factor: int) -> Terms:
 
 
 def digit_extents(axis: Axis) -> tuple[int, ...]:
-    """The digits of an axis; a plain axis is its own only digit."""
+    """Return the digits of an axis; a plain axis is its own only digit."""
     return axis.digits or (axis.extent,)
 
 
 def fused_axis(members: Sequence[Axis]) -> Axis:
-    """The axis of loops over ``members`` that were fused, from the slowest."""
+    """Return the axis of loops over ``members`` that were fused, from the slowest."""
     return Axis(
         "_".join(axis.name for axis in members),
         prod(axis.extent for axis in members),

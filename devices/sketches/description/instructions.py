@@ -209,7 +209,8 @@ def _blockize(state: TraceState, step: TraceStep) -> None:
 
 
 def _forget_block(state: TraceState, step: TraceStep) -> None:
-    """The block gets new iteration variables and one loop for each of them: it is made anew when it is next seen."""
+    """Drop the block, which gets new iteration variables and one loop for each of them: it is made anew when it is next
+    seen."""
     state.blocks.blocks.pop(content(state.schedule, step.inputs[0]).name_hint, None)
 
 
@@ -224,7 +225,7 @@ def _axes(state: TraceState, block: BlockState) -> tuple[Axis, ...]:
 
 
 def _transform_layout(state: TraceState, step: TraceStep) -> None:
-    """A layout that follows from decisions is not described: buffers keep their old shape."""
+    """Keep the old shape of a buffer whose layout follows from decisions: such layouts are not described."""
     if not any(f'"data":"{column}"' in str(step.names[1]) for column in state.decisions.columns):
         return
     statement = content(state.schedule, step.inputs[0])

@@ -1,4 +1,4 @@
-"""An abstract interpreter of traces: which loops stand around every block, as expressions of the decisions.
+"""An abstract interpreter of traces: the loops around every block, as expressions of the decisions.
 
 The trace is replayed on a live schedule. Before each instruction the interpreter sees it with the blocks that it works
 on, and does to its own loops (:mod:`devices.sketches.description.loopnest`) what the instruction does to the schedule's

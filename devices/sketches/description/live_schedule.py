@@ -1,7 +1,7 @@
 """Reading a live schedule: the loops and blocks that random variables of a schedule stand for.
 
-TVM checks the types of every argument of a schedule's methods in Python, which takes most of a millisecond a call; the
-interpreter of traces reads tens of thousands of times, so that it calls what is below the checks.
+TVM checks the types of every argument of a schedule's methods in Python, which takes most of a millisecond a call. The
+interpreter of traces reads tens of thousands of times, so it calls the functions below the checks.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _COMPUTE_AT: Callable[..., Any] = inspect.unwrap(Schedule.compute_at)
 
 
 def content(schedule: Schedule, variable: Any) -> Any:
-    """The block or loop that a random variable stands for."""
+    """Return the block or loop that a random variable stands for."""
     return _GET(schedule, variable)
 
 
 def sampled_loop(schedule: Schedule, variable: Any) -> Any | None:
-    """The loop of a sampled location; None where that is the root, or says that the block is computed inline."""
+    """Return the loop of a sampled location; None for the root, and for a block that is computed inline."""
     if variable is None:
         return None
     try:
@@ -48,7 +48,7 @@ def sampled_loop(schedule: Schedule, variable: Any) -> Any | None:
 
 
 def named_block(schedule: Schedule, name: str) -> Any:
-    """The random variable of a block of ``main``."""
+    """Return the random variable of a block of ``main``."""
     return _GET_SBLOCK(schedule, name, "main")
 
 
@@ -57,7 +57,7 @@ def named_content(schedule: Schedule, name: str) -> Any:
 
 
 def loops_around(schedule: Schedule, block: Any) -> list[Any]:
-    """The loops around a block inside of the next block outwards, from the outermost."""
+    """Return the loops around a block inside of the next block outwards, from the outermost."""
     return [_GET(schedule, loop) for loop in _GET_LOOPS(schedule, block)]
 
 
@@ -70,13 +70,13 @@ def producers(schedule: Schedule, block: Any) -> list[Any]:
 
 
 def loop_of_place(schedule: Schedule, block: Any, place: int) -> Any:
-    """The random variable of the loop that a SampleComputeLocation of ``place`` gives, where it is valid."""
+    """Return the random variable of the loop that a SampleComputeLocation of ``place`` gives, where it is valid."""
     return _GET_LOOPS(schedule, _GET_CONSUMERS(schedule, block)[0])[place]
 
 
 def perform(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any], decision: Any) -> list[Any] | None:
-    """Run an instruction of those that stand between sampled places; its outputs. None for an instruction of any other
-    kind, which is not run."""
+    """Run an instruction of those that stand between sampled places, and return its outputs. Returns None for an
+    instruction of any other kind, which is not run."""
     kind, attributes = instruction.kind.name, instruction.attrs
     if kind == "SampleComputeLocation":
         return [_SAMPLE_LOCATION(schedule, *inputs, decision)]
@@ -98,12 +98,12 @@ def perform(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any],
 
 
 def axes_of(statement: Any) -> tuple[Axis, ...]:
-    """The iteration variables of a block."""
+    """Return the iteration variables of a block."""
     return tuple(axis_of(iteration) for iteration in statement.iter_vars)
 
 
 def bindings(schedule: Schedule, block: Any) -> list[Any]:
-    """What the axes of a block are bound to."""
+    """Return the expressions that the axes of a block are bound to."""
     statement = content(schedule, block)
     values: list[list[Any]] = []
 
@@ -116,7 +116,7 @@ def bindings(schedule: Schedule, block: Any) -> list[Any]:
 
 
 def reduction_variables(schedule: Schedule, block: Any) -> list[Any]:
-    """The loop variables that reduction axes of a block run over."""
+    """Return the loop variables that reduction axes of a block run over."""
     return [
         variable
         for axis, value in zip(content(schedule, block).iter_vars, bindings(schedule, block), strict=True)

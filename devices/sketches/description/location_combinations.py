@@ -1,15 +1,15 @@
 """Every combination of places of the blocks of a trace, without a replay for each.
 
 A program is a row of loop *nests* at the root. Sampling a block's place and moving it there changes the nests of the
-block, of its consumers and of its producers, and no other: so what a step does to these nests is found out once, on a
-schedule where they stand so, and holds wherever they stand so again. Likewise the statements of a nest are made once.
-The steps run on schedules are as many as there are different nests; combinations are only put together from them.
-At the end some combinations are run as a whole, and must have the nests that were put together.
+block, of its consumers and of its producers, and no other: so the effect of a step on these nests is found out once, on
+a schedule that has them, and holds wherever they occur again. Likewise the statements of a nest are made once. The
+number of steps run on schedules is that of different nests; combinations are only put together from them. At the end
+some combinations are run as a whole, and must have the nests that were put together.
 
 Where a place is not valid TVM takes the next one outwards. To find that out it tries all places each time that one is
 sampled; here it is asked once for each program, for the deepest place, and the others are tried by moving the block.
 
-Schedules are forked step by step: what comes before the first place is replayed once for all combinations.
+Schedules are forked step by step: the instructions before the first place are replayed once for all combinations.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ Rows = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Live:
-    """A schedule in the middle of a trace: its interpreter, and its random variables by their names in the trace."""
+    """A schedule in the middle of a trace."""
 
     interpreter: Interpreter
     variables: dict[str, Any]
+    """Random variables by their names in the trace."""
 
     @property
     def schedule(self) -> Schedule:
@@ -62,21 +63,25 @@ class _Live:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """The leaf blocks of a statement of TensorIR, and the names of the buffers that each of them reads and writes."""
+    """The leaf blocks of a statement of TensorIR."""
 
     reads: dict[str, set[str]] = field(default_factory=dict)
+    """Names of the buffers that each block reads."""
     writes: dict[str, set[str]] = field(default_factory=dict)
+    """Names of the buffers that each block writes."""
 
 
 @dataclass(eq=False)
 class _State:
-    """A program after some of the places were chosen, ``place`` the last of them in the program ``parent``. ``live`` is
-    made when it is first needed."""
+    """A program after some of the places were chosen."""
 
     rows: Rows
     parent: _State | None = None
+    """Program before the last choice."""
     place: int = 0
+    """The last choice."""
     live: _Live | None = None
+    """Its schedule, made when it is first needed."""
 
     @property
     def chosen(self) -> tuple[int, ...]:
@@ -85,10 +90,11 @@ class _State:
 
 @dataclass(frozen=True)
 class _Nest:
-    """A loop nest at the root. ``describer`` makes its statements, on the schedule where it was first seen."""
+    """A loop nest at the root."""
 
     blocks: _Blocks
     describer: StatementBuilder
+    """Makes its statements, on the schedule where it was first seen."""
 
     @property
     def names(self) -> set[str]:
@@ -100,10 +106,14 @@ class _InvalidPlaceError(Exception):
 
 
 class LocationCombinations:
-    """Puts the programs of all combinations of places of one trace together.
+    """Puts the programs of all combinations of places of one trace together. All methods raise
+    :class:`UndescribedError`.
 
-    ``steps``: its instructions (:func:`devices.sketches.traces.instructions`); ``places``: TVM's decisions for every
-    SampleComputeLocation, in order. ``fresh`` is not changed. All methods raise :class:`UndescribedError`.
+    Args:
+        fresh: a schedule of the program; not changed.
+        trace: the trace.
+        steps: its instructions (:func:`devices.sketches.traces.instructions`).
+        places: TVM's decisions for every SampleComputeLocation, in order.
     """
 
     def __init__(self, fresh: Schedule, trace: Trace, steps: Sequence[Step], places: Sequence[Sequence[int]]) -> None:
@@ -117,7 +127,7 @@ class LocationCombinations:
         self._moved: list[str] = []  # the block whose place each step samples
         self._nests: list[_Nest] = []
         self._numbers: dict[Hashable, int] = {}  # of every nest, by what distinguishes it
-        # What stands instead of each of a step's nests, by place.
+        # Replacements of each of a step's nests, by place.
         self._effects: dict[Hashable, dict[int, tuple[Rows, ...]]] = {}
         self._facts: FactsCache = {}
         self._groups: dict[tuple[int, str | None], int] = {}  # number of the statements of a nest, main one first
@@ -128,7 +138,7 @@ class LocationCombinations:
         self._root = _State(self._rows(live), live=live)
 
     def described(self) -> tuple[tuple[Statements, ...], tuple[int, ...]]:
-        """The different descriptions, and which of them holds for every combination (the last place the fastest)."""
+        """Return the different descriptions, and the one that holds for every combination (the last place the fastest)."""
         level = [self._root]
         reached = [0]  # for every combination of the places so far, the state in the level
         for step, values in enumerate(self._places):
@@ -144,8 +154,8 @@ class LocationCombinations:
                     onward[-1].append(number_of[rows])
             reached = [after for before in reached for after in onward[before]]
             level = following
-            # What stands here stands so in the end too, where the other blocks stay at the root: if it cannot be
-            # described, that is known before all places are tried.
+            # These nests are also in the final programs whose other blocks stay at the root: a nest that cannot be
+            # described is found before all places are tried.
             for state in level:
                 self._described(state)
         for at in range(CHECKED):
@@ -159,7 +169,7 @@ class LocationCombinations:
     # Steps
 
     def _step(self, state: _State, step: int, places: Sequence[int]) -> list[tuple[int, Rows, _Live | None]]:
-        """For each of the places, the program after it was chosen, and its schedule where there is one already."""
+        """Return, for each of the places, the program after it was chosen, and its schedule where there is one already."""
         self._deadline.check()
         if len(self._moved) == step:
             variable = self._live(state).variables[self._segments[step][0][1][1][0]]
@@ -182,8 +192,8 @@ class LocationCombinations:
         return programs
 
     def _placed(self, live: _Live, step: int, places: Sequence[int]) -> dict[int, _Live]:
-        """The schedule for every place; one for all places that TVM makes the same. ``places`` rise, the root is one
-        of them."""
+        """Return the schedule for every place; one for all places that TVM treats the same. ``places`` rise, the root
+        is one of them."""
         deepest = self._advance(live, step, places[-1], sampled=True)
         reached = self._reached(deepest, step)
         placed: dict[int, _Live] = {}
@@ -200,7 +210,7 @@ class LocationCombinations:
         return placed
 
     def _reached(self, live: _Live, step: int) -> int:
-        """Where TVM has put the block that a step places."""
+        """Return where TVM has put the block that a step places."""
         block = live.interpreter.state.blocks.blocks.get(self._moved[step])
         if block is None or block.top.at is None:
             return ROOT_LOCATION
@@ -208,7 +218,7 @@ class LocationCombinations:
         return next(at for at, (_, each) in enumerate(framed(reader)) if each is loop.current)
 
     def _involved(self, rows: Rows, name: str) -> list[int]:
-        """Positions of the nests of a block, its consumers and its producers."""
+        """Return the positions of the nests of a block, its consumers and its producers."""
         blocks = [self._nests[number].blocks for number in rows]
         moving = next((each for each in blocks if name in each.reads), None)
         if moving is None:
@@ -223,7 +233,7 @@ class LocationCombinations:
         ]
 
     def _effect(self, before: Rows, involved: Sequence[int], after: Rows) -> tuple[Rows, ...]:
-        """What stands instead of each nest: a nest that another one has moved into stays at its own position."""
+        """Return the replacement of each nest: a nest that another one has moved into keeps its own position."""
         others = {number for at, number in enumerate(before) if at not in involved}
         instead: dict[int, list[int]] = {at: [] for at in involved}
         for number in after:
@@ -242,8 +252,10 @@ class LocationCombinations:
         return state.live
 
     def _advance(self, live: _Live, step: int, place: int, sampled: bool = False) -> _Live:
-        """Choose a place, on a fork of the schedule, and run what follows up to the next one. ``sampled``: as TVM
-        does, which may take another place; else raises :class:`_InvalidPlaceError` where it would."""
+        """Choose a place, on a fork of the schedule, and run the instructions up to the next one.
+
+        ``sampled``: as TVM does, which may take another place; else raises :class:`_InvalidPlaceError` where it would.
+        """
         self._run += 1
         if self._run > MAX_STEPS:
             raise UndescribedError(f"more than {MAX_STEPS} different nests of loops")
@@ -294,7 +306,7 @@ class LocationCombinations:
         return tuple(rows)
 
     def _described(self, state: _State) -> tuple[tuple[int, ...], int]:
-        """Numbers of the statements of every nest, and the position of the nest that the main block is in."""
+        """Return the numbers of the statements of every nest, and the position of the nest that the main block is in."""
         nests = [self._nests[number] for number in state.rows]
         main = main_block([facts for nest in nests for facts in nest.describer.facts])
         first = next(at for at, nest in enumerate(nests) if main in nest.names)
@@ -312,13 +324,13 @@ class LocationCombinations:
 
 
 def _choose(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any], place: int) -> list[Any]:
-    """What a SampleComputeLocation gives for ``place``, and what the ComputeAt does that takes it. The loop is None for
-    the root, where the block is already."""
+    """Return the result of a SampleComputeLocation for ``place``, or run the ComputeAt that takes it. The loop is None
+    for the root, where the block is already."""
     if instruction.kind.name == "SampleComputeLocation":
         if place == ROOT_LOCATION:
             return [None]
         loop = loop_of_place(schedule, inputs[0], place)
-        if extent_of(content(schedule, loop), "") == 1:  # TVM leaves out loops of one iteration
+        if extent_of(content(schedule, loop), "") == 1:  # TVM skips loops of one iteration
             raise _InvalidPlaceError
         return [loop]
     if inputs[1] is not None:
@@ -330,13 +342,13 @@ def _choose(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any],
 
 
 def _joined(groups: Sequence[Statements], first: int) -> Statements:
-    """The statements of a program: the main one, the first of its nest, and the others in program order."""
+    """Return the statements of a program: the main one, the first of its nest, and the others in program order."""
     others = [s for at, group in enumerate(groups) for s in (group[1:] if at == first else group)]
     return main_first([groups[first][0], *others])
 
 
 def _replayed(fresh: Schedule, trace: Trace, steps: Sequence[Step], count: int) -> _Live:
-    """A schedule after the first ``count`` instructions of a trace, all of its blocks known."""
+    """Return a schedule after the first ``count`` instructions of a trace, all of its blocks known."""
     interpreter = Interpreter(fresh.copy(), steps, ())
     variables: dict[str, Any] = {}
     done = 0
@@ -360,14 +372,14 @@ def _replayed(fresh: Schedule, trace: Trace, steps: Sequence[Step], count: int) 
     if interpreter.failure:
         raise UndescribedError(interpreter.failure)
     for name in leaf_blocks(interpreter.schedule.mod["main"]):
-        # One that is not understood is described by its axes, or not at all.
+        # A block that is not understood is described by its axes, or not at all.
         with suppress(UndescribedError):
             interpreter.state.block(named_block(interpreter.schedule, name))
     return _Live(interpreter, variables)
 
 
 def _signature(node: Any, blocks: _Blocks, name_of: Callable[[Any], str]) -> Hashable:
-    """What distinguishes a statement of TensorIR from others, but for annotations; ``blocks`` is filled."""
+    """Return a key that distinguishes a statement of TensorIR from others, but for annotations; ``blocks`` is filled."""
     if isinstance(node, For):
         thread = "" if node.thread_binding is None else str(node.thread_binding.thread_tag)
         return extent_of(node, str(node.loop_var.name)), int(node.kind), thread, _signature(node.body, blocks, name_of)
@@ -386,7 +398,7 @@ def _signature(node: Any, blocks: _Blocks, name_of: Callable[[Any], str]) -> Has
 
 
 def _loops_of(block: BlockState) -> Hashable:
-    """What is known of a block's loops and of its place."""
+    """Return the known facts of a block's loops and of its place."""
     place = None
     if block.at is not None:
         target, loop = block.at

@@ -1,8 +1,8 @@
-"""State of the interpreter of traces: the loops around every block, as products of factors.
+"""The loops around every block, as products of factors.
 
-A block's loops run over its *frame*: its iteration variables, or the axes of its :class:`Rebinding`. Splitting,
-fusing and reordering change lists of loops; a fused loop keeps the factors of its parts, so that every loop stays a
-product of tile factors, chosen values, constants and rests.
+A block's loops run over its *frame*: its iteration variables, or the axes of its :class:`Rebinding`. Splitting, fusing
+and reordering change lists of loops; a fused loop keeps the factors of its parts, so that every loop stays a product of
+tile factors, chosen values, constants and rests.
 """
 
 from __future__ import annotations
@@ -18,28 +18,32 @@ from fleet_tune.base.sketch import LoopKind
 
 @dataclass(frozen=True)
 class Factor:
-    """Part of the iterations of ``axes`` (several: they were fused before they were split, the first the slowest).
-
-    Its extent is that of the decision ``column`` (with ``values``: the chosen one), or what the axes' other factors
-    leave (``rest``), else ``extent``. ``whole``: it is all of its axes. ``slowest``: it was split off first.
-    ``partial``: a reduction that is not summed up here (rfactor).
-    """
+    """Part of the iterations of some axes."""
 
     axes: tuple[int, ...]
+    """Several where they were fused before they were split, the first the slowest."""
     column: int | None = None
+    """Decision that gives its extent (with ``values``: the chosen one)."""
     extent: int = 0
+    """Its extent where neither a decision nor the other factors give it."""
     values: tuple[int, ...] = ()
+    """Values of the decision, where that is a choice."""
     rest: bool = False
+    """True if its extent is what the axes' other factors leave."""
     whole: bool = False
+    """True if it is all of its axes."""
     slowest: bool = False
+    """True if it was split off first."""
     partial: bool = False
+    """True for a reduction that is not summed up here (rfactor)."""
 
 
 @dataclass(eq=False)
 class LoopState:
-    """A loop: the factors it runs over, from the slowest; None where they are not known."""
+    """A loop."""
 
     factors: tuple[Factor, ...] | None
+    """Factors that it runs over, from the slowest; None where they are not known."""
     kind: LoopKind = "serial"
     fused_into: LoopState | None = None
 
@@ -53,31 +57,31 @@ class LoopState:
 
 @dataclass(eq=False)
 class BlockState:
-    """A block and its own loops. ``iters``: what each of its iteration variables is, by factors of its frame.
-
-    ``within``: the block around it that blockize made; its loops come first, and they share the frame.
-    ``at``: the block and loop that it was moved to, or ``column``: the decision that says so.
-    """
+    """A block and its own loops."""
 
     name: str
     iters: tuple[Factor, ...]
+    """Each of its iteration variables as a factor of its frame."""
     loops: list[LoopState]
     within: BlockState | None = None
+    """Block around it that blockize made; its loops come first, and they share the frame."""
     at: tuple[BlockState, LoopState] | None = None
+    """Block and loop that it was moved to."""
     column: int | None = None
+    """Decision that gives its place."""
     rebinding: Rebinding | None = None
     warp: int = 1
 
     @property
     def top(self) -> BlockState:
-        """The block whose place is this one's."""
+        """Outermost block around it that blockize made, or itself: their place is the same."""
         return self if self.within is None else self.within.top
 
 
 def copied(
     blocks: Mapping[str, BlockState], loops: Mapping[str, LoopState]
 ) -> tuple[dict[str, BlockState], dict[str, LoopState]]:
-    """Blocks and named loops that can be changed without changing these."""
+    """Return blocks and named loops that can be changed without changing these."""
     made_loops: dict[int, LoopState] = {}
     made_blocks: dict[int, BlockState] = {}
 
@@ -105,17 +109,17 @@ def copied(
 
 
 def axis_factors(extents: Sequence[int]) -> tuple[Factor, ...]:
-    """The iteration variables of a fresh block."""
+    """Return the iteration variables of a fresh block."""
     return tuple(Factor((i,), extent=extent, whole=True) for i, extent in enumerate(extents))
 
 
 def distinct(loops: Sequence[LoopState]) -> list[LoopState]:
-    """The loops as they now are: those that were fused stand once."""
+    """Return the loops as they now are: fused ones stand once."""
     return list(dict.fromkeys(loop.current for loop in loops))
 
 
 def framed(block: BlockState) -> list[tuple[BlockState, LoopState]]:
-    """All loops around a block from the outermost, each with the block whose frame it runs over."""
+    """Return all loops around a block from the outermost, each with the block whose frame it runs over."""
     if block.column is not None:
         raise UndescribedError(f"loops of block {block.name} after its location was sampled")
     around: list[tuple[BlockState, LoopState]] = []
@@ -159,8 +163,14 @@ def split(
     parts: Sequence[tuple[int | None, int | None, tuple[int, ...]]],
     extents: Sequence[int],
 ) -> list[LoopState]:
-    """The parts of a loop, each given as its decision column, else its size, else (the first) open, and the values of
-    the column where it is a choice. ``extents``: of the axes of the loop's frame."""
+    """Return the parts of a loop.
+
+    Args:
+        loop: the loop.
+        parts: each given as its decision column, else its size, else (the first) open, and the values of the column
+            where it is a choice.
+        extents: extents of the axes of the loop's frame.
+    """
     whole = _merged(loop.factors or (), extents)
     open_parts = [i for i, (column, size, _) in enumerate(parts) if column is None and size is None]
     if whole is None or whole.column is not None or open_parts not in ([], [0]):
@@ -183,7 +193,7 @@ def split(
 
 
 def _merged(factors: Sequence[Factor], extents: Sequence[int]) -> Factor | None:
-    """Several fused loops over whole axes as one; None where they are only parts."""
+    """Return several fused loops over whole axes as one factor; None where they are only parts."""
     if len(factors) == 1:
         return factors[0]
     if not factors or not all(factor.whole for factor in factors):

@@ -48,7 +48,7 @@ class StatementBuilder:
         self._schedule = state.schedule
         func = self._schedule.mod["main"]
         self._facts: dict[str, BlockFacts] = {}
-        self._flats: dict[str, _Framed] = {}  # of the blocks in other blocks' loops they are asked for again and again
+        self._flats: dict[str, _Framed] = {}  # cached: blocks in other blocks' loops need them again and again
         self._real: dict[str, list[Any]] = {}
         for name, path in block_paths(func).items():
             if only is not None and name not in only:
@@ -65,11 +65,11 @@ class StatementBuilder:
 
     @property
     def facts(self) -> list[BlockFacts]:
-        """Of every block but those that only initialise, in program order."""
+        """Facts of every block but those that only initialise, in program order."""
         return [facts for name, facts in self._facts.items() if not name.endswith("_init")]
 
     def statements(self) -> tuple[Statement, ...]:
-        """The main statement first. Blocks whose place is sampled must stand at the root of this replay."""
+        """Return the statements, the main one first. Blocks whose place is sampled must be at the root of this replay."""
         first = main_block(self.facts)
         block = self._known(first)
         if block.top.column is not None:
@@ -80,7 +80,7 @@ class StatementBuilder:
         return main_first(self.together(first))
 
     def together(self, main: str | None) -> tuple[Statement, ...]:
-        """The statements; of the block ``main`` first. None: the main block is none of these."""
+        """Return the statements, that of the block ``main`` first. None: the main block is none of these."""
         self._deadline.check()
         facts = self.facts
         block = None if main is None else self._known(main)
@@ -89,7 +89,7 @@ class StatementBuilder:
         return tuple(statements)
 
     def _bounded(self, facts: BlockFacts) -> BlockFacts:
-        """Buffers of partial sums have as many as there can be, in every replay."""
+        """Give buffers of partial sums the largest possible shape, in every replay."""
         bounds = self._state.buffers.partial_sums
         if not any(access.buffer in bounds for access in facts.accesses):
             return facts
@@ -102,7 +102,7 @@ class StatementBuilder:
     # Statements with all of their loops
 
     def _whole(self, facts: BlockFacts, block: BlockState) -> Statement:
-        """A statement whose loops are all listed, enclosing ones of other blocks too."""
+        """Return a statement whose loops are all listed, enclosing ones of other blocks too."""
         framed_facts = self._flat(facts, block)
         merged, loops = _on_axes(framed_facts)
         real = self._real_loops(facts.name)
@@ -175,7 +175,8 @@ class StatementBuilder:
         return self._real[name]
 
     def _check(self, name: str, real: Sequence[For], facts: BlockFacts, loops: Sequence[Sequence[Loop]]) -> None:
-        """The description must give the extents of the real loops for the decisions of this replay."""
+        """Raise :class:`UndescribedError` where the description does not give the extents of the real loops for the
+        decisions of this replay."""
         flat = [loop for group in loops for loop in group]
         mine = [
             prod(loop_extent(loop, flat, facts.axes, self._state.decisions.values) for loop in group) for group in loops
@@ -186,7 +187,7 @@ class StatementBuilder:
     # Statements inside of the main one
 
     def _other(self, main: BlockState | None, facts: BlockFacts) -> Statement | None:
-        """A statement beside the main one; None where neither its place nor its loops can be said."""
+        """Return a statement beside the main one; None where neither its place nor its loops are known."""
         block = self._state.blocks.blocks.get(facts.name)
         if block is None:
             return self._statement(facts, _axis_loops(facts.axes, ()))
@@ -205,8 +206,9 @@ class StatementBuilder:
             return None
 
     def _stage(self, main: BlockState, facts: BlockFacts, depth: int) -> Statement | None:
-        """A copy of the main block's result that the next copy takes in row by row, inside of ``depth`` loops of the
-        main block: its axes are the main block's spatial ones, and so are its loops, those of a thread's rows first."""
+        """Return a copy of the main block's result that the next copy takes in row by row, inside of ``depth`` loops of
+        the main block: its axes are the main block's spatial ones, and so are its loops, those of a thread's rows
+        first."""
         spatial = [i for i, axis in enumerate(self._axes(main)) if not axis.reduction]
         if len(spatial) != len(facts.axes):
             return None
@@ -229,7 +231,7 @@ class StatementBuilder:
         return self._facts[block.name].axes
 
     def _own_loops(self, facts: BlockFacts, block: BlockState) -> tuple[Loop, ...]:
-        """The loops of a block whose extents follow from where it is: as they are at the root, or else its axes."""
+        """Return the loops of a block whose extents follow from its place: as they are at the root, or else its axes."""
         owns = [nested for owner, nested in framed(replace_place(block)) if owner.top.name == block.top.name]
         factors = [factor for nested in owns for factor in nested.factors or (Factor(()),)]
         if all(len(f.axes) == 1 and not f.rest for f in factors):
@@ -239,7 +241,7 @@ class StatementBuilder:
         return _axis_loops(facts.axes, kinds)
 
     def _depth_in(self, main: BlockState, block: BlockState) -> int | None:
-        """How many of the main statement's loops enclose a block; None where the main block does not."""
+        """Return how many of the main statement's loops enclose a block; None where the main block does not."""
         while block.at is not None:
             target, loop = block.at
             if target.top is main.top:
@@ -270,7 +272,7 @@ class StatementBuilder:
         )
 
     def _versions(self, name: str) -> int:
-        """Stages of a software pipeline from the one that this block belongs to, to the last."""
+        """Return the stages of a software pipeline from the one that this block belongs to, to the last."""
         loops = self._real_loops(name)
         for pipelined, inside in pairwise(loops):
             stages = pipelined.annotations.get("software_pipeline_stage")
@@ -281,7 +283,7 @@ class StatementBuilder:
 
 
 def main_block(facts: Iterable[BlockFacts]) -> str:
-    """The block of the most operations, else of the most points."""
+    """Return the block of the most operations, else of the most points."""
     first = max(facts, key=lambda f: (f.points * f.flop_per_point, f.points), default=None)
     if first is None:
         raise UndescribedError("no block with affine accesses")
@@ -289,7 +291,7 @@ def main_block(facts: Iterable[BlockFacts]) -> str:
 
 
 def main_first(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """All statements of a program, the main one first, which is told where its sums are written back."""
+    """Return all statements of a program, the main one first, with the depth where its sums are written back."""
     main, *others = statements
     sums = {access.buffer for access in main.accesses if access.write and access.scope == "local"}
     written_back = [
@@ -301,7 +303,7 @@ def main_first(statements: Sequence[Statement]) -> tuple[Statement, ...]:
 
 
 def loop_extent(loop: Loop, loops: Sequence[Loop], axes: Sequence[Axis], values: Sequence[int]) -> int:
-    """Extent of one of ``loops``, which are all of a statement, for a decision vector."""
+    """Return the extent of one of ``loops``, which are all of a statement, for a decision vector."""
     if loop.rest:
         others = prod(loop_extent(o, loops, axes, values) for o in loops if o.axis == loop.axis and o is not loop)
         return -(-axes[loop.axis].extent // others)
@@ -311,7 +313,7 @@ def loop_extent(loop: Loop, loops: Sequence[Loop], axes: Sequence[Axis], values:
 
 
 def replace_place(block: BlockState) -> BlockState:
-    """The block with its own loops only, whatever its place."""
+    """Return the block with its own loops only, whatever its place."""
     if block.within is not None:
         return replace(block, within=replace_place(block.within))
     return replace(block, at=None, column=None)
@@ -323,7 +325,7 @@ def _axis_loops(axes: Sequence[Axis], kinds: Sequence[LoopKind]) -> tuple[Loop, 
 
 
 def _on_axes(framed_facts: _Framed) -> tuple[BlockFacts, list[list[Loop]]]:
-    """Facts and loops on axes that are fused where loops were fused before they were split."""
+    """Return facts and loops on axes that are fused where loops were fused before they were split."""
     facts = framed_facts.facts
     groups = {factor.axes for factors, _ in framed_facts.loops for factor in factors if len(factor.axes) > 1}
     member = {axis: group for group in groups for axis in group}
@@ -363,7 +365,7 @@ def _on_axes(framed_facts: _Framed) -> tuple[BlockFacts, list[list[Loop]]]:
 
 
 def _partial_loop(block: BlockState) -> tuple[int, Factor] | None:
-    """The axis of partial results that an rfactor has made for a block, and its own loop over them."""
+    """Return the axis of partial results that an rfactor has made for a block, and its own loop over them."""
     if block.rebinding is None or block.rebinding.partial is None:
         return None
     over = next((f for each in distinct(block.loops) for f in each.factors or () if f.partial), None)
@@ -379,7 +381,8 @@ def _reordered(access: Access, columns: Sequence[int]) -> Access:
 
 
 def _shared_axes(inner: BlockFacts, outer: BlockFacts) -> dict[int, int]:
-    """Which axis of ``inner`` runs over the same positions of a shared buffer as an axis of ``outer``."""
+    """Return the axis of ``inner`` that runs over the same positions of a shared buffer, for each axis of ``outer``
+    that has one."""
     mapped: dict[int, int] = {}
     for mine in inner.accesses:
         for theirs in outer.accesses:
@@ -399,8 +402,8 @@ def _shared_axes(inner: BlockFacts, outer: BlockFacts) -> dict[int, int]:
 def _left_inside(
     around: Sequence[tuple[tuple[Factor, ...], LoopKind]], at: int, mapped: dict[int, int], axes: Sequence[Axis]
 ) -> dict[tuple[int, ...], tuple[Factor, ...]]:
-    """What a moved block's loop over an axis covers where an enclosing loop is the rest of that axis: the loops of the
-    axis that do not enclose it."""
+    """Return the loops of an axis that do not enclose a moved block, where an enclosing loop is the rest of that axis:
+    the block's loop over the axis covers these."""
     rests = {f.axes[0] for factors, _ in around[: at + 1] for f in factors if f.rest}
     left: dict[tuple[int, ...], tuple[Factor, ...]] = {}
     for axis in rests:
@@ -416,7 +419,7 @@ def _left_inside(
 
 
 def _one_axis(row: Sequence[int], axes: Sequence[Axis]) -> int | None:
-    """The axis that a dimension is, None where it is none or several or a digit."""
+    """Return the axis that a dimension is; None where it is none or several or a digit."""
     owners = [i for i, axis in enumerate(axes) for _ in digit_extents(axis)]
     used = [i for i, c in enumerate(row) if c]
     if len(used) != 1 or row[used[0]] != 1 or axes[owners[used[0]]].digits:
@@ -425,13 +428,13 @@ def _one_axis(row: Sequence[int], axes: Sequence[Axis]) -> int | None:
 
 
 def loop_depths(places: Sequence[int], around: Sequence[LoopState]) -> tuple[int, ...]:
-    """Depths among the factors of loops of depths among TVM's loops ``around``."""
+    """Return depths among the factors of loops for depths among TVM's loops ``around``."""
     ends = _ends(distinct(around), around)
     return tuple(place if place < 0 else ends[place] for place in places)
 
 
 def _ends(nest: Sequence[LoopState], loops: Sequence[LoopState]) -> list[int]:
-    """For each of ``loops`` the position, among the factors of ``nest``, of its last factor."""
+    """Return, for each of ``loops``, the position among the factors of ``nest`` of its last factor."""
     ends = []
     listed = list(nest)
     for loop in loops:

@@ -1,4 +1,4 @@
-"""State of the interpreter of traces: what it knows of decisions, blocks, loops and buffers at one point of a trace."""
+"""State of the interpreter of traces: decisions, blocks, loops and buffers at one point of a trace."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class DecisionLog:
 
 
 class BufferTable:
-    """The buffers of a program: their names, and the shapes that they had before decisions changed their layouts."""
+    """The buffers of a program: their names, and their shapes from before decisions changed their layouts."""
 
     def __init__(self, schedule: Schedule) -> None:
         #: Upper bounds of the shapes of the buffers that rfactor made, by name.
@@ -197,7 +197,7 @@ class BlockTable:
 
 @dataclass
 class TraceState:
-    """Everything that is known of a program after some instructions of its trace."""
+    """The known facts of a program after some instructions of its trace."""
 
     schedule: Schedule
     buffers: BufferTable

@@ -1,4 +1,4 @@
-"""What a description does not know, and why."""
+"""Traces that cannot be described, and the reason."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ class UndescribedError(Exception):
 
 
 def reason_of(error: Exception) -> str:
-    """Why a sketch is left undescribed, in one line. Any error of a description is a reason: what it does not know of a
-    program of others may come as any of TVM's errors or of Python's, and the sketch can be searched without it."""
+    """Return why a sketch is left undescribed, in one line.
+
+    Any error of a description is a reason: unknown features of a program may show as any of TVM's errors or of
+    Python's, and the sketch can be searched without a description.
+    """
     return str(error) if isinstance(error, UndescribedError) else brief(error)
