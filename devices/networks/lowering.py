@@ -48,8 +48,8 @@ _QUANTISED = 5e-2
 
 __all__ = [
     "LoweredNetwork",
+    "LoweringStepError",
     "LoweringSteps",
-    "StepError",
     "agreement",
     "check_network",
     "compare",
@@ -88,7 +88,7 @@ class LoweredNetwork:
     """Half-precision types that values of the network are rounded to, also where no kernel takes or gives them."""
 
 
-class StepError(UnsupportedNetworkError):
+class LoweringStepError(UnsupportedNetworkError):
     """TVM failed at a required step of lowering."""
 
 
@@ -105,7 +105,7 @@ class LoweringSteps:
     """Steps that were skipped, by request or because TVM raised an error in them."""
 
     def needed(self, step: str, apply: Callable[[Any], Any], before: Any) -> Any:
-        """Return the result of a required step. Raises :class:`StepError`, or the NetworkError that ``apply``
+        """Return the result of a required step. Raises :class:`LoweringStepError`, or the NetworkError that ``apply``
         raises."""
         self.tell(step, False)
         try:
@@ -114,7 +114,9 @@ class LoweringSteps:
             raise
         except Exception as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise StepError(f"{self.name} cannot be lowered: {step}: {reason}", "simplify the network") from error
+            raise LoweringStepError(
+                f"{self.name} cannot be lowered: {step}: {reason}", "simplify the network"
+            ) from error
 
     def optional(self, step: str, apply: Callable[[Any], Any], before: Any) -> Any:
         """Return the result of an optional step; the module as it was where TVM fails."""
@@ -142,7 +144,7 @@ def lowered_network(
     """Lower the network in ``relax_module`` for ``device_class`` and extract its tasks.
 
     Raises :class:`UnsupportedNetworkError` naming the operators that cannot be lowered, or whose results have shapes
-    that depend on the data; :class:`StepError` where TVM fails.
+    that depend on the data; :class:`LoweringStepError` where TVM fails.
     """
     module = _lower(relax_module, parse_target(device_class.target), steps)
     tasks, workloads = steps.needed("the extraction of tasks", lambda each: _extract_tasks(each, device_class), module)

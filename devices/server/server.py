@@ -27,7 +27,7 @@ from devices.host.children.exit_causes import ended_from_outside
 from devices.host.limits.confinement import PrivateFolder, SessionLimits, check_account, default_limits
 from devices.rpc.keys import read_or_make_key
 from devices.server.registration import TrackerAddress
-from devices.server.session_server import SessionServerSettings
+from devices.server.session_settings import SessionServerSettings
 from devices.timing.evaluator import load_decide
 from fleet_tune.base.errors import FleetTuneError, UserError
 
@@ -212,7 +212,7 @@ class DeviceServer:
         return listening
 
     def _start_child(self, before: str = "") -> ChildProcess:
-        """Start the child. ``before``: see :class:`devices.server.session_server.SessionServerSettings`."""
+        """Start the child. ``before``: see :class:`devices.server.session_settings.SessionServerSettings`."""
         assert self._socket is not None
         assert self._private is not None
         settings = SessionServerSettings(

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import select
 import shutil
@@ -24,10 +23,9 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections import OrderedDict, deque
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from devices.host.children.child import (
@@ -37,23 +35,21 @@ from devices.host.children.child import (
     parent_channel,
     read_in_background,
 )
-from devices.host.children.exit_causes import describe_exit, oom_kill_count, with_memory_reason
-from devices.host.limits.confinement import SessionLimits, become, confine
+from devices.host.children.exit_causes import oom_kill_count
+from devices.host.limits.confinement import become, confine
 from devices.host.limits.priority import KERNEL_PRIORITY, refusal
 from devices.rpc.handshake import ClientHello, ConnectedClient, HandshakeError
 from devices.rpc.keys import new_challenge
-from devices.server.registration import TrackerAddress, TrackerRegistration
+from devices.server.registration import TrackerRegistration
+from devices.server.session_process import SessionProcess, end_with_client
+from devices.server.session_settings import SessionServerSettings
 from devices.timing.evaluator import load_decide
 
 # Seconds between two messages to the parent, which replaces a silent process.
 HEARTBEAT_SECS = 1.0
 SILENCE_TIMEOUT_SECS = 30.0
-# A session that somebody stopped (SIGSTOP) would hold the device for ever; a debugger's short halt is allowed.
-_STOPPED_SECS = 1.0
 # A session that was killed closes its connection a moment before the kernel says how it ended.
 _ENDING_SECS = 0.1
-# A killed session that waits for a disk ends only then; its files are removed after so long in any case.
-_KILLED_SECS = 2.0
 # After a session that crashed, its client comes back at once: the tracker gives the device to others after so long.
 _RETURN_SECS = 2.0
 # Priority above that of kernels (see :mod:`devices.host.limits.priority`), which may have all cores for seconds; this
@@ -66,35 +62,6 @@ _MAX_EXITS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class SessionServerSettings:
-    """Settings that the parent gives this process on its command line."""
-
-    listening: int
-    """Descriptor of the listening socket."""
-    lock: int
-    """Descriptor of the folder's lock, which is only held."""
-    folder: str
-    key: str
-    decide: str | None
-    limits: SessionLimits
-    tracker: TrackerAddress | None
-    user: str | None
-    realtime: bool
-    before: str = ""
-    """How the process that this one replaces ended; empty where that does not concern its clients."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> SessionServerSettings:
-        given = json.loads(text)
-        tracker = given.pop("tracker")
-        limits = SessionLimits(**given.pop("limits"))
-        return cls(**given, limits=limits, tracker=TrackerAddress(**tracker) if tracker else None)
-
-
-@dataclass(frozen=True, slots=True)
 class _PendingClient:
     """A connection whose client has not yet shown that it may be served."""
 
@@ -104,20 +71,6 @@ class _PendingClient:
     """Set for a client that has not yet said what it wants."""
     challenge: str = ""
     """Number for which a client that watches has to prove the key."""
-
-
-@dataclass
-class _Session:
-    """A forked process that serves a client."""
-
-    pid: int
-    client: ConnectedClient
-    folder: Path
-    oom_kills: int
-    """Processes that the kernel had killed for want of memory when it began."""
-    stopped_at: float | None = None
-    ended_for: str | None = None
-    """Reason why we ended it ourselves, for its client; None where it ends by itself."""
 
 
 def main() -> None:
@@ -184,7 +137,7 @@ class SessionServer:
         self._pending: dict[socket.socket, _PendingClient] = {}
         self._waiting: deque[ConnectedClient] = deque()
         self._watching: set[socket.socket] = set()
-        self._session: _Session | None = None
+        self._session: SessionProcess | None = None
         self._ending = False
         self._ends: OrderedDict[str, str] = OrderedDict()
         self._signals, wakeup = socket.socketpair()
@@ -213,7 +166,8 @@ class SessionServer:
                 self._channel.tell(b"{}")
                 beat_at = now + HEARTBEAT_SECS
             self._drop_silent_clients(now)
-            self._end_stopped(now)
+            if self._session is not None:
+                self._session.end_if_stopped(now)
             if self._session is None and self._waiting and not self._ending:
                 self._start_session(self._waiting.popleft())
             soon = HEARTBEAT_SECS / 4 if self._session and self._session.stopped_at else HEARTBEAT_SECS
@@ -275,7 +229,7 @@ class SessionServer:
                     select.select([self._signals], [], [], _ENDING_SECS)
                     self._reap()
                     if self._session is session:
-                        self._end_session(session, "")
+                        session.end("")
                 else:
                     self._waiting.append(client)
         except HandshakeError:
@@ -323,16 +277,8 @@ class SessionServer:
         blamed.
         """
         self._ending = True
-        session = self._session
-        if session is None:
-            return
-        deadline = time.monotonic() + _KILLED_SECS
-        with contextlib.suppress(
-            ProcessLookupError, ChildProcessError
-        ):  # it has ended and was reaped: its number may be another's by now
-            while not _has_ended(session.pid) and time.monotonic() < deadline:
-                os.kill(session.pid, signal.SIGKILL)
-                time.sleep(0.001)
+        if self._session is not None:
+            self._session.kill_and_wait()
 
     def _drop_silent_clients(self, now: float) -> None:
         for connection, pending in list(self._pending.items()):
@@ -368,7 +314,7 @@ class SessionServer:
                 os._exit(1)
             os._exit(0)
         client.connection.close()
-        self._session = _Session(pid, client, folder, oom_kills)
+        self._session = SessionProcess(pid, client, folder, oom_kills)
         if self._ending:  # the other thread may have found no session a moment ago
             self.end_for_good()
 
@@ -384,7 +330,7 @@ class SessionServer:
             self._registration.close_inherited()
         os.chdir(folder)
         confine(self._settings.limits)
-        _end_with_client(client)
+        end_with_client(client)
         self._functions.serve(client.connection, folder / "files", self._ends.get(client.name, self._settings.before))
 
     def _reap(self) -> None:
@@ -395,66 +341,19 @@ class SessionServer:
         except BlockingIOError:
             pass
         session = self._session
-        while session is not None:
-            pid, status, usage = os.wait4(session.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-            if pid == 0:
-                return
-            if os.WIFSTOPPED(status):
-                session.stopped_at = time.monotonic()
-            elif os.WIFCONTINUED(status):
-                session.stopped_at = None
-            else:
-                break
-        if session is None:
+        end = None if session is None else session.reap(self._settings.limits.memory_bytes)
+        if session is None or end is None:
             return
-        code = os.waitstatus_to_exitcode(status)
-        if session.ended_for is not None and code == -signal.SIGKILL:
-            end = session.ended_for
-        else:  # it ended by itself, perhaps a moment before we would have ended it
-            end = describe_exit(code) if code else ""
-            oom_kills = oom_kill_count() - session.oom_kills
-            end = with_memory_reason(end, usage.ru_maxrss << 10, self._settings.limits.memory_bytes, oom_kills)
         self._ends[session.client.name] = end
         self._ends.move_to_end(session.client.name)
         while len(self._ends) > _MAX_EXITS:
             self._ends.popitem(last=False)
-        shutil.rmtree(session.folder, ignore_errors=True)
         self._session = None
         if self._registration is not None:
             self._registration.free(_RETURN_SECS if end else 0.0)
 
-    def _end_stopped(self, now: float) -> None:
-        session = self._session
-        if session is not None and session.stopped_at is not None and now - session.stopped_at > _STOPPED_SECS:
-            self._end_session(session, "it was stopped (SIGSTOP) and did not go on")
-
-    def _end_session(self, session: _Session, ended_for: str) -> None:
-        if session.ended_for is None:
-            session.ended_for = ended_for
-            os.kill(session.pid, signal.SIGKILL)
-
     def _log(self, line: str) -> None:
         self._channel.tell(json.dumps({"log": line}).encode())
-
-
-def _has_ended(pid: int) -> bool:
-    """Return true if a child has ended and waits to be reaped. Raises ChildProcessError where it was reaped."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _end_with_client(client: ConnectedClient) -> None:
-    """End this process once the client is gone or its session has expired, even while a kernel hangs."""
-
-    def watch() -> None:
-        poller = select.poll()
-        poller.register(client.connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
-        wait_secs = math.inf if client.timeout_secs is None else client.timeout_secs
-        poller.poll(None if math.isinf(wait_secs) else wait_secs * 1000)
-        # The server loop also sees an orderly end, and cleans up: give it a moment.
-        threading.Event().wait(1.0)
-        os._exit(0)
-
-    threading.Thread(target=watch, name="client", daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -197,7 +197,8 @@ def _position(axes: list[Var], expression: Expr) -> int | None:
 
 
 def _epilogue(sch: Schedule, block: SBlockRV) -> SBlockRV:
-    """Return the element-wise block that alone reads the output of ``block``, or a copy where there is no such block."""
+    """Return the element-wise block that alone reads the output of ``block``, or a copy where there is no such
+    block."""
     consumers = sch.get_consumers(block)
     if len(consumers) == 1:
         reader, (written,) = sch.get(consumers[0]), sch.get(block).writes

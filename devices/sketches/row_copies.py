@@ -27,7 +27,8 @@ MIN_BYTES = 256
 
 
 def row_copies(mod: tvm.IRModule, target: Target) -> list[Schedule]:
-    """Return the design space of ``mod`` (its function ``main``) that copies rows; none where it does something else."""
+    """Return the design space of ``mod`` (its function ``main``) that copies rows; none where it does something
+    else."""
     if target.kind.name != "llvm":
         return []
     schedule = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")

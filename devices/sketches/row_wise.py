@@ -144,7 +144,8 @@ class _Stage:
     block: SBlockRV
 
     def finish(self, sch: Schedule, spatial: list[LoopRV], along: list[LoopRV]) -> None:
-        """Schedule the block. ``spatial``, ``along``: its own loops, those of spatial axes and those of the reduction."""
+        """Schedule the block. ``spatial``, ``along``: its own loops, those of spatial axes and those of the
+        reduction."""
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,8 @@ class DesignSpace:
         self._traces: list[Trace] = []
         self._sampled: list[list[Instruction]] = []
         self._descriptions: list[SketchDescription] = []
-        # As far as scheduling needs them: describing variants takes seconds where the places of several blocks are open.
+        # As far as scheduling needs them: describing variants takes seconds where the places of several blocks are
+        # open.
         self._open: list[Sketch] = []
         for rule, generic in spaces:
             trace = generic.simplified(remove_postproc=True)

@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    from devices.networks.lowering import LoweringSteps, StepError, lowered_network
+    from devices.networks.lowering import LoweringStepError, LoweringSteps, lowered_network
     from devices.networks.processes.module_file import read_module, write_module
 
     def tell(step: str, optional: bool) -> None:
@@ -49,7 +49,7 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
         lowered = lowered_network(
             module, "", names, device_class, LoweringSteps(request["name"], request["without"], tell)
         )
-    except StepError as error:
+    except LoweringStepError as error:
         return {"failed": last_line(error.__cause__ or error)}
     except NetworkError as error:
         supported = not isinstance(error, UnsupportedNetworkError)

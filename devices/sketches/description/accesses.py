@@ -227,7 +227,8 @@ def _descend(path: list[SBlock]) -> Iterator[list[SBlock]]:
 
 
 def _row_align(block: SBlock) -> tuple[int, int]:
-    """Return the padding of the rows of the buffer that a block writes (storage_align of the last dimension but one)."""
+    """Return the padding of the rows of the buffer that a block writes (storage_align of the last dimension but
+    one)."""
     for _, axis, factor, offset in block.annotations.get("buffer_dim_align", []):
         if int(axis) == len(block.writes[0].source.shape) - 2:
             return int(factor), int(offset)

@@ -138,7 +138,8 @@ class LocationCombinations:
         self._root = _State(self._rows(live), live=live)
 
     def described(self) -> tuple[tuple[Statements, ...], tuple[int, ...]]:
-        """Return the different descriptions, and the one that holds for every combination (the last place the fastest)."""
+        """Return the different descriptions, and the one that holds for every combination (the last place the
+        fastest)."""
         level = [self._root]
         reached = [0]  # for every combination of the places so far, the state in the level
         for step, values in enumerate(self._places):
@@ -169,7 +170,8 @@ class LocationCombinations:
     # Steps
 
     def _step(self, state: _State, step: int, places: Sequence[int]) -> list[tuple[int, Rows, _Live | None]]:
-        """Return, for each of the places, the program after it was chosen, and its schedule where there is one already."""
+        """Return, for each of the places, the program after it was chosen, and its schedule where there is one
+        already."""
         self._deadline.check()
         if len(self._moved) == step:
             variable = self._live(state).variables[self._segments[step][0][1][1][0]]
@@ -306,7 +308,8 @@ class LocationCombinations:
         return tuple(rows)
 
     def _described(self, state: _State) -> tuple[tuple[int, ...], int]:
-        """Return the numbers of the statements of every nest, and the position of the nest that the main block is in."""
+        """Return the numbers of the statements of every nest, and the position of the nest that the main block is
+        in."""
         nests = [self._nests[number] for number in state.rows]
         main = main_block([facts for nest in nests for facts in nest.describer.facts])
         first = next(at for at, nest in enumerate(nests) if main in nest.names)
@@ -379,7 +382,8 @@ def _replayed(fresh: Schedule, trace: Trace, steps: Sequence[Step], count: int) 
 
 
 def _signature(node: Any, blocks: _Blocks, name_of: Callable[[Any], str]) -> Hashable:
-    """Return a key that distinguishes a statement of TensorIR from others, but for annotations; ``blocks`` is filled."""
+    """Return a key that distinguishes a statement of TensorIR from others, but for annotations; ``blocks`` is
+    filled."""
     if isinstance(node, For):
         thread = "" if node.thread_binding is None else str(node.thread_binding.thread_tag)
         return extent_of(node, str(node.loop_var.name)), int(node.kind), thread, _signature(node.body, blocks, name_of)

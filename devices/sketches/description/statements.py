@@ -69,7 +69,8 @@ class StatementBuilder:
         return [facts for name, facts in self._facts.items() if not name.endswith("_init")]
 
     def statements(self) -> tuple[Statement, ...]:
-        """Return the statements, the main one first. Blocks whose place is sampled must be at the root of this replay."""
+        """Return the statements, the main one first. Blocks whose place is sampled must be at the root of this
+        replay."""
         first = main_block(self.facts)
         block = self._known(first)
         if block.top.column is not None:
@@ -231,7 +232,8 @@ class StatementBuilder:
         return self._facts[block.name].axes
 
     def _own_loops(self, facts: BlockFacts, block: BlockState) -> tuple[Loop, ...]:
-        """Return the loops of a block whose extents follow from its place: as they are at the root, or else its axes."""
+        """Return the loops of a block whose extents follow from its place: as they are at the root, or else its
+        axes."""
         owns = [nested for owner, nested in framed(replace_place(block)) if owner.top.name == block.top.name]
         factors = [factor for nested in owns for factor in nested.factors or (Factor(()),)]
         if all(len(f.axes) == 1 and not f.rest for f in factors):
