@@ -24,7 +24,7 @@ from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from fleet_tune.base.task_data import TaskData
 from policies.analysis.analyzer import feasible
-from policies.analysis.published import equation_1_log_secs
+from policies.analysis.equation_1 import equation_1_log_secs
 from policies.arrays import Floats, Matrix
 from policies.search.fitness import analyzer_log_secs
 

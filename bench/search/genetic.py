@@ -21,7 +21,7 @@ from policies.arrays import Matrix
 from policies.search.allocation import Arms
 from policies.search.candidates import CandidateSet
 from policies.search.exploration import Exploration, FixedEpsilon
-from policies.search.generators import Search
+from policies.search.generators import SearchState
 from policies.search.methods import Method, method_named
 from policies.space.sampling import crossover, decision_ids, log_coordinates, mutate
 
@@ -51,7 +51,7 @@ class OffspringGenerator:
     name: ClassVar[str] = "offspring"
     with_analyzer: ClassVar[bool] = False
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:  # noqa: ARG002
+    def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:  # noqa: ARG002
         """See :class:`policies.search.generators.Generator`."""
         records, space, rng = search.records, search.spaces[sketch], search.rng
         parents = records.best_rows(sketch, POPULATION)

@@ -5,7 +5,7 @@ repetition; ``f_m(x)``: prediction of member ``m`` in log seconds.
 
 - Mean: ``mu(x) = 1/M sum_m f_m(x)``. Spread: ``s(x)^2``, the variance of the members (divided by ``M - 1``).
 - Deviation: ``sqrt(s(x)^2 + noise^2)``, the noise from the members that have not seen a record
-  (:mod:`policies.cost_models.left_out`).
+  (:mod:`policies.cost_models.out_of_bag`).
 
 The rank objective learns the order within each task. Its scores become log seconds by a monotone fit
 (:mod:`policies.cost_models.monotone`) on the left-out scores of the records, pooled over the tasks: with records of
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
 from policies.cost_models.lambda_rank import fastest_of_group
-from policies.cost_models.left_out import learn_deviation, resamples, spread
 from policies.cost_models.monotone import MonotoneMap
+from policies.cost_models.out_of_bag import learn_deviation, resamples, spread
 from policies.cost_models.protocol import CostModelDefaults, SeenRecords, check_records
 from policies.cost_models.xgboost_module import load_xgboost
 from policies.features.table import SYMBOLIC, FeatureTable
@@ -300,7 +300,7 @@ class GradientBoostedModel(CostModelDefaults):
         }
         if self._map:
             arrays |= {"map.at": self._map.at, "map.values": self._map.values}
-        return model_bytes.pack(model_bytes.Saved(self.KIND, header, arrays))
+        return model_bytes.pack(model_bytes.SavedState(self.KIND, header, arrays))
 
     @classmethod
     def load(cls, data: bytes) -> Self:

@@ -121,7 +121,7 @@ class RandomForestModel(CostModelDefaults):
             "columns": self._columns,
             "depth": self._forest.depth,
         }
-        return model_bytes.pack(model_bytes.Saved(self.KIND, header, arrays))
+        return model_bytes.pack(model_bytes.SavedState(self.KIND, header, arrays))
 
     @classmethod
     def load(cls, data: bytes) -> Self:

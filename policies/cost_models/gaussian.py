@@ -143,7 +143,7 @@ class GaussianProcessModel(CostModelDefaults):
             "amplitude": self._amplitude,
         }
         arrays = {"points": self._points, "weights": self._weights, "factor": self._factor}
-        return model_bytes.pack(model_bytes.Saved(self.KIND, header, arrays))
+        return model_bytes.pack(model_bytes.SavedState(self.KIND, header, arrays))
 
     @classmethod
     def load(cls, data: bytes) -> Self:

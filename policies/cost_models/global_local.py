@@ -92,7 +92,7 @@ class GlobalLocalModel(CostModelDefaults):
         parts = {"general": self._general.save()}
         if self._local is not None and self._trained:
             parts["local"] = self._local.save()
-        return model_bytes.pack(model_bytes.with_inner(model_bytes.Saved(self.KIND, header, {}), parts))
+        return model_bytes.pack(model_bytes.with_inner(model_bytes.SavedState(self.KIND, header, {}), parts))
 
     @classmethod
     def load(cls, data: bytes, read: Callable[[bytes], CostModel]) -> Self:

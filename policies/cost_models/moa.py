@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
-from policies.cost_models.protocol import CostModel, CostModelDefaults, SeenRecords, Weighted, Weights
+from policies.cost_models.protocol import CostModel, CostModelDefaults, NetworkModel, SeenRecords, Weights
 from policies.features.table import FeatureTable
 
 MOMENTUM = 0.99
@@ -53,7 +53,7 @@ class MomentumModel(CostModelDefaults):
 
     KIND: ClassVar[str] = "moa"
 
-    def __init__(self, model: Weighted, pretrained: bool, momentum: float = MOMENTUM) -> None:
+    def __init__(self, model: NetworkModel, pretrained: bool, momentum: float = MOMENTUM) -> None:
         if not 0.0 <= momentum <= 1.0:
             raise ValueError(f"a momentum is between 0 and 1, got {momentum}")
         self.momentum = momentum
@@ -73,7 +73,7 @@ class MomentumModel(CostModelDefaults):
         return self._siamese
 
     @property
-    def network(self) -> Weighted:
+    def network(self) -> NetworkModel:
         """The target model, which predicts."""
         return self._model
 
@@ -107,7 +107,7 @@ class MomentumModel(CostModelDefaults):
             raise ValueError("a model that was not trained cannot be saved")
         header: dict[str, Any] = {"momentum": self.momentum, "updates": self.updates}
         arrays = {f"{_SIAMESE}{name}": values for name, values in self._siamese.items()}
-        saved = model_bytes.Saved(self.KIND, header, arrays)
+        saved = model_bytes.SavedState(self.KIND, header, arrays)
         return model_bytes.pack(model_bytes.with_inner(saved, {"target": self._model.save()}))
 
     @classmethod
@@ -125,6 +125,6 @@ class MomentumModel(CostModelDefaults):
         return model
 
 
-def copied(model: Weighted) -> Weighted:
+def copied(model: NetworkModel) -> NetworkModel:
     """The same model as an object of its own, without the records that it has seen."""
     return type(model).load(model.save())

@@ -18,7 +18,7 @@ _INNER = "inner"
 
 
 @dataclass(frozen=True, eq=False)
-class Saved:
+class SavedState:
     """A saved cost model in plain values."""
 
     kind: str
@@ -29,17 +29,17 @@ class Saved:
     """Arrays by name, read-only once they were read."""
 
 
-def pack(saved: Saved) -> bytes:
+def pack(saved: SavedState) -> bytes:
     """The bytes of a saved model."""
     return array_codec.encode({"model": saved.kind, "header": dict(saved.header)}, saved.arrays)
 
 
-def unpack(data: bytes, kind: str | None = None) -> Saved:
+def unpack(data: bytes, kind: str | None = None) -> SavedState:
     """The saved model that :func:`pack` wrote, or that a model file holds; ValueError for other bytes, damaged ones, or
     a model of another kind than ``kind``."""
     try:
         fields, arrays = array_codec.decode(data)
-        saved = Saved(fields["model"], fields["header"], arrays)
+        saved = SavedState(fields["model"], fields["header"], arrays)
     except array_codec.DamagedError as error:
         raise ValueError("the cost model is cut off or damaged: its checksum differs") from error
     except (KeyError, TypeError, ValueError) as error:
@@ -49,18 +49,18 @@ def unpack(data: bytes, kind: str | None = None) -> Saved:
     return saved
 
 
-def with_inner(saved: Saved, models: Mapping[str, bytes]) -> Saved:
+def with_inner(saved: SavedState, models: Mapping[str, bytes]) -> SavedState:
     """``saved`` with other saved models in it, by name."""
     parts = {name: unpack(data) for name, data in models.items()}
     inner = {name: {"kind": part.kind, "header": dict(part.header)} for name, part in parts.items()}
     arrays = {f"{name}/{array}": values for name, part in parts.items() for array, values in part.arrays.items()}
-    return Saved(saved.kind, {**saved.header, _INNER: inner}, {**saved.arrays, **arrays})
+    return SavedState(saved.kind, {**saved.header, _INNER: inner}, {**saved.arrays, **arrays})
 
 
-def inner(saved: Saved) -> dict[str, bytes]:
+def inner(saved: SavedState) -> dict[str, bytes]:
     """The saved models that :func:`with_inner` put in, by name."""
     return {
-        name: pack(Saved(part["kind"], part["header"], prefixed(saved.arrays, f"{name}/")))
+        name: pack(SavedState(part["kind"], part["header"], prefixed(saved.arrays, f"{name}/")))
         for name, part in saved.header[_INNER].items()
     }
 

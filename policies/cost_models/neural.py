@@ -1,8 +1,8 @@
 """Neural cost models: what TreeGRU, the multi-layer perceptron and PaCM have in common (PyTorch, on one core).
 
 An ensemble of ``members`` networks, each with weights of its own and trained on a resample of the records (one member:
-on all of them). Its scores order the candidates of a task; :mod:`policies.cost_models.left_out` makes log seconds and a
-deviation of them. Prediction runs in evaluation mode, training on lists of records of one task each.
+on all of them). Its scores order the candidates of a task; :mod:`policies.cost_models.out_of_bag` makes log seconds and
+a deviation of them. Prediction runs in evaluation mode, training on lists of records of one task each.
 
 ``from_analyzer``: the score starts from the analyzer's prediction, ``s(x) = network(x) - log(analyzer's seconds)``, and
 the last layer from 0: before the first record the ranking is the analyzer's, and the network learns its error. Where a
@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
 from policies.cost_models.lambda_rank import lambda_rank, relevance
-from policies.cost_models.left_out import learn_deviation, resamples, spread
 from policies.cost_models.monotone import MonotoneMap
+from policies.cost_models.out_of_bag import learn_deviation, resamples, spread
 from policies.cost_models.protocol import CostModelDefaults, SeenRecords, check_records
 from policies.features.table import FeatureTable
 from policies.features.views import FEATURE_VERSION, INVARIANT, VIEW_SHAPES, check_version
@@ -156,7 +156,7 @@ class NeuralModel(CostModelDefaults):
             arrays[f"centre.{name}"], arrays[f"scale.{name}"] = self._centre[name], self._scale[name]
         if self._level is not None:
             arrays["level.at"], arrays["level.values"] = self._level.at, self._level.values
-        return model_bytes.pack(model_bytes.Saved(self.KIND, header, arrays))
+        return model_bytes.pack(model_bytes.SavedState(self.KIND, header, arrays))
 
     @classmethod
     def load(cls, data: bytes) -> Self:

@@ -35,7 +35,7 @@ class CostModel(Protocol):
         ...
 
     @property
-    def network(self) -> Weighted | None:
+    def network(self) -> NetworkModel | None:
         """The network that predicts, if the model has one whose weights can be adapted."""
         ...
 
@@ -86,7 +86,7 @@ class SavedModel(CostModel, Protocol):
         ...
 
 
-class Weighted(SavedModel, Protocol):
+class NetworkModel(SavedModel, Protocol):
     """A cost model whose parameters are arrays by name; weights fit models of the same ``KIND``."""
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
@@ -102,7 +102,7 @@ class CostModelDefaults:
     """Answers of a model that has no network, no level and trains on all records."""
 
     @property
-    def network(self) -> Weighted | None:
+    def network(self) -> NetworkModel | None:
         """See :class:`CostModel`: none."""
         return None
 

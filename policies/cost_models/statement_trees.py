@@ -10,7 +10,7 @@ Notation: ``x_is`` the features of statement ``s`` of record ``i``, ``y_i`` its 
 buffers. Settings are those of Ansor's code, but for the number of rounds, which it finds by stopping early.
 
 The score only orders candidates; seconds and a deviation are made of it as for every ranking here
-(:mod:`policies.cost_models.left_out`), with an ensemble where Ansor has a single model.
+(:mod:`policies.cost_models.out_of_bag`), with an ensemble where Ansor has a single model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from policies.arrays import Floats, Groups
 from policies.cost_models.boosted import MAX_BIN, BoostedSettings, GradientBoostedModel
 from policies.cost_models.lambda_rank import fastest_of_group
-from policies.cost_models.left_out import learn_deviation, resamples
+from policies.cost_models.out_of_bag import learn_deviation, resamples
 from policies.cost_models.xgboost_module import load_xgboost
 from policies.features.statements import SHAPE
 from policies.features.table import FeatureTable

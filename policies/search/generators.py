@@ -1,8 +1,8 @@
 """Generators of candidates, behind one interface.
 
 A generator offers candidates of one sketch that are neither measured nor pending; :mod:`policies.search.batch` selects
-among them. It is only settings: what a task knows is a :class:`Search`. Which space it offers from, the whole sketch or
-a pool, is the space's business (:mod:`policies.search.spaces`)."""
+among them. It is only settings: what a task knows is a :class:`SearchState`. Which space it offers from, the whole
+sketch or a pool, is the space's business (:mod:`policies.search.spaces`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.published import equation_1_log_secs
+from policies.analysis.equation_1 import equation_1_log_secs
 from policies.arrays import Floats, Matrix
 from policies.search.acquisition import Acquisition
 from policies.search.annealing import AnnealingSettings, Chains
@@ -30,7 +30,7 @@ SEEDS = 16
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchState:
     """State of one task's search that generators work on. ``chains``: of each sketch; they persist from batch to
     batch."""
 
@@ -55,7 +55,7 @@ class Generator(Protocol):
         """True if predictions use the calibrated analyzer: see :class:`policies.search.prediction.Predictor`."""
         ...
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:
+    def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:
         """Distinct candidates, neither measured nor pending, the best first by the generator's own measure.
 
         ``sketches``: how many sketches share this batch, so that it takes about the time of one; ``count``: how many
@@ -79,7 +79,7 @@ class DraftGenerator:
     settings: DraftSettings = field(default_factory=DraftSettings)
     optimism: float = 0.0
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:
+    def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
         fitness = search.predictor.fitness(sketch, self.optimism)
         return _drafted(search, sketch, self.settings.shared_by(sketches), fitness, count)
@@ -93,7 +93,7 @@ class GeneticGenerator:
     with_analyzer: ClassVar[bool] = False
     settings: DraftSettings = field(default_factory=DraftSettings)
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:
+    def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`. What it keeps is not verified by another model, as that of a draft is: of a pool too
         it keeps as many as in the open, so that an acquisition other than the prediction has a choice."""
         if not search.predictor.has_model:
@@ -117,9 +117,9 @@ class LatentGenerator:
     initial: int = 0
     """Random candidates beside a whole draft of ``settings.size``; proportionally fewer beside a smaller one."""
     published: bool = False
-    """True if the analyzer on CPUs is equation 1 as it stands (:mod:`policies.analysis.published`)."""
+    """True if the analyzer on CPUs is equation 1 as it stands (:mod:`policies.analysis.equation_1`)."""
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:
+    def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
         space = search.spaces[sketch]
 
@@ -143,7 +143,9 @@ class LatentGenerator:
         return drafted
 
 
-def _drafted(search: Search, sketch: int, settings: DraftSettings, fitness: Fitness | None, least: int) -> CandidateSet:
+def _drafted(
+    search: SearchState, sketch: int, settings: DraftSettings, fitness: Fitness | None, least: int
+) -> CandidateSet:
     records = search.records
     best = records.best_rows(sketch, SEEDS)
     return search.spaces[sketch].draft(search.rng, settings, fitness, best, records.tried_keys(sketch), least)
@@ -161,7 +163,7 @@ class AnnealingGenerator:
     with_analyzer: ClassVar[bool] = False
     settings: AnnealingSettings = field(default_factory=AnnealingSettings)
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:
+    def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`."""
         space = search.spaces[sketch]
         if not search.predictor.has_model:
@@ -184,6 +186,6 @@ class RandomGenerator:
     name: ClassVar[str] = "random"
     with_analyzer: ClassVar[bool] = False
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> CandidateSet:  # noqa: ARG002
+    def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:  # noqa: ARG002
         """See :class:`Generator`."""
         return search.spaces[sketch].nothing()

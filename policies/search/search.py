@@ -27,7 +27,7 @@ from policies.search.annealing import Chains
 from policies.search.batch import best_gain, choose
 from policies.search.candidates import CandidateSet
 from policies.search.exploration import untried
-from policies.search.generators import Search
+from policies.search.generators import SearchState
 from policies.search.methods.method import Method
 from policies.search.prediction import Predictor
 from policies.search.spaces import OpenSpace, PoolSpace, Space
@@ -96,7 +96,7 @@ class TaskSearch:
             alone=method.training is not None and method.training.alone,
         )
         chains = [Chains() for _ in sketches]
-        self._search = Search(self._spaces, chains, self._records, self._predictor, method.acquisition, rng)
+        self._search = SearchState(self._spaces, chains, self._records, self._predictor, method.acquisition, rng)
         self._trainer = None if method.training is None else Trainer(method.training, prior)
         self._first = None if self._trainer is None else self._trainer.first
         self._predictor.use_model(self._first)

@@ -19,7 +19,7 @@ import numpy as np
 from policies.arrays import Floats, Groups
 from policies.cost_models.global_local import GlobalLocalModel, only_views
 from policies.cost_models.moa import MomentumModel, copied
-from policies.cost_models.protocol import CostModel, Weighted
+from policies.cost_models.protocol import CostModel, NetworkModel
 from policies.cost_models.registry import CostModelEntry
 from policies.features.table import FeatureTable
 from policies.search.training_table import TrainingSet
@@ -150,7 +150,7 @@ class Trainer:
         # The global model has the analyzer's say in it already.
         return GlobalLocalModel(prior, training.make_model(seed, None))
 
-    def _network_of(self, prior: CostModel) -> Weighted | None:
+    def _network_of(self, prior: CostModel) -> NetworkModel | None:
         """The prior as the network from whose weights the method's own model goes on; None if it is another model."""
         return prior.network if self._training.learns_on and self._training.model.kind == prior.KIND else None
 

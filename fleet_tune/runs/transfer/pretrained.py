@@ -15,7 +15,7 @@ from fleet_tune.base.records.datasets.sources import BUILTIN, BUILTIN_PACM, is_b
 from fleet_tune.base.task_data import TaskData
 from fleet_tune.base.version import __version__
 from policies.cost_models import model_bytes
-from policies.cost_models.model_bytes import Saved
+from policies.cost_models.model_bytes import SavedState
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.features.views import FEATURE_VERSION
@@ -46,7 +46,7 @@ def from_file(file: ModelFile, path: Path) -> CostModel:
     """The model of a file; ``path`` is for messages. Raises :class:`ModelFileError` where the arrays are not those of
     the model that the manifest names."""
     try:
-        return load_model(model_bytes.pack(Saved(file.manifest.model, file.manifest.header, file.arrays)))
+        return load_model(model_bytes.pack(SavedState(file.manifest.model, file.manifest.header, file.arrays)))
     except ValueError as error:
         raise ModelFileError(
             f"the model {path} is not one that fleet-tune can use: {error}",

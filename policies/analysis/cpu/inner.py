@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.cpu.parts import LINE_BYTES, Beside, Inner, choose, instructions, memory_parts, smooth_max
+from policies.analysis.cpu.parts import (
+    LINE_BYTES,
+    InnerLoop,
+    ProducerConsumer,
+    choose,
+    instructions,
+    memory_parts,
+    smooth_max,
+)
 from policies.analysis.cpu.program import Program
 from policies.analysis.cpu.sums import has_partial_sums, sum_loops
 from policies.analysis.cpu.tiles import compiler_tile, scheduled_tile, unrolled_tile, vectorised_around
@@ -18,7 +26,9 @@ from policies.analysis.quantities import fitting_depth, in_digits, lines_per_set
 from policies.arrays import Floats
 
 
-def inner_loop(program: Program, beside_statements: Sequence[Beside], local: Mapping[str, Floats]) -> Inner:
+def inner_loop(
+    program: Program, beside_statements: Sequence[ProducerConsumer], local: Mapping[str, Floats]
+) -> InnerLoop:
     """Cycles of a vector operation in the innermost loops, from ports, latency, loads, stores and spills."""
     constants = program.constants
     main, statement = program.main, program.statement
@@ -73,7 +83,7 @@ def inner_loop(program: Program, beside_statements: Sequence[Beside], local: Map
     cycles = np.where(
         _odd(vector, program.device.lanes), cycles * cycles.dtype.type(constants.odd_vector_factor), cycles
     )
-    return Inner(
+    return InnerLoop(
         tile.vector,
         tile.vectors,
         tile.accumulators,

@@ -18,11 +18,18 @@ from numpy.typing import DTypeLike, NDArray
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.analysis import symbols as pruner
-from policies.analysis.cpu.beside import count_partial_sums, fusible, local_bytes, place, row_run, secs_beside
 from policies.analysis.cpu.constants import CpuConstants
 from policies.analysis.cpu.fitted import FITTED
 from policies.analysis.cpu.inner import inner_loop
-from policies.analysis.cpu.parts import Beside, Inner, bytes_of, line_share, smooth_max
+from policies.analysis.cpu.parts import InnerLoop, ProducerConsumer, bytes_of, line_share, smooth_max
+from policies.analysis.cpu.producers_consumers import (
+    count_partial_sums,
+    fusible,
+    local_bytes,
+    place,
+    producer_consumer_secs,
+    row_run,
+)
 from policies.analysis.cpu.program import Program
 from policies.analysis.cpu.regions import refused
 from policies.analysis.cpu.traffic import Traffic
@@ -72,7 +79,9 @@ class CpuModel:
         self._l1_secs = self._into_l1 / (cycles * constants.l1_fill_bytes_per_cycle)
         self._l2_secs = self._into_l2 / (cycles * constants.l2_fill_bytes_per_cycle)
         self._memory_secs = from_memory / device.bandwidth_bytes
-        others = [secs_beside(program, beside, self._busy, self._inner.compiled_row) for beside in self._beside]
+        others = [
+            producer_consumer_secs(program, beside, self._busy, self._inner.compiled_row) for beside in self._beside
+        ]
         self._other_secs = [secs for secs, _ in others]
         self._other_vectors = [vector for _, vector in others]
         latency = self._main_secs() + self._launch_secs()
@@ -90,7 +99,7 @@ class CpuModel:
 
     # -- the main statement ---------------------------------------------------------------------------------------
 
-    def _inner_loop(self, scheduled: Inner) -> Inner:
+    def _inner_loop(self, scheduled: InnerLoop) -> InnerLoop:
         """The inner loop of the main statement."""
         return scheduled
 
@@ -141,7 +150,7 @@ class CpuModel:
         """
         return (*self.symbols(), *(self._symbols_beside(beside) for beside in self._beside))
 
-    def _symbols_beside(self, beside: Beside) -> Symbols:
+    def _symbols_beside(self, beside: ProducerConsumer) -> Symbols:
         main, statement, loops = self._main, beside.statement, beside.alone
         one = main.full(1.0)
         row = row_run(self._program, beside)

@@ -14,7 +14,7 @@ import numpy as np
 from fleet_tune.base.sketch import Access, Statement
 from policies.analysis.cpu.constants import CpuConstants
 from policies.analysis.cpu.model import CpuModel
-from policies.analysis.cpu.parts import LINE_BYTES, Inner, parallel_depth
+from policies.analysis.cpu.parts import LINE_BYTES, InnerLoop, parallel_depth
 from policies.analysis.cpu.program import Program
 from policies.analysis.quantities import (
     contiguous_run,
@@ -105,7 +105,7 @@ class MovesModel(CpuModel):
     It was fitted on runs in a row, whose data stay in the caches as far as these hold them.
     """
 
-    def _inner_loop(self, scheduled: Inner) -> Inner:
+    def _inner_loop(self, scheduled: InnerLoop) -> InnerLoop:
         per_operation = scheduled.vector / scheduled.vectors
         return replace(scheduled, cycles=cycles_of_moves(self._program, self._parallel) * per_operation)
 

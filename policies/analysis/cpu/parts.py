@@ -18,7 +18,7 @@ LINE_BYTES = pruner.MEMORY_LINE_BYTES["cpu"]
 
 
 @dataclass(frozen=True)
-class Inner:
+class InnerLoop:
     """The register-blocked inner loop of a statement; every field ``(n,)``."""
 
     vector: Floats
@@ -70,7 +70,7 @@ def choose(where: NDArray[np.bool_], first: RegisterTile, second: RegisterTile) 
 
 
 @dataclass(frozen=True)
-class Beside:
+class ProducerConsumer:
     """A statement beside the main one."""
 
     statement: Statement

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet_tune.base.sketch import Access
-from policies.analysis.cpu.parts import Beside
+from policies.analysis.cpu.parts import ProducerConsumer
 from policies.analysis.cpu.program import Program
 from policies.analysis.nests import dimensions_of, shape_of
 from policies.analysis.quantities import Ints, dimension_ranges
 from policies.arrays import Floats
 
 
-def refused(program: Program, beside_statements: Sequence[Beside]) -> NDArray[np.bool_]:
+def refused(program: Program, beside_statements: Sequence[ProducerConsumer]) -> NDArray[np.bool_]:
     """True where a statement that a decision places has a loop whose extent is not constant."""
     main = program.main
     bad = np.zeros(main.count, dtype=bool)
@@ -42,7 +42,7 @@ def refused(program: Program, beside_statements: Sequence[Beside]) -> NDArray[np
 
 
 def _varies(
-    program: Program, beside: Beside, access: Access, made: Access, depth: int, here: NDArray[np.intp]
+    program: Program, beside: ProducerConsumer, access: Access, made: Access, depth: int, here: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
     """The same for the candidates ``here``, which all have the statement at ``depth``, and for one buffer."""
     main, statement = program.main, program.statement
@@ -146,7 +146,7 @@ def _faster_digits(digits: Sequence[tuple[int, int]], digit: int) -> int:
     return product
 
 
-def _vector_along(beside: Beside, made: Access, dimension: int) -> int:
+def _vector_along(beside: ProducerConsumer, made: Access, dimension: int) -> int:
     """Iterations of the vectorised loop that a statement was split into along a dimension of what it writes, else 1."""
     loop = beside.statement.loops[-1] if beside.statement.loops else None
     if loop is None or loop.kind != "vectorize" or loop.column is not None:

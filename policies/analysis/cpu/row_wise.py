@@ -31,7 +31,7 @@ from policies.arrays import Floats, Matrix
 
 
 @dataclass(frozen=True)
-class Lanes:
+class VectorLanes:
     """Vectors of a number of lanes, on the registers of a device; every field ``(n,)``."""
 
     count: Floats
@@ -44,14 +44,14 @@ class Lanes:
     """True if a vector is widened."""
 
 
-def lanes_of(counts: Floats, lanes: int) -> Lanes:
+def lanes_of(counts: Floats, lanes: int) -> VectorLanes:
     """Vectors of so many elements, on registers of ``lanes``."""
     widened = np.exp2(np.ceil(np.log2(counts)))
     rest = (counts % lanes).astype(np.int64)
     parts = counts // lanes
     for bit in range(lanes.bit_length()):
         parts = parts + (rest >> bit & 1)
-    return Lanes(counts, widened / lanes, parts, widened != counts)
+    return VectorLanes(counts, widened / lanes, parts, widened != counts)
 
 
 def operations(step: RowStep, constants: CpuConstants) -> float:
@@ -103,7 +103,7 @@ class RowWiseModel:
         self.latency_secs: Floats = (slowest + launch).astype(dtype)
         self.feasible: NDArray[np.bool_] = np.ones(len(matrix), dtype=bool)
 
-    def _lanes_of(self, sketch: Sketch, matrix: Matrix, step: RowStep) -> Lanes:
+    def _lanes_of(self, sketch: Sketch, matrix: Matrix, step: RowStep) -> VectorLanes:
         if step.column is None:
             counts = np.full_like(self._rows, max(step.few, 1))
         elif step.few:
@@ -119,7 +119,7 @@ class RowWiseModel:
         constants = self._constants
         return np.asarray(count * np.maximum(registers * self._register_cycles, 1.0) / constants.fma_ports)
 
-    def _element_wise(self, step: RowStep, lanes: Lanes) -> Floats:
+    def _element_wise(self, step: RowStep, lanes: VectorLanes) -> Floats:
         """Cycles of one row. A loop that the schedule leaves alone (one lane) the compiler vectorises, but for what is
         left over."""
         constants = self._constants
@@ -139,7 +139,7 @@ class RowWiseModel:
         left = np.where(alone, step.elements % full, 0) * operations(step, constants) / constants.fma_ports
         return np.asarray(step.elements // count * group + left + constants.rows.step_cycles)
 
-    def _reduction(self, step: RowStep, lanes: Lanes) -> Floats:
+    def _reduction(self, step: RowStep, lanes: VectorLanes) -> Floats:
         """Cycles of the rows that go together: to the partial results, to the last few, and to one."""
         constants = self._constants
         rows, steps = self._rows, step.elements / lanes.count

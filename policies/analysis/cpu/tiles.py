@@ -12,7 +12,7 @@ import numpy as np
 
 from fleet_tune.base.sketch import Access
 from policies.analysis.cpu.parts import (
-    Beside,
+    ProducerConsumer,
     RegisterTile,
     elements_along,
     innermost_reduction,
@@ -84,7 +84,7 @@ def compiler_tile(program: Program, limit: Floats) -> RegisterTile:
 
 
 def vectorised_around(
-    program: Program, beside_statements: Sequence[Beside], vector: Floats, depth: int
+    program: Program, beside_statements: Sequence[ProducerConsumer], vector: Floats, depth: int
 ) -> RegisterTile | None:
     """The compiler's tile of sums (inside of ``depth``) that the schedule does not vectorise. If there are few, it
     unrolls them all and vectorises the loop around them, with the code that writes the sums back, provided that this

@@ -32,7 +32,7 @@ class Traffic:
     Args:
         program: the candidates.
         local: bytes of the buffers that another statement makes or takes right here
-            (:func:`policies.analysis.cpu.beside.local_bytes`); those that fit never leave the cache.
+            (:func:`policies.analysis.cpu.producers_consumers.local_bytes`); those that fit never leave the cache.
     """
 
     def __init__(self, program: Program, local: Mapping[str, Floats]) -> None:

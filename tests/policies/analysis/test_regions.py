@@ -12,8 +12,8 @@ from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.records.datasets.dataset import load
 from fleet_tune.base.sketch import Access, Axis, Location, Loop, Sketch, Statement, Tile
 from policies.analysis.analyzer import analyse
-from policies.analysis.cpu.beside import count_partial_sums, place
 from policies.analysis.cpu.fitted import FITTED
+from policies.analysis.cpu.producers_consumers import count_partial_sums, place
 from policies.analysis.cpu.program import Program
 from policies.analysis.cpu.regions import refused
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from policies.cost_models.boosted import AUTOTVM_TREES, BoostedSettings, GradientBoostedModel, InvariantTreesModel
-from policies.cost_models.left_out import UNKNOWN_DEVIATION
+from policies.cost_models.out_of_bag import UNKNOWN_DEVIATION
 from policies.cost_models.rank_quality import rank_correlation
 from policies.features.table import FeatureTable
 

@@ -223,11 +223,11 @@ def test_damaged_or_foreign_bytes_are_refused(hasty: CostModel) -> None:
     for broken in (b"", b"other", whole[:-3], whole[:7], whole[:30], whole[:40] + b"x" + whole[41:], whole + b"y"):
         with pytest.raises(ValueError, match=r"not a cost model|cut off or damaged"):
             load_model(broken)
-    unknown = model_bytes.pack(model_bytes.Saved("oracle", {}, {}))
+    unknown = model_bytes.pack(model_bytes.SavedState("oracle", {}, {}))
     with pytest.raises(ValueError, match="unknown kind 'oracle'"):
         load_model(unknown)
     with pytest.raises(ValueError, match="lacks what this version reads"):
-        load_model(model_bytes.pack(model_bytes.Saved(type(hasty).KIND, {"seed": 1}, {})))  # type: ignore[attr-defined]
+        load_model(model_bytes.pack(model_bytes.SavedState(type(hasty).KIND, {"seed": 1}, {})))  # type: ignore[attr-defined]
 
 
 def test_a_model_of_another_feature_version_is_refused(hasty: CostModel) -> None:

@@ -114,6 +114,6 @@ def test_forged_siamese_weights_are_refused(pretrained: PacmModel) -> None:
     without = {each: values for each, values in saved.arrays.items() if each != name}
     for forged in ({**without, name: np.zeros(3, np.float32)}, without):
         with pytest.raises(ValueError, match="different weights"):
-            load_model(model_bytes.pack(model_bytes.Saved("moa", saved.header, forged)))
+            load_model(model_bytes.pack(model_bytes.SavedState("moa", saved.header, forged)))
     with pytest.raises(ValueError, match="lacks what this version reads"):
-        load_model(model_bytes.pack(model_bytes.Saved("moa", {**saved.header, "inner": {}}, saved.arrays)))
+        load_model(model_bytes.pack(model_bytes.SavedState("moa", {**saved.header, "inner": {}}, saved.arrays)))

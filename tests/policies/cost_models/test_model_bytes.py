@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fleet_tune.base import array_codec
-from policies.cost_models.model_bytes import Saved, inner, opaque, pack, prefixed, unpack, with_inner
+from policies.cost_models.model_bytes import SavedState, inner, opaque, pack, prefixed, unpack, with_inner
 
-ONE = Saved("one", {"noise": 0.5}, {"weights": np.arange(3.0)})
+ONE = SavedState("one", {"noise": 0.5}, {"weights": np.arange(3.0)})
 
 
 def test_a_saved_model_is_read() -> None:
@@ -29,8 +29,10 @@ def test_bytes_that_are_no_model_are_refused() -> None:
 
 
 def test_models_in_models_come_out_as_they_went_in() -> None:
-    two = with_inner(Saved("two", {"shift": 1.0}, {"weights": np.zeros(2)}), {"general": pack(ONE), "local": pack(ONE)})
-    three = with_inner(Saved("three", {}, {}), {"target": pack(two)})
+    two = with_inner(
+        SavedState("two", {"shift": 1.0}, {"weights": np.zeros(2)}), {"general": pack(ONE), "local": pack(ONE)}
+    )
+    three = with_inner(SavedState("three", {}, {}), {"target": pack(two)})
     (middle,) = inner(unpack(pack(three))).values()
     read = unpack(middle, "two")
     assert read.header["shift"] == 1.0

@@ -180,7 +180,7 @@ def test_forged_weights_are_refused() -> None:
     arrays = dict(saved.arrays)
 
     def forged(arrays: Mapping[str, np.ndarray] = arrays, header: Mapping[str, object] | None = None) -> bytes:
-        return model_bytes.pack(model_bytes.Saved("pacm", {**saved.header, **(header or {})}, arrays))
+        return model_bytes.pack(model_bytes.SavedState("pacm", {**saved.header, **(header or {})}, arrays))
 
     short = {name: values for name, values in arrays.items() if name != "0.last.weight"}
     for broken in (

@@ -14,7 +14,7 @@ import pytest
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Choice, Sketch, Statement, Tile
 from policies.analysis.analyzer import analyse
-from policies.analysis.published import equation_1_log_secs
+from policies.analysis.equation_1 import equation_1_log_secs
 from policies.arrays import Floats, Matrix
 from policies.features.table import SYMBOLIC, FeatureTable
 from policies.search.draft import evaluate

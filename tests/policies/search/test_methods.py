@@ -15,7 +15,7 @@ from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import analyse
-from policies.analysis.published import equation_1_log_secs
+from policies.analysis.equation_1 import equation_1_log_secs
 from policies.arrays import Floats
 from policies.cost_models import neural
 from policies.cost_models.architectures import PacmModel

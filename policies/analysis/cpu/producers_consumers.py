@@ -11,7 +11,7 @@ import numpy as np
 
 from fleet_tune.base.sketch import Statement
 from policies.analysis import symbols as pruner
-from policies.analysis.cpu.parts import Beside, elements_of, instructions, parallel_depth
+from policies.analysis.cpu.parts import ProducerConsumer, elements_of, instructions, parallel_depth
 from policies.analysis.cpu.program import Program
 from policies.analysis.cpu.sums import SumLoops, cycles_of_sums, has_partial_sums, hoistable, hoisted, sum_loops
 from policies.analysis.nests import Nest, product_of
@@ -19,7 +19,7 @@ from policies.analysis.quantities import Ints, contiguous_run, enclosing_depth, 
 from policies.arrays import Floats
 
 
-def place(program: Program, other: Statement, partial_sums: Mapping[str, Floats]) -> Beside:
+def place(program: Program, other: Statement, partial_sums: Mapping[str, Floats]) -> ProducerConsumer:
     """Inside a loop it computes what the main statement touches there of the buffer they share, each time anew."""
     main = program.main
     depth = enclosing_depth(program.sketch, main, other, program.matrix)
@@ -27,7 +27,7 @@ def place(program: Program, other: Statement, partial_sums: Mapping[str, Floats]
     alone = program.nest_of(other)
     reduced = main.full(1.0) * _reduced(alone, partial_sums)
     all_points = alone.points() / alone.reduced_points(0) * reduced
-    placed = Beside(other, alone, depth, fixed, all_points, reduced)
+    placed = ProducerConsumer(other, alone, depth, fixed, all_points, reduced)
     if fixed == 0:
         return placed
     made = {access.buffer for access in other.accesses if access.write}
@@ -43,7 +43,7 @@ def place(program: Program, other: Statement, partial_sums: Mapping[str, Floats]
             points = at_place(program, elements, placed) * at_place(program, main.outer, placed)
         if fixed is None:
             points = np.where(placed.inside, points, all_points)
-        return Beside(other, alone, depth, fixed, points, reduced)
+        return ProducerConsumer(other, alone, depth, fixed, points, reduced)
     return placed
 
 
@@ -60,14 +60,14 @@ def count_partial_sums(program: Program) -> dict[str, Floats]:
     return counts
 
 
-def at_place(program: Program, table: Floats, placed: Beside) -> Floats:
+def at_place(program: Program, table: Floats, placed: ProducerConsumer) -> Floats:
     """The row of a table over depths at which a statement stands, shape ``(n,)``."""
     if placed.fixed is not None:
         return np.asarray(table[placed.fixed])
     return program.main.pick(table, np.maximum(placed.depth, 0))
 
 
-def fusible(program: Program, beside_statements: Sequence[Beside]) -> Ints | None:
+def fusible(program: Program, beside_statements: Sequence[ProducerConsumer]) -> Ints | None:
     """Leading loops that may be fused: those outside of every other statement; None where all may be."""
     leading: Ints | None = None
     for beside in beside_statements:
@@ -78,7 +78,7 @@ def fusible(program: Program, beside_statements: Sequence[Beside]) -> Ints | Non
     return leading
 
 
-def local_bytes(program: Program, beside_statements: Sequence[Beside]) -> dict[str, Floats]:
+def local_bytes(program: Program, beside_statements: Sequence[ProducerConsumer]) -> dict[str, Floats]:
     """Bytes of the buffers that another statement makes or takes right here; infinite where it is elsewhere."""
     local: dict[str, Floats] = {}
     for beside in beside_statements:
@@ -90,7 +90,7 @@ def local_bytes(program: Program, beside_statements: Sequence[Beside]) -> dict[s
     return local
 
 
-def row_run(program: Program, beside: Beside) -> Floats:
+def row_run(program: Program, beside: ProducerConsumer) -> Floats:
     """Contiguous elements of the region that a statement inside of the main one works on, shape ``(n,)``."""
     buffers = {access.buffer for access in beside.statement.accesses}
     for access in program.statement.accesses:
@@ -100,7 +100,9 @@ def row_run(program: Program, beside: Beside) -> Floats:
     return program.main.full(1.0)
 
 
-def secs_beside(program: Program, beside: Beside, busy_inside: Floats, compiled_row: Floats) -> tuple[Floats, Floats]:
+def producer_consumer_secs(
+    program: Program, beside: ProducerConsumer, busy_inside: Floats, compiled_row: Floats
+) -> tuple[Floats, Floats]:
     """Seconds of a producer or consumer of the main statement, and the elements of its vector loop, each (n,).
 
     Inside the main nest its data are in cache, and it runs over the region of the buffer that the two share, row by
@@ -149,7 +151,7 @@ def secs_beside(program: Program, beside: Beside, busy_inside: Floats, compiled_
     return np.where(beside.inside, inside, alone * ~beside.inlined), np.where(beside.inside, row, lanes)
 
 
-def _bytes_moved(beside: Beside) -> Floats:
+def _bytes_moved(beside: ProducerConsumer) -> Floats:
     """Bytes of the buffers that a statement with a nest of its own moves, ``(n,)`` or ``(1,)``."""
     loops = beside.alone
     moved = loops.full(0.0)
@@ -170,7 +172,7 @@ def _reduced(loops: Nest, partial_sums: Mapping[str, Floats]) -> Floats:
     return loops.reduced_points(0)
 
 
-def _not_repeated(program: Program, producer: Beside, elements: Floats, depth: int) -> Ints:
+def _not_repeated(program: Program, producer: ProducerConsumer, elements: Floats, depth: int) -> Ints:
     """Depth at which a producer that stands at ``depth`` is worked out, ``(n,)``: outside of the serial loops around it
     that its elements do not depend on, where the compiler takes it out of them."""
     main = program.main

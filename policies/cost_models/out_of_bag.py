@@ -3,16 +3,16 @@
 Notation: ``M`` members, each trained on a resample of the ``n`` records with repetition; ``drawn`` ``(M, n)``: how
 often each has drawn each record.
 
-- A record's *left-out prediction* is the mean of the ``n_i`` members whose resample lacks it. Its error holds the
+- A record's *out-of-bag prediction* is the mean of the ``n_i`` members whose resample lacks it. Its error holds the
   model's error and ``s_i^2 / n_i`` of the few members' own (``s_i^2``: their variance, divided by ``M - 1``), so
-  ``noise^2`` is the mean of ``(y_i - left_out_i)^2 - s_i^2 / n_i``; trees weigh it by the record's throughput over
+  ``noise^2`` is the mean of ``(y_i - out_of_bag_i)^2 - s_i^2 / n_i``; trees weigh it by the record's throughput over
   its task's best: slow candidates are predicted worse, and of no interest.
 - The deviation of a prediction is ``sqrt(s(x)^2 + noise^2)``.
 - Of a rank objective, scores become log seconds by a monotone fit (:mod:`policies.cost_models.monotone`) on the
-  left-out scores,
+  out-of-bag scores,
   pooled over the tasks: the order is right, and the level is that of all tasks together.
 
-A single member has left nothing out: its deviation is its error on the records that it was trained on.
+A single member has no out-of-bag records: its deviation is its error on the records that it was trained on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from policies.arrays import Floats
 from policies.cost_models.monotone import MonotoneMap
 
 LEAST_LEFT_OUT = 8
-"""With fewer left-out records than this their error says nothing: the deviation is UNKNOWN_DEVIATION at least."""
+"""With fewer out-of-bag records than this their error says nothing: the deviation is UNKNOWN_DEVIATION at least."""
 UNKNOWN_DEVIATION = 0.7
 LEAST_DEVIATION = 0.02
 """Repeated measurements of one kernel differ by a few percent."""
@@ -60,8 +60,8 @@ def learn_deviation(
     voters = voters[usable]
     level = None
     if ranks:
-        left_out = (scores * unseen).sum(axis=0)[usable] / voters
-        level = MonotoneMap.fit(left_out, log_secs[usable])
+        out_of_bag = (scores * unseen).sum(axis=0)[usable] / voters
+        level = MonotoneMap.fit(out_of_bag, log_secs[usable])
     each = scores if level is None else level(scores)
     error = (each * unseen).sum(axis=0)[usable] / voters - log_secs[usable]
     mean_variance = np.square(spread(each)[usable]) / voters

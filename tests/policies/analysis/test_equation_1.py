@@ -10,7 +10,7 @@ import pytest
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import analyse, score
-from policies.analysis.published import equation_1_log_secs
+from policies.analysis.equation_1 import equation_1_log_secs
 from policies.space.sampling import sample
 
 
