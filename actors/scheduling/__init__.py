@@ -1,1 +1,1 @@
-"""The actor that schedules a run, and who watches over it and over the others."""
+"""The scheduler of a run with its lanes and builders, its supervisor, and the heartbeats of all processes."""

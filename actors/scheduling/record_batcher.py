@@ -1,13 +1,14 @@
-"""What a run makes durable, on its way to the recorder: what its devices have measured, and changes of the devices.
+"""The batches in which a run makes records of its devices, and changes of the devices, durable.
 
-A call takes both sides more processor time than a hundred records do. So there is one at a time, and what comes
-meanwhile goes in the next: a single device's records at once, those of many devices together. Changes of devices go
-along. A lease begins and ends with every batch: alone they are told of later than what is of interest, and one that
-another change of its device follows is none of the store's.
+A call of the recorder takes both sides more processor time than a hundred records do. So there is one call at a time,
+and what comes meanwhile goes in the next: records of a single device at once, those of many devices together. Changes
+of devices go along. A lease begins and ends with every batch: a lease alone waits longer than other changes, and one
+that another change of its device follows is not stored.
 
-Records go before changes that came before them, never after those that came later: the end of a lease never overtakes
+Records go before changes that came before them, never after changes that came later: the end of a lease never overtakes
 what was measured under it. The recorder needs no more: a result under a lease that it has not heard of is newer than
-all that it has, and the loss of a device, which ends a lease before its results have come, is told at once."""
+all that it has, and the loss of a device, which ends a lease before its results have come, is stored at once.
+"""
 
 from __future__ import annotations
 
@@ -22,69 +23,77 @@ from fleet_tune.base.device_state import LEASE_KINDS, DeviceEvent
 
 _LOG = logging.getLogger(__name__)
 GATHER_SECS = 0.05
-"""From one call to the next, and the longest that a change of interest waits."""
+"""Interval of the calls, and the longest wait of a change that is no lease."""
 LEASES_SECS = 0.25
-"""The longest that a lease waits."""
+"""Longest wait of a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """``records``: as the codec packs them, measured under the lease ``epoch``. ``durable``: set when they are."""
-
     records: Sequence[bytes]
+    """Records as the codec packs them."""
     epoch: int | None
+    """Epoch of the lease under which they were measured."""
     durable: asyncio.Future[None]
+    """Set when they are durable."""
 
 
 class RecordBatcher:
-    """``kept``: is told how many groups of changes, as they were handed in, have become durable."""
+    """Makes records and changes of devices durable, in batches.
 
-    def __init__(self, recorder: RecorderClient, kept: Callable[[int], None]) -> None:
+    Args:
+        recorder: stores them.
+        on_stored: is called with the number of groups of changes, as they were handed in, that have become durable.
+    """
+
+    def __init__(self, recorder: RecorderClient, on_stored: Callable[[int], None]) -> None:
         self._recorder = recorder
-        self._kept = kept
+        self._on_stored = on_stored
         self._batches: list[_Batch] = []
         self._changes: list[Sequence[DeviceEvent]] = []
-        self._last: asyncio.Future[None] | None = None  # of the batch that was handed in last
+        self._last: asyncio.Future[None] | None = None
+        """Set when the last batch that was handed in is durable."""
         self._called_secs = -math.inf
         self._due_secs = math.inf
         self._sooner = asyncio.Event()
 
     def store(self, records: Sequence[bytes], epoch: int | None = None) -> asyncio.Future[None]:
-        """Hand in records, as :func:`fleet_tune.base.records.stores.codec.encode_record` packs them: when they are
-        durable. ``epoch``: of the lease under which they were measured; where it has ended, they are not stored."""
+        """Store records, as :func:`fleet_tune.base.records.stores.codec.encode_record` packs them. Returns a future
+        that is set when they are durable. ``epoch``: of the lease under which they were measured; where it has ended,
+        they are not stored."""
         self._last = asyncio.get_running_loop().create_future()
         self._batches.append(_Batch(records, epoch, self._last))
         self._wake(0.0)
         return self._last
 
-    def keep(self, changes: Sequence[DeviceEvent]) -> None:
-        """Hand in changes of devices, in their order."""
+    def store_changes(self, changes: Sequence[DeviceEvent]) -> None:
+        """Store changes of devices, in their order."""
         self._changes.append(changes)
         self._wake(LEASES_SECS if all(each.kind in LEASE_KINDS for each in changes) else GATHER_SECS)
 
     async def all_stored(self) -> None:
-        """Until all records that were handed in by now are durable."""
+        """Wait until all records that were handed in by now are durable."""
         if self._last is not None:
             await asyncio.wait([self._last])
 
     async def run(self) -> None:
-        """Store, without an end. Raises RecorderLostError, and what the recorder raises where it cannot store."""
+        """Store for ever. Raises RecorderLostError, and what the recorder raises where it cannot store."""
         while True:
             await self._until_due()
             self._called_secs, self._due_secs = asyncio.get_running_loop().time(), math.inf
             batches, self._batches = self._batches, []
             groups, self._changes = self._changes, []
             sent = [(batch.records, batch.epoch) for batch in batches]
-            refused = await self._recorder.store(sent, worth_keeping(groups))
+            refused = await self._recorder.store(sent, changes_to_store(groups))
             if refused:  # also where all of it was stored, and the answer was lost
                 _LOG.info("%d batches of leases that have ended: they are stored already, or never", refused)
             for batch in batches:
                 batch.durable.set_result(None)
             if groups:
-                self._kept(len(groups))
+                self._on_stored(len(groups))
 
     def _wake(self, within_secs: float) -> None:
-        """A call is due, so many seconds from now at the latest."""
+        """Call the recorder within so many seconds."""
         due_secs = max(asyncio.get_running_loop().time() + within_secs, self._called_secs + GATHER_SECS)
         if due_secs < self._due_secs:
             self._due_secs = due_secs
@@ -101,8 +110,8 @@ class RecordBatcher:
                 return
 
 
-def worth_keeping(groups: Sequence[Sequence[DeviceEvent]]) -> list[DeviceEvent]:
-    """What is to be stored of these changes, in order: a lease only where it is the last of its device."""
+def changes_to_store(groups: Sequence[Sequence[DeviceEvent]]) -> list[DeviceEvent]:
+    """The changes that are stored, in their order: a lease only where it is the last change of its device."""
     events = [event for events in groups for event in events]
     last = {event.device_id: at for at, event in enumerate(events)}
     return [event for at, event in enumerate(events) if event.kind not in LEASE_KINDS or last[event.device_id] == at]

@@ -1,7 +1,7 @@
-"""Who schedules a run: one process after the other, where one is lost.
+"""The supervisor of a run's scheduler: where the scheduler's process is lost, another one takes its place.
 
-What a scheduler knows is in the records, in the states of the devices and here: the next one begins as a run does that
-is resumed, with the same id and the rest of the budget.
+The next scheduler starts as a resumed run does, with the same id and the rest of the budget. It gets the records, the
+states of the devices, and the plan that is kept here.
 """
 
 from __future__ import annotations
@@ -20,17 +20,24 @@ from fleet_tune.base.results import Notice, Progress
 from policies.runs.events import ClassAdded, Event, NoticePosted, StopRequested
 from policies.runs.plan import RunPlan
 
-# Where the cluster is lost, that is known by then, and is the reason that people are told.
 _REST_SECS = 1.0
+"""Time between a loss and the next scheduler. The loss of the cluster is noticed within it, and reported instead."""
 _STOP_SECS = 1.0
-_MOST_TRIES = 30  # of telling something
+_MOST_TRIES = 30
+"""Tries of posting a notice."""
 _MOST_LOSSES = 5
-"""Schedulers in a row that are lost without a record in between."""
+"""Schedulers that are lost in a row, without a record in between, before the run ends."""
 
 
 class SchedulerSupervisor:
-    """``start``: starts a scheduler's process for a plan, in which everybody is who has joined by then. ``last_seq``:
-    of the records."""
+    """Runs one scheduler after the other.
+
+    Args:
+        plan: the plan of the first one.
+        start: starts the process of a scheduler for a plan.
+        last_seq: returns the sequence number of the last record.
+        cluster: where it is lost, no other scheduler is started.
+    """
 
     def __init__(
         self,
@@ -47,7 +54,7 @@ class SchedulerSupervisor:
         self._last: Progress | None = None
         self._began: float | None = None
         self._stops = False
-        self._telling: set[asyncio.Task[None]] = set()
+        self._posting: set[asyncio.Task[None]] = set()
 
     @property
     def now(self) -> float:
@@ -55,11 +62,12 @@ class SchedulerSupervisor:
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     async def started(self) -> None:
-        """Until its process answers."""
+        """Wait until its process answers."""
         await self._scheduler.started()
 
     async def run(self) -> None:
-        """Until the run is over. Raises what ends it early, ClusterError where no scheduler stays alive among it."""
+        """Wait until the run is over. Raises the error that ends it early; ClusterError where one scheduler after the
+        other is lost."""
         self._began = time.monotonic()
         losses, seq = 0, -1
         while True:
@@ -101,8 +109,8 @@ class SchedulerSupervisor:
         return True
 
     async def progress(self, *, is_silent: bool = False) -> Progress:
-        """The last snapshot; of a scheduler that ``is_silent``, or only begins in the place of another, the one before.
-        Raises what calls raise where there is none yet."""
+        """A snapshot. Where the scheduler ``is_silent``, is lost, or has just taken the place of another one, the last
+        snapshot. Raises what calls raise where there is none yet."""
         if is_silent and self._last is not None:
             return self._last
         try:
@@ -116,13 +124,13 @@ class SchedulerSupervisor:
         return self._last
 
     def notice(self, text: str, well: bool) -> None:
-        """People are to be told this."""
-        task = asyncio.ensure_future(self._noticed(text, well))  # it ends by its deadline
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        """Post a notice; ``well``: it is good news."""
+        task = asyncio.ensure_future(self._post(text, well))  # it ends by its deadline
+        self._posting.add(task)
+        task.add_done_callback(self._posting.discard)
 
-    async def _noticed(self, text: str, well: bool) -> None:
-        """Tell the one that there is; one that is lost cannot be told, and the next one is."""
+    async def _post(self, text: str, well: bool) -> None:
+        """Post a notice to the scheduler, or to the next one where it is lost."""
         for _ in range(_MOST_TRIES):
             with contextlib.suppress(*LOST):
                 await self._scheduler.tell(NoticePosted(text, well))
@@ -130,18 +138,18 @@ class SchedulerSupervisor:
             await asyncio.sleep(_REST_SECS)
 
     async def beat(self) -> None:
-        """A sign of life of the process there is."""
+        """Wait for a heartbeat of the scheduler."""
         try:
             await self._scheduler.beat()
-        except ActorDeadError as error:  # for Ray: here another takes its place
+        except ActorDeadError as error:  # for Ray it is dead; here another one takes its place
             raise ActorLostError(first_line(error)) from error
 
     def end(self) -> None:
-        """End the process there is, which hangs; another takes its place."""
+        """End the process of the scheduler, which hangs; another one takes its place."""
         self._scheduler.end()
 
     async def stop(self) -> None:
-        """Stop granting; a scheduler that is lost by now has no successor."""
+        """Stop granting trials. A scheduler that is lost from now on has no successor."""
         self._stops = True
         with contextlib.suppress(*LOST):
             await self._scheduler.tell(StopRequested(), _STOP_SECS)

@@ -11,7 +11,7 @@ import pytest
 
 from actors.clients.recorder import RecorderClient
 from actors.scheduling import record_batcher
-from actors.scheduling.record_batcher import RecordBatcher, worth_keeping
+from actors.scheduling.record_batcher import RecordBatcher, changes_to_store
 from fleet_tune.base.device_state import DeviceEvent, DeviceState, Lease
 
 
@@ -20,7 +20,7 @@ def event(device_id: str, kind: str, epoch: int) -> DeviceEvent:
 
 
 def kept(*groups: Sequence[DeviceEvent]) -> list[tuple[str, str, int]]:
-    return [(each.device_id, each.kind, each.state.lease.epoch) for each in worth_keeping(groups)]
+    return [(each.device_id, each.kind, each.state.lease.epoch) for each in changes_to_store(groups)]
 
 
 def test_a_lease_is_kept_where_nothing_of_its_device_follows() -> None:
@@ -91,9 +91,9 @@ async def test_the_first_goes_at_once_and_what_comes_meanwhile_goes_together(ben
 
 
 async def test_changes_go_no_earlier_than_records_that_came_before(bench: Bench) -> None:
-    bench.storing.keep([event("a", "leased", 1)])
+    bench.storing.store_changes([event("a", "leased", 1)])
     bench.storing.store([b"one"], 1)
-    bench.storing.keep([event("a", "released", 1), event("a", "leased", 2)])
+    bench.storing.store_changes([event("a", "released", 1), event("a", "leased", 2)])
     bench.recorder.permits.release()
     await bench.called(1)
     assert bench.recorder.calls == [([([b"one"], 1)], [event("a", "leased", 2)])]
@@ -104,17 +104,17 @@ async def test_changes_go_no_earlier_than_records_that_came_before(bench: Bench)
 
 
 async def test_what_is_of_interest_takes_along_what_waits_and_does_not_wait_as_long(bench: Bench) -> None:
-    bench.storing.keep([event("b", "leased", 1)])
+    bench.storing.store_changes([event("b", "leased", 1)])
     await asyncio.sleep(0)
     assert not bench.recorder.calls
-    bench.storing.keep([event("a", "connection_lost", 1)])
+    bench.storing.store_changes([event("a", "connection_lost", 1)])
     await bench.called(1)
     assert bench.recorder.calls == [([], [event("b", "leased", 1), event("a", "connection_lost", 1)])]
 
 
 async def test_leases_alone_are_told_of_in_the_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_batcher, "LEASES_SECS", 0.0)
-    bench.storing.keep([event("a", "leased", 1)])
+    bench.storing.store_changes([event("a", "leased", 1)])
     await bench.called(1)
     assert bench.recorder.calls == [([], [event("a", "leased", 1)])]
 
