@@ -1,4 +1,4 @@
-"""What people want of the devices of a fleet file, as a session asks for it: see
+"""The orders of people for the devices of a fleet file, as a session reads them; see
 :mod:`fleet_tune.base.records.orders`."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOG = logging.getLogger(__name__)
 
 
 async def out_of_use(fleet: FleetConfig, names: Iterable[str]) -> set[str]:
-    """Those of the devices that people have taken out of use. Raises FleetOrdersError."""
+    """The devices among ``names`` that people have taken out of use. Raises FleetOrdersError."""
     if fleet.source is None:
         return set()
     orders = FleetOrders(orders_path(fleet.source.path))
@@ -25,9 +25,9 @@ async def out_of_use(fleet: FleetConfig, names: Iterable[str]) -> set[str]:
     return {name for name, order in latest.items() if order.admin is not Admin.ACTIVE} & set(names)
 
 
-async def noted(fleet: FleetConfig, run_id: str, store: Path) -> Path | None:
-    """Where the orders for the fleet's devices are, after noting there that this run uses the fleet; None for a fleet
-    without a file. A fleet file in a folder that cannot be written is no reason not to tune."""
+async def note_run(fleet: FleetConfig, run_id: str, store: Path) -> Path | None:
+    """Note that this run uses the fleet, and return the path of the fleet's orders; None for a fleet without a file.
+    A folder that cannot be written is only warned of."""
     if fleet.source is None:
         return None
     path = orders_path(fleet.source.path)

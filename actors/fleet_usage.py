@@ -1,4 +1,4 @@
-"""What the devices of a run do for a while, and what its processes take for that."""
+"""The use of a run's devices over some time, and the processor time and memory of its processes."""
 
 from __future__ import annotations
 
@@ -16,49 +16,55 @@ from actors.clients.calls import ask
 from actors.clusters.cluster import Cluster
 
 SIMULATED = ("devices (simulated)", "builders (simulated)")
-"""The roles that stand in for what a real fleet does elsewhere."""
+"""Roles that stand in for processes which a real fleet has elsewhere."""
 STARTED = {"builders": "builds", "devices": "device servers"}
-"""Roles whose processes have others do the work, and what those are called."""
+"""Roles whose processes start other processes for their work, with the role of those."""
 _WORK = frozenset((*SIMULATED, *STARTED.values()))
 _ANSWER_SECS = 60.0
 Use = tuple[dict[tuple[int, float], float], int]
-"""Seconds of a processor by process (its number, and when it began), and resident bytes of all of them."""
+"""Processor seconds by process (its id and its start time), and resident bytes of all of them."""
 
 
 @dataclass(frozen=True)
 class RoleUsage:
-    """What the processes of a role took: of a processor, seconds for each record, and memory (resident), bytes."""
+    """The use of the processes of a role."""
 
     cpu_secs_a_record: float
+    """Processor seconds for each record."""
     memory_bytes: int
+    """Resident memory."""
 
 
 @dataclass(frozen=True)
 class FleetUsage:
-    """What a fleet did for ``secs``. ``demand``: trials a second of devices that never wait, None where nobody knows
-    what they take. ``busy``: share of the time of its devices, of all and of each class, in which they measured.
-    ``bound``: what each class waits for most, or ``measure``. ``roles``: by what the processes are."""
+    """The use of a fleet in ``secs``."""
 
     devices: int
     builders: int
     searchers: int
     trials_a_second: float
     demand: float | None
+    """Trials a second of devices that never wait; None where the time of a trial is not known."""
     busy: float
+    """Share of the time of all devices in which they measured."""
     busy_by_class: dict[str, float]
+    """The same for each class."""
     bound: dict[str, str]
+    """The stage that limits each class most, or ``measure``."""
     roles: dict[str, RoleUsage]
+    """Use of the processes of each role."""
     secs: float
 
     @property
     def cpu_secs_a_record(self) -> float:
-        """Of all that is not the work itself: builds and what devices run, or what is simulated."""
+        """Processor seconds for each record of all roles but the work itself: builds and kernels, or their
+        simulation."""
         return sum(use.cpu_secs_a_record for role, use in self.roles.items() if role not in _WORK)
 
 
 async def used(processes: Mapping[str, Sequence[Any]], cluster: Cluster) -> dict[str, Use]:
-    """Processor seconds and resident bytes by role, wherever its ``processes`` are, which are actors by their roles; of
-    this process and of Ray's own too."""
+    """Processor seconds and resident bytes by role, those of this process and of Ray's own among them. ``processes``:
+    the actors of each role, on any node."""
     by_role: defaultdict[str, Use] = defaultdict(lambda: ({}, 0))
 
     def add(role: str, use: Use) -> None:
@@ -79,8 +85,8 @@ async def used(processes: Mapping[str, Sequence[Any]], cluster: Cluster) -> dict
 
 
 def since(before: Mapping[str, Use], later: Mapping[str, Use], records: int) -> dict[str, RoleUsage]:
-    """What each role has used in between for each of so many ``records``, and what memory it has in the end. A process
-    that has ended meanwhile is not counted, and one that has begun as a whole."""
+    """The use of each role between two measurements, for each of so many ``records``, with its memory at the end. A
+    process that has ended meanwhile is not counted; one that has begun is counted whole."""
     uses = {}
     for role, (processes, size) in later.items():
         known = before.get(role, ({}, 0))[0]
@@ -90,7 +96,7 @@ def since(before: Mapping[str, Use], later: Mapping[str, Use], records: int) -> 
 
 
 def _own_and_started(_actor: object = None) -> tuple[Use, Use]:
-    """Of the process that asks, and of all that it has started."""
+    """The use of this process, and of all processes that it has started."""
     own = psutil.Process(os.getpid())
     secs: dict[tuple[int, float], float] = {}
     size = 0
@@ -108,13 +114,13 @@ def _use_of(process: psutil.Process) -> Use:
 
 
 def _use_of_ray(processes: Iterable[psutil.Process]) -> Iterator[Use]:
-    """Of these processes of Ray's own, and what they have started: those of other machines are not seen."""
+    """The use of Ray's own processes and of their children on this machine."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             yield _use_of(process)
             for child in process.children(recursive=True):
                 with contextlib.suppress(psutil.Error):
-                    # Our own processes, and what they have started, are other roles.
+                    # Our actors and their children belong to other roles.
                     if not _is_ours(child, process):
                         yield _use_of(child)
 

@@ -1,5 +1,5 @@
-"""A device that another machine of the cluster drives, for the driver itself: when a run is over, its networks are
-checked and timed on devices, and other commands ask what devices are."""
+"""Devices that another node of the cluster drives, for the driver itself: at the end of a run networks are checked and
+timed on devices, and other commands ask devices for their fingerprints."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from fleet_tune.base.domain import Fingerprint, Measurement, Outcome
 from fleet_tune.base.errors import DeviceUnreachableError, UncheckedError
 from policies.runs.cluster.placement import place_device
 
-# A device keeps deadlines of its own, among them those of loading a network on a slow link: nobody waits for so long
-# for a process that gives no sign of life.
 _CALL_SECS = 3600.0
+"""Longest call. A device has deadlines of its own, such as that of loading a network over a slow link; a process that
+does not answer heartbeats is not waited for so long."""
 _BEAT_EVERY_SECS = 2.0
-_START_SECS = 120.0  # until the first sign of life
+_START_SECS = 120.0
+"""Longest wait for the first heartbeat."""
 _SILENT_SECS = 10.0
 _CLOSE_SECS = 5.0
 
 
 @contextlib.contextmanager
 def opened_elsewhere(config: DeviceConfig, realtime: bool = True) -> Iterator[Device]:
-    """The device of an entry with ``via``, on the machine that drives it, of the cluster that this process is connected
-    to; else as :func:`devices.device_factory.open_device`. Raises DeviceUnreachableError where there is no such
-    machine."""
+    """Open the device of an entry with ``via`` on the node that drives it, in the cluster that this process is
+    connected to; see :func:`devices.device_factory.open_device`. Raises DeviceUnreachableError where there is no such
+    node."""
     import ray
 
     if not ray.is_initialized():
@@ -60,14 +61,13 @@ def opened_elsewhere(config: DeviceConfig, realtime: bool = True) -> Iterator[De
 
 
 def device_there(cls: type, **options: Any) -> Any:
-    """The Ray class of :class:`RemoteDeviceActor`, or of one that is made of it: it gives signs of life while it is
-    busy."""
+    """The Ray class of :class:`RemoteDeviceActor`, or of a subclass: it answers heartbeats while it is busy."""
     return remote_actor(cls, groups={"beat": 1}, **options)
 
 
 class RemoteDeviceActor:
-    """The actor on that machine. Opens the device when it is first asked for something, so that what is wrong with it
-    is the answer of a call."""
+    """The actor on the node that drives the device. It opens the device at the first call, so that an error of opening
+    it is the answer of that call."""
 
     def __init__(self, config: DeviceConfig, realtime: bool) -> None:
         without_torch()
@@ -78,29 +78,29 @@ class RemoteDeviceActor:
         self._numbers = itertools.count()
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """What a method of the device answers."""
+        """Call a method of the device."""
         return getattr(self._open(), method)(*arguments)
 
     def load_network(self, library: bytes, arguments: Sequence[Array]) -> int:
-        """The number of a network that is loaded now. Raises UncheckedError."""
+        """Load a network and return its number. Raises UncheckedError."""
         device = self._open()
         if not isinstance(device, NetworkDevice):
             raise UncheckedError(f"device {self._config.name} answers from a dataset and runs nothing")
         number = next(self._numbers)
-        # What comes from the object store cannot be written to, and may be gone later.
+        # Arrays of the object store cannot be written to, and may be dropped later.
         self._networks[number] = device.load_network(library, [array.copy() for array in arguments])
         return number
 
     def ask_network(self, number: int, method: str, *arguments: Any) -> Any:
-        """What a method of a loaded network answers."""
+        """Call a method of a loaded network."""
         return getattr(self._networks[number], method)(*arguments)
 
     def forget_network(self, number: int) -> None:
-        """Nobody needs it any more."""
+        """Drop a loaded network."""
         self._networks.pop(number, None)
 
     def beat(self) -> None:
-        """A sign of life; called beside the others, in a thread of its own."""
+        """Answer a heartbeat, in a thread beside the other calls."""
 
     def close(self) -> None:
         self._networks.clear()
@@ -108,14 +108,14 @@ class RemoteDeviceActor:
 
 
 class RemoteCalls:
-    """Calls of that actor, each of which is waited for as long as its process gives signs of life."""
+    """Calls of that actor. Each is waited for as long as its process answers heartbeats."""
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
         self._patience_secs = _START_SECS
 
     def answer(self, reference: Any, what: str) -> Any:
-        """The answer to a call. Raises what it raises, and ActorTimeoutError."""
+        """Wait for the answer to a call. Raises what the call raises, and ActorTimeoutError."""
         import ray
 
         deadline = time.monotonic() + _CALL_SECS
@@ -172,7 +172,7 @@ class RemoteDevice:
         return RemoteNetwork(self._calls, number)
 
     def close(self) -> None:
-        """Whoever opened it closes it."""
+        """Do nothing: :func:`opened_elsewhere` closes the device."""
 
     def _asked(self, method: str, *arguments: Any) -> Any:
         try:
@@ -182,7 +182,7 @@ class RemoteDevice:
 
 
 class RemoteNetwork:
-    """See :class:`devices.protocol.NetworkHandle`. It is let go of with this object."""
+    """See :class:`devices.timing.network_device.NetworkHandle`. The network is dropped with this object."""
 
     def __init__(self, calls: RemoteCalls, number: int) -> None:
         self._calls = calls

@@ -26,7 +26,7 @@ from actors.processes.task_registry import TaskRegistry
 from actors.run_hosts import RunHosts
 from actors.scheduling.heartbeats import WatchedProcess
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
-from actors.session_plan import SessionPlan, dealt_out
+from actors.session_plan import SessionPlan, deal_out
 from fleet_tune.base.errors import FleetTuneError
 from fleet_tune.base.search_task import SearchTask
 from policies.runs.stages.pace import searchers as searchers_for
@@ -45,7 +45,7 @@ class RunActors:
         """The actors of each role, in the order in which the roles were started."""
         devices = hosts.actors.devices
         most = min(searchers_for(len(devices)), len(os.sched_getaffinity(0)))
-        self.dealt = dealt_out(plan.tasks, most)
+        self.dealt = deal_out(plan.tasks, most)
         """The number of the searcher of each task, by the task's id."""
         self.recorder = RecorderClient(self._started("recorder", Recorder, str(store), meta, concurrency=256))
         # Handles travel as values: as arguments of an actor that may restart, Ray warns of each on the terminal.
@@ -104,7 +104,7 @@ class RunActors:
         """Store more tasks, all of one class, and deal them out to the searchers. Returns the number of the searcher
         of each task, by the task's id."""
         await self.recorder.put_tasks([entry.task for entry in tasks])
-        dealt = dealt_out(tasks, len(self.searchers))
+        dealt = deal_out(tasks, len(self.searchers))
         self.handles.searchers |= {task_id: self.searchers[number] for task_id, number in dealt.items()}
         return dealt
 

@@ -1,4 +1,4 @@
-"""The builders and devices of a run, started before it is known what is tuned, and whether anything is."""
+"""The started builders and devices of a run. They start before it is known whether anything is tuned."""
 
 from __future__ import annotations
 

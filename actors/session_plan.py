@@ -1,4 +1,4 @@
-"""What a session tunes, and who searches for what."""
+"""The plan of a session: its tasks and limits, and which searcher searches for which task."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from policies.search.methods import Method
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """What a session tunes, and when it ends. ``tasks``: all of the network, which are tuned from when they
-    :meth:`actors.tuning_session.TuningSession.start_task`; their sketches need not be known before. ``rule``: when a
-    measurement ends; the fleet file may add a warm-up and a flush. ``settled``: by the id of a task, why it gets no
-    trial at all."""
+    """The work of a session, and its limits."""
 
     run_id: str
     method: Method
     seed: int
     tasks: tuple[SearchTask, ...]
+    """All tasks of the network. Their sketches need not be known before
+    :meth:`actors.tuning_session.TuningSession.start_task`."""
     limits: Limits
     rule: StopRule = field(default_factory=StopRule)
+    """Rule that ends a measurement; the fleet file may add a warm-up and a flush."""
     settled: Mapping[str, str] = field(default_factory=dict)
+    """Reason why a task gets no trial at all, by the task's id."""
 
 
 def share_of(request: RunRequest, run_id: str) -> RunShare | None:
-    """This run among those of its cluster; None where it has one of its own."""
+    """The share of a run in its cluster; None where the run has a cluster of its own."""
     if request.address is None:
         return None
     given = request.network
@@ -75,13 +76,14 @@ def snapshot_without_trials(
 
 
 def planned(entry: SearchTask, searcher: int, settled: str) -> PlannedTask:
-    """A task as the run's state knows it, before it is described. ``searcher``: the number of its searcher."""
+    """The task as the run's state knows it, before it is described. ``searcher``: the number of its searcher."""
     oracle_secs = entry.abstraction.unscheduled_secs(entry.task.workload.flop)
     return PlannedTask(entry.task, None, entry.floor_secs, oracle_secs, searcher, settled)
 
 
-def dealt_out(tasks: Sequence[SearchTask], most: int) -> dict[str, int]:
-    """The number of the searcher of each task id: at most so many, each with as many tasks of every device class."""
+def deal_out(tasks: Sequence[SearchTask], most: int) -> dict[str, int]:
+    """Deal the tasks out to at most so many searchers, each class evenly. Returns the number of the searcher of each
+    task, by the task's id."""
     counts: Counter[str] = Counter()
     dealt: dict[str, int] = {}
     for entry in tasks:

@@ -12,7 +12,7 @@ from actors.clients.device import DeviceClient
 from actors.clients.recorder import StoreWriter
 from actors.clients.scheduler import SchedulerClient
 from actors.clusters.cluster import lost_means_resume
-from actors.device_orders import noted, out_of_use
+from actors.device_orders import note_run, out_of_use
 from actors.device_watch import DeviceWatch, watched_device
 from actors.fleet_usage import Use, used
 from actors.run_actors import RunActors
@@ -95,7 +95,7 @@ class TuningSession:
             if device_class in targets
         }
         notices = hosts.absent.notices
-        orders = await noted(hosts.fleet, hosts.run_id, store)
+        orders = await note_run(hosts.fleet, hosts.run_id, store)
         schedule = SchedulerPlan(run, plan.method, plan.seed, orders, notices)
 
         def start_scheduler(run: RunPlan) -> SchedulerClient:

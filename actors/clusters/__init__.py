@@ -1,1 +1,1 @@
-"""The Ray cluster that a run uses: its own on this machine, or one that is there."""
+"""The Ray cluster of a run: an embedded one on this machine, or an existing one."""

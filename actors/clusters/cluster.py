@@ -1,4 +1,4 @@
-"""The Ray cluster of a session: an embedded one of our own, or an existing one."""
+"""The Ray cluster of a run: an embedded one, or an existing one."""
 
 from __future__ import annotations
 
@@ -45,20 +45,24 @@ _SYSTEM_CONFIG = {
 
 @dataclass
 class Cluster:
-    """A connected Ray cluster. ``node_id``: the node of this driver, where the output folder is. ``folder``: of this
-    run alone, on that node; removed with the connection. ``processes``: Ray's by name: of an embedded cluster, or, of
-    another one, that of this node, where it is seen. ``is_embedded``: it ends with this process. ``is_lost``: it cannot
-    be used any more."""
+    """A connected Ray cluster."""
 
     node_id: str
+    """Id of the driver's node, which has the output folder."""
     folder: Path
+    """Folder of this run on that node; it is removed with the connection."""
     address: str
     processes: Mapping[str, psutil.Process] = field(default_factory=dict)
+    """Ray's own processes by name: all of an embedded cluster; of another one the raylet of this node, if this process
+    sees it."""
     is_embedded: bool = False
+    """True where the cluster ends with this process."""
     is_lost: bool = False
+    """True once the cluster cannot be used any more."""
 
     async def lost(self) -> str:
-        """Why the cluster cannot be used any more, as soon as that is so. What is left of an embedded one is ended."""
+        """Wait until the cluster cannot be used any more, and return the reason. The rest of an embedded cluster is
+        ended."""
         reason = await until_lost(self.processes, "" if self.is_embedded else self.address)
         self.is_lost = True
         if self.is_embedded:
@@ -66,13 +70,13 @@ class Cluster:
         return reason
 
     def here(self) -> Any:
-        """Scheduling strategy that pins an actor to the driver's node."""
+        """The scheduling strategy that pins an actor to the driver's node."""
         return pinned_to(self.node_id)
 
     def nodes(self) -> tuple[ClusterNode, ...]:
-        """The machines that are there now. Raises ClusterError."""
+        """The nodes of the cluster. Raises ClusterError."""
         if not self.is_embedded:
-            try:  # Ray itself ends a process that asks a server which is gone, after a minute
+            try:  # Ray ends a process that calls a lost server after a minute
                 _check_reachable(self.address)
             except OSError as error:
                 problem = f"the Ray cluster at {self.address!r} does not answer: {error.strerror or error}"
@@ -82,7 +86,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[Cluster]:
-    """Connect to ``address``, or start an embedded cluster where it is None; leave it again at the end.
+    """Connect to the cluster at ``address``, or start an embedded one where it is None; disconnect at the end.
 
     Raises :class:`ClusterError` where the cluster cannot be reached.
     """
@@ -96,10 +100,11 @@ def connected(address: str | None) -> Iterator[Cluster]:
             raise ClusterError(
                 f"cannot make a folder in /tmp: {error.strerror or error}", "free space there, or let this user write"
             ) from error
-        given = ray.is_initialized()  # by the caller (a notebook, a test, a service): it is used, and left as it was
+        # A connection of the caller (a notebook, a test, a service) is used, and left as it was.
+        given = ray.is_initialized()
         made: list[Cluster] = []
         if not given:
-            # Ray opens its own folder to all users, again and again: it gets one that others cannot reach.
+            # Ray makes its own folder accessible to all users: it gets one that other users cannot reach.
             _connect(address, folder / _RAY)
             stack.callback(lambda: _leave() if any(each.is_lost for each in made) else _disconnect())
         context = ray.get_runtime_context()
@@ -111,7 +116,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def lost_means_resume() -> Iterator[None]:
-    """A session that cannot start one of its processes cannot go on; its records are safe. Raises ClusterError."""
+    """Raise ClusterError where a process of the session is lost while it starts: the run can be resumed."""
     try:
         yield
     except LOST as error:
@@ -121,7 +126,7 @@ def lost_means_resume() -> Iterator[None]:
 
 
 def _connect(address: str | None, folder: Path) -> None:
-    """``folder``: of an embedded cluster's own files; Ray makes it."""
+    """Connect to a cluster. ``folder``: for the files of an embedded one; Ray makes it."""
     import ray
 
     try:
@@ -155,9 +160,8 @@ def _connect(address: str | None, folder: Path) -> None:
 
 
 def _leave() -> None:
-    """Disconnect from a cluster that is lost, of which a process may stand still: Ray waits for its answer for ever,
-    and who is told that the cluster is lost does not. A command ends then; for other processes Ray waits once more when
-    they end."""
+    """Disconnect from a lost cluster without waiting for it: a process of it may stand still, and Ray waits for that
+    process for ever. A command ends then; in other processes Ray waits again when they end."""
     leaving = threading.Thread(target=_disconnect, daemon=True, name="disconnect")
     leaving.start()
     leaving.join(_LEAVE_SECS)
@@ -166,15 +170,15 @@ def _leave() -> None:
 def _disconnect() -> None:
     import ray
 
-    # Handles and references that wait for Python's garbage collector would end the process: a thread that an
-    # interrupted start has left may collect them in the moment when Ray's worker is gone.
+    # A handle that is collected while Ray's worker ends would end the process: a thread that an interrupted start has
+    # left may run the garbage collector at that moment.
     gc.collect()
     with garbage_collection_paused():
         ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries an address where nobody listens, or somebody else does, for a minute. Raises OSError."""
+    """Raise OSError where no Ray listens at the address. Ray itself would try for a minute."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit()):
         return
@@ -186,7 +190,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _settings_in(connection: socket.socket, timeout_secs: float) -> bool:
-    """Whether the other side begins as HTTP/2 does, over which Ray's services talk: with its settings."""
+    """Return true if the server begins with the settings of HTTP/2, as Ray's services do."""
     deadline = time.monotonic() + timeout_secs
     head = b""
     try:

@@ -1,4 +1,4 @@
-"""The machines of a Ray cluster, and how an actor is pinned to one."""
+"""The nodes of a Ray cluster, and how an actor is pinned to one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from policies.runs.cluster.placement import HOST_RESOURCE, ClusterNode
 
 
 def nodes_of_cluster(head: str) -> tuple[ClusterNode, ...]:
-    """The machines that are there now, as Ray knows them. ``head``: node id of this process' own; of its CPUs those
-    count that this process may use. Raises ClusterError where the cluster does not say."""
+    """The nodes that Ray lists. ``head``: id of this process' node; only CPUs that this process may use are counted
+    there. Raises ClusterError where the cluster does not answer."""
     import ray
     from ray._private.state import available_resources_per_node
 
@@ -34,12 +34,12 @@ def nodes_of_cluster(head: str) -> tuple[ClusterNode, ...]:
     )
 
 
-def _node(told: Mapping[str, Any], free: Mapping[str, float], usable_cpus: float) -> ClusterNode:
-    resources, address = told["Resources"], told["NodeManagerAddress"]
+def _node(listed: Mapping[str, Any], free: Mapping[str, float], usable_cpus: float) -> ClusterNode:
+    resources, address = listed["Resources"], listed["NodeManagerAddress"]
     hosts = (name.removeprefix(HOST_RESOURCE) for name in resources if name.startswith(HOST_RESOURCE))
     return ClusterNode(
-        node_id=told["NodeID"],
-        name=told.get("NodeName") or address,
+        node_id=listed["NodeID"],
+        name=listed.get("NodeName") or address,
         address=address,
         hosts=frozenset(hosts),
         cpus=min(resources.get("CPU", 0.0), usable_cpus),
@@ -49,27 +49,28 @@ def _node(told: Mapping[str, Any], free: Mapping[str, float], usable_cpus: float
 
 
 def pinned_to(node_id: str) -> Any:
-    """The scheduling strategy of an actor that is on this node or nowhere."""
+    """The scheduling strategy that pins an actor to a node."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
 
 
 def own_window_folder() -> Path:
-    """Where the quiet windows of this user are on the machine of this process."""
+    """The folder of this user's quiet windows on the machine of this process."""
     return Path(tempfile.gettempdir()) / f"fleet-tune-quiet-{os.getuid()}"
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The quiet windows of the hosts of a run: each host has its own. ``folder``: of that of the driver's host, whose
-    node is ``head``."""
+    """The quiet windows of the hosts of a run; each host has its own."""
 
     head: str
+    """Id of the driver's node."""
     folder: Path
+    """Folder of the window of the driver's host."""
 
     def here(self) -> QuietWindow:
-        """The window of the host that the actor of this process is on. Raises WindowFolderError."""
+        """The window of the host of this process' actor. Raises WindowFolderError."""
         import ray
 
         at_head = ray.get_runtime_context().get_node_id() == self.head

@@ -1,4 +1,4 @@
-"""The temporary folder of a run: Ray's files, and what its actors start from."""
+"""The temporary folder of a run, for Ray's files and for those of its actors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whether Ray's own processes are still there: without them no actor is started, ended or found, and Ray itself takes a
-minute to say so."""
+"""The watch over Ray's own processes: without them no actor is started, ended or found, and Ray itself takes a minute
+to notice."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from actors.clusters.http2 import FRAME_HEAD_BYTES, GREETING, are_settings
 
 _LOOK_SECS = 0.5
 _CONNECT_SECS = 3.0
-# A cluster that restarts its server refuses connections for a moment, and one that is busy does not answer for some.
-# Ray's own processes end when they have not heard of the server for a minute.
+# A server that restarts refuses connections for a moment, and a busy one does not answer for some. Ray's own processes
+# end when they have not heard of the server for a minute.
 _REFUSALS = 6
 _SILENCES = 12
-# Of looks at a process that is stopped: a debugger's short halt is let pass.
+# Looks at a stopped process; the short halt of a debugger passes.
 _STOPS = 20
 _OF_RAY = ("gcs_server", "raylet")
 
 
 class _Server(enum.Enum):
-    """What a cluster's server does."""
+    """The state of a cluster's server."""
 
     ANSWERS = enum.auto()
     REFUSES = enum.auto()
@@ -34,7 +34,7 @@ class _Server(enum.Enum):
 
 
 def started_here() -> dict[str, psutil.Process]:
-    """Ray's own processes that this process has started, by their names: all of them, or none."""
+    """Ray's own processes that this process has started, by name: all of them, or none."""
     children: dict[str, psutil.Process] = {}
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):  # one that ended meanwhile, and was nothing of Ray's
@@ -43,8 +43,8 @@ def started_here() -> dict[str, psutil.Process]:
 
 
 def raylet_of(node_id: str) -> dict[str, psutil.Process]:
-    """The raylet of this machine's node, by its name, which somebody else has started; nothing where this process does
-    not see it."""
+    """The raylet of this machine's node, by name, which another process has started; empty where this process does not
+    see it."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.name() == "raylet" and f"--node_id={node_id}" in process.cmdline():
@@ -53,8 +53,12 @@ def raylet_of(node_id: str) -> dict[str, psutil.Process]:
 
 
 async def until_lost(processes: Mapping[str, psutil.Process], address: str = "") -> str:
-    """Why the cluster cannot be used any more, as soon as that is so. ``processes``: of Ray, all of which are needed.
-    ``address``: of the cluster's server, where that is none of these; it is asked for there."""
+    """Wait until the cluster cannot be used any more, and return the reason.
+
+    Args:
+        processes: Ray's own, all of which are needed.
+        address: address of the cluster's server, where that is not one of the processes.
+    """
     stops: Counter[str] = Counter()
     refusals = silences = 0
     while True:
@@ -77,8 +81,8 @@ async def until_lost(processes: Mapping[str, psutil.Process], address: str = "")
 
 
 def end_all(processes: Iterable[psutil.Process]) -> None:
-    """End these processes and those that they have started, who starts others first. What the actors among them have
-    started ends with these, and cleans up."""
+    """End these processes and their children, parents first. The children of the actors among them end with the actors,
+    and clean up."""
     family: list[psutil.Process] = []
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -89,7 +93,7 @@ def end_all(processes: Iterable[psutil.Process]) -> None:
 
 
 def _status(process: psutil.Process) -> str | None:
-    """In psutil's words; None for one that has ended."""
+    """The status of a process in psutil's words; None for one that has ended."""
     try:
         status = str(process.status()) if process.is_running() else None
     except psutil.NoSuchProcess:
@@ -98,7 +102,7 @@ def _status(process: psutil.Process) -> str | None:
 
 
 async def _asked(address: str) -> _Server:
-    """What the server does there: one that is stopped takes connections, and says nothing."""
+    """Ask the server. A stopped one accepts connections and does not answer."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(_CONNECT_SECS):

@@ -1,6 +1,5 @@
 """Run as ``python with_parent.py SCRIPT ARGUMENTS``: runs one of Ray's scripts in a process that ends with its parent,
-however that ends. For :mod:`actors.clusters.embedded_ray`; it imports nothing of ours, since Ray runs it by its
-path."""
+however that ends. For :mod:`actors.clusters.embedded_ray`. It imports nothing of ours, since Ray runs it by path."""
 
 from __future__ import annotations
 

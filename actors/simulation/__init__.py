@@ -1,1 +1,1 @@
-"""Whole runs with simulated devices: the runtime is real, what it measures is not."""
+"""Whole runs with simulated devices: the runtime is real, the measurements are not."""

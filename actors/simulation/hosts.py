@@ -1,5 +1,5 @@
-"""Simulated builders and devices for the real runtime: they take stated times asleep, all builders in one process and
-all devices in another, so that two cores carry hundreds of them."""
+"""Simulated builders and devices for the real runtime. They sleep for stated times, all builders in one process and all
+devices in another, so that two cores carry hundreds of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIBRARY_BYTES = 20_000  # about what a kernel has
 
 
 class SimulatedBuilders(Builders):
-    """Those of a machine, as many as are wanted; a build takes ``build_secs`` asleep."""
+    """Any number of builders of one machine; a build sleeps for ``build_secs``."""
 
     def __init__(self, build_secs: float) -> None:
         super().__init__(_no_worker, 0)
@@ -80,21 +80,22 @@ class SimulatedDevices:
         return BatchReport(outcomes, records=records)
 
     async def beat(self) -> None:
-        """A sign of life of each device."""
+        """Answer a heartbeat, for every device."""
 
     async def busy(self) -> dict[str, float]:
-        """Seconds in which each device has measured."""
+        """Seconds in which each device has measured, by its name."""
         return dict(self._busy)
 
 
 @dataclass
 class SimulatedHandle:
-    """One device of a :class:`SimulatedDevices`; see :class:`actors.clients.device.DeviceHandle`. ``secs``: of a
-    candidate."""
+    """One device of a :class:`SimulatedDevices`; see :class:`actors.clients.device.DeviceHandle`."""
 
     host: Any
+    """The actor of all devices."""
     name: str
     secs: float
+    """Time of a candidate."""
 
     async def turn(self, _tell: Callable[[str], None], _most_secs: float = 0.0) -> float:
         return 0.0

@@ -1,5 +1,5 @@
 """The parts of the real runtime in rounds, as tuners without a runtime use them: candidates are proposed, all of them
-are built, all of them are measured, and only then are the next ones proposed."""
+are built, all of them are measured, and only then the next ones are proposed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from devices.protocol import BuildRequest
 from fleet_tune.base.domain import Candidate, StopRule, Task
 
 _BATCHES = 4
-"""Into so many batches a device's share of a round is cut, so that none waits long for the last one."""
+"""Batches of a device's share of a round, so that no device waits long for the last one."""
 _RULE = StopRule(race_factor=math.inf)
 
 
 class SimulatedRounds(SimulatedRun):
-    """Each device class has rounds of its own of ``size`` candidates, over its tasks in turn, and its own share of the
-    builders; so the classes do not wait for each other."""
+    """A run in rounds. Each device class has rounds of its own, of ``size`` candidates of its tasks in turn, and its
+    own share of the builders: the classes do not wait for each other."""
 
     def __init__(self, cluster: Cluster, fleet: SimulatedFleet, folder: Path, size: int) -> None:
         super().__init__(cluster, fleet, folder)
         self._size = size
 
     async def start(self) -> None:
-        """Begin the first round of each class."""
+        """Start the first round of each class."""
         parts = await self._start_parts()
         share = max(1, self._fleet.builders // len(self._fleet.classes))
         rounds = (self._rounds(parts, device_class, share) for device_class in self._fleet.classes)
@@ -66,7 +66,7 @@ class SimulatedRounds(SimulatedRun):
         return await asyncio.gather(*map(built, candidates))
 
     async def _measured(self, parts: SimulatedParts, devices: Sequence[str], artifacts: Sequence[Any]) -> None:
-        """Whoever is free takes the next batch."""
+        """Measure a round: each free device takes the next batch."""
         size = max(1, len(artifacts) // (_BATCHES * len(devices)))
         batches = iter([artifacts[at : at + size] for at in range(0, len(artifacts), size)])
 

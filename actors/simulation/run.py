@@ -1,6 +1,5 @@
-"""The real runtime around simulated builders and devices: how busy it keeps them, and what each of its processes takes
-for that. Scheduler, searchers, recorder and Ray are those of a run; what a build and a measurement would compute is
-none of it."""
+"""The real runtime around simulated builders and devices: how busy it keeps them, and what each of its processes uses
+for that. Scheduler, searchers, recorder and Ray are those of a run; only builds and measurements are simulated."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ from policies.search.methods.random import RANDOM
 
 _LOG = logging.getLogger(__name__)
 CLASSES = (("board", 1.6), ("server", 1.0), ("card", 0.6))
-"""Classes of simulated devices with what a candidate takes on one, as a multiple of what is stated."""
+"""Classes of simulated devices, with the time of a candidate as a multiple of the stated one."""
 _TASKS = 8  # of each class
 _EXTENT = 4096  # so many candidates that no run exhausts them
 _SPARE_BUILDERS = 1.25
@@ -52,23 +51,24 @@ _STORE_NAME = "records.db"
 
 @dataclass(frozen=True)
 class SimulatedFleet:
-    """``devices`` of three classes in turn. A candidate takes ``candidate_secs`` times the factor of its class, about,
-    and a build ``build_secs``; ``faults``: share of candidates that crash. There are builders for a quarter more than
-    the devices ask for."""
+    """A fleet of simulated devices, with builders for a quarter more than the devices ask for."""
 
     devices: int
+    """Number of devices, of three classes in turn."""
     candidate_secs: float
+    """Time of a candidate, about, before the factor of its class."""
     build_secs: float
     faults: float
+    """Share of candidates that crash."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Those that have a device."""
+        """Classes that have a device."""
         return tuple(name for name, _ in CLASSES[: self.devices])
 
     @property
     def handles(self) -> dict[str, tuple[str, float]]:
-        """The class of each device and the seconds that it takes for a candidate, by its name."""
+        """The class of each device and its time for a candidate, by the device's name."""
         return {
             f"{name}-{at}": (name, self.candidate_secs * factor)
             for at in range(self.devices)
@@ -87,19 +87,21 @@ class SimulatedFleet:
 
 @dataclass(frozen=True)
 class SimulatedParts:
-    """What a simulated run is made of. ``number``, ``searcher_of``: of a task's searcher, by the task's id.
-    ``build_host``: the actor of all builders. ``builders``, ``devices``: by number, and by name."""
+    """The started parts of a simulated run."""
 
     tasks: list[SearchTask]
     number: dict[str, int]
+    """Number of a task's searcher, by the task's id."""
     searcher_of: dict[str, SearcherClient]
+    """A task's searcher, by the task's id."""
     build_host: Any
+    """The actor of all builders."""
     builders: dict[int, BuilderClient]
     devices: dict[str, SimulatedHandle]
 
 
 class SimulatedRun:
-    """A run that goes on between :meth:`start` and :meth:`stop`; ``folder``: of its own, on this host."""
+    """A simulated run between :meth:`start` and :meth:`stop`. ``folder``: a folder of its own on this host."""
 
     def __init__(self, cluster: Cluster, fleet: SimulatedFleet, folder: Path) -> None:
         self._cluster = cluster
@@ -110,7 +112,7 @@ class SimulatedRun:
         self._watching: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        """Begin to tune."""
+        """Start to tune."""
         fleet = self._fleet
         parts = await self._start_parts()
         plan = RunPlan(
@@ -148,7 +150,7 @@ class SimulatedRun:
         return actor
 
     async def _start_parts(self) -> SimulatedParts:
-        """All but who brings them together."""
+        """Start all parts but the scheduler."""
         fleet = self._fleet
         tasks = _tasks(fleet.classes)
         roster = TaskRegistry(self._folder / "tasks")
@@ -180,8 +182,8 @@ class SimulatedRun:
         )
 
     def _members(self, build_host: Any) -> list[WatchedProcess]:
-        """As those of a run: one for the builders of a machine, and one for each device, be it that one process stands
-        in for them all."""
+        """The processes for the heartbeats, as in a real run: one for all builders and one for each device, though one
+        process stands in for all devices."""
         stand_ins = {"the builders": build_host, **{f"device {name}": self._hosts for name in self._fleet.handles}}
         real = {
             f"{role} {number}": actor
@@ -201,7 +203,7 @@ class SimulatedRun:
         ]
 
     async def use(self, secs: float) -> FleetUsage:
-        """What the fleet does in the next ``secs``. Raises what ends the run."""
+        """Measure the use of the fleet in the next ``secs``. Raises the error that ends the run."""
         before, busy, used_before = await self._seen()
         began = time.monotonic()
         await self._wait(secs)
@@ -226,11 +228,11 @@ class SimulatedRun:
         )
 
     async def warm_up(self, secs: float) -> None:
-        """Tune for so long, unseen."""
+        """Tune for so long without a measurement."""
         await self._wait(secs)
 
     async def stop(self) -> None:
-        """End all of its processes."""
+        """End all processes of the run."""
         for task in (self._running, self._watching):
             if task is not None:
                 task.cancel()
@@ -247,7 +249,7 @@ class SimulatedRun:
             self._running.result()
 
     async def _seen(self) -> tuple[int, dict[str, float], dict[str, Use]]:
-        """Records by now, seconds in which each device has measured, and what each role has used."""
+        """Number of records, seconds in which each device has measured, and use of each role."""
         busy = await ask(self._hosts.busy.remote(), _ANSWER_SECS, "what simulated devices did")
         return await self._records.last_seq(), busy, await used(self._roles, self._cluster)
 

@@ -1,4 +1,4 @@
-"""Recorded devices and builders that take their time, so that a run of theirs lasts."""
+"""Recorded devices and builders that take their time, so that a run of them lasts."""
 
 from __future__ import annotations
 

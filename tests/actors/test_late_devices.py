@@ -17,7 +17,7 @@ import pytest
 
 from actors.clients.calls import ask
 from actors.clusters.cluster import connected
-from actors.device_orders import noted, out_of_use
+from actors.device_orders import note_run, out_of_use
 from actors.run_hosts import AbsentDevices, RunHosts, absent_devices
 from actors.scheduling import heartbeats
 from actors.session_plan import SessionPlan
@@ -112,14 +112,14 @@ async def test_who_is_out_of_use_is_what_the_orders_say(fleet: FleetConfig, tmp_
 async def test_a_run_is_noted_for_the_commands_that_look_at_the_fleet(fleet: FleetConfig, tmp_path: Path) -> None:
     records = tmp_path / "records.db"
     records.touch()
-    path = await noted(fleet, "run", records)
+    path = await note_run(fleet, "run", records)
     assert path == orders_path(tmp_path / "fleet.toml")
     assert FleetOrders(path).last_records() == records
 
 
 async def test_a_file_of_orders_that_cannot_be_written_does_not_stop_a_run(fleet: FleetConfig, tmp_path: Path) -> None:
     orders_path(tmp_path / "fleet.toml").mkdir()
-    assert await noted(fleet, "run", tmp_path / "records.db") is not None
+    assert await note_run(fleet, "run", tmp_path / "records.db") is not None
 
 
 LATE = DeviceClass("late", '{"kind":"llvm","mcpu":"late"}')
