@@ -160,7 +160,7 @@ def play(
         waiting: dict[Future[Any], Callable[[Any], None]] = {}
         for name, chosen in (networks or {}).items():  # the longest ones first
             for seed in range(network_seeds):
-                total: Future[Any] = pool.submit(_one_network, chosen, tuple(tasks), seed)
+                total: Future[Any] = replay_pool.submit(pool, _one_network, chosen, tuple(tasks), seed)
                 waiting[total] = partial(totals.__setitem__, (name, seed))
         # The slow ones first, so that no process is alone with one at the end.
         for name, chosen in sorted(variants.items(), key=lambda variant: not is_deep(variant[1])):
@@ -175,8 +175,8 @@ def play(
                         runs[name, at, seed] = run
                         kept.add(variants[name], names[at], seed, run)
 
-                    future = pool.submit(
-                        one_task, chosen, at, seed, (curves or {}).get(name, 0), (starts or {}).get(name)
+                    future = replay_pool.submit(
+                        pool, one_task, chosen, at, seed, (curves or {}).get(name, 0), (starts or {}).get(name)
                     )
                     waiting[future] = keep
         replay_pool.collect(waiting)

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import cloudpickle
+
 from bench.machine import bench_env
 from bench.measured import read
 from bench.processes import die_with_parent
@@ -44,6 +46,17 @@ def replaying(dataset: Path, jobs: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
+def submit(pool: ProcessPoolExecutor, do: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Run ``do(*arguments)`` in the pool. A method of a user's file may be among the arguments: its classes travel by
+    value."""
+    return pool.submit(_run, cloudpickle.dumps((do, arguments)))
+
+
+def _run(pickled: bytes) -> Any:
+    do, arguments = cloudpickle.loads(pickled)
+    return do(*arguments)
+
+
 @dataclass(frozen=True)
 class Call(Generic[Run]):
     """A run to make: ``do(*arguments)``, of a module, in a process of the pool; and by what it is kept."""
@@ -66,7 +79,7 @@ def played(dataset: Path, jobs: int, kept: KeptRuns[Run], calls: Mapping[Key, Ca
 
     if missing:
         with replaying(dataset, jobs) as pool:
-            collect({pool.submit(call.do, *call.arguments): partial(take, key=key) for key, call in missing.items()})
+            collect({submit(pool, call.do, *call.arguments): partial(take, key=key) for key, call in missing.items()})
     return {key: run for key, run in runs.items() if run is not None}
 
 

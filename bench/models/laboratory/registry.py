@@ -13,6 +13,7 @@ from bench.models.laboratory.networks import (
     PerStoreMlpModel,
     TreeGruModel,
 )
+from fleet_tune.runs.methods import method_of
 from policies.cost_models import registry
 from policies.cost_models.boosted import AUTOTVM_TREES, GradientBoostedModel, LoopTreesModel
 from policies.cost_models.neural import NeuralModel
@@ -90,7 +91,10 @@ def all_models() -> Mapping[str, CostModelEntry]:
 
 
 def method_named(name: str) -> Method:
-    """The method of a name, which may also go on with a model of the laboratory: ``autotvm:tree-gru``."""
+    """The method of a name, which may also go on with a model of the laboratory: ``autotvm:tree-gru``; or a method in a
+    file: ``my_search.py:METHOD``."""
+    if ".py" in name:
+        return method_of(name)
     base, *changes = name.split(":")
     models = [change for change in changes if change in LABORATORY_MODELS]
     if len(models) != 1:
