@@ -268,7 +268,7 @@ class RpcSession:
         except TimeoutError as error:
             raise SessionTimeoutError(f"{host}:{port} did not answer within {timeout_secs:g} s") from error
         except (OSError, HandshakeError) as error:
-            raise SessionLostError(f"{host}:{port} is no TVM RPC server, or it ended: {error}") from error
+            raise SessionLostError(f"{host}:{port} is not a TVM RPC server, or it ended: {error}") from error
         finally:
             if self._watched is None:
                 connection.close()
@@ -276,7 +276,7 @@ class RpcSession:
     def _find_socket(self) -> socket.socket:
         descriptors = self._new_sockets()
         if not descriptors:
-            raise SessionLostError("the connection is gone as soon as it was made")
+            raise SessionLostError("the connection was lost as soon as it was made")
         return socket.socket(fileno=os.dup(max(descriptors)))
 
     def _new_sockets(self) -> set[int]:
@@ -291,7 +291,7 @@ _connecting = threading.Lock()
 @contextmanager
 def _connecting_alone(deadline: float) -> Iterator[None]:
     if not _connecting.acquire(timeout=max(0.1, deadline - time.monotonic())):
-        raise SessionTimeoutError("another connection of this process was being made all the time")
+        raise SessionTimeoutError("another connection of this process was being made the whole time")
     try:
         yield
     finally:

@@ -109,7 +109,7 @@ class DatabaseFiles:
                         yield number, json.loads(text)
                     except (ValueError, RecursionError):
                         if text.strip():
-                            self._skip(name, number, "it is cut off, or no JSON")
+                            self._skip(name, number, "it is cut off, or not JSON")
                         yield number, None
         except OSError as error:
             raise TransferError(

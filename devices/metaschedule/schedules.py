@@ -103,7 +103,7 @@ class DatabaseSchedules:
             if candidate is not None:
                 yield line, candidate
             else:
-                fits = "is of no sketch that is taken" if line in strange else "does not fit its workload"
+                fits = "follows no sketch that is used" if line in strange else "does not fit its workload"
                 self.skipped.append(f"{RECORDS} line {line.number}: its trace {fits}")
 
 

@@ -34,7 +34,7 @@ def read_inputs(file: Path, network: Network) -> tuple[Array, ...]:
     missing, unknown = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
     if missing or unknown:
         problem = [f"has no {', '.join(missing)}"] if missing else []
-        problem += [f"has {', '.join(unknown)}, which the network has not"] if unknown else []
+        problem += [f"has {', '.join(unknown)}, which the network does not have"] if unknown else []
         raise NetworkError(f"{file} {' and '.join(problem)}", f"save {told} with numpy.savez")
     return tuple(_fitted(given[name], shape, dtype, file, name) for name, (shape, dtype) in wanted.items())
 
@@ -47,7 +47,7 @@ def _read(file: Path, told: str) -> dict[str, Array]:
         if head == _ARRAY:
             raise NetworkError(f"{file} holds one array, without a name", next_step)
         if not head.startswith(_ARCHIVE):  # numpy would take it for a pickle
-            raise NetworkError(f"{file} is no .npz file", next_step)
+            raise NetworkError(f"{file} is not an .npz file", next_step)
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except NetworkError:

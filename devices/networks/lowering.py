@@ -292,7 +292,7 @@ def _refuse_constant(main: Any, name: str) -> None:
     while result in bound:
         result = bound[result]
     if isinstance(result, tvm.ir.GenericConst):
-        raise UnsupportedNetworkError(f"{name}: the output does not depend on the inputs", "leave it out")
+        raise UnsupportedNetworkError(f"{name}: the output does not depend on the inputs", "remove it")
 
 
 def _refuse_data_dependent(main: Any, name: str) -> None:

@@ -252,4 +252,4 @@ def _unwritable(path: Path, error: OSError) -> OutputFolderError | DiskFullError
 
 
 def _disk_full(path: Path) -> DiskFullError:
-    return DiskFullError(f"no space left on the disk of {path}", "free some and compile again from the records")
+    return DiskFullError(f"no space left on the disk of {path}", "free some space and compile again from the records")

@@ -33,7 +33,7 @@ def locate(spec: str | Path) -> tuple[Path, str]:
     if not os.path.isfile(file):  # false also for names that no file can have
         raise NetworkError(f"no such file: {file}", FORMS)
     if not function and file.suffix not in (".onnx", ".pt2"):
-        raise NetworkError(f"{file} is not a network that we read", FORMS)
+        raise NetworkError(f"{file} is not a supported network file", FORMS)
     return file, function
 
 
@@ -75,7 +75,7 @@ def _mend(error: BaseException, do: str = "run") -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.partition(".")[0]
         return f"install the package of the module {module} for {sys.executable}, which runs the file"
-    return f"{do} it with {sys.executable} and mend it"
+    return f"{do} it with {sys.executable} and fix it"
 
 
 @contextlib.contextmanager

@@ -207,9 +207,9 @@ def _words(said: bytes, begin: str) -> tuple[str, dict[str, str]]:
     try:
         words = said.decode().split()
     except UnicodeDecodeError as error:
-        raise HandshakeError("what was said is no text") from error
+        raise HandshakeError("the message is not text") from error
     if not words or not words[0].startswith(begin):
-        raise HandshakeError("not of TVM's RPC")
+        raise HandshakeError("not a message of TVM's RPC")
     return words[0].removeprefix(begin), dict(word.partition("=")[::2] for word in words[1:])
 
 

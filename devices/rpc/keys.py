@@ -61,7 +61,7 @@ def read_key(path: Path) -> bytes:
         with open(path, "rb", opener=_open_without_waiting) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise DeviceKeyError(f"the key file {path} is no file", "give the file that the server made")
+                raise DeviceKeyError(f"the key file {path} is not a file", "give the file that the server made")
             if found.st_mode & 0o077:
                 raise DeviceKeyError(f"others can read the key file {path}", f"chmod 600 {path}")
             key = file.read(_MOST_BYTES + 1).strip()

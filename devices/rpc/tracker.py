@@ -78,7 +78,7 @@ class TrackerClient:
         try:
             self._send(_INT.pack(MAGIC), deadline)
             if self._read(_INT.size, deadline) != _INT.pack(MAGIC):
-                raise TrackerError(f"{self._name} is no TVM RPC tracker")
+                raise TrackerError(f"{self._name} is not a TVM RPC tracker")
         except BaseException:
             self._socket.close()
             raise
@@ -153,7 +153,7 @@ class TrackerClient:
         try:
             return json.loads(self._read(length, deadline))
         except ValueError as error:
-            raise TrackerError(f"{self._name} sent what is not JSON") from error
+            raise TrackerError(f"{self._name} sent a message that is not JSON") from error
         except RecursionError as error:
             raise TrackerError(f"{self._name} sent a message that is nested too deeply") from error
 

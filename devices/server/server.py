@@ -284,7 +284,7 @@ class DeviceServer:
             try:
                 message = _message(child, _SILENCE_SECS)
             except TimeoutError:
-                return f"it was not heard of for {_SILENCE_SECS:g} s"
+                return f"it sent nothing for {_SILENCE_SECS:g} s"
             except (EOFError, OSError, ValueError):
                 return child.obituary() if not self._stopping.is_set() else ""
             if "log" in message:

@@ -177,7 +177,7 @@ class ProcessPauser:
         self._lifeline = ours
         if started.returncode:
             self.close()
-            raise RuntimeError(f"what watches over stopped processes did not start: {started.stderr.decode()[-500:]}")
+            raise RuntimeError(f"the guardian of stopped processes did not start: {started.stderr.decode()[-500:]}")
 
 
 def let_go_on(folder: Path, note: Path) -> None:

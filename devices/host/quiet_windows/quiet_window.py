@@ -177,7 +177,7 @@ def _make_own(folder: Path) -> None:
         ) from error
     wrong = ""
     if not stat.S_ISDIR(found.st_mode):
-        wrong = "is no folder"
+        wrong = "is not a folder"
     elif found.st_uid != os.geteuid():
         wrong = "is another user's"
     elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -91,7 +91,7 @@ def from_onnx_file(file: Path) -> Network:
         raise NetworkError(f"{file} is not a valid ONNX model: {brief(error)}", "export it again") from error
     proto = model.proto
     if not proto.graph.output:
-        raise UnsupportedNetworkError(f"{file} has no output", "name in it what is to be computed")
+        raise UnsupportedNetworkError(f"{file} has no output", "declare its outputs")
     weights = {tensor.name for tensor in proto.graph.initializer} | model.weights.keys()
     inputs: dict[str, Array] = {}
     for value in proto.graph.input:
@@ -100,7 +100,7 @@ def from_onnx_file(file: Path) -> Network:
         tensor = value.type.tensor_type
         if not value.type.HasField("tensor_type"):
             kind = str(value.type.WhichOneof("value") or "unknown").removesuffix("_type")
-            raise UnsupportedNetworkError(f"{file}: input {value.name!r} is no tensor but {kind}", "make it tensors")
+            raise UnsupportedNetworkError(f"{file}: input {value.name!r} is not a tensor but {kind}", "make it tensors")
         if not tensor.HasField("shape"):
             raise UnsupportedNetworkError(
                 f"{file}: input {value.name!r} has no fixed shape", "export it with fixed shapes"
@@ -182,7 +182,7 @@ def _check_outputs(module: Any, proto: onnx.ModelProto, where: str) -> None:
     for kind, value in zip(ours, proto.graph.output, strict=True):
         said = f"{where}: the output {value.name!r}"
         if not isinstance(kind, relax.TensorType) or not value.type.HasField("tensor_type"):
-            raise UnsupportedNetworkError(f"{said} is no tensor", "return tensors")
+            raise UnsupportedNetworkError(f"{said} is not a tensor", "return tensors")
         tensor = value.type.tensor_type
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
         if str(kind.dtype) != dtype:

@@ -246,7 +246,7 @@ def _refused(node: OnnxNode, readable: bool) -> tuple[str, str]:
     if node.proto.domain not in (*ONNX, "com.microsoft"):
         return f"is of the domain {node.proto.domain}", OTHER_OPERATORS
     if kind in CONTROL_FLOW:
-        return "takes a course that depends on data", "export the network with a fixed number of turns, or without it"
+        return "has a course that depends on data", "export the network with a fixed number of turns, or without it"
     if kind in _DATA_DEPENDENT:
         return "has an output whose shape depends on data", "leave it to what runs before or after the network"
     if kind in RANDOM:
@@ -260,11 +260,11 @@ def _refused(node: OnnxNode, readable: bool) -> tuple[str, str]:
     if kind == "RoiAlign" and attributes.get("mode") == "max":
         return "takes the maximum of samples", OTHER_OPERATORS
     if not readable and kind in REWRITES:
-        return "has a form that is not written out, or needs what is not known before the network runs", (
+        return "has an unsupported form, or needs a value that is not known before the network runs", (
             "give shapes and settings as constants, or " + OTHER_OPERATORS
         )
     if not readable:
-        return "is unknown to TVM and to us", OTHER_OPERATORS
+        return "is not supported", OTHER_OPERATORS
     return "", ""
 
 

@@ -40,7 +40,7 @@ def writing(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise DiskFullError(
-            f"{what} cannot be written for the process that takes it on: {error}", MORE_SPACE
+            f"{what} cannot be written for the process that uses it: {error}", MORE_SPACE
         ) from error
 
 

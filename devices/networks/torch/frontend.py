@@ -40,7 +40,7 @@ class _TorchFramework:
             except Exception as error:
                 raise NetworkError(
                     f"PyTorch cannot run the network on its inputs: {brief(error)}",
-                    "mend it, or give inputs that it takes",
+                    "fix it, or give inputs that it accepts",
                 ) from error
             return tuple(array.copy() for array in _tensors(output))  # they may share memory with buffers
 
@@ -135,7 +135,7 @@ def from_pt2(file: Path, trusted: bool = False) -> Network:
     inputs, keywords = given if isinstance(given, tuple) and len(given) == 2 else (given, ())
     if keywords or not isinstance(inputs, tuple | list) or not all(isinstance(value, torch.Tensor) for value in inputs):
         raise UnsupportedNetworkError(
-            f"{file} takes inputs that are no positional tensors", "export it with positional tensor arguments only"
+            f"{file} takes inputs that are not positional tensors", "export it with positional tensor arguments only"
         )
     made_up = not inputs
     if made_up:
@@ -179,7 +179,7 @@ def _refuse_values(program: torch.export.ExportedProgram, where: str) -> None:
     shapes = [each.meta["val"].shape for each in given if hasattr(each.meta.get("val"), "shape")]
     fixed = [[extent for extent in shape if isinstance(extent, int)] for shape in shapes]  # others depend on data
     if fixed and all(0 in shape for shape in fixed):
-        raise UnsupportedNetworkError(f"{where} gives no number: its outputs are empty", "give inputs that are not")
+        raise UnsupportedNetworkError(f"{where} returns no numbers: its outputs are empty", "give inputs that are not empty")
 
 
 def _refuse_random(program: torch.export.ExportedProgram, where: str) -> None:
@@ -210,7 +210,7 @@ def _from_program(name: str, program: torch.export.ExportedProgram, framework: _
                 simpler = decomposed(program, whole)
                 simpler = decomposed_further(simpler, unknown_operators(simpler))
                 if not only_tensors(simpler):
-                    raise UnsupportedNetworkError(f"{where} returns no tensor", "return what is to be computed")
+                    raise UnsupportedNetworkError(f"{where} returns no tensor", "return the tensors to compute")
                 _refuse_random(simpler, where)
                 module = translated(simpler)
             except UnsupportedNetworkError:

@@ -103,8 +103,8 @@ def load_program(file: Path, trusted: bool) -> ExportedProgram:
 
 def _untrusted(file: Path, what: str) -> NetworkError:
     return NetworkError(
-        f"{file} is not read, since that may run code which is in it: it has {what}",
-        "where you trust the file, give --trust-model; else export it anew with torch.export, with fixed shapes",
+        f"{file} was not read, because reading it may run code in it: it has {what}",
+        "if you trust the file, give --trust-model; otherwise export it again with torch.export, with fixed shapes",
     )
 
 

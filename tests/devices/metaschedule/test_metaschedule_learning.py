@@ -96,7 +96,7 @@ def test_a_torn_line_is_told_with_its_number_and_skipped(space: tuple[Task, Desi
     with (tmp_path / RECORDS).open("a") as file:
         file.write('[0, [[["GetS')
     imported = read_database(tmp_path, {})
-    assert imported.skipped == (f"{RECORDS} line 2: it is cut off, or no JSON",)
+    assert imported.skipped == (f"{RECORDS} line 2: it is cut off, or not JSON",)
     assert sum(map(len, imported.tasks)) == 1
     (tmp_path / RECORDS).unlink()
     with pytest.raises(TransferError, match="cannot be read"):

@@ -139,7 +139,7 @@ def test_bfloat16_is_given_as_itself_or_as_another_float(tmp_path: Path) -> None
     ("arrays", "problem"),
     [
         ({"x": X}, "has no ids"),
-        ({"x": X, "ids": IDS, "y": X}, "has y, which the network has not"),
+        ({"x": X, "ids": IDS, "y": X}, "has y, which the network does not have"),
         ({"x": X[:1], "ids": IDS}, r"x has the shape \[1, 3\]"),
         ({"x": X.astype(np.int64), "ids": IDS}, "x is int64 and does not fit float32"),
         ({"x": X, "ids": IDS + 2**40}, "ids is int64 and does not fit int32"),
@@ -176,8 +176,8 @@ def damaged_inputs() -> bytes:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"no arrays", "is no .npz file"),
-        (b"", "is no .npz file"),
+        (b"no arrays", "is not an .npz file"),
+        (b"", "is not an .npz file"),
         (b"\x93NUMPY", "holds one array, without a name"),
         (b"PK\x03\x04 damaged", "cannot be read as arrays"),
         (damaged_inputs(), "cannot be read as arrays"),

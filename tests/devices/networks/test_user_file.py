@@ -30,4 +30,4 @@ def test_any_other_error_is_to_be_mended(tmp_path: Path, text: str, do: str) -> 
     file.write_text(text)
     with pytest.raises(NetworkError, match="division by zero") as raised:
         call_function(file, "make")
-    assert raised.value.next_step == f"{do} it with {sys.executable} and mend it"
+    assert raised.value.next_step == f"{do} it with {sys.executable} and fix it"

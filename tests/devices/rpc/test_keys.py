@@ -161,7 +161,7 @@ def test_key_files(tmp_path: Path) -> None:
         read_key(long)
     os.mkfifo(tmp_path / "pipe", 0o600)
     for wrong in (tmp_path, tmp_path / "pipe", tmp_path / "none", Path("a\0b")):
-        with pytest.raises(DeviceKeyError, match=r"cannot read|is no file"):
+        with pytest.raises(DeviceKeyError, match=r"cannot read|is not a file"):
             read_key(wrong)
     with pytest.raises(DeviceKeyError, match="cannot make the key file"):
         read_or_make_key(short / "device.key")

@@ -235,7 +235,7 @@ def answer(body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("says", "problem"),
     [
-        (struct.pack("<i", 7), "is no TVM RPC tracker"),
+        (struct.pack("<i", 7), "is not a TVM RPC tracker"),
         (struct.pack("<ii", 0x2F271, -5), "a message of -5 bytes"),
         (struct.pack("<ii", 0x2F271, 1 << 30), "a message of 1073741824 bytes"),
         (struct.pack("<ii", 0x2F271, 4) + b"[0,[", "not JSON"),

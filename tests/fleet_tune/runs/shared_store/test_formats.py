@@ -72,7 +72,7 @@ def test_what_a_store_has_goes_to_tvm_and_comes_back(
     assert cli.main(["records", "import", str(folder), "--store", str(other)]) == 0
     told = capsys.readouterr()
     assert told.out == "6 records new\n"
-    assert told.err == f"skipped: there/{METASCHEDULE_FILES[1]} line 5: it is cut off, or no JSON\n"
+    assert told.err == f"skipped: there/{METASCHEDULE_FILES[1]} line 5: it is cut off, or not JSON\n"
     assert (
         cli.main(["records", "import", str(folder / "here"), "--class", "here", "--store", str(other), "--json"]) == 0
     )
