@@ -39,7 +39,7 @@ class HostActors:
         fleet: the devices that the run starts with, and how many builders it wants.
         run_id: id of the run.
         artifacts: folder of kernels that earlier runs built; None for none.
-        open_device: opens the device of an entry of the fleet file; its second argument says whether the device may
+        open_device: opens the device of an entry of the fleet file; its second argument is true where the device may
             time kernels at real-time priority.
         make_worker: makes the worker of a builder; None for the one that the fleet needs.
         turns: the turns that the run takes with other runs on the devices; None where no other run shares them.

@@ -268,7 +268,7 @@ class TuningSession:
         return len(self._hosts.actors.builders), len(self._actors.searchers)
 
     async def usage(self) -> dict[str, Use]:
-        """What its processes have used by now; see :func:`actors.fleet_usage.used`."""
+        """The use of its processes by now; see :func:`actors.fleet_usage.used`."""
         hosts = self._hosts.actors
         roles = {"builders": list(set(hosts.builders.values())), "devices": list(hosts.devices.values())}
         return await used({**self._actors.by_role, **roles}, self._hosts.cluster)

@@ -120,7 +120,7 @@ class Scheduler:
         return True
 
     async def beat(self) -> None:
-        """A sign of life."""
+        """Answer a heartbeat."""
 
     async def run(self) -> None:
         """Tune. Raises what ended it early: a recorder that is lost or cannot store, devices that are all lost."""
@@ -256,7 +256,7 @@ class Scheduler:
     async def _propose(self, command: to_do.Propose) -> ev.Proposed | ev.ProposalLost:
         task_id = command.task_id
         try:
-            offer = await self._handles.searchers[task_id].propose(task_id, command.count, command.taken)
+            offer = await self._handles.searchers[task_id].propose(task_id, command.count, command.last_number)
         except ActorLostError as error:
             return ev.ProposalLost(task_id, first_line(error))
         except Exception as error:  # an error of one task does not end the run

@@ -17,7 +17,7 @@ class Propose:
 
     task_id: str
     count: int
-    taken: int
+    last_number: int
     """Number of the task's last proposal that arrived."""
 
 

@@ -79,7 +79,7 @@ class Fleet:
         self._usable.setdefault("", {})
         self._restore(device_id, last, order, now)
 
-    def leave(self, device_id: str, reason: str, now: float) -> None:
+    def remove(self, device_id: str, reason: str, now: float) -> None:
         """A device less. Its state is kept: leases of a device that comes back under the same name must be newer."""
         device_class = self._classes[device_id]
         self._members[device_class].remove(device_id)
@@ -87,8 +87,8 @@ class Fleet:
         self._left.add(device_id)
         self._note(device_id, "left", reason, now)
 
-    def appeared(self, device_id: str, device_class: str) -> None:
-        """The class of a device of which it was not known is known now."""
+    def set_class(self, device_id: str, device_class: str) -> None:
+        """Set the class of a device, which was not known before."""
         for members in self._members.values():
             if device_id in members:
                 members.remove(device_id)

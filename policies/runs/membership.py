@@ -1,10 +1,10 @@
-"""Who takes part in a run: devices, and whole device classes, join and leave while it goes on.
+"""The devices and device classes that join and leave a run while it goes on.
 
-A device of a class for which nothing is tuned yet is waited for twice: until the network is prepared for its class
-(:class:`~policies.runs.events.ClassAwaited`, :class:`~policies.runs.events.ClassAdded`), and then as any other. The
-limits of the run stay what they are: the tasks of the new class have what is left of the time, and of a limit of trials
-an even share of what is left while they are being described (:meth:`policies.runs.stages.granting.Granting.room`).
-"""
+A device of a class without tasks is waited for twice: until the network is prepared for its class
+(:class:`~policies.runs.events.ClassAwaited`, :class:`~policies.runs.events.ClassAdded`), and then until it answers, as
+any other device. The limits of the run stay what they are: the tasks of the new class get the rest of the time, and of
+a limit of trials an even share of the rest while they are being described
+(:meth:`policies.runs.stages.granting.Granting.room`)."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class Membership:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the network is being prepared for a class."""
+        """True while the network is being prepared for a class."""
         return bool(self._devices.awaited_classes)
 
     def await_class(self, event: ClassAwaited) -> None:
-        """A class is awaited, if it is not there."""
+        """Wait for the tasks of a class that has none yet."""
         if event.device_class not in self._granting.by_class:
             self._devices.awaited_classes.add(event.device_class)
 
     def add_class(self, event: ClassAdded) -> list[TaskTrials]:
-        """The tasks that are of the run from now on: none of a class that is there already."""
+        """Add the tasks of a class, and return them; none of a class that has tasks already."""
         device_class = event.device_class
         self._devices.awaited_classes.discard(device_class)
         if not event.tasks or device_class in self._granting.by_class:
@@ -65,29 +65,29 @@ class Membership:
             self._granting.add(task)
         return added
 
-    def add_device(self, event: DeviceAdded, now: float) -> None:
-        """A device is waited for, if it is not there."""
+    def expect_device(self, event: DeviceAdded, now: float) -> None:
+        """Wait for a device that is not part of the run yet."""
         if event.device_id not in self._fleet:
             self._fleet.add(event.device_id, event.state, (event.admin, event.reason), now)
             self._devices.restrict(event.device_id, event.candidate_secs)
 
-    def appeared(self, event: DeviceAnswered) -> list[Command]:
-        """A device that was waited for is used from now on, if there are tasks for it."""
+    def use_device(self, event: DeviceAnswered) -> list[Command]:
+        """Use a device that answers for the first time, if its class has tasks."""
         device_id, device_class = event.device_id, event.device_class
         is_new = device_id in self._fleet and device_id not in self._devices.lanes
         if not is_new or device_class not in self._granting.by_class:
             return []
-        self._fleet.appeared(device_id, device_class)
-        self._devices.join(device_id, device_class)
+        self._fleet.set_class(device_id, device_class)
+        self._devices.open_lane(device_id, device_class)
         return [Log("notice", f"device {device_id} answers: it is of class {device_class}")]
 
-    def leave(self, event: DeviceLeft, now: float) -> list[Command]:
-        """A device is of the fleet no more."""
+    def remove_device(self, event: DeviceLeft, now: float) -> list[Command]:
+        """Remove a device from the run."""
         if event.device_id not in self._fleet:
             return []
         if event.device_id in self._devices.lanes:
-            self._devices.leave(event.device_id, now)
-        self._fleet.leave(event.device_id, event.reason, now)
+            self._devices.close_lane(event.device_id, now)
+        self._fleet.remove(event.device_id, event.reason, now)
         return [Log("notice", f"device {event.device_id} leaves: {event.reason}")]
 
     def deserted(self, now: float) -> tuple[list[TaskTrials], list[Command]]:

@@ -237,20 +237,20 @@ class RunState:
                 return self._devices.checked(event, now)
             case DeviceAnswered():
                 self._look_at.append(event.device_id)
-                return self._members.appeared(event)
+                return self._members.use_device(event)
             case ClassAwaited():
                 self._members.await_class(event)
             case ClassAdded():
                 return self._class_added(event)
             case BuildersAdded(builders):
-                self._builds.join(builders)
+                self._builds.add_builders(builders)
             case BuildersLeft(builders):
                 for builder in builders:
-                    self._builds.leave(builder)
+                    self._builds.remove_builder(builder)
             case DeviceAdded():
-                self._members.add_device(event, now)
+                self._members.expect_device(event, now)
             case DeviceLeft():
-                return self._members.leave(event, now)
+                return self._members.remove_device(event, now)
             case BatchMeasured() | BatchLost() | ShootOutMeasured() | BatchPostponed():
                 return self._batch_ended(event, now)
             case DeviceInUse(device_id, behind):

@@ -54,10 +54,10 @@ class Searcher:
         if self._rng.random() < settings.searcher_restarts:
             self._forget(task, self._durable())
         planned = self._planned[task.id]
-        if self._offers[task.id] > command.taken:
+        if self._offers[task.id] > command.last_number:
             planned.extendleft(reversed(self._last_offer[task.id]))
         candidates = tuple(planned.popleft() for _ in range(min(command.count, len(planned))))
-        self._offers[task.id] = max(self._offers[task.id], command.taken) + 1
+        self._offers[task.id] = max(self._offers[task.id], command.last_number) + 1
         self._last_offer[task.id] = candidates
         answer: ev.Proposed | ev.ProposalLost = ev.Proposed(
             task.id, self._offers[task.id], candidates, not planned, 1.0

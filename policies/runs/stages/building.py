@@ -106,14 +106,14 @@ class BuildStage:
         self._queue = deque(job for job in self._queue if not unwanted(job))
         return dropped
 
-    def join(self, builders: Iterable[int]) -> None:
-        """Builders more, with numbers that nobody has had."""
+    def add_builders(self, builders: Iterable[int]) -> None:
+        """Add builders, with numbers that no builder has had before."""
         for builder in sorted(set(builders) - self._there):
             self._there.add(builder)
             self._free.insert(0, builder)
 
-    def leave(self, builder: int) -> None:
-        """A builder less. What it worked on is the next to be built, and nobody is blamed."""
+    def remove_builder(self, builder: int) -> None:
+        """Remove a builder. Its job is the next to be built, and the job is not blamed."""
         self._there.discard(builder)
         self._failures.pop(builder, None)
         self._absences.pop(builder, None)

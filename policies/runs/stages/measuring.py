@@ -95,7 +95,7 @@ class MeasureStage:
             self.add_class(device_class)
         for device_id, device_class in plan.devices.items():
             if device_class in classes:
-                self.join(device_id, device_class)
+                self.open_lane(device_id, device_class)
 
     # What others see -------------------------------------------------------------------------------------------------
 
@@ -129,14 +129,14 @@ class MeasureStage:
         self._built[device_class] = deque()
         self._idle[device_class] = {}
 
-    def join(self, device_id: str, device_class: str) -> None:
+    def open_lane(self, device_id: str, device_class: str) -> None:
         """A device of a class that has tasks is there from now on."""
         if not self._members[device_class]:
             self._deserted_since.pop(device_class, None)
         self._members[device_class] += 1
         self.lanes[device_id] = Lane(device_id, device_class)
 
-    def leave(self, device_id: str, now: float) -> None:
+    def close_lane(self, device_id: str, now: float) -> None:
         """The device is of the fleet no more. What it works on is tried again elsewhere."""
         lane = self.lanes.pop(device_id)
         self._members[lane.device_class] -= 1

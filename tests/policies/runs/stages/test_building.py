@@ -119,13 +119,13 @@ def test_builders_that_are_all_gone_for_minutes_end_the_run() -> None:
 def test_builders_join_and_leave_and_what_one_worked_on_is_built_next() -> None:
     builds = stage(2, "first", "second", "third", "fourth")
     assert started(builds) == ["first", "second"]
-    builds.leave(0)
+    builds.remove_builder(0)
     assert builds.builders == 1
     assert builds.ended(0, 1.0) is None, "its answer comes too late"
     assert builds.lost(0, "its process ended", BuilderLossCause.OUTSIDE) is None
     assert builds.waiting == 3
-    builds.join([2, 3])
-    builds.join([3])  # told twice
+    builds.add_builders([2, 3])
+    builds.add_builders([3])  # told twice
     assert [(each.builder, each.task.workload.name) for each in builds.start(2.0)] == [(2, "first"), (3, "third")]
     assert builds.room == Flow().waiting_per_builder * 3 - 1
     assert builds.ended(2, 3.0) is not None
@@ -136,9 +136,9 @@ def test_a_builder_that_rests_and_leaves_does_not_come_back() -> None:
     assert started(builds) == ["first", "second"]
     for builder in (0, 1):
         assert builds.lost(builder, "it does not start", BuilderLossCause.NOT_BEGUN) is None
-        builds.leave(builder)
+        builds.remove_builder(builder)
         builds.rested(builder)
     assert started(builds) == []
     assert not builds.hopeless, "another machine may come"
-    builds.join([2])
+    builds.add_builders([2])
     assert started(builds) == ["first"]

@@ -40,7 +40,7 @@ def test_a_searcher_that_was_lost_is_asked_one_by_one_and_the_others_are_not() -
 def test_a_device_that_appears_counts_for_its_class() -> None:
     fleet = Fleet({"old": "a", "new": ""}, "run")
     fleet.restore({}, {"new": (Admin.ACTIVE, "")}, 0.0, 0.0)
-    fleet.appeared("new", "a")
+    fleet.set_class("new", "a")
     assert fleet.usable_count("a") == 0
     for event in (health.Joined(), health.ProbePassed(1e-3)):
         fleet.happened("new", event, 1.0)
