@@ -27,10 +27,10 @@ from bench.machine import bench_env
 from bench.measured import labels as task_labels
 from bench.measured import other_tasks_path, read
 from bench.models.contenders import CONTENDERS, DEFAULT, across, contenders, in_domain, prediction_secs, pretrain
+from bench.models.ranking import weighted_top_k
 from bench.processes import die_with_parent, run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
-from policies.cost_models.rank_quality import weighted_top_k
 
 COUNTS = (16, 64, 256, 0)
 """Records of each task to learn from; 0: all."""

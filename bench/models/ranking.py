@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,3 +60,11 @@ def parts(data: TaskData, seed: int) -> tuple[Rows, Rows]:
     order = np.random.default_rng([seed, 5]).permutation(len(data))
     size = len(data) // TEST_SHARE
     return order[size:], np.sort(order[:size])
+
+
+def weighted_top_k(best_secs: Sequence[float], found_secs: Sequence[float], weights: Sequence[float]) -> float:
+    """Pruner's equation 2 over the tasks ``i`` of a network: ``sum_i L_i* w_i / sum_i min_(j <= k) L_i,j w_i``.
+
+    ``best_secs``: of each task; ``found_secs``: of each its :func:`best_of_first`.
+    """
+    return float(np.dot(best_secs, weights) / np.dot(found_secs, weights))

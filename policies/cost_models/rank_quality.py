@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from policies.arrays import Floats
@@ -25,14 +23,6 @@ def top_k(predicted: Floats, cost_secs: Floats, k: int) -> float:
     if not np.isfinite(best):
         raise ValueError("no candidate ran")
     return best / best_of_first(predicted, cost_secs, k)
-
-
-def weighted_top_k(best_secs: Sequence[float], found_secs: Sequence[float], weights: Sequence[float]) -> float:
-    """Pruner's equation 2 over the tasks ``i`` of a network: ``sum_i L_i* w_i / sum_i min_(j <= k) L_i,j w_i``.
-
-    ``best_secs``: of each task; ``found_secs``: of each its :func:`best_of_first`.
-    """
-    return float(np.dot(best_secs, weights) / np.dot(found_secs, weights))
 
 
 def rank_correlation(one: Floats, other: Floats) -> float:

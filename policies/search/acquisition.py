@@ -1,4 +1,4 @@
-"""Acquisition: which candidates are worth a trial (AdaTune section 4.2).
+"""Acquisition functions: scores of candidates that are worth a trial (AdaTune section 4.2).
 
 Direction: everything here is **maximised**. A model predicts log seconds, lower is better; an :class:`Acquisition`
 takes such predictions and gives scores that are never negative, larger for better, and comparable among all candidates
@@ -30,8 +30,8 @@ def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats
 
     Input that is not a number: a candidate whose mean or deviation is NaN, whose deviation is negative, or whose mean
     is minus infinity gains 0; a mean of plus infinity or an infinite deviation gains infinity. With ``best`` minus
-    infinity or NaN (nothing measured) there is no improvement to speak of, and the mean itself ranks: the result is the
-    mean's distance to the lowest finite mean. An empty array gives an empty array.
+    infinity or NaN (nothing measured) no improvement is defined, and the mean ranks: the result is the mean's distance
+    to the lowest finite mean. An empty array gives an empty array.
     """
     mean, deviation, valid = checked(mean, deviation)
     unbounded = valid & (np.isposinf(mean) | np.isposinf(deviation))
@@ -73,7 +73,8 @@ def throughput_of_secs(mean_log_secs: Floats, deviation: Floats, best_secs: floa
 
 
 def checked(mean: Floats, deviation: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Both as arrays, and where they say something: a number, no negative deviation, a mean above minus infinity."""
+    """Both as arrays, and a mask of the valid predictions: a number, no negative deviation, a mean above minus
+    infinity."""
     mean = np.asarray(mean, dtype=np.float64)
     deviation = np.asarray(deviation, dtype=np.float64)
     if mean.shape != deviation.shape:
@@ -133,7 +134,8 @@ class PredictedMean:
 
 
 def normal_cdf(z: Floats) -> Floats:
-    """``Phi(z)``. SciPy takes a third of a second to load: of the processes that know methods, few rank candidates."""
+    """``Phi(z)``. SciPy, which takes a third of a second to load, is imported here: few of the processes that know
+    methods rank candidates."""
     from scipy.special import ndtr
 
     cumulated: Floats = ndtr(z)

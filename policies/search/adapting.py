@@ -1,9 +1,10 @@
-"""Schedules that were found for one program, for another one of other shapes: the same sketch, adapted decisions.
+"""Transfer of decisions between programs of other shapes: the same sketch, adapted decisions.
 
-Sketches of two workloads are matched by their instructions without what shapes, targets and names decide. Then the
-decision vectors have the same layout. A tile keeps the factors of its inner loops as far as the new extent allows, and
-the outermost one takes what is left: what an inner loop works on has to fit into the same registers and caches, and to
-fill whole vectors (48 channels in vectors of 16 as 16 or 48, and not as 24, however near to 32 that is).
+Sketches of two workloads match if their instructions are equal without everything that shapes, targets and names
+decide. Then the decision vectors have the same layout. A tile keeps the factors of its inner loops as far as the new
+extent allows, and the outermost factor takes the rest. The data of an inner loop have to fit into the same registers
+and caches, and to fill whole vectors (48 channels in vectors of 16 as 16 or 48, and not as 24, although that is nearer
+to 32).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ GROWTH = 2.0
 
 
 def outline(trace: str) -> str:
-    """A trace, or a sketch's, without decisions, extents, names of blocks and what its target decides: equal for the
-    same sketch of two shapes. ValueError for what is no trace of TVM's."""
+    """A trace without decisions, extents, names of blocks and everything that its target decides: equal for the same
+    sketch of two shapes. ValueError if it is no trace of TVM's."""
     try:
         parsed = json.loads(trace)
         if not isinstance(parsed, list):
@@ -45,9 +46,9 @@ def outline(trace: str) -> str:
 
 
 def adapted(decisions: Sequence[int], sketch: Sketch, lanes: int) -> tuple[int, ...] | None:
-    """A decision vector of a sketch of the same outline, for this ``sketch``: itself where it is one of it, else with
-    the nearest tiles. ``lanes``: values of a vector of the device. None where a choice has no equal here, or a tile too
-    many factorisations to look through."""
+    """A decision vector of a sketch of the same outline, adapted to this ``sketch`` with the nearest tiles. ``lanes``:
+    values of a vector of the device. None if a choice has no equal here, or a tile has too many factorisations to
+    search."""
     if len(decisions) != sketch.width:
         return None
     found: list[int] = []
@@ -66,11 +67,12 @@ def adapted(decisions: Sequence[int], sketch: Sketch, lanes: int) -> tuple[int, 
 
 
 def nearest_tile(factors: Sequence[int], tile: Tile, lanes: int) -> tuple[int, ...] | None:
-    """The factorisation of the tile's extent whose inner factors are nearest to ``factors``, as the sum of what their
-    logarithms differ by. None where there are none, or more than :data:`TABLE_LIMIT`.
+    """The factorisation of the tile's extent whose inner factors are nearest to ``factors``, by the sum of the
+    differences of their logarithms. None if there are none, or more than :data:`TABLE_LIMIT`.
 
-    A factor that grows counts :data:`GROWTH` times, for what it works on may not fit any more. Where the innermost one
-    was a multiple of ``lanes`` it stays one if it can. Of two that are as near the one of the larger inner factors.
+    A factor that grows counts :data:`GROWTH` times, because its data may not fit any more. An innermost factor that was
+    a multiple of ``lanes`` stays one if possible. Of two factorisations at the same distance the one with the larger
+    inner factors is taken.
     """
     if min(factors, default=0) < 1:
         return None
@@ -92,9 +94,9 @@ def nearest_tile(factors: Sequence[int], tile: Tile, lanes: int) -> tuple[int, .
 def seeds(
     found: Iterable[tuple[str, str, Sequence[int]]], sketches: Sequence[Sketch], lanes: int
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Candidates of these ``sketches``, by their position, for what was found elsewhere: a sketch's id, a trace and
-    its decision vector; in their order, each once, without those that fit no sketch here. A sketch of the same id is
-    preferred to those of the same outline. ``lanes``: see :func:`adapted`."""
+    """Candidates of these ``sketches``, by their position, from candidates found elsewhere (a sketch's id, a trace and
+    its decision vector): in the same order, each once, without those that fit no sketch here. A sketch of the same id
+    is preferred to those of the same outline. ``lanes``: see :func:`adapted`."""
     by_id = {sketch.id: position for position, sketch in enumerate(sketches)}
     by_outline: dict[str, list[int]] = {}
     for position, sketch in enumerate(sketches):

@@ -119,8 +119,8 @@ class UcbSketches:
 
 
 def _in_turn(order: NDArray[np.intp], capacity: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """``count`` trials to the first arm in ``order``, what it has no capacity for to the second, and so on,
-    ``(k,)``."""
+    """Give ``count`` trials to the first arm in ``order``, the rest that it has no capacity for to the second, and so
+    on, ``(k,)``."""
     before = np.cumsum(capacity[order]) - capacity[order]
     shares = np.zeros_like(capacity)
     shares[order] = np.clip(count - before, 0, capacity[order])

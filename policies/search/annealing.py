@@ -80,7 +80,7 @@ class _Lowest:
         self._heap: list[tuple[float, int, NDArray[np.int64]]] = []  # the worst kept state first
 
     def offer(self, states: States, energies: Floats) -> bool:
-        """Take in what is better than the worst kept; whether anything was."""
+        """Take in states that are better than the worst kept one; return true if there were any."""
         if self._size == 0:
             return False
         bound = -self._heap[0][0] if len(self._heap) >= self._size else math.inf

@@ -67,9 +67,9 @@ def allocate(
 
     Each grant counts as a visit for the next. ``capacity``: candidates a sketch has left; where all is used up, fewer
     than ``count`` are granted. ``preference``: breaks ties and orders untried sketches (higher first; NaN last).
-    ``prices``: what a trial of each sketch takes, relative to the cheapest; beyond the paper, a visit weighs that much,
-    so that the bound is one on what is gained per second. A price that is not positive and finite counts as 1, a
-    capacity that is NaN as 0; failures alone (see :func:`sketch_rewards`) spread the trials evenly.
+    ``prices``: time of a trial of each sketch, relative to the cheapest; beyond the paper, a visit weighs that much, so
+    that the bound applies to the gain per second. A price that is not positive and finite counts as 1, a capacity that
+    is NaN as 0; failures alone (see :func:`sketch_rewards`) spread the trials evenly.
     """
     price = np.ones(len(visits)) if prices is None else np.asarray(prices, dtype=np.float64)
     price = np.where(np.isfinite(price) & (price > 0), price, 1.0)
@@ -151,7 +151,7 @@ class PublishedGradient:
     with ``g(t)`` the best cost after ``t`` rounds, ``dt = window`` rounds, ``C_i`` the task's operations and ``V_k``
     the best throughput of each similar task. Both values of the minimum are losses of latency: the smaller one is the
     larger gain, ``max(g / t, g - beta C / max V)``. A task without similar ones has the first alone. While there are
-    not more rounds than the window, nothing is known of what was gained lately: 0, as in Ansor's code.
+    not more rounds than the window, the recent gain is unknown and counts as 0, as in Ansor's code.
 
     Beyond the paper, pending trials count as visits that gained nothing so far; a task with failures alone is valued by
     :func:`_of_failures`.
@@ -209,8 +209,8 @@ def _of_failures(state: TaskState, visits: float) -> float:
 def latency_gradient(state: TaskState, alpha: float = ALPHA, window: int = WINDOW) -> float:
     """Seconds of network latency that one more trial is expected to save, not negative.
 
-    ``w (alpha (g(t - dt) - g(t)) / dt + (1 - alpha) min(g(t) / t, g(t) - floor))``: what the last ``window`` trials
-    gained, and the guess that the cost falls like ``1 / t``, but not under the floor, which no schedule of the device
+    ``w (alpha (g(t - dt) - g(t)) / dt + (1 - alpha) min(g(t) / t, g(t) - floor))``: the gain of the last ``window``
+    trials, and the guess that the cost falls like ``1 / t``, but not under the floor, which no schedule of the device
     can beat. It differs from Bansor's equation 2 (:class:`PublishedGradient`) in the second: that one takes the larger
     of two gains and bounds neither. Trials are visits, with the pending ones, which count as having gained nothing so
     far. For a task with failures alone see :func:`_of_failures`.
@@ -365,7 +365,7 @@ def is_finished(
     window: int = CONVERGENCE_TRIALS,
     least_gain: float = CONVERGENCE_GAIN,
 ) -> str | None:
-    """Why a task needs no more trials, or None.
+    """The reason why a task needs no more trials, or None.
 
     ``exhausted``: every candidate was measured. Else ``converged``: over the last ``window`` trials the incumbent
     improved by less than ``least_gain`` (a share of its cost), and the model expects less than that of the best next

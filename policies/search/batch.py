@@ -1,4 +1,5 @@
-"""Selection of a batch among offered candidates: acquisition, diversity, and distance from what is known or pending."""
+"""Selection of a batch among offered candidates: acquisition, diversity, and distance from measured and pending
+candidates."""
 
 from __future__ import annotations
 

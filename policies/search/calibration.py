@@ -103,7 +103,7 @@ class Calibration:
 
 
 def _standard(rows: Features, centre: Features, scale: Features) -> Features:
-    """Standardised features, clipped, ``(k, n)``; what is no number stands at the mean: it says nothing."""
+    """Standardised features, clipped, ``(k, n)``; missing values stand at the mean."""
     standard = rows - centre[:, None]
     standard *= (1.0 / scale)[:, None]
     np.clip(standard, -CLIP, CLIP, out=standard)

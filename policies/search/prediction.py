@@ -1,8 +1,8 @@
 """Predicted cost of candidates: by the analyzer, corrected by the task's records, and by the learned model.
 
 All predictions are the mean and the deviation of the natural logarithm of seconds, each ``(n,)``, finite; no deviation
-is negative. Where a model says something that is no number, the slowest that it predicts of the others stands in, with
-no deviation: such a candidate is not tempting.
+is negative. A model's prediction that is not a number is replaced by its slowest other prediction, without a deviation,
+so that such a candidate is not chosen.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class Predictor:
     def predict(
         self, sketch: int, matrix: Matrix, features: NDArray[np.float32], analytic: Floats
     ) -> tuple[Floats, Floats]:
-        """Mean and deviation of candidates of one sketch by what is known now.
+        """Predict the mean and deviation of candidates of one sketch.
 
         ``matrix`` (n, d): their decisions; ``features`` (n, f): the sketch's symbolic features; ``analytic`` (n,): the
-        analyzer's log seconds, NaN where the sketch is not described. With neither a model nor the analyzer's say, the
-        calibrated analyzer stands in, so that a proposal can still say what it expects.
+        analyzer's log seconds, NaN where the sketch is not described. Without a model and without the analyzer in use,
+        the calibrated analyzer predicts, so that a proposal still has a predicted time.
         """
         if len(features) == 0:
             return np.empty(0), np.empty(0)
@@ -104,14 +104,14 @@ class Predictor:
         return self._clean(0.5 * (mean + calibrated), together)
 
     def predicted(self, sketch: int, candidates: CandidateSet) -> CandidateSet:
-        """The candidates of a sketch with what is predicted of them now."""
+        """The candidates of a sketch with their predictions."""
         mean, deviation = self.predict(sketch, candidates.matrix, candidates.features, candidates.analytic_log_secs)
         return replace(candidates, sketch=sketch, mean=mean, deviation=deviation)
 
     def fitness(self, sketch: int, optimism: float = 0.0) -> Fitness:
         """The predicted log seconds as a generator's fitness; ValueError while there is nothing to predict with.
 
-        ``optimism``: the deviations by which a model's prediction is better than its mean.
+        ``optimism``: deviations that are subtracted from the mean of a model's prediction.
         """
         if not self._analyzer and self._model is None:
             raise ValueError("without the analyzer there is no fitness before the first model")
@@ -126,7 +126,7 @@ class Predictor:
         return predicted
 
     def _clean(self, mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-        """Predictions without what is no number; see the module's docstring."""
+        """Predictions with every value that is not a number replaced; see the module's docstring."""
         sound = np.isfinite(mean) & np.isfinite(deviation) & (deviation >= 0)
         if sound.all():
             return mean, deviation
@@ -134,7 +134,7 @@ class Predictor:
         return np.where(sound, mean, slowest), np.where(sound, deviation, 0.0)
 
     def _base(self, analytic_log_secs: Floats) -> Floats:
-        """The analyzer's log seconds, the prior's where the sketch is not described."""
+        """The analyzer's log seconds; the prior's for a sketch that is not described."""
         return np.where(np.isnan(analytic_log_secs), math.log(self.prior_secs), analytic_log_secs)
 
     def _calibrated(self) -> Calibration:

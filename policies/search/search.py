@@ -1,10 +1,10 @@
-"""The search of one task: draft, verify, select (DESIGN section 4), with nothing but arrays and plain values.
+"""The search of one task: draft, verify and select, on arrays and plain values alone.
 
-A :class:`TaskSearch` lets the parts of a method work together: it holds what was measured
-(:mod:`policies.search.training_table`) and what is pending (:mod:`policies.search.task_records`), allocates the trials
-of a batch to the sketches (:mod:`policies.search.allocation`), lets a generator offer candidates of them
-(:mod:`policies.search.generators`), and selects among those (:mod:`policies.search.batch`) by what is predicted
-(:mod:`policies.search.prediction`). ``observe`` takes outcomes, in any order, also those of an earlier run.
+A :class:`TaskSearch` runs the parts of a method. It holds the measured (:mod:`policies.search.training_table`) and the
+pending candidates (:mod:`policies.search.task_records`), allocates the trials of a batch to the sketches
+(:mod:`policies.search.allocation`), lets a generator offer candidates (:mod:`policies.search.generators`), and selects
+among those (:mod:`policies.search.batch`) by their predictions (:mod:`policies.search.prediction`). ``observe`` takes
+outcomes, in any order, also those of an earlier run.
 
 Deterministic: the same seed and the same sequence of calls propose the same candidates.
 """
@@ -161,7 +161,7 @@ class TaskSearch:
         self._records.release_all()
 
     def train(self, seed: int) -> CostModel | None:
-        """The method's model after everything observed; None where it has none, or there is no success.
+        """Train the method's model on all observations; None if the method has no model, or nothing succeeded.
 
         See :class:`policies.search.trainer.Trainer`. The search itself does not change: hand the model to
         :meth:`use_model`, here or in another process.
@@ -180,7 +180,8 @@ class TaskSearch:
         """Propose up to ``count`` candidates that are neither measured nor pending, the most promising first; they are
         now pending.
 
-        Fewer where the space is nearly exhausted, and where seeds are left, which are proposed by themselves.
+        Fewer are proposed if the space is nearly exhausted, and as long as seeds are left, which make batches of their
+        own.
         """
         if count < 0:
             raise ValueError(f"cannot propose {count} candidates")
@@ -269,11 +270,9 @@ class TaskSearch:
         return method.sketches.shares(arms, count, self._rng)
 
     def _expected_bests(self) -> tuple[Floats, Floats]:
-        """The best of each sketch for the bandit, and which sketch is to be preferred, by the analyzer.
-
-        Until a sketch has a success of its own, it stands for the best that the analyzer expects of it, so that a cold
-        start does not spend its trials evenly on sketches that cannot win.
-        """
+        """Best cost of each sketch for the bandit, and the analyzer's preference among the sketches. A sketch without a
+        success counts with the best cost that the analyzer expects of it, so that a cold start does not spend its
+        trials evenly on sketches that cannot win."""
         if self._expected is None:
             self._expected = self._analytic_bests()
         bests, expected = self._records.bests, self._expected
@@ -288,7 +287,7 @@ class TaskSearch:
     def _analytic_bests(self) -> Floats:
         """The analyzer's best candidate of each sketch among random ones, in seconds, ``(k,)``; infinite where none is
         worth building. A sketch that the analyzer does not know is expected to be better than the others
-        (:data:`UNDESCRIBED_SHARE`): mostly a rule was written for such kernels, and a few trials tell.
+        (:data:`UNDESCRIBED_SHARE`): mostly a rule was written for such kernels, and a few trials show whether it is.
         """
         bests = np.array([self._analytic_best(space) for space in self._spaces])
         known = bests[np.isfinite(bests)]
@@ -322,7 +321,7 @@ class TaskSearch:
         return self._drawn(np.empty(0, dtype=np.int64), count, feasible=False)
 
     def _uniform(self, shares: NDArray[np.int64], proposals: Sequence[Proposal], count: int) -> list[Proposal]:
-        """Random candidates of what the sketches' shares leave, then of any sketch. Fewer where draws repeat."""
+        """Random candidates from the rest of the sketches' shares, then of any sketch. Fewer if draws repeat."""
         taken = np.bincount([proposal.sketch for proposal in proposals], minlength=len(shares))
         rest = np.repeat(np.arange(len(shares)), np.maximum(shares - taken, 0))
         drawn = self._drawn(rest, count, feasible=self._method.generator.with_analyzer)

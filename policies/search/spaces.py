@@ -1,10 +1,9 @@
 """Spaces that a search proposes from: all candidates of a sketch, or those that a recorded dataset has of it.
 
-A search in the open asks for any decision vector of a sketch. A search on a dataset (``bench replay``, the replay
-device) can only be answered for the candidates that were measured: a :class:`policies.space.pools.Pool` lists them, and
-every generator works on it instead: a draft scores the pool's rows by its fitness and keeps the share that it keeps of
-what it explores in the open, but never less than a batch is chosen from; annealing chains walk from row to row, random
-candidates are random rows.
+A search on devices may propose any decision vector of a sketch. A search on a dataset (``bench replay``, the replay
+device) has answers for measured candidates only: a :class:`policies.space.pools.Pool` lists them, and every generator
+works on that list. A draft scores the pool's rows by its fitness and keeps the same share as in an open space, but
+enough to choose a batch from. Annealing chains walk from row to row, and random candidates are random rows.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ JUMP_SHARE = 0.1
 def _evaluate(
     sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None
 ) -> CandidateSet:
-    """:func:`policies.search.draft.evaluate`, also of no candidate."""
+    """Evaluate candidates (:func:`policies.search.draft.evaluate`), possibly none."""
     if len(matrix):
         return evaluate(sketch, matrix, device, fitness)
     none = np.empty(0)
@@ -68,7 +67,7 @@ class OpenSpace:
     def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> CandidateSet:
         """Draw up to ``count`` distinct candidates uniformly, without those of the ``excluded`` keys.
 
-        Fewer than there are where the draws repeat (in large spaces only): call again.
+        Fewer come back if draws repeat (in large spaces only): call again.
         """
         if self.size <= ENUMERATE_LIMIT:
             drawn = rng.permutation(enumerate_all(self.sketch))
@@ -87,11 +86,8 @@ class OpenSpace:
         excluded: Set[bytes],
         least: int,
     ) -> CandidateSet:
-        """:func:`policies.search.draft.draft`, less the candidates of the ``excluded`` keys; ``least``: so many, if
-        the draft has met them, however few it keeps.
-
-        Without a fitness the analyzer's.
-        """
+        """Draft candidates (:func:`policies.search.draft.draft`) without those of the ``excluded`` keys. At least
+        ``least`` come back if the draft has met so many. The default fitness is the analyzer's."""
         return draft(self.sketch, self.device, rng, settings, fitness, seeds, excluded, least)
 
     def anneal(
@@ -134,8 +130,8 @@ class PoolSpace:
         return evaluated(self._pool, self.device).take(np.empty(0, dtype=np.intp))
 
     def _scored(self, fitness: Fitness | None) -> CandidateSet:
-        """All rows with their fitness, the analyzer's where there is none; infinite where the analyzer rules them out,
-        as in the open."""
+        """All rows with their fitness, by default the analyzer's; infinite where the analyzer rules a row out, as in an
+        open space."""
         candidates = evaluated(self._pool, self.device)
         if fitness is None:
             return candidates
@@ -161,9 +157,9 @@ class PoolSpace:
     ) -> CandidateSet:
         """The best rows by fitness that are not excluded.
 
-        As many as the share of what a draft evaluates in the open that it keeps, ``size / (population * generations)``
-        of the pool, but ``least`` at least: a pool is much smaller than what a draft explores, and a share of it may be
-        less than a batch. Neither ``rng`` nor ``seeds`` is used: every row is scored.
+        Their number is the share ``size / (population * generations)`` of the pool, which a draft in an open space
+        keeps of the evaluated candidates, but at least ``least``: a share of a small pool may be less than a batch.
+        Neither ``rng`` nor ``seeds`` is used: every row is scored.
         """
         del rng, seeds
         unseen = self._unseen(excluded)

@@ -1,6 +1,7 @@
 """Training of a model as records arrive: the successive models of one task, or of all tasks of a device class.
 
-What is known before the first record, the *prior*, is a model that was trained on other records. What becomes of it:
+The *prior* is a model that was trained on other records before the first one of this run. It is used in one of these
+ways:
 
 - a network of the kind that the method trains is *fine-tuned*: each training goes on from the weights as they are;
 - or, with a momentum, it is the first siamese model of :mod:`policies.cost_models.moa`;
@@ -80,7 +81,7 @@ class Training:
 
 
 class Trainer:
-    """Trains the models of one task or device class. ``first``: what predicts before any training."""
+    """Trains the models of one task or device class."""
 
     def __init__(self, training: Training, prior: CostModel | None = None) -> None:
         self._training = training
@@ -95,7 +96,7 @@ class Trainer:
 
     @property
     def first(self) -> CostModel | None:
-        """The prior as the search is to use it until there is more; None without one."""
+        """The prior as the search uses it before the first training; None without one."""
         if self._prior is None:
             return None
         used_as_it_is = self._training.offline or self._network_of(self._prior) is not None
@@ -108,15 +109,13 @@ class Trainer:
         return training.learns_on and fits and training.saved_kind == model.KIND
 
     def resume(self, model: CostModel) -> None:
-        """Go on from what an earlier process trained and saved: it has seen no record yet."""
+        """Go on from a model that an earlier process trained and saved: it has seen no record yet."""
         self._model = model
         self._learned = {}
 
     def train(self, training_sets: Mapping[str, TrainingSet], seed: int) -> CostModel | None:
-        """The model after everything known, by task; the same object as before where the method's model learns on.
-
-        ``training_sets``: at least one record. An offline method's is the prior, None without one.
-        """
+        """Train the model on all records, by task. A model that learns on stays the same object. ``training_sets``: at
+        least one record. The model of an offline method is the prior, None without one."""
         if self._training.offline:
             return self._prior
         if not self._training.learns_on:
@@ -160,7 +159,7 @@ def joined(
 ) -> tuple[FeatureTable, Floats, Groups, Floats]:
     """The records of all tasks one after the other, with the number of the task as the group of each, and the weights.
 
-    ``views``: those that are kept; the symbolic one can only be among them where there is one task.
+    ``views``: the views to keep; the symbolic one only if there is one task.
     """
     if numbers is None:
         numbers = {task: at for at, task in enumerate(training_sets)}

@@ -1,4 +1,4 @@
-"""The measured candidates of a task as models are trained on them: features beside costs, as they were observed."""
+"""Training data of a task: features and costs of its measured candidates, in the order of observation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TrainingSet:
 class TrainingTable:
     """The records of one task, with the features of their candidates in the joint layout of its sketches.
 
-    ``views``: of the features, those that models read; the symbolic one is always made.
+    ``views``: views of the features that models read; the symbolic one is always made.
     """
 
     def __init__(

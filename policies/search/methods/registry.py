@@ -28,7 +28,7 @@ def method_named(name: str) -> Method:
     A name may go on with a cost model that replaces the method's own, with ``offline``, and with an evaluator
     (:data:`policies.measuring.evaluators.EVALUATORS`): ``autotvm:boosted``, ``pruner:offline``, ``ansor:pacm:offline``,
     ``adatune:deterministic``. ``pruner:equation-1`` drafts by Pruner's equation 1 on CPUs too. Such a method has the
-    whole name; with another model, or with one that is never trained, it starts from no model of its own accord.
+    whole name. With another model, or with one that is never trained, it does not start from a shipped model by itself.
     """
     base, *changes = name.split(":")
     choose = f"choose one of: {', '.join(METHOD_NAMES)}"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from policies.cost_models.rank_quality import best_of_first, rank_correlation, top_k, weighted_top_k
+from policies.cost_models.rank_quality import best_of_first, rank_correlation, top_k
 
 COSTS = np.array([4.0, 2.0, math.inf, 1.0])
 
@@ -21,12 +21,6 @@ def test_top_k_is_the_best_over_the_best_of_those_ranked_first() -> None:
     assert top_k(np.array([1.0, 1.0, 0.0, 1.0]), COSTS, 1) == 0.0  # it ranks a failure first
     with pytest.raises(ValueError, match="no candidate ran"):
         top_k(np.zeros(1), np.array([math.inf]), 1)
-
-
-def test_over_tasks_it_is_weighted_by_how_often_they_run() -> None:
-    # (2 * 1 + 3 * 2) / (4 * 1 + 3 * 2) = 8 / 10
-    assert weighted_top_k([2.0, 3.0], [4.0, 3.0], [1.0, 2.0]) == pytest.approx(0.8)
-    assert weighted_top_k([2.0, 3.0], [2.0, 3.0], [1.0, 2.0]) == 1.0
 
 
 def test_best_of_first_is_in_seconds() -> None:
