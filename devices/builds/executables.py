@@ -30,7 +30,9 @@ from fleet_tune.base.errors import UnsupportedNetworkError
 
 Array = npt.NDArray[Any]
 
-FIX_SHAPES = "keep operators whose shapes depend on data (non-zero elements, unique values, boolean masks) out of the network"
+FIX_SHAPES = (
+    "keep operators whose shapes depend on data (non-zero elements, unique values, boolean masks) out of the network"
+)
 _TRANSFORM = "main_transform_params"
 
 

@@ -104,9 +104,10 @@ def placed_inside(
 ) -> list[Floats]:
     """Iterations of each axis that a statement inside the main one's loops computes when it is come to.
 
-    What goes into shared memory is computed by all threads of a block together, else a thread is meant, with
-    ``by_block`` again all of them. ``depth``: kept loops of the main statement around it; default as the statement
-    says. ValueError where it shares no buffer with the main statement, directly or through another statement.
+    A statement that writes shared memory is computed by all threads of a block together; else the iterations are a
+    thread's, or with ``by_block`` those of all threads. ``depth``: kept loops of the main statement around it; default
+    as the statement says. ValueError where it shares no buffer with the main statement, directly or through another
+    statement.
     """
     statement = sketch.statements[number]
     at = main.compact_depth(statement.fixed_depth) if depth is None else depth

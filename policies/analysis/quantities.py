@@ -1,4 +1,5 @@
-"""Closed-form quantities of a statement for a matrix of decisions: what its accesses touch, and what comes of it.
+"""Closed-form quantities of a statement for a matrix of decisions: elements that its accesses touch, and numbers
+derived from them.
 
 Notation, and the loop nest itself: :mod:`policies.analysis.nests`.
 """

@@ -1,4 +1,4 @@
-"""The neural cost models by their papers; what they share is in :mod:`policies.cost_models.neural`."""
+"""Neural cost models of the papers; :mod:`policies.cost_models.neural` has their common part."""
 
 from __future__ import annotations
 

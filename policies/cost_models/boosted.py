@@ -8,8 +8,8 @@ repetition; ``f_m(x)``: prediction of member ``m`` in log seconds.
   (:mod:`policies.cost_models.out_of_bag`).
 
 The rank objective learns the order within each task. Its scores become log seconds by a monotone fit
-(:mod:`policies.cost_models.monotone`) on the left-out scores of the records, pooled over the tasks: with records of
-several tasks the order is right and the level is that of all of them together."""
+(:mod:`policies.cost_models.monotone`) on the out-of-bag scores of the records, pooled over the tasks: with records of
+several tasks the order is right, and the level is that of all tasks together."""
 
 from __future__ import annotations
 
@@ -323,10 +323,10 @@ class GradientBoostedModel(CostModelDefaults):
 
 
 class InvariantTreesModel(GradientBoostedModel):
-    """The same trees on features that all tasks and devices share: what they learn on some tasks serves others.
+    """Gradient-boosted trees on features that all tasks and devices share, trained on some tasks for others.
 
-    ``from_analyzer``: they start from the analyzer's log seconds. Where several tasks are trained on, each counts the
-    same per record, and the level of a new task is what the analyzer says of it, shifted as on the others.
+    ``from_analyzer``: they start from the analyzer's log seconds. With several tasks each record counts the same, and
+    the level of a new task is the analyzer's, shifted as on the others.
     """
 
     KIND: ClassVar[str] = "boosted-invariant"
@@ -357,8 +357,8 @@ class InvariantTreesModel(GradientBoostedModel):
 
 
 def _levelled(log_secs: Floats, prior: Floats, groups: Groups) -> Floats:
-    """Log seconds ``(n,)`` of which each task is, in the middle, as far from its prior as all tasks are, and no record
-    much farther than that; those without a prior (NaN) as they are, moved with their task."""
+    """Log seconds ``(n,)`` with the level of each task moved, so that its median distance from the prior is that of all
+    tasks, and the distance of a record limited. Records without a prior (NaN) move with their task."""
     known = np.isfinite(prior)
     if not known.any():
         return log_secs
@@ -376,7 +376,7 @@ def _levelled(log_secs: Floats, prior: Floats, groups: Groups) -> Floats:
 
 
 class LoopTreesModel(GradientBoostedModel):
-    """AutoTVM's trees on what the paper gives them (section 4, appendix A.2): the context of each loop of the main
+    """AutoTVM's trees on the features of the paper (section 4, appendix A.2): the context of each loop of the main
     statement's nest, flat, and the relations between contexts."""
 
     KIND: ClassVar[str] = "boosted-loops"

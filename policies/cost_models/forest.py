@@ -62,7 +62,7 @@ class Forest:
 
 
 class RandomForestModel(CostModelDefaults):
-    """AdaTune's forest on what the paper gives it: the knobs of a candidate, as numbers. Features may be NaN, never
+    """AdaTune's forest on the features of the paper: the knobs of a candidate, as numbers. Features may be NaN, never
     infinite."""
 
     KIND: ClassVar[str] = "forest-knobs"

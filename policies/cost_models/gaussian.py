@@ -1,19 +1,19 @@
-"""A Gaussian process on the standardised features of a task: what its records say of the candidates near them.
+"""A Gaussian process on the standardised features of a task.
 
-With ``m(x)`` what is known before (the analyzer's log seconds, or 0 where another model has been subtracted), ``c`` the
+With ``m(x)`` the prior (the analyzer's log seconds, or 0 if another model has been subtracted), ``c`` the
 median of ``y - m(x)`` over the records and ``r = y - m(x) - c``, a candidate is predicted by (Rasmussen and Williams,
 *Gaussian Processes for Machine Learning*, equations 2.25 and 2.26)
 
     mean(x) = m(x) + c + k(x)^T (K + N)^-1 r          variance(x) = a - k(x)^T (K + N)^-1 k(x)
     k(x, x') = a exp(-|x - x'|^2 / 2 l)
 
-``x`` are the features of :mod:`policies.features.standard`, ``N`` the noise ``b``, for each record divided by what it
-counts and times ``1 + (2 max(r, 0))^2``: a candidate that is far slower than expected need only be known as bad, and
-must not bend what is predicted of its neighbours. ``a`` and ``b`` are those of a grid under which the records are most
-likely, with a prior on both: few records must not be explained by noise alone, nor by none.
+``x`` are the features of :mod:`policies.features.standard`, ``N`` the noise ``b``, for each record divided by its
+weight and times ``1 + (2 max(r, 0))^2``: a candidate that is far slower than expected must not change the predictions
+of its neighbours much. ``a`` and ``b`` are those of a grid under which the records are most likely, with a prior on
+both: few records must not be explained by noise alone, nor without noise.
 
-Beyond :data:`MOST_RECORDS` the fastest and the latest records alone count (:func:`counted`): the cost is cubic in their
-number.
+Beyond :data:`MOST_RECORDS` the fastest and the latest records alone count (:meth:`GaussianProcessModel.chosen_rows`):
+the cost is cubic in their number.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     f(x) = f_global(x) + f_local(x)                                            (AutoTVM equation 4)
 
 The global model was trained before, on other records: of other tasks, other device classes, or an earlier run. It makes
-useful predictions before there is any record. The local model is trained on the records of the task itself, on what the
-global one leaves of them. Between the two stands a shift, the median of what is left: the level of a new task is known
-from its first few records, long before there are enough of them to train on.
+useful predictions before there is any record. The local model is trained on the residuals of the global one on the
+records of the task. A shift between the two, the median of the residuals, gives the level of a new task from its first
+few records, long before there are enough to train on.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class GlobalLocalModel(CostModelDefaults):
         return self._shift
 
     def level(self, features: FeatureTable, log_secs: Floats) -> None:
-        """Set the shift alone, from records that are too few to train on; none set it to 0."""
+        """Set the shift alone, from records that are too few to train on; without a record it is 0."""
         self._shift = float(np.median(log_secs - self._general.predict(features)[0])) if len(log_secs) else 0.0
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:

@@ -1,9 +1,9 @@
 """Knowledge of a task from earlier records: of its own workload measured elsewhere, and of other workloads.
 
-A workload that was measured before, on another device class or in an earlier run, has much to say of the same workload
-here: its records are aligned with the sketches of this task, and a model of the task's own features is trained on them.
-The analyzer's terms in those features are computed for the device that measured them, and later for the device at
-hand, so that what the devices differ in by the analyzer is taken into account.
+Records of the same workload, from another device class or an earlier run, teach most. They are aligned with the
+sketches of this task, and a model of the task's own features is trained on them. The analyzer's terms in those features
+are computed for the device that measured them, and later for the device at hand, so that the analyzer's difference
+between the devices is taken into account.
 
 Records of other workloads are trained on by a model whose features are the same for all tasks.
 """
@@ -45,8 +45,9 @@ class Examples:
 
 
 def skeleton(sketch: Sketch) -> str:
-    """The sketch's trace without what only its target decides, and without the names of blocks, which are no part of a
-    workload's hash: equal for the same sketch of two device classes. ValueError for a trace that is not TVM's."""
+    """The sketch's trace without everything that only its target decides, and without the names of blocks, which are no
+    part of a workload's hash: equal for the same sketch of two device classes. ValueError for a trace that is not
+    TVM's."""
     instructions = []
     for kind, inputs, attributes, outputs in json.loads(sketch.trace_text):
         bound = kind == "Annotate" and bool(attributes) and attributes[0] in _TARGET_BOUND
@@ -78,7 +79,8 @@ def _skeleton(sketch: Sketch) -> str:
 def _usable(
     sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction
 ) -> tuple[list[tuple[int, TaskData]], int]:
-    """The sources with something to learn from, by their number and aligned; how many records could not be."""
+    """The aligned sources that have records to learn from, by their number; and the number of records that could not be
+    aligned."""
     usable: list[tuple[int, TaskData]] = []
     lost = 0
     for number, source in enumerate(sources):
@@ -100,7 +102,7 @@ def own_examples(
     """Records of the same workload elsewhere, in the joint layout of this task's sketches, None if there are none; and
     the number of them that could not be aligned.
 
-    The level of each source is moved to what the analyzer makes of the difference between the devices.
+    The level of each source is moved by the analyzer's difference between the devices.
     """
     layout = joint_layout(sketches, device)
     tables: list[FeatureTable] = []

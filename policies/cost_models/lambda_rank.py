@@ -1,4 +1,5 @@
-"""LambdaRank, the objective of Pruner's cost model: pairs of a task's records, weighted by what they change at the top.
+"""LambdaRank, the objective of Pruner's cost model: pairs of a task's records, weighted by their effect at the top of
+the list.
 
 Notation: a list of ``n`` records of one task with labels ``y_i = min latency / latency_i`` in (0, 1] and scores
 ``s_i``, larger is better for both; ``r_i`` the rank of record ``i`` when the list is sorted by score, 1 for the first.

@@ -47,7 +47,7 @@ def follow(siamese: Weights, target: Weights, momentum: float = MOMENTUM) -> dic
 class MomentumModel(CostModelDefaults):
     """A cost model that is adapted by momentum, of any network; see the module's docstring.
 
-    ``model``: the network. ``pretrained``: whether its weights are the first siamese model; else the result of the
+    ``model``: the network. ``pretrained``: true if its weights are the first siamese model; else the result of the
     first training is. The records themselves are no part of what ``save`` writes, the siamese weights are.
     """
 

@@ -1,4 +1,4 @@
-"""Neural cost models: what TreeGRU, the multi-layer perceptron and PaCM have in common (PyTorch, on one core).
+"""The common part of neural cost models (PyTorch, on one core).
 
 An ensemble of ``members`` networks, each with weights of its own and trained on a resample of the records (one member:
 on all of them). Its scores order the candidates of a task; :mod:`policies.cost_models.out_of_bag` makes log seconds and
@@ -200,8 +200,8 @@ class NeuralModel(CostModelDefaults):
         }
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Put other weights in place; ValueError where a name is missing or unknown, a shape is another, or a value is
-        no finite number."""
+        """Replace the weights; ValueError if a name is missing or unknown, a shape differs, or a value is not
+        finite."""
         import torch
 
         shapes = {name: values.shape for name, values in self.weights().items()}
@@ -367,7 +367,7 @@ def _lists(rows: NDArray[np.intp], groups: Groups, size: int, rng: np.random.Gen
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """PyTorch on one thread: sums in one order, and the cores left to what they measure or build."""
+    """Run PyTorch on one thread: sums have one order, and the other cores stay free to measure or build."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""The table of cost models: one entry describes how a model is made, read and what it needs.
+"""The table of cost models: an entry describes how a model is made and read, and what it needs.
 
 A new cost model is a class with the methods of :class:`policies.cost_models.protocol.CostModel` and one
 :class:`CostModelEntry` in :data:`COST_MODELS`. A :class:`policies.search.trainer.Training` holds the entry itself, so

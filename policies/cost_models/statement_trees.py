@@ -105,8 +105,8 @@ class _SumOfStatements:
 
 
 def _statements(matrix: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """The statements that are there, ``(r, c)``, and the record of each. A program that is not described has one of
-    zeros, so that there is something to say of it."""
+    """The statements that are there, ``(r, c)``, and the record of each. A program that is not described has one
+    statement of zeros, so that it has a prediction."""
     rows = matrix.reshape(len(matrix), *SHAPE)
     there = (rows != 0).any(axis=2)
     there[~there.any(axis=1), 0] = True

@@ -14,8 +14,8 @@ _spared = False
 
 
 def spare_scikit_learn() -> None:
-    """From now on XGBoost is loaded without scikit-learn, for which the process must be ours alone. What needs
-    scikit-learn itself can still load it."""
+    """Load XGBoost without scikit-learn from now on. Only for processes of our own; code that needs scikit-learn itself
+    can still load it."""
     global _spared
     _spared = True
 

@@ -1,4 +1,4 @@
-"""The symbolic features of a task in units of what they vary by over its space: what distances are measured in.
+"""Standardised symbolic features of a task, in which distances between candidates are measured.
 
 The features of a candidate (:mod:`policies.features.table`) are logarithms of very different spread, and many of them
 say nearly the same. Here each is centred and divided by its deviation over random candidates of the task's whole space,

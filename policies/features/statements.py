@@ -1,6 +1,6 @@
 """Features of every statement of a program: Ansor's trees, PaCM's statement branch, TenSet's perceptron read them.
 
-They take the place of the per-store features of the lowered program in the papers, and say the same of a statement:
+They replace the per-store features of the lowered program in the papers, and describe the same of a statement:
 its operations, how its loops are run, what it touches and moves at each level of memory, how each of its buffers is
 accessed. All follow from the decisions. Counts are ``log2(1 + x)``. A row for each statement, the main one first, at
 most :data:`STATEMENTS`; rows beyond the program's are 0.

@@ -145,8 +145,7 @@ class JointLayout:
 
     @property
     def knobs(self) -> tuple[int, ...]:
-        """The columns of the decisions, and those that say which sketch it is: what a candidate is, and nothing that
-        the analyzer knows of it."""
+        """Columns that describe a candidate without the analyzer: its decisions and its sketch."""
         own = ("tile.", "choice.", "location.", "sketch.")
         return tuple(at for at, name in enumerate(self.names) if name.startswith(own))
 

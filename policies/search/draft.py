@@ -103,7 +103,8 @@ def scores(
     *,
     penalised: bool = False,
 ) -> Floats:
-    """The fitness alone, ``(n,)``: ``evaluate(...).log_secs`` in float32, the features left out where nobody asks.
+    """The fitness alone, ``(n,)``: ``evaluate(...).log_secs`` in float32, without the features if the fitness does not
+    need them.
 
     ``penalised``: see :class:`DraftSettings`.
     """
@@ -129,7 +130,7 @@ def draft(
 
     ``seeds`` (k, d): known good candidates; they and their mutants join the first generation. Where fewer than
     ``least`` are left without the excluded ones, the next best fill up. Fewer than ``size`` come back where the space
-    is small. Infeasible candidates come back only where nothing feasible was found at all. A score that is no number
+    is small. Infeasible candidates come back only where nothing feasible was found at all. A score that is not a number
     counts as infeasible.
     """
     settings = settings or DraftSettings()
@@ -198,8 +199,8 @@ def _children(sketch: Sketch, ordered: Matrix, settings: DraftSettings, rng: np.
 
 
 def _bred(sketch: Sketch, settings: DraftSettings, count: int) -> int:
-    """Number of children bred for ``count``: where a generation has few of a sketch's variants, about half are left
-    out."""
+    """Number of children bred for ``count``: if a generation keeps few of a sketch's variants, about half of the
+    children are dropped."""
     return 2 * count if len(sketch.variants) > settings.most_variants else count
 
 

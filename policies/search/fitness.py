@@ -30,11 +30,9 @@ undescribed) to predicted log seconds."""
 
 
 def calibration_columns(layout: JointLayout, sketches: tuple[Sketch, ...], kind: str) -> tuple[int, ...]:
-    """Columns of the joint features that the calibration of a task learns from.
-
-    The analyzer's prediction and core terms, which sketches of the task share, and which of the sketches it is; for
-    sketches that are not described all that there is: their decisions. ``kind``: of the device.
-    """
+    """Columns of the joint features that the calibration of a task learns from: the analyzer's prediction and core
+    terms, which the sketches of a task share, and the columns that name the sketch; for sketches that are not described
+    also their decisions. ``kind``: of the device."""
     core = {PREDICTED, *core_names(kind)}
     chosen = {at for at, name in enumerate(layout.names) if name in core}
     chosen |= set(range(len(layout.names) - len(sketches), len(layout.names)))

@@ -1,8 +1,8 @@
 """Generators of candidates, behind one interface.
 
 A generator offers candidates of one sketch that are neither measured nor pending; :mod:`policies.search.batch` selects
-among them. It is only settings: what a task knows is a :class:`SearchState`. Which space it offers from, the whole
-sketch or a pool, is the space's business (:mod:`policies.search.spaces`)."""
+among them. It holds settings only; the state of a task is a :class:`SearchState`. The space
+(:mod:`policies.search.spaces`) is the whole sketch or a pool."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ class Generator(Protocol):
         """Distinct candidates, neither measured nor pending, the best first by the generator's own measure.
 
         ``sketches``: how many sketches share this batch, so that it takes about the time of one; ``count``: how many
-        are enough to choose from. Fewer come back where the space has no more, and none where the generator knows
-        nothing to go by: then the batch is random.
+        are enough to choose from. Fewer come back if the space has no more, and none if the generator has no model yet:
+        then the batch is random.
         """
         ...
 
 
 @dataclass(frozen=True)
 class DraftGenerator:
-    """A genetic search on the calibrated analyzer, and the model together with it once there is one (Pruner's draft
-    with what the records say).
+    """A genetic search on the calibrated analyzer, and on the model together with it once there is one (Pruner's draft,
+    informed by the records).
 
-    ``optimism``: the deviations by which what the model predicts counts as better than its mean, so that what may well
-    be good is drafted too.
+    ``optimism``: deviations that are subtracted from the model's mean, so that candidates that may well be good are
+    drafted too.
     """
 
     name: ClassVar[str] = "draft"
@@ -94,8 +94,8 @@ class GeneticGenerator:
     settings: DraftSettings = field(default_factory=DraftSettings)
 
     def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:
-        """See :class:`Generator`. What it keeps is not verified by another model, as that of a draft is: of a pool too
-        it keeps as many as in the open, so that an acquisition other than the prediction has a choice."""
+        """See :class:`Generator`. No other model verifies its candidates. From a pool it keeps as many as in an open
+        space, so that an acquisition other than the prediction has a choice."""
         if not search.predictor.has_model:
             return search.spaces[sketch].nothing()
         settings = self.settings.shared_by(sketches)
@@ -155,7 +155,7 @@ def _drafted(
 class AnnealingGenerator:
     """Simulated annealing (AutoTVM); nothing is offered until there is a first model.
 
-    The energy is what the acquisition makes of the model's prediction: the predicted log seconds, or minus AdaTune's
+    The energy is the acquisition's, from the model's prediction: the predicted log seconds, or minus AdaTune's
     expected improvement.
     """
 

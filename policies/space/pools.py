@@ -23,8 +23,8 @@ T = TypeVar("T")
 class Pool:
     """The candidates of one sketch that exist. ``matrix`` (n, d): distinct decision vectors, read-only.
 
-    Made once and shared by many searches: what is computed of its rows is kept. ValueError for rows that repeat or that
-    are no candidates of the sketch.
+    A pool is made once and shared by many searches: results that were computed for its rows are kept. ValueError for
+    rows that repeat or that are no candidates of the sketch.
     """
 
     def __init__(self, sketch: Sketch, matrix: Matrix) -> None:

@@ -39,8 +39,8 @@ def chosen_variants(sketch: Sketch, matrix: Matrix) -> Rows:
 
 
 def with_few_places(sketch: Sketch, matrix: Matrix, most: int, rng: np.random.Generator) -> Matrix:
-    """The candidates with their blocks where those of the first ``most`` of them stand, drawn for each; as they are
-    where there are no variants."""
+    """Move the blocks of each candidate to the places of one of the first ``most`` candidates, drawn at random;
+    unchanged without variants."""
     if not sketch.variants or len(matrix) <= most:
         return matrix
     columns = [at for each, at in zip(sketch.decisions, sketch.offsets, strict=True) if isinstance(each, Location)]

@@ -39,9 +39,7 @@ def writing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DiskFullError(
-            f"{what} cannot be written for the process that uses it: {error}", MORE_SPACE
-        ) from error
+        raise DiskFullError(f"{what} cannot be written for the process that uses it: {error}", MORE_SPACE) from error
 
 
 def _roomy_place() -> str | None:

@@ -179,7 +179,9 @@ def _refuse_values(program: torch.export.ExportedProgram, where: str) -> None:
     shapes = [each.meta["val"].shape for each in given if hasattr(each.meta.get("val"), "shape")]
     fixed = [[extent for extent in shape if isinstance(extent, int)] for shape in shapes]  # others depend on data
     if fixed and all(0 in shape for shape in fixed):
-        raise UnsupportedNetworkError(f"{where} returns no numbers: its outputs are empty", "give inputs that are not empty")
+        raise UnsupportedNetworkError(
+            f"{where} returns no numbers: its outputs are empty", "give inputs that are not empty"
+        )
 
 
 def _refuse_random(program: torch.export.ExportedProgram, where: str) -> None:

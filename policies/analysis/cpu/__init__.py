@@ -1,2 +1,2 @@
-"""The analytic model of a candidate on a CPU: :mod:`policies.analysis.cpu.model` is its whole. Row-wise kernels have a
-model of their own, :mod:`policies.analysis.cpu.row_wise`."""
+"""Analytic models of candidates on a CPU: :mod:`policies.analysis.cpu.model`, for statements that only move data
+:mod:`policies.analysis.cpu.moves`, for row-wise kernels :mod:`policies.analysis.cpu.row_wise`."""

@@ -1,7 +1,7 @@
 """The analytic model of a candidate on a CPU: compute and memory seconds of every statement.
 
-Pruner's analyzer with the levels of a CPU. L0, the registers, is refined to a model of the inner loop, because that is
-what decides there: cycles per vector operation from the fused-multiply-add ports and their latency (too few independent
+Pruner's analyzer with the levels of a CPU. L0, the registers, is refined to a model of the inner loop, because it
+decides on a CPU: cycles per vector operation from the fused-multiply-add ports and their latency (too few independent
 accumulators leave them idle), loads, stores and spilled registers. Then traffic into L1, L2 and from memory by the
 largest sub-nest that fits each of them, and the cores that have nothing to do (P_l2c).
 

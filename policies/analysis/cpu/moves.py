@@ -1,7 +1,7 @@
 """Cost on a CPU of a statement that only moves data across the lines it writes: a transpose.
 
-Lanes that lie in other lines each are loaded one by one and put together; nothing is computed beside. So neither ports
-nor latencies of arithmetic say what is fast, but how much is done for each element: loops, lines, stores. ``n``
+Lanes that lie in different lines are loaded one by one and put together, and nothing is computed. So the time does not
+follow from ports and latencies of arithmetic, but from the work for each element: loops, lines, stores. ``n``
 candidates, every vector ``(n,)``.
 """
 
@@ -63,7 +63,7 @@ def cycles_of_moves(program: Program, parallel: Floats) -> Floats:
 
 
 def share_beyond(resident: Floats, capacity: float, constants: CpuConstants) -> Floats:
-    """Share of what is moved that a cache of ``capacity`` bytes does not keep from one run to the next, ``(n,)``;
+    """Share of the moved data that a cache of ``capacity`` bytes does not keep from one run to the next, ``(n,)``;
     ``resident`` (n,): bytes of the whole statement."""
     return np.maximum(1.0 - constants.usable_cache * capacity / np.maximum(resident, 1.0), 0.0)
 

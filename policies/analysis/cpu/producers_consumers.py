@@ -20,7 +20,8 @@ from policies.arrays import Floats
 
 
 def place(program: Program, other: Statement, partial_sums: Mapping[str, Floats]) -> ProducerConsumer:
-    """Inside a loop it computes what the main statement touches there of the buffer they share, each time anew."""
+    """Place a statement beside the main one. Inside a loop it computes the part of the shared buffer that the main
+    statement touches there, each time anew."""
     main = program.main
     depth = enclosing_depth(program.sketch, main, other, program.matrix)
     fixed = main.compact_depth(other.fixed_depth) if other.location_column is None else None

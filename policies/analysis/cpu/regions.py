@@ -3,9 +3,8 @@
 A statement that is placed inside of the main one works on the region of a buffer that is touched there. Where the
 region is counted in pieces (the vectors that a padding was split into, the groups of a grouped convolution), and begins
 in the middle of one, it has one piece more in some places than in others, and TVM's ``DisallowDynamicLoop`` refuses
-that. The rules are those of TVM's arithmetic, as far as they decide here: of 755 recorded candidates that it refused
-they miss two, and of those that ran they find one. A digit whose step is no whole number of its turns is taken to go
-on.
+that. The rules follow TVM's arithmetic as far as needed: of 755 recorded candidates that TVM refused they miss two, and
+they rule out one of those that ran. A digit whose step is no multiple of its turn counts as continuous.
 
 ``n`` candidates; every vector has the shape ``(n,)``.
 """

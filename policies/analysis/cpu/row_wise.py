@@ -1,16 +1,16 @@
 """Cost of a row-wise kernel on a CPU: a few rows at a time through steps that reduce them or compute each element.
 
-A core has two kinds of work. What a vector register's worth of elements takes follows from the device's peak; what the
-instructions around that take (loops, additions that wait for each other, numbers put in their places) does not become
-less where vectors are wide, and is counted in cycles of a usual clock (``clock_hertz``): a processor that works on
-half a register at a time has a low peak, and no slower chains.
+A core has two kinds of work. The time of a full vector register follows from the device's peak. The instructions around
+it (loops, additions that wait for each other, numbers put in their places) do not become fewer with wide vectors, and
+are counted in cycles of a usual clock (``clock_hertz``): a processor that works on half a register at a time has a low
+peak, but no slower chains.
 
-What decides between candidates is the compiler. Lanes that are no power of two are widened to the next one, and loaded
+The compiler decides between candidates. Lanes that are no power of two are widened to the next one, and loaded
 and stored in parts of powers of two. Such sums, in a loop that is not unrolled as a whole, are kept between its
 iterations as single numbers: taken apart and put together again each time.
 
-``n`` candidates; every vector has the shape ``(n,)``. The constants were fitted on the recorded candidates of
-``bench/data``.
+``n`` candidates; every vector has the shape ``(n,)``. Constants:
+:class:`policies.analysis.cpu.constants.RowWiseConstants`.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class RowWiseModel:
         return np.asarray(count * np.maximum(registers * self._register_cycles, 1.0) / constants.fma_ports)
 
     def _element_wise(self, step: RowStep, lanes: VectorLanes) -> Floats:
-        """Cycles of one row. A loop that the schedule leaves alone (one lane) the compiler vectorises, but for what is
-        left over."""
+        """Cycles of one row. The compiler vectorises a loop that the schedule does not (one lane), except for the
+        remainder."""
         constants = self._constants
         alone = (lanes.count == 1) & (step.elements >= self._device.lanes)
         full = self._device.lanes

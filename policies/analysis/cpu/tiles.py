@@ -25,7 +25,7 @@ from policies.arrays import Floats
 
 
 def scheduled_tile(program: Program, vector: Floats) -> RegisterTile:
-    """The inner loop as it is scheduled: what is inside of the reduction, and the sums' tile."""
+    """The inner loop as it is scheduled: the loops inside of the reduction, and the sums' tile."""
     main, statement = program.main, program.statement
     vectors = np.ceil(vector * (1.0 / program.device.lanes))
     per_point = vectors / vector  # vector operations for one point
