@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -40,19 +41,22 @@ def method_of(given: str | SearchMethod) -> Method:
 def _in_file(path: Path, name: str, changed_ns: int) -> Method:  # noqa: ARG001
     """The method ``name`` of a file, which runs once until it changes.
 
-    The module stays out of ``sys.modules``: so its classes travel to the actors by value, and the file need not exist
-    on the other hosts.
+    The module leaves ``sys.modules`` again (dataclasses look it up there while it runs): so its classes travel to the
+    actors by value, and the file need not exist on the other hosts.
     """
     spec = importlib.util.spec_from_file_location(f"_method_of_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path} is no Python file", _NEXT)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # anything that the user's code raises
         raise UserError(
             f"{path} cannot be run: {type(error).__name__}: {error}", f"try it with 'python {path}'"
         ) from error
+    finally:
+        del sys.modules[spec.name]
     if not hasattr(module, name):
         found = [each for each, value in vars(module).items() if isinstance(value, Method)]
         problem = f"{path} has no '{name}'"

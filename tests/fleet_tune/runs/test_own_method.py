@@ -16,6 +16,8 @@ from policies.search.methods import Method, method_named
 from tests.helpers.commands import fleet_tune_here
 
 OWN = '''
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -78,6 +80,11 @@ def test_a_preset_a_file_and_an_object_name_a_method(own: Path) -> None:
     assert (found.name, found.batch) == ("mine", 4)
     assert method_of(f"{own}:METHOD") is found  # the file ran once
     assert method_of(found) is found
+
+
+def test_the_example_is_a_method() -> None:
+    example = Path(__file__).parents[3] / "examples" / "own_method.py"
+    assert method_of(f"{example}:METHOD").name == "own"
 
 
 @pytest.mark.parametrize(
