@@ -10,11 +10,12 @@ import asyncio
 import concurrent.futures
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from fleet_tune.base.config import values
 from fleet_tune.base.config.fleet_file import FleetConfig
-from fleet_tune.base.config.request import RunRequest, SearchMethod, run_request
+from fleet_tune.base.config.request import RunRequest, run_request
+from fleet_tune.base.config.tune_options import PlanOptions, TuneOptions, accepts
 from fleet_tune.base.domain import Record
 from fleet_tune.base.results import Collected, Plan, Progress, TuneResult
 
@@ -40,152 +41,48 @@ __all__ = [
 _T = TypeVar("_T")
 
 
+@accepts(TuneOptions)
 def tune(
     network: Any,
     *,
     out: Path | str,
-    method: str | SearchMethod = "fleet",
-    trials: int | None = None,
-    time_budget_secs: float | None = None,
-    fleet: Path | str | FleetConfig | None = None,
-    address: str | None = None,
-    seed: int = 0,
-    metrics_port: int | None = None,
-    transfer_from: Path | str | None = None,
-    pretrained: bool = True,
-    inputs: Path | str | None = None,
-    trust_model: bool = False,
-    store: Path | str | None = None,
-    priority: int | None = None,
-    weight: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    **options: Unpack[TuneOptions],
 ) -> TuneResult:
     """Tune a network and leave the compiled result in ``out``; the same call with the same ``out`` resumes.
 
-    ``method``: the name of a search method, ``"my_search.py:METHOD"`` for one in a file, or a
-    :class:`policies.search.methods.Method`. ``network``: ``"file.py:function"``, a path of an ``.onnx`` or ``.pt2``
-    file, or ``(torch module, example inputs)``. ``trials`` counts those of earlier runs in ``out`` too;
-    ``time_budget_secs`` is the tuning time of this call; with neither, ten minutes. ``fleet``: a fleet file, None for
-    this machine's CPU. ``address``: an existing Ray cluster, None for an embedded one. ``on_progress`` is called about
-    twice a second.
-
-    ``transfer_from``: what the search learns from before its first trial: a record database, a dataset, the folder of a
-    MetaSchedule database, or a cost model's file. Without it our own method starts from the cost model that comes with
-    fleet-tune where that applies (x86 CPUs), and a task of which the store has nothing from the records that come with
-    it, unless ``pretrained`` is false.
-
-    ``inputs``: an ``.npz`` file with the inputs on which the network is compared with its framework and timed, by name
-    or in order. Without it they are the network's own examples; an ``.onnx`` file has none: they are made up, in the
-    ranges that its graph allows. ``trust_model``: a ``.pt2`` file may hold code, which runs when it is read; without
-    this such a file is refused. A ``.py`` file always runs.
-
-    ``store``: the record database that several runs share, a path or a team's ``postgresql://...``: what it has of the
-    network's tasks is not measured again, and what this run measures goes there too. None for that of this user, ``""``
-    for none.
-
-    ``priority``, ``weight``: of this run among those of the cluster at ``address`` that use the same devices: the
-    highest priority goes first (default 0), those of one priority have shares by weight (default 1).
+    ``network``: ``"file.py:function"``, a path of an ``.onnx`` or ``.pt2`` file, or ``(torch module, example inputs)``.
+    ``on_progress`` is called about twice a second.
 
     SIGINT and SIGTERM end the tuning early: the result says ``interrupted`` and everything measured is stored.
     Raises :class:`fleet_tune.base.errors.UserError` for what the caller can mend.
     """
-    request = run_request(
-        network,
-        out=out,
-        method=method,
-        trials=trials,
-        time_budget_secs=time_budget_secs,
-        fleet=fleet,
-        address=address,
-        seed=seed,
-        metrics_port=metrics_port,
-        transfer_from=transfer_from,
-        pretrained=pretrained,
-        inputs=inputs,
-        trust_model=trust_model,
-        store=store,
-        priority=priority,
-        weight=weight,
-    )
-    return run_tuning(request, on_progress)
+    return run_tuning(run_request(network, out=out, **options), on_progress)
 
 
-async def stream(
-    network: Any,
-    *,
-    out: Path | str,
-    method: str | SearchMethod = "fleet",
-    trials: int | None = None,
-    time_budget_secs: float | None = None,
-    fleet: Path | str | FleetConfig | None = None,
-    address: str | None = None,
-    seed: int = 0,
-    metrics_port: int | None = None,
-    transfer_from: Path | str | None = None,
-    pretrained: bool = True,
-    inputs: Path | str | None = None,
-    trust_model: bool = False,
-    store: Path | str | None = None,
-    priority: int | None = None,
-    weight: float | None = None,
-) -> AsyncIterator[Record]:
-    """Tune as :func:`tune` does and yield each new record as soon as it is durable. When the iteration ends by itself,
-    the compiled network is in ``out``; leaving it early stops the tuning and keeps the records."""
+@accepts(TuneOptions)
+async def stream(network: Any, *, out: Path | str, **options: Unpack[TuneOptions]) -> AsyncIterator[Record]:
+    """Tune as :func:`tune` does and yield each new record as soon as it is durable.
+
+    When the iteration ends by itself, the compiled network is in ``out``. Leaving it early stops the tuning and keeps
+    the records.
+    """
     from fleet_tune.runs.run import Run
 
-    request = run_request(
-        network,
-        out=out,
-        method=method,
-        trials=trials,
-        time_budget_secs=time_budget_secs,
-        fleet=fleet,
-        address=address,
-        seed=seed,
-        metrics_port=metrics_port,
-        transfer_from=transfer_from,
-        pretrained=pretrained,
-        inputs=inputs,
-        trust_model=trust_model,
-        store=store,
-        priority=priority,
-        weight=weight,
-    )
+    request = run_request(network, out=out, **options)
     async with Run(request, None).opened() as run:
         async for record in run.records(traces=True):
             yield record
         await run.finish()
 
 
-def plan(
-    network: Any,
-    *,
-    method: str | SearchMethod = "fleet",
-    trials: int | None = None,
-    time_budget_secs: float | None = None,
-    fleet: Path | str | FleetConfig | None = None,
-    transfer_from: Path | str | None = None,
-    pretrained: bool = True,
-    inputs: Path | str | None = None,
-    trust_model: bool = False,
-    store: Path | str | None = None,
-) -> Plan:
-    """What :func:`tune` would do: the tasks with weights and sketches, and what the search would start from. Starts no
-    cluster, trains and measures nothing."""
-    request = run_request(
-        network,
-        out=".",
-        method=method,
-        trials=trials,
-        time_budget_secs=time_budget_secs,
-        fleet=fleet,
-        transfer_from=transfer_from,
-        pretrained=pretrained,
-        inputs=inputs,
-        trust_model=trust_model,
-        store=store,
-    )
-    return make_plan(request)
+@accepts(PlanOptions)
+def plan(network: Any, **options: Unpack[PlanOptions]) -> Plan:
+    """Return what :func:`tune` would do: the tasks with weights and sketches, and what the search would start from.
+
+    Starts no cluster, trains and measures nothing.
+    """
+    return make_plan(run_request(network, out=".", **options))
 
 
 def collect(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fleet_tune.cli.options import NETWORK_HELP, fleet_option, json_option, network_name, time_budget_secs, trust_option
+from fleet_tune.cli.options import NETWORK_HELP, json_option, network_name, run_options
 
 _file_argument = click.argument("file", type=click.Path(path_type=Path))
 
@@ -30,18 +30,18 @@ def dataset() -> None:
     required=True,
     help="Folder of the records and of dataset.ftd; one made by 'tune' is taken further.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the candidates.")
-@click.option("--time-budget", metavar="TIME", help="Measuring time at most, as 90s, 5m or 1h30m.")
-@fleet_option
-@click.option("--address", help="Address of a Ray cluster. Default: an embedded one.")
-@trust_option
+@run_options(
+    *("seed", "time_budget_secs", "fleet", "address", "trust_model"),
+    seed="Seed of the candidates.",
+    time_budget_secs="Measuring time at most, as 90s, 5m or 1h30m.",
+)
 @json_option
 def collect(
     network: str,
     task_trials: int,
     out: Path,
     seed: int,
-    time_budget: str | None,
+    time_budget_secs: float | None,
     fleet: Path | None,
     address: str | None,
     trust_model: bool,
@@ -56,7 +56,7 @@ def collect(
         out=out,
         method="random",
         task_trials=task_trials,
-        time_budget_secs=time_budget_secs(time_budget),
+        time_budget_secs=time_budget_secs,
         fleet=fleet,
         address=address,
         seed=seed,
@@ -79,7 +79,7 @@ def collect(
 @dataset.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The file to write.")
-@fleet_option
+@run_options("fleet")
 @json_option
 def pack(folder: Path, out: Path, fleet: Path | None, as_json: bool) -> None:
     """Make a dataset of the records in FOLDER, which 'collect' or 'tune' wrote."""

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
 
 import click
 
@@ -26,12 +26,9 @@ from fleet_tune.cli.options import (
     NETWORK_HELP,
     check_picture,
     cost_model_option,
-    fleet_option,
-    inputs_option,
     json_option,
     network_name,
-    time_budget_secs,
-    trust_option,
+    run_options,
 )
 from fleet_tune.cli.records import records as records_group
 from fleet_tune.cli.retune import retune
@@ -40,6 +37,7 @@ from fleet_tune.cli.store import store as store_group
 from policies.cost_models.xgboost_module import spare_scikit_learn
 
 if TYPE_CHECKING:
+    from fleet_tune.base.config.tune_options import TuneOptions
     from fleet_tune.base.results import TuneResult
 
 PROGRAM = "fleet-tune"
@@ -111,13 +109,7 @@ def _report_options(command: _F) -> _F:
     help=f"Tune NETWORK and leave the compiled network in --out; the same command again resumes.{NETWORK_HELP}",
 )
 @click.argument("network")
-@click.option(
-    "--method",
-    default="fleet",
-    show_default=True,
-    help="Search method: fleet, autotvm, adatune, ansor, bansor, pruner, moa-pruner or random; or FILE.py:METHOD.",
-    metavar="NAME",
-)
+@run_options("method")
 @cost_model_option(
     "Cost model in place of the method's: boosted, boosted-rank-loops, boosted-statements, boosted-invariant, "
     "forest-knobs, gaussian or pacm."
@@ -125,95 +117,45 @@ def _report_options(command: _F) -> _F:
 @click.option(
     "--offline-model", is_flag=True, help="Never train the cost model on what is measured: with --transfer-from."
 )
-@click.option("--trials", type=int, help="Trials to measure, those of earlier runs included.")
-@click.option("--time-budget", metavar="TIME", help="Tuning time, as 90s, 5m or 1h30m. Default without --trials: 10m.")
-@fleet_option
-@inputs_option
-@trust_option
+@run_options("trials", "time_budget_secs", "fleet", "inputs", "trust_model")
 @click.option(
     "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the network's name."
 )
-@click.option("--address", help="Address of a Ray cluster. Default: an embedded one.")
-@click.option("--priority", type=int, help="Runs of a higher one use the cluster's devices first. Default: 0.")
-@click.option(
-    "--weight", type=float, help="Share of the cluster's devices among runs of the same priority. Default: 1."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
-@click.option(
-    "--transfer-from",
-    metavar="SOURCE",
-    type=click.Path(path_type=Path),
-    help="Learn from this first: a records.db, a dataset, the folder of a MetaSchedule database, a cost model.",
-)
-@click.option(
-    "--store",
-    metavar="PATH",
-    help="What runs share, a file or postgresql://...: what it has is not measured again. Default: one for each user.",
-)
+@run_options("address", "priority", "weight", "seed", "transfer_from", "store")
 @click.option("--no-store", is_flag=True, help="Neither take from such a database nor give to it.")
-@click.option(
-    "--no-pretrained", is_flag=True, help="Start without the cost model and records that come with fleet-tune."
-)
+@run_options("pretrained")
 @click.option(
     "--dry-run",
     is_flag=True,
     help="Print tasks, weights, sketches, what is learned from and the plan; measure nothing.",
 )
-@click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port of 127.0.0.1.")
+@run_options("metrics_port")
 @_report_options
 def tune(
     network: str,
-    method: str,
     cost_model: str | None,
     offline_model: bool,
-    trials: int | None,
-    time_budget: str | None,
-    fleet: Path | None,
-    inputs: Path | None,
-    trust_model: bool,
     out: Path | None,
-    address: str | None,
-    priority: int | None,
-    weight: float | None,
-    seed: int,
-    transfer_from: Path | None,
-    store: str | None,
     no_store: bool,
-    no_pretrained: bool,
     dry_run: bool,
-    metrics_port: int | None,
     as_json: bool,
     svg: Path | None,
+    **options: Unpack[TuneOptions],
 ) -> int:
     from fleet_tune import api
     from fleet_tune.base.config.request import run_request
 
     # What is wrong with these is told before anything heavy is loaded.
-    if no_store and store is not None:
-        raise RequestError("--store and --no-store contradict each other", "give one of them")
+    if no_store:
+        if options["store"] is not None:
+            raise RequestError("--store and --no-store contradict each other", "give one of them")
+        options["store"] = ""
     check_picture(svg)
-    request = run_request(
-        network,
-        out=out or _DEFAULT_OUT / network_name(network),
-        method=method,
-        trials=trials,
-        time_budget_secs=time_budget_secs(time_budget),
-        fleet=fleet,
-        address=address,
-        priority=priority,
-        weight=weight,
-        seed=seed,
-        metrics_port=metrics_port,
-        transfer_from=transfer_from,
-        pretrained=not no_pretrained,
-        store="" if no_store else store,
-        inputs=inputs,
-        trust_model=trust_model,
-    )
+    request = run_request(network, out=out or _DEFAULT_OUT / network_name(network), **options)
     if cost_model or offline_model:
         from policies.search.methods import spec
 
-        request = dataclasses.replace(request, method=spec(method, cost_model, offline=offline_model))
+        request = dataclasses.replace(request, method=spec(str(options["method"]), cost_model, offline=offline_model))
     if dry_run:
         from fleet_tune.report.run import make_console, render_plan, to_json_line
 
@@ -239,9 +181,7 @@ def tune(
 @click.argument("network")
 @click.option("--records", type=click.Path(path_type=Path), required=True, help="Record database (records.db).")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
-@fleet_option
-@inputs_option
-@trust_option
+@run_options("fleet", "inputs", "trust_model")
 @_report_options
 def compile_command(
     network: str,

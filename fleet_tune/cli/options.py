@@ -10,6 +10,9 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from fleet_tune.base.config.tune_options import OPTIONS
+from fleet_tune.base.config.values import duration
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 NETWORK_HELP = """
@@ -19,23 +22,44 @@ NETWORK_HELP = """
     """
 
 
-def fleet_option(command: _F) -> _F:
-    """``--fleet``: the path of a fleet file."""
-    return click.option("--fleet", type=click.Path(path_type=Path), help="Fleet file (TOML). Default: this CPU.")(
-        command
+_TYPES: dict[str, Any] = {"path": click.Path(path_type=Path), "int": int, "float": float}
+
+
+def run_options(*names: str, **texts: str) -> Callable[[_F], _F]:
+    """The options of a run with these names, each as the argument of its name.
+
+    ``texts``: ``--help`` texts by name, in place of the declared ones.
+    """
+
+    def decorated(command: _F) -> _F:
+        for name in reversed(names):
+            command = _click_option(name, texts.get(name))(command)
+        return command
+
+    return decorated
+
+
+def _click_option(name: str, text: str | None) -> Callable[[_F], _F]:
+    option = OPTIONS[name]
+    help = text or option.help
+    if option.kind == "switch":
+        turned = (lambda _context, _option, value: not value) if option.default else None
+        return click.option(option.flag, name, is_flag=True, callback=turned, help=help)
+    return click.option(
+        option.flag,
+        name,
+        type=_TYPES.get(option.kind),
+        default=option.default,
+        show_default=option.default is not None,
+        callback=_duration if option.kind == "duration" else None,
+        metavar=option.metavar,
+        help=help,
     )
 
 
-def inputs_option(command: _F) -> _F:
-    """``--inputs``: the path of an ``.npz`` file."""
-    text = "Inputs to compare and time the network on (.npz: by name, or in order). Default: its own examples."
-    return click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE", help=text)(command)
-
-
-def trust_option(command: _F) -> _F:
-    """``--trust-model``."""
-    text = "Read a .pt2 file also where that runs code in it (pickles, other operators than torch's own)."
-    return click.option("--trust-model", is_flag=True, help=text)(command)
+def _duration(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+    """Return a duration in seconds. Raises :class:`fleet_tune.base.errors.UserError`."""
+    return None if value is None else duration(value)
 
 
 def json_option(command: _F) -> _F:
@@ -53,13 +77,6 @@ def check_picture(svg: Path | None) -> None:
         raise RequestError(
             f"--svg: {svg} cannot be written: it is no file in a folder that is there", "name another file"
         )
-
-
-def time_budget_secs(text: str | None) -> float | None:
-    """The value of ``--time-budget`` in seconds. Raises :class:`fleet_tune.base.errors.UserError`."""
-    from fleet_tune.base.config.values import duration
-
-    return None if text is None else duration(text)
 
 
 def cost_model_option(help: str, default: str | None = None) -> Callable[[_F], _F]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fleet_tune.cli.options import fleet_option, json_option
+from fleet_tune.cli.options import json_option, run_options
 
 if TYPE_CHECKING:
     from fleet_tune.base.records.sharing.shared import CopyResult
@@ -258,7 +258,7 @@ def prune(
 @click.argument("task")
 @_store_option
 @_class_option
-@fleet_option
+@run_options("fleet")
 @_rows_option
 @json_option
 def why(task: str, store: str | None, device_class: str | None, fleet: Path | None, rows: int, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fleet_tune.base.errors import RequestError
-from fleet_tune.cli.options import check_picture, inputs_option, json_option, trust_option
+from fleet_tune.cli.options import check_picture, json_option, run_options
 
 if TYPE_CHECKING:
     from actors.fleet_usage import FleetUsage
@@ -31,10 +31,9 @@ _STATED = {"candidate_secs": 0.5, "build_secs": 0.6, "faults": 0.02}
     type=click.Path(path_type=Path),
     help="Fleet file (TOML): NETWORK is tuned on parts of it. Default: simulated devices.",
 )
-@inputs_option
-@trust_option
+@run_options("inputs", "trust_model")
 @click.option("--seconds", "secs", type=float, default=20.0, show_default=True, help="Time for each count.")
-@click.option("--address", help="Address of a Ray cluster. Default: an embedded one.")
+@run_options("address")
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Save the tables and bars as a picture.")
 @json_option
 def scale(

@@ -7,7 +7,7 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-from fleet_tune.base.config.request import SearchMethod
+from fleet_tune.base.config.tune_options import SearchMethod
 from fleet_tune.base.errors import UserError
 from policies.search.methods import Method, method_named
 from policies.search.methods.checking import checked

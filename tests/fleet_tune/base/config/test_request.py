@@ -200,7 +200,7 @@ def test_priority_and_weight_are_of_runs_that_share_a_cluster() -> None:
     request = run_request("net.onnx", out="o", address="auto", priority=-3, weight=2)
     assert (request.priority, request.weight) == (-3, 2.0)
     for wrong in ({"priority": 1}, {"weight": 2.0}):
-        with pytest.raises(RequestError, match="shares its cluster") as caught:
+        with pytest.raises(RequestError, match="share a cluster") as caught:
             run_request("net.onnx", out="o", **wrong)  # type: ignore[arg-type]
         assert "--address" in caught.value.next_step
 

@@ -1,0 +1,353 @@
+"""The options of a run, each declared once.
+
+:class:`TuneOptions` has the name, the type, the check, the flag and the text of each option. From it follow the
+keywords of ``fleet_tune.tune``, ``stream`` and ``plan`` with their documentation, the options of ``fleet-tune tune``,
+and the checks of :func:`fleet_tune.base.config.request.run_request`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, TypedDict, TypeVar, cast, get_args, get_type_hints
+
+from fleet_tune.base.config import values
+from fleet_tune.base.config.fleet_file import FleetConfig, default_fleet, load_fleet
+from fleet_tune.base.errors import RequestError
+from fleet_tune.base.records.sharing.shared import default_place
+from fleet_tune.base.records.sharing.store_place import StorePlace, is_address, place_of
+
+_PRIORITIES = (-100, 100)
+_WEIGHTS = (0.01, 100.0)
+_WIDTH = 116
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class SearchMethod(Protocol):
+    """A search method made of parts: a :class:`policies.search.methods.Method`."""
+
+    @property
+    def name(self) -> str:
+        """The name of the method in reports."""
+        ...
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: how it is checked, and how the command line and the documentation show it."""
+
+    flag: str
+    """Its name on the command line. It stands in messages too."""
+    check: Callable[[Any, str], Any]
+    """Maps a given value and the flag to the value of the request. Raises :class:`RequestError`."""
+    help: str
+    """Its text in ``--help``."""
+    about: str
+    """Its text in the documentation of the Python API."""
+    kind: Literal["text", "path", "int", "float", "switch", "duration"] = "text"
+    """The form of its value on the command line. A switch takes no value and inverts the default."""
+    default: Any = None
+    metavar: str | None = None
+    """The name of its value in ``--help``; None for the one of its kind."""
+
+
+def _whole(what: str, low: int, high: int) -> Callable[[Any, str], int]:
+    return lambda value, flag: values.whole_number(what, value, low, high, flag)
+
+
+def _optional(check: Callable[[Any, str], Any], otherwise: Any = None) -> Callable[[Any, str], Any]:
+    """Return a check that takes None too, and makes ``otherwise`` of it."""
+    return lambda value, flag: otherwise if value is None else check(value, flag)
+
+
+def _seconds(value: Any, flag: str) -> float:
+    return values.seconds("a time budget", value, flag)
+
+
+def _source(value: Any, flag: str) -> Path:
+    return values.path("what to learn from", value, flag)
+
+
+def _weight(value: Any, flag: str) -> float:
+    return values.number("a weight", value, *_WEIGHTS, flag)
+
+
+def _method(value: Any, flag: str) -> str | SearchMethod:
+    if not isinstance(value, str) and not hasattr(value, "name"):
+        problem = f"a method is a name, file.py:NAME or a Method, not {values.shown(value)}"
+        raise RequestError(problem, f"give one with {flag}")
+    return cast("str | SearchMethod", value)
+
+
+def _fleet(value: Any, flag: str) -> FleetConfig:
+    """Return the fleet of a fleet file; None: this machine's CPU. Raises :class:`FleetFileError` too."""
+    if value is None:
+        return default_fleet()
+    return value if isinstance(value, FleetConfig) else load_fleet(values.path("a fleet file", value, flag))
+
+
+def _store(value: Any, flag: str) -> StorePlace | None:
+    """Return the place of the record store that runs share. None: the store of this user; empty: no store."""
+    if value is None:
+        return default_place()
+    if isinstance(value, str) and (is_address(value) or value.startswith("@")):
+        return place_of(value)
+    return None if value == "" else StorePlace(values.path("a record store", value, flag).absolute())
+
+
+def _inputs(value: Any, flag: str) -> Path:
+    path = values.path("a file of inputs", value, flag)
+    if not os.path.isfile(path):
+        raise RequestError(f"there is no file {path}", f"give {flag} an .npz file, as numpy.savez writes it")
+    return path
+
+
+def _address(value: Any, flag: str) -> str | None:  # noqa: ARG001 - its message names the flag
+    return values.cluster_address(value)
+
+
+class PlanOptions(TypedDict, total=False):
+    """The options that say what is tuned and how: those of ``plan``, too."""
+
+    method: Annotated[
+        str | SearchMethod,
+        Option(
+            "--method",
+            _method,
+            "Search method: fleet, autotvm, adatune, ansor, bansor, pruner, moa-pruner or random; or FILE.py:METHOD.",
+            "Search method: its name, ``file.py:METHOD`` for one in a file, or a "
+            ":class:`policies.search.methods.Method`.",
+            default="fleet",
+            metavar="NAME",
+        ),
+    ]
+    trials: Annotated[
+        int | None,
+        Option(
+            "--trials",
+            _optional(_whole("the number of trials", 1, values.MOST_TRIALS)),
+            "Trials to measure, those of earlier runs included.",
+            "Trials to measure. Those of earlier runs in ``out`` count too.",
+            kind="int",
+        ),
+    ]
+    time_budget_secs: Annotated[
+        float | None,
+        Option(
+            "--time-budget",
+            _optional(_seconds),
+            "Tuning time, as 90s, 5m or 1h30m. Default without --trials: 10m.",
+            "Tuning time of this call. Ten minutes if neither it nor ``trials`` is given.",
+            kind="duration",
+            metavar="TIME",
+        ),
+    ]
+    fleet: Annotated[
+        Path | str | FleetConfig | None,
+        Option(
+            "--fleet",
+            _fleet,
+            "Fleet file (TOML). Default: this CPU.",
+            "Fleet file. None: this machine's CPU.",
+            kind="path",
+        ),
+    ]
+    inputs: Annotated[
+        Path | str | None,
+        Option(
+            "--inputs",
+            _optional(_inputs),
+            "Inputs to compare and time the network on (.npz: by name, or in order). Default: its own examples.",
+            "An ``.npz`` file of inputs, by name or in order. The network is compared with its framework and timed on "
+            "them. None: the network's own examples. An ``.onnx`` file has none: its inputs are made up, in the ranges "
+            "that its graph allows.",
+            kind="path",
+            metavar="FILE",
+        ),
+    ]
+    trust_model: Annotated[
+        bool,
+        Option(
+            "--trust-model",
+            lambda value, flag: values.flag("trust_model", value, flag),
+            "Read a .pt2 file even if reading it runs code (pickles, operators that are not torch's own).",
+            "Read a ``.pt2`` file even if reading it runs code. Otherwise such a file is refused. A ``.py`` file "
+            "always runs.",
+            kind="switch",
+            default=False,
+        ),
+    ]
+    transfer_from: Annotated[
+        Path | str | None,
+        Option(
+            "--transfer-from",
+            _optional(_source),
+            "Learn from this first: a records.db, a dataset, the folder of a MetaSchedule database, a cost model.",
+            "Source from which the search learns before its first trial: a record database, a dataset, the folder of "
+            "a MetaSchedule database, or the file of a cost model.",
+            kind="path",
+            metavar="SOURCE",
+        ),
+    ]
+    pretrained: Annotated[
+        bool,
+        Option(
+            "--no-pretrained",
+            lambda value, flag: values.flag("pretrained", value, flag),
+            "Start without the cost model and records that come with fleet-tune.",
+            "Use the cost model that comes with fleet-tune (x86 CPUs) if ``transfer_from`` names nothing, and its "
+            "records for tasks that the store does not have.",
+            kind="switch",
+            default=True,
+        ),
+    ]
+    store: Annotated[
+        Path | str | None,
+        Option(
+            "--store",
+            _store,
+            "Record store that runs share, a file or postgresql://...: what it has is not measured again. "
+            "Default: one for each user.",
+            "Record store that runs share: a path, or a team's ``postgresql://...``. The network's tasks that it has "
+            'are not measured again, and this run adds its records. None: the store of this user; ``""``: no store.',
+            metavar="PATH",
+        ),
+    ]
+
+
+class TuneOptions(PlanOptions, total=False):
+    """The options of ``tune`` and ``stream``."""
+
+    address: Annotated[
+        str | None,
+        Option(
+            "--address",
+            _address,
+            "Address of a Ray cluster. Default: an embedded one.",
+            "Address of a Ray cluster. None: an embedded one.",
+        ),
+    ]
+    priority: Annotated[
+        int | None,
+        Option(
+            "--priority",
+            _optional(_whole("a priority", *_PRIORITIES), 0),
+            "Runs of a higher priority use the cluster's devices first. Default: 0.",
+            "Priority among the runs of the cluster at ``address`` that use the same devices. The highest goes first. "
+            "Default: 0.",
+            kind="int",
+        ),
+    ]
+    weight: Annotated[
+        float | None,
+        Option(
+            "--weight",
+            _optional(_weight, 1.0),
+            "Share of the cluster's devices among runs of the same priority. Default: 1.",
+            "Share of the devices among runs of the same priority. Default: 1.",
+            kind="float",
+        ),
+    ]
+    seed: Annotated[
+        int,
+        Option(
+            "--seed",
+            _whole("a seed", 0, values.MAX_SEED),
+            "Seed of the search.",
+            "Seed of the search.",
+            kind="int",
+            default=0,
+        ),
+    ]
+    metrics_port: Annotated[
+        int | None,
+        Option(
+            "--metrics-port",
+            _optional(_whole("the port of the metrics", 1, values.MAX_PORT)),
+            "Serve Prometheus metrics on this port of 127.0.0.1.",
+            "Port of 127.0.0.1 on which Prometheus metrics are served.",
+            kind="int",
+        ),
+    ]
+
+
+class RequestOptions(TuneOptions, total=False):
+    """The options of a request: those of tuning, and those of collecting a dataset."""
+
+    task_trials: Annotated[
+        int | None,
+        Option(
+            "--per-task",
+            _optional(_whole("the number of trials of every task", 1, values.MOST_TRIALS)),
+            "Trials of every task, failures included.",
+            "Trials of every task.",
+            kind="int",
+        ),
+    ]
+    collects: Annotated[
+        bool,
+        Option(
+            "dataset collect",
+            lambda value, flag: values.flag("collects", value, flag),
+            "Measure random candidates, each to its end, into a dataset.",
+            "Measure random candidates, each to its end, into a dataset, instead of tuning.",
+            kind="switch",
+            default=False,
+        ),
+    ]
+
+
+def options_of(declared: type) -> dict[str, Option]:
+    """Return the options that a class of this module declares, by name."""
+    hints = get_type_hints(declared, include_extras=True)
+    return {name: next(each for each in get_args(hint) if isinstance(each, Option)) for name, hint in hints.items()}
+
+
+OPTIONS: Mapping[str, Option] = options_of(RequestOptions)
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every option as a request has it, from those that are given. Raises :class:`RequestError`,
+    :class:`FleetFileError`, and TypeError for an unknown name."""
+    unknown = sorted(set(given) - set(OPTIONS))
+    if unknown:
+        raise TypeError(f"unknown option {unknown[0]!r}")
+    return {name: option.check(given.get(name, option.default), option.flag) for name, option in OPTIONS.items()}
+
+
+def accepts(declared: type) -> Callable[[_F], _F]:
+    """Give a function that takes ``**options`` the signature of the declared options, and their documentation."""
+
+    def decorated(function: _F) -> _F:
+        own = inspect.signature(function, eval_str=True)
+        types = get_type_hints(declared)
+        keywords = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=types[name])
+            for name, option in options_of(declared).items()
+        ]
+        fixed = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        signature = own.replace(parameters=[*fixed, *keywords])
+
+        @functools.wraps(function)
+        def with_known_options(*arguments: Any, **options: Any) -> Any:
+            signature.bind(*arguments, **options)  # raises TypeError for an unknown name
+            return function(*arguments, **options)
+
+        with_known_options.__signature__ = signature  # type: ignore[attr-defined]
+        with_known_options.__doc__ = f"{inspect.getdoc(function)}\n\nOptions:\n{_described(declared)}"
+        return cast(_F, with_known_options)
+
+    return decorated
+
+
+def _described(declared: type) -> str:
+    """Return the documentation of the declared options, one paragraph for each."""
+    return "\n".join(
+        textwrap.fill(f"{name}: {option.about}", _WIDTH, initial_indent="    ", subsequent_indent="        ")
+        for name, option in options_of(declared).items()
+    )
