@@ -7,15 +7,15 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from actors.clients import waiting
 from actors.clients.base import BusyClient, request_beat
 from actors.clients.calls import LOST, WINDOW_WAIT_SECS, ByValue, ask, first_line
 from actors.clients.recorder import RecorderClient
-from fleet_tune.base.domain import Fingerprint, Incumbent, Outcome, StopRule
+from fleet_tune.base.domain import Fingerprint, Incumbent, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, FleetTuneError
-from fleet_tune.base.results import DeviceTime
+from policies.runs.events import BatchMeasured, ShootOutMeasured
 
 _START_SECS = 120.0
 _NEWCOMER_SECS = 5.0
@@ -26,38 +26,25 @@ TURN_PATIENCE_SECS = 60.0
 _MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
 _MISSED_BEATS_OF_A_NEWCOMER = 4  # a device that says what it is may be a slow one
 
+_T = TypeVar("_T")
+
 
 class NotOurTurnError(FleetTuneError):
     """The device is used by another run: do something else meanwhile."""
 
 
 @dataclass(frozen=True)
-class BatchReport:
-    """What became of a batch. ``outcomes`` by candidate id: all have a record but KILLED, and DEVICE_LOST, which only
-    the last one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty
-    if it was not. ``vitals``: what the device told of its hardware (see :mod:`devices.host.vitals`), and its ``speed``
-    and ``usual_speed`` (see :mod:`policies.measuring.speed`). ``waits``: seconds that were no measuring, by what they
-    were. ``records``: of the outcomes, as :func:`fleet_tune.base.records.stores.codec.encode_record` packs them;
-    whoever asked for the batch has them made durable.
-    """
-
-    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
-    detail: str = ""
-    vitals: Mapping[str, float] = field(default_factory=dict)
-    waits: Mapping[DeviceTime, float] = field(default_factory=dict)
-    records: Sequence[bytes] = ()
-
-
-@dataclass(frozen=True)
 class TaskArtifacts:
-    """What a device needs of a task. ``oracle``, ``rival``: references of its unscheduled program and of its
-    incumbent's artifact, in lists, so that each is fetched only where it is lacking; no rival where it is not built.
-    ``limit_secs``: what measuring a candidate may take, None for what the rule says."""
+    """The oracle and the incumbent of a task, for a device that measures candidates of it."""
 
     oracle: list[Any]
+    """Reference of the artifact of its unscheduled program, in a list: Ray fetches it only where it is lacking."""
     incumbent: Incumbent = field(default_factory=Incumbent)
+    """Best candidate of the task so far."""
     rival: list[Any] = field(default_factory=list)
+    """Reference of the incumbent's artifact, in a list; empty where it is not built."""
     limit_secs: float | None = None
+    """Longest measurement of a candidate; None for the rule's timeout."""
 
 
 class DeviceHandle(Protocol):
@@ -79,8 +66,9 @@ class DeviceHandle(Protocol):
         artifacts: Sequence[Any],
         tasks: Mapping[str, TaskArtifacts],
         rule: StopRule,
+        epoch: int,
         deadline_secs: float,
-    ) -> BatchReport:
+    ) -> BatchMeasured:
         """Measure a batch; see :meth:`actors.processes.device.DeviceActor.measure`."""
 
     async def shoot_out(
@@ -90,7 +78,7 @@ class DeviceHandle(Protocol):
         rule: StopRule,
         epoch: int,
         deadline_secs: float,
-    ) -> BatchReport:
+    ) -> ShootOutMeasured:
         """Let the finalists of a task meet; see :meth:`actors.processes.device.DeviceActor.shoot_out`. Raises
         StaleLeaseError."""
 
@@ -145,9 +133,10 @@ class DeviceClient(BusyClient):
         artifacts: Sequence[Any],
         tasks: Mapping[str, TaskArtifacts],
         rule: StopRule,
+        epoch: int,
         deadline_secs: float,
-    ) -> BatchReport:
-        measuring = self._actor.measure.remote(artifacts, tasks, rule, self._recording)
+    ) -> BatchMeasured:
+        measuring = self._actor.measure.remote(artifacts, tasks, rule, self._recording, epoch)
         return await self._alive(ask(measuring, deadline_secs, "measure"))
 
     async def shoot_out(
@@ -157,7 +146,7 @@ class DeviceClient(BusyClient):
         rule: StopRule,
         epoch: int,
         deadline_secs: float,
-    ) -> BatchReport:
+    ) -> ShootOutMeasured:
         # In lists, so that Ray does not fetch them on the way.
         entered = [([artifact], revision) for artifact, revision in finalists]
         running = self._actor.shoot_out.remote(entered, task, rule, self._recording, epoch)
@@ -170,8 +159,9 @@ class DeviceClient(BusyClient):
             self._shared = ByValue(self._recorder)
         return self._shared
 
-    async def _alive(self, working: Awaitable[BatchReport]) -> BatchReport:
-        """The report of what the device does now; see :func:`actors.clients.waiting.while_alive`."""
+    async def _alive(self, working: Awaitable[_T]) -> _T:
+        """Return the answer of the device's process while it is alive; see
+        :func:`actors.clients.waiting.while_alive`."""
         return await waiting.while_alive(
             working, lambda: _device_beat(self._actor), _MISSED_BEATS, "the process that owns the device"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from actors.clients import waiting
@@ -13,23 +12,11 @@ from actors.clients.calls import (
     ask,
 )
 from devices.host.quiet_windows.quiet_window import QuietWindow
-from fleet_tune.base.domain import Candidate
+from policies.runs.events import Proposed
 
 _START_SECS = 120.0
 _MISSED_BEATS = 4
 """In a row, and it counts as hanging: searchers share their host with builders and devices."""
-
-
-@dataclass(frozen=True)
-class Offer:
-    """Answer to ``propose``. ``number``: of this offer of its task. ``exhausted``: nothing is left to propose, every
-    candidate is measured or under way. ``predicted_gain``: see
-    :attr:`policies.search.search.TaskSearch.predicted_gain`."""
-
-    number: int
-    candidates: tuple[Candidate, ...]
-    exhausted: bool
-    predicted_gain: float
 
 
 class SearcherClient(RestartedClient):
@@ -45,7 +32,7 @@ class SearcherClient(RestartedClient):
         """Until it has read the records of earlier runs."""
         await ask(self._actor.start.remote(), _START_SECS, "searcher")
 
-    async def propose(self, task_id: str, count: int, taken: int) -> Offer:
+    async def propose(self, task_id: str, count: int, taken: int) -> Proposed:
         """Up to ``count`` new candidates of a task; ``taken``: number of its last offer that was received. After a
         loss, the process that takes the place of the lost one is waited for first: that it starts is nobody's fault."""
         if self._is_lost:

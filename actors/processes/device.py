@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from actors.clients.artifacts import unpacked
 from actors.clients.calls import ByValue, remote_actor
-from actors.clients.device import BatchReport, TaskArtifacts
+from actors.clients.device import TaskArtifacts
 from actors.clients.recorder import RecorderClient
 from actors.clusters.nodes import Windows
 from actors.processes.duels import duel, tournament
@@ -28,6 +28,7 @@ from fleet_tune.base.records.stores.codec import encode_record
 from fleet_tune.base.results import DeviceTime
 from policies.measuring.speed import Speedometer, changed
 from policies.measuring.stopping import confirmation, following
+from policies.runs.events import BatchMeasured, ShootOutMeasured
 
 # Of measuring between two probes of a quiet window; a probe takes a fiftieth of it.
 _STRETCH_SECS = 0.5
@@ -136,17 +137,23 @@ class DeviceActor:
         tasks: Mapping[str, TaskArtifacts],
         rule: StopRule,
         recorder: ByValue[RecorderClient],
-    ) -> BatchReport:
+        epoch: int,
+    ) -> BatchMeasured:
         """Measure a batch in one quiet window.
 
-        ``artifacts``: as :class:`actors.clients.artifacts.Artifacts` hands them out. ``tasks``: those of the batch (a
-        restarted actor lacks all of them). What
-        would be the new incumbent meets the one there is, as far as its artifact is at hand. A lost device ends the
-        batch. The outcomes DEVICE_LOST, of what it was running, and KILLED have no record: the run's state decides
-        whether the candidate is tried again. ``recorder``: knows the speed of the device.
+        A candidate that would be the new incumbent meets the incumbent in a duel, as far as its artifact is at hand. A
+        lost device ends the batch. The outcomes DEVICE_LOST, of the candidate that it was running, and KILLED have no
+        record: the run's state decides whether the candidate is tried again.
 
         The probe runs at both ends of the window and between stretches of measurements; where the speed changed during
         a stretch, its candidates are measured once more.
+
+        Args:
+            artifacts: as :class:`actors.clients.artifacts.Artifacts` hands them out.
+            tasks: those of the batch by id; a restarted actor lacks all of them.
+            rule: when a measurement ends.
+            recorder: has the unit of the device's speed.
+            epoch: of the lease.
         """
         for task_id, places in tasks.items():
             self._prepare(task_id, places)
@@ -159,7 +166,7 @@ class DeviceActor:
                 # What went away between two batches was lost by no candidate.
                 before_secs = self._probe()
             except (DeviceUnreachableError, ProbeError) as error:
-                return BatchReport(detail=error.detail)
+                return BatchMeasured(self._device_id, epoch, {}, error.detail)
             self._note_usual(self._recorder(recorder))
             while len(measured) < len(fetched) and not _lost(measured):
                 stretch, before_secs = self._steady_stretch(fetched[len(measured) :], rule, before_secs)
@@ -174,7 +181,7 @@ class DeviceActor:
             if measurement.outcome.blames_candidate:
                 about = (self._run_id, self._device_id)
                 records.append(encode_record(make_record(artifact.candidate, artifact.trace, measurement, *about)))
-        return BatchReport(outcomes, lost, vitals, waits, records)
+        return BatchMeasured(self._device_id, epoch, outcomes, lost, vitals, waits, records)
 
     @_in_turn
     def shoot_out(
@@ -184,7 +191,7 @@ class DeviceActor:
         rule: StopRule,
         recorder: ByValue[RecorderClient],
         epoch: int,
-    ) -> BatchReport:
+    ) -> ShootOutMeasured:
         """Let the finalists of one task meet in one quiet window, and store what was found.
 
         ``finalists``: each one's artifact, in a list, and the number of the revision that its record will
@@ -196,14 +203,14 @@ class DeviceActor:
             try:
                 before_secs = self._probe()
             except (DeviceUnreachableError, ProbeError) as error:
-                return BatchReport(detail=error.detail)
+                return ShootOutMeasured(self._device_id, epoch, error.detail)
             if self._speed.unit_secs is None:
                 self._note_usual(self._recorder(recorder))
             # Pairs need no speed, but those that meet nobody do: that of before the tournament, until it is over.
             speed = self._speed.between(before_secs, before_secs)
             found = tournament(lambda asked: _at(self._ask(asked), speed), artifacts, task.incumbent, rule)
             if isinstance(found, Measurement):
-                return BatchReport(detail=found.detail or "lost")
+                return ShootOutMeasured(self._device_id, epoch, found.detail or "lost")
             speed = self._speed.between(before_secs, self._probe_or(before_secs))
         records = []
         measured = _all_at([(artifacts[number], each) for number, each in found.items()], speed)
@@ -214,7 +221,7 @@ class DeviceActor:
             about = (self._run_id, self._device_id, revision)
             records.append(make_record(artifact.candidate, artifact.trace, stamped, *about))
         self._recorder(recorder).append_and_wait(records, epoch)
-        return BatchReport({record.candidate.id: record.measurement.outcome for record in records})
+        return ShootOutMeasured(self._device_id, epoch)
 
     def beat(self) -> None:
         """A sign of life; called beside the others, in a thread of its own."""

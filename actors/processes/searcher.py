@@ -14,7 +14,6 @@ import numpy as np
 from actors.clients.calls import WINDOW_WAIT_SECS, ByValue, relax_garbage_collection
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
-from actors.clients.searcher import Offer
 from actors.processes.task_registry import BufferedRecords, TaskRegistry
 from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.domain import Candidate, Outcome, Record
@@ -23,6 +22,7 @@ from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.cost_models.xgboost_module import spare_scikit_learn
 from policies.features.table import OF_A_TASK
+from policies.runs.events import Proposed
 from policies.search.methods import Method
 from policies.search.search import Observation, TaskSearch
 from policies.search.task_records import TIMED_OUT
@@ -63,7 +63,7 @@ class Searcher:
         # The searches are not thread-safe: proposing runs in a thread, observing in the loop.
         self._lock = asyncio.Lock()
         self._followers: list[asyncio.Task[None]] = []
-        self._offers: dict[str, Offer] = {}  # the last one of each task
+        self._proposed: dict[str, Proposed] = {}  # the last one of each task
         self._planned: dict[str, list[Candidate]] = {}
 
     async def start(self) -> None:
@@ -77,7 +77,7 @@ class Searcher:
             if follower.done():
                 follower.result()  # a search that no longer learns must not go on in silence
 
-    async def propose(self, task_id: str, count: int, taken: int) -> Offer:
+    async def propose(self, task_id: str, count: int, taken: int) -> Proposed:
         """Up to ``count`` candidates that are neither measured nor pending.
 
         They are planned a batch of the method at a time, as it was published, and handed out as they are asked for.
@@ -86,7 +86,7 @@ class Searcher:
         """
         await self.start()
         async with self._lock:
-            return await asyncio.to_thread(self._offer, task_id, count, taken)
+            return await asyncio.to_thread(self._propose, task_id, count, taken)
 
     async def beat(self) -> None:
         """A sign of life, also while candidates are planned."""
@@ -97,7 +97,7 @@ class Searcher:
             for task_id, search in self._searches.items():
                 search.release_all()
                 self._planned[task_id].clear()
-            self._offers.clear()
+            self._proposed.clear()
 
     def _join(self, task_id: str) -> None:
         """Begin the search of a task that is described by now, with what its records say already."""
@@ -124,27 +124,28 @@ class Searcher:
         self._tasks[task_id] = entry
         self._searches[task_id] = search
 
-    def _offer(self, task_id: str, count: int, taken: int) -> Offer:
+    def _propose(self, task_id: str, count: int, taken: int) -> Proposed:
         if task_id not in self._searches:
             with self._working():
                 self._join(task_id)
         search, sketches, planned = self._searches[task_id], self._tasks[task_id].sketches, self._planned[task_id]
-        last = self._offers.get(task_id)
+        last = self._proposed.get(task_id)
         if last is not None and last.number > taken:
             planned[:0] = last.candidates
         if len(planned) < count:
             with self._working():
                 proposals = search.propose(max(self._method.batch, count - len(planned)))
             planned += [Candidate(task_id, each.sketch, sketches[each.sketch].id, each.decisions) for each in proposals]
-        offer = Offer(
+        proposed = Proposed(
+            task_id,
             max(taken, last.number if last is not None else 0) + 1,
             tuple(planned[:count]),
             search.exhausted and len(planned) <= count,
             search.predicted_gain,
         )
         del planned[:count]
-        self._offers[task_id] = offer
-        return offer
+        self._proposed[task_id] = proposed
+        return proposed
 
     def _working(self) -> contextlib.AbstractContextManager[None]:
         return self._window.stoppable() if self._window else contextlib.nullcontext()

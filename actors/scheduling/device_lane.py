@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -88,15 +89,15 @@ class DeviceLane:
     ) -> BatchMeasured | BatchLost | BatchPostponed:
         try:
             waited_secs = await self._device.turn(self._tell, TURN_PATIENCE_SECS)
-            report = await self._device.measure(artifacts, tasks, self._rule, command.deadline_secs)
+            measured = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
         except NotOurTurnError:
             return BatchPostponed(self.device_id, command.epoch)
         except LOST as error:
             return self._lost(command.epoch, error)
-        waits = {**report.waits, **({DeviceTime.TURN: waited_secs} if waited_secs else {})}
-        if report.records:
-            waits |= await self._store(report.records, command.epoch)
-        return BatchMeasured(self.device_id, command.epoch, report.outcomes, report.detail, report.vitals, waits)
+        waits = {**measured.waits, **({DeviceTime.TURN: waited_secs} if waited_secs else {})}
+        if measured.records:
+            waits |= await self._store(measured.records, command.epoch)
+        return dataclasses.replace(measured, waits=waits, records=())
 
     async def _store(self, records: Sequence[bytes], epoch: int) -> dict[DeviceTime, float]:
         """Hand in what the device measured. It goes on meanwhile, but is no more than a batch ahead of the store: what
@@ -114,12 +115,11 @@ class DeviceLane:
     ) -> ShootOutMeasured | BatchLost | BatchPostponed:
         try:
             await self._device.turn(self._tell, TURN_PATIENCE_SECS)
-            report = await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
+            return await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
         except NotOurTurnError:
             return BatchPostponed(self.device_id, command.epoch)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
-        return ShootOutMeasured(self.device_id, command.epoch, report.detail)
 
     def _lost(self, epoch: int, error: Exception) -> BatchLost:
         hangs, outside = isinstance(error, ActorTimeoutError), isinstance(error, ActorLostError)

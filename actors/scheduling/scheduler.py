@@ -256,12 +256,11 @@ class Scheduler:
     async def _propose(self, command: to_do.Propose) -> ev.Proposed | ev.ProposalLost:
         task_id = command.task_id
         try:
-            offer = await self._handles.searchers[task_id].propose(task_id, command.count, command.last_number)
+            return await self._handles.searchers[task_id].propose(task_id, command.count, command.last_number)
         except ActorLostError as error:
             return ev.ProposalLost(task_id, first_line(error))
         except Exception as error:  # an error of one task does not end the run
             return ev.ProposalLost(task_id, error_line(error), hangs=True)
-        return ev.Proposed(task_id, offer.number, offer.candidates, offer.exhausted, offer.predicted_gain)
 
     # In the background -----------------------------------------------------------------------------------------------
 

@@ -12,12 +12,13 @@ from typing import Any
 
 from actors.clients.artifacts import unpacked
 from actors.clients.calls import ask
-from actors.clients.device import BatchReport, TaskArtifacts
+from actors.clients.device import TaskArtifacts
 from actors.processes.builder import Builders, Worker
 from actors.processes.recorder import make_record
 from devices.protocol import Artifact, BuildRequest, BuildResult
 from fleet_tune.base.domain import Measurement, Outcome, StopRule
 from fleet_tune.base.records.stores.codec import encode_record
+from policies.runs.events import BatchMeasured, ShootOutMeasured
 
 _SPREAD = 0.3
 _LIBRARY_BYTES = 20_000  # about what a kernel has
@@ -58,7 +59,7 @@ class SimulatedDevices:
         self._rng = random.Random(0)
         self._busy: defaultdict[str, float] = defaultdict(float)
 
-    async def measure(self, device_id: str, secs: float, artifacts: Sequence[Any]) -> BatchReport:
+    async def measure(self, device_id: str, secs: float, artifacts: Sequence[Any], epoch: int) -> BatchMeasured:
         """Measure a batch, each candidate in about ``secs``; see
         :meth:`actors.processes.device.DeviceActor.measure`."""
         outcomes, records = {}, []
@@ -77,7 +78,7 @@ class SimulatedDevices:
             outcomes[artifact.candidate.id] = measurement.outcome
             record = make_record(artifact.candidate, artifact.trace, measurement, self._run_id, device_id)
             records.append(encode_record(record))
-        return BatchReport(outcomes, records=records)
+        return BatchMeasured(device_id, epoch, outcomes, records=records)
 
     async def beat(self) -> None:
         """Answer a heartbeat, for every device."""
@@ -108,13 +109,14 @@ class SimulatedHandle:
         artifacts: Sequence[Any],
         tasks: Mapping[str, TaskArtifacts],  # noqa: ARG002 - nothing is compared
         rule: StopRule,  # noqa: ARG002
+        epoch: int,
         deadline_secs: float,
-    ) -> BatchReport:
-        measuring = self.host.measure.remote(self.name, self.secs, list(artifacts))
-        report: BatchReport = await ask(measuring, deadline_secs, "measure")
-        return report
+    ) -> BatchMeasured:
+        measuring = self.host.measure.remote(self.name, self.secs, list(artifacts), epoch)
+        measured: BatchMeasured = await ask(measuring, deadline_secs, "measure")
+        return measured
 
-    async def shoot_out(self, *_: Any) -> BatchReport:
+    async def shoot_out(self, *_: Any) -> ShootOutMeasured:
         raise AssertionError("a run that is stopped while it tunes holds no shoot-out")
 
     def restart(self) -> None:

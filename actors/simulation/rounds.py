@@ -47,9 +47,9 @@ class SimulatedRounds(SimulatedRun):
         devices = [name for name, (each, _) in self._fleet.handles.items() if each == device_class]
         taken = dict.fromkeys((task.id for task in tasks), 0)
         for task in itertools.cycle(tasks):
-            offer = await parts.searcher_of[task.id].propose(task.id, self._size, taken[task.id])
-            taken[task.id] = offer.number
-            artifacts = await self._built(parts, task, offer.candidates, builders)
+            proposed = await parts.searcher_of[task.id].propose(task.id, self._size, taken[task.id])
+            taken[task.id] = proposed.number
+            artifacts = await self._built(parts, task, proposed.candidates, builders)
             await self._measured(parts, devices, artifacts)
 
     async def _built(
@@ -72,8 +72,8 @@ class SimulatedRounds(SimulatedRun):
 
         async def measure(name: str) -> None:
             for batch in batches:
-                report = await parts.devices[name].measure(batch, {}, _RULE, math.inf)
-                await self._records.store([(report.records, None)])
+                measured = await parts.devices[name].measure(batch, {}, _RULE, 0, math.inf)
+                await self._records.store([(measured.records, None)])
 
         await asyncio.gather(*map(measure, devices))
 

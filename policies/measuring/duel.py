@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from fleet_tune.base.domain import StopRule
 from policies.measuring.stopping import CONFIRM_BATCH_SECS
+from policies.measuring.student_t import t_quantile
 
 LEAST_PAIRS = 3
 MAX_PAIRS = 12
@@ -31,8 +32,8 @@ FLOOR = 0.015
 """Least deviation of a pair: three that agree by chance, to a fifth, prove nothing."""
 WORTH = 0.01
 """An improvement below this share is none."""
-# Student's t at 0.9995, by the number of pairs.
-_T = {3: 31.599, 4: 12.924, 5: 8.610, 6: 6.869, 7: 5.959, 8: 5.408, 9: 5.041, 10: 4.781, 11: 4.587, 12: 4.437}
+# One-sided probability of the quantile.
+_SURE = 0.9995
 _RUN_BATCHES = 2
 
 
@@ -58,8 +59,8 @@ def judged(log_ratios: Sequence[float], out_of_time: bool = False) -> Verdict | 
     mean = statistics.fmean(log_ratios)
     deviation = max(statistics.stdev(log_ratios) if pairs > 1 else math.inf, FLOOR)
     error = deviation / math.sqrt(pairs)
-    faster = pairs >= LEAST_PAIRS and mean <= -_T[min(pairs, MAX_PAIRS)] * error
-    in_sight = _T[MAX_PAIRS] * deviation / math.sqrt(MAX_PAIRS)
+    faster = pairs >= LEAST_PAIRS and mean <= -t_quantile(_SURE, min(pairs, MAX_PAIRS)) * error
+    in_sight = t_quantile(_SURE, MAX_PAIRS) * deviation / math.sqrt(MAX_PAIRS)
     hopeless = (pairs >= LEAST_PAIRS and mean - error > -WORTH) or (pairs > LEAST_PAIRS and mean > -in_sight / 2)
     if faster or hopeless or out_of_time or pairs >= MAX_PAIRS:
         return Verdict(math.exp(mean), error, pairs, faster)

@@ -19,21 +19,22 @@ import statistics
 from collections.abc import Collection, Sequence
 
 from policies.measuring.duel import FLOOR, WORTH, Verdict
+from policies.measuring.student_t import t_quantile
 
-# Student's t at 0.99, by the number of rounds.
-_T = {2: 31.821, 3: 6.965, 4: 4.541, 5: 3.747, 6: 3.365, 7: 3.143, 8: 2.998}
-MOST_ROUNDS = max(_T)
+# One-sided probability of the quantile.
+_SURE = 0.99
+LEAST_ROUNDS, MOST_ROUNDS = 2, 8
 
 
 def judged_in_place(secs: Sequence[float], incumbent_secs: Sequence[float]) -> Verdict:
     """What rounds say of a version: both took these seconds in each, two to ``MOST_ROUNDS`` of them."""
     rounds = len(secs)
-    if rounds not in _T:
-        raise ValueError(f"{rounds} rounds: from 2 to {MOST_ROUNDS} tell something")
+    if not LEAST_ROUNDS <= rounds <= MOST_ROUNDS:
+        raise ValueError(f"{rounds} rounds: from {LEAST_ROUNDS} to {MOST_ROUNDS} tell something")
     ratios = [math.log(mine / theirs) for mine, theirs in zip(secs, incumbent_secs, strict=True)]
     error = max(statistics.stdev(ratios), FLOOR) / math.sqrt(rounds)
     mean = statistics.fmean(ratios)
-    return Verdict(math.exp(mean), error, rounds, mean <= -_T[rounds] * error)
+    return Verdict(math.exp(mean), error, rounds, mean <= -t_quantile(_SURE, rounds) * error)
 
 
 def fastest_in_place(secs: Sequence[Sequence[float]]) -> tuple[int, Verdict] | None:

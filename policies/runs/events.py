@@ -227,6 +227,9 @@ class BatchMeasured:
     vitals: Mapping[str, float] = field(default_factory=dict)
     waits: Mapping[DeviceTime, float] = field(default_factory=dict)
     """Seconds of the lease in which the device did not measure, by what they were."""
+    records: Sequence[bytes] = ()
+    """Records of the outcomes as the store encodes them. The lane of the device has them stored, and hands the event on
+    without them."""
 
 
 @dataclass(frozen=True, slots=True)

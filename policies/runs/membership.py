@@ -43,17 +43,17 @@ class Membership:
     @property
     def is_awaited(self) -> bool:
         """True while the network is being prepared for a class."""
-        return bool(self._devices.awaited_classes)
+        return self._devices.patience.is_class_awaited
 
     def await_class(self, event: ClassAwaited) -> None:
         """Wait for the tasks of a class that has none yet."""
         if event.device_class not in self._granting.by_class:
-            self._devices.awaited_classes.add(event.device_class)
+            self._devices.patience.await_class(event.device_class)
 
     def add_class(self, event: ClassAdded) -> list[TaskTrials]:
         """Add the tasks of a class, and return them; none of a class that has tasks already."""
         device_class = event.device_class
-        self._devices.awaited_classes.discard(device_class)
+        self._devices.patience.class_came(device_class)
         if not event.tasks or device_class in self._granting.by_class:
             return []
         self._pace.add(device_class)
@@ -74,7 +74,7 @@ class Membership:
     def use_device(self, event: DeviceAnswered) -> list[Command]:
         """Use a device that answers for the first time, if its class has tasks."""
         device_id, device_class = event.device_id, event.device_class
-        is_new = device_id in self._fleet and device_id not in self._devices.lanes
+        is_new = device_id in self._fleet and device_id not in self._devices.leases.lanes
         if not is_new or device_class not in self._granting.by_class:
             return []
         self._fleet.set_class(device_id, device_class)
@@ -85,7 +85,7 @@ class Membership:
         """Remove a device from the run."""
         if event.device_id not in self._fleet:
             return []
-        if event.device_id in self._devices.lanes:
+        if event.device_id in self._devices.leases.lanes:
             self._devices.close_lane(event.device_id, now)
         self._fleet.remove(event.device_id, event.reason, now)
         return [Log("notice", f"device {event.device_id} leaves: {event.reason}")]
@@ -93,6 +93,6 @@ class Membership:
     def deserted(self, now: float) -> tuple[list[TaskTrials], list[Command]]:
         """The tasks of classes whose devices have all left, for longer than a device is waited for, which get no more
         trials; and what people are told."""
-        given_up, commands = self._devices.deserted(now)
+        given_up, commands = self._devices.patience.deserted(now)
         tasks = (task for each in given_up for task in self._granting.by_class[each])
         return [task for task in tasks if not task.finish_reason], commands

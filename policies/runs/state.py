@@ -118,7 +118,7 @@ class RunState:
         self._seen_secs = plan.before.secs  # until when the usage is counted
         self._members = Membership(plan, self.tasks, self.fleet, self._devices, self._granting, self._pace, self._usage)
         self._final_round = FinalRound(plan, self.fleet, self._builds, self._devices, self._timers)
-        self._occupation = Occupation(self._builds, self._devices, self._granting)
+        self._occupation = Occupation(self._builds, self._devices.leases, self._granting)
         self._budget = TimeBudget(plan.limits.time_budget_secs, self._timers)
         self._look_at: list[str] = []  # devices of which something changed
         self._resting: dict[str, int] = {}  # lost builders by the name of their timer
@@ -152,7 +152,7 @@ class RunState:
             return []
         self._count_usage(now)
         for name in self._timers.due(now):
-            if name in self._devices.lanes:
+            if name in self._devices.leases.lanes:
                 self._look_at.append(name)
             elif name in self._resting:
                 self._builds.rested(self._resting.pop(name))
@@ -190,17 +190,19 @@ class RunState:
             queues={
                 "build": self._builds.waiting,
                 "building": self._builds.building,
-                "measure": self._devices.waiting,
+                "measure": self._devices.queue.waiting,
             },
             devices=self.fleet.words,
             device_changes=self.fleet.changes,
-            vitals=self._devices.vitals,
+            vitals=self._devices.leases.vitals,
             notices=self._notices.last,
             behind=self._occupation.behind,
             device_time=self._usage.lately,
             device_time_whole=self._usage.whole,
             tasks=tuple(
-                task.progress(self._devices.usual_speed(task.device_class)) for task in tasks if not task.is_left_out
+                task.progress(self._devices.leases.usual_speed(task.device_class))
+                for task in tasks
+                if not task.is_left_out
             ),
         )
 
@@ -234,7 +236,7 @@ class RunState:
                 return self._builder_lost(event, now)
             case DeviceProbed() | DeviceProbeFailed() | DeviceUnreachable():
                 self._look_at.append(event.device_id)
-                return self._devices.checked(event, now)
+                return self._devices.readiness.checked(event, now)
             case DeviceAnswered():
                 self._look_at.append(event.device_id)
                 return self._members.use_device(event)
@@ -258,7 +260,7 @@ class RunState:
             case AdminRequested(device_id, admin, reason):
                 if device_id in self.fleet:
                     self.fleet.happened(device_id, health.Ordered(admin, reason), now)
-                if device_id in self._devices.lanes:
+                if device_id in self._devices.leases.lanes:
                     self._look_at.append(device_id)
             case DevicesRestored(states, orders, began_unix_secs):
                 self.fleet.restore(states, orders, began_unix_secs, now)
@@ -295,7 +297,7 @@ class RunState:
                 task.under_way.discard(record.candidate.id)
                 task.given_up.discard(record.candidate.id)  # it was stored by a process that could not say so
                 self._recording.discard(record.candidate.id)
-                self._devices.recorded(record.candidate)
+                self._devices.queue.drop_recorded(record.candidate)
             commands += self._learn_of(task, record)
         return commands
 
@@ -361,7 +363,7 @@ class RunState:
         if job.trial is None:
             if task.oracle is not OracleState.FAILED:  # nothing more of the task is wanted
                 task.oracle = OracleState.READY
-                self._devices.may_check(job.task.id)
+                self._devices.queue.oracle_ready(job.task.id)
             return []
         candidate_id = job.trial.candidate.id
         if not job.finalist and task.oracle is OracleState.FAILED:
@@ -369,7 +371,7 @@ class RunState:
             return [DropArtifacts((candidate_id,))]
         task.artifacts.add(candidate_id)
         if not job.finalist and self.phase is Phase.TUNING:
-            self._devices.add(job.trial)
+            self._devices.queue.add(job.trial)
         return []
 
     def _not_built(self, job: Job, trace: str, failure: Measurement) -> list[Command]:
@@ -421,7 +423,7 @@ class RunState:
         """The task gets no more trials, and what of it waits for something is given up."""
         task.oracle = OracleState.FAILED
         task_id = task.task.id
-        dropped = self._devices.drop_task(task_id)
+        dropped = self._devices.queue.drop_task(task_id)
         jobs = self._builds.drop(lambda job: job.task.id == task_id and not job.finalist)
         dropped += [job.trial for job in jobs if job.trial is not None]
         # What a builder works on, or a failure that is being recorded, stays under way until it ends.
@@ -454,8 +456,8 @@ class RunState:
         self, event: BatchMeasured | BatchLost | ShootOutMeasured | BatchPostponed, now: float
     ) -> list[Command]:
         device_id = event.device_id
-        if not self._devices.holds(device_id, event.epoch):
-            if device_id not in self._devices.lanes:
+        if not self._devices.leases.holds(device_id, event.epoch):
+            if device_id not in self._devices.leases.lanes:
                 return []  # it has left
             return [Log("warning", f"device {device_id}: an answer under lease {event.epoch} came late")]
         self._look_at.append(device_id)
@@ -463,7 +465,7 @@ class RunState:
             case BatchMeasured():
                 for what, secs in event.waits.items():
                     if what is not DeviceTime.TURN:  # that was counted while it passed
-                        self._usage.was(self._devices.lanes[device_id].device_class, what, secs)
+                        self._usage.was(self._devices.leases.lanes[device_id].device_class, what, secs)
                 if any(outcome.blames_candidate for outcome in event.outcomes.values()):
                     self._given_up[_MEASURED] = 0
                 return self._devices.measured(event, now) + self._given_up_on_devices()
@@ -473,7 +475,7 @@ class RunState:
                 self._devices.postponed(device_id, now)
                 return []
             case ShootOutMeasured(_, _, ""):
-                self._devices.released(device_id, now)
+                self._devices.leases.release(device_id, now)
                 return []
             case ShootOutMeasured(_, _, detail):
                 lost = self._devices.lost(device_id, (), None, detail, now)
@@ -501,7 +503,7 @@ class RunState:
         if self.phase is Phase.STARTING and self._restored and self._caught_up:
             self.phase = Phase.TUNING
             self._recent.clear()  # of earlier runs
-            self._look_at += self._devices.lanes
+            self._look_at += self._devices.leases.lanes
         if self.phase is Phase.TUNING:
             commands += self._give_up_deserted(now)
         if self.phase is Phase.TUNING and (self._stopped or self._budget.tuning_is_over(now) or self._is_done):
@@ -510,7 +512,7 @@ class RunState:
             commands += self._tune(now)
         self._look_at.clear()
         self.fleet.changed.clear()
-        if self.phase is Phase.LAST_BATCHES and not self._devices.measuring and not self._recording:
+        if self.phase is Phase.LAST_BATCHES and not self._devices.leases.any_leased and not self._recording:
             self.phase = Phase.CATCHING_UP
             commands.append(self._catch_up())
         if self.phase is Phase.CATCHING_UP and self._caught_up:
@@ -521,7 +523,7 @@ class RunState:
                 self._final_round.close()
             commands += self._final_round.start(now)
             commands += self._builds.start(now)
-            if self._final_round.done and not self._devices.measuring:
+            if self._final_round.done and not self._devices.leases.any_leased:
                 self.phase = Phase.CLOSING
                 commands.append(self._catch_up())
         if self.phase is Phase.CLOSING and self._caught_up and self.fleet.is_kept and not self._recording:
@@ -543,9 +545,9 @@ class RunState:
     def _tune(self, now: float) -> list[Command]:
         commands: list[Command] = []
         for device_id in dict.fromkeys([*self._look_at, *self.fleet.changed]):
-            if device_id not in self._devices.lanes:
+            if device_id not in self._devices.leases.lanes:
                 continue
-            commands += self._devices.look_at(device_id, now)
+            commands += self._devices.readiness.look_at(device_id, now)
         commands += self._granting.start(now, self._builds)
         commands += self._builds.start(now)
         commands += self._devices.start(now, self._builds.nothing_soon(now))

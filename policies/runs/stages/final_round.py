@@ -13,17 +13,18 @@ from dataclasses import dataclass, field, replace
 
 from fleet_tune.base.device_state import Admin, Health
 from fleet_tune.base.domain import Candidate
+from policies.measuring.deadline import shoot_out_secs
 from policies.runs.commands import Command, ShootOut
 from policies.runs.fleet import Fleet
 from policies.runs.plan import RunPlan
 from policies.runs.stages.building import BuildStage, Job
-from policies.runs.stages.measuring import MeasureStage, Work
+from policies.runs.stages.leases import Work
+from policies.runs.stages.measuring import MeasureStage
 from policies.runs.tasks import OracleState, TaskTrials, Trial, gain_at_stake
 from policies.runs.times.timers import Timers
 
 # What a device that cannot work yet is waited for: shoot-outs are worth no more, and the next run holds those left out.
 _BACK_SECS = 30.0
-_SPARE_SECS = 5.0
 _AHEAD = 1  # shoot-outs that are built beside those that a device could begin
 
 
@@ -96,7 +97,7 @@ class FinalRound:
             contests[:] = [each for each in contests if not each.is_void]
             for device_id in self._mine(device_class):
                 commands += self._look_at(device_id, now)
-            idle = self._devices.idle_devices(device_class)
+            idle = self._devices.leases.idle_devices(device_class)
             for contest in contests[: len(idle) + _AHEAD] if idle else ():
                 self._ask_for(contest)
             for device_id in idle:
@@ -110,19 +111,19 @@ class FinalRound:
         return commands
 
     def _mine(self, device_class: str) -> list[str]:
-        return [each for each, lane in self._devices.lanes.items() if lane.device_class == device_class]
+        return [each for each, lane in self._devices.leases.lanes.items() if lane.device_class == device_class]
 
     def _look_at(self, device_id: str, now: float) -> list[Command]:
         """A device that was lost, or that had no time to join, is asked again; a quarantine outlasts the round."""
         state = self._fleet[device_id]
         if state.admin is Admin.ACTIVE and state.health is Health.QUARANTINED:
             return []
-        return self._devices.look_at(device_id, now)
+        return self._devices.readiness.look_at(device_id, now)
 
     def _is_given_up(self, device_class: str, now: float) -> bool:
         """Whether no device of the class has come back for long enough, or none can."""
-        lanes = [self._devices.lanes[each] for each in self._mine(device_class)]
-        if self._devices.idle_devices(device_class) or any(lane.work is Work.SHOOT_OUT for lane in lanes):
+        lanes = [self._devices.leases.lanes[each] for each in self._mine(device_class)]
+        if self._devices.leases.idle_devices(device_class) or any(lane.work is Work.SHOOT_OUT for lane in lanes):
             self._missing_since.pop(device_class, None)
             return False
         states = [self._fleet[lane.device_id] for lane in lanes]
@@ -149,9 +150,8 @@ class FinalRound:
         limit_secs = self._devices.limit_secs(device_id, contest.task.task.id)
         rule = replace(self._plan.rule, timeout_secs=limit_secs)
         entered = contest.entered
-        # A duel begins no pair past the rule's timeout; each of its last runs may take twice that.
-        deadline_secs = self._plan.window_wait_secs + len(entered) * (5 * rule.timeout_secs + 4 * _SPARE_SECS)
-        epoch = self._devices.lease(device_id, Work.SHOOT_OUT, deadline_secs, now)
+        deadline_secs = shoot_out_secs(self._plan.window_wait_secs, len(entered), rule.timeout_secs)
+        epoch = self._devices.leases.lease(device_id, Work.SHOOT_OUT, deadline_secs, now)
         ranking = contest.task.ranking
         finalists = tuple((each, ranking.next_revision(each.id)) for each in entered)
         return ShootOut(device_id, epoch, contest.task.task.id, finalists, ranking.incumbent, rule, deadline_secs)

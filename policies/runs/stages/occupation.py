@@ -5,15 +5,15 @@ from __future__ import annotations
 from fleet_tune.base.results import DeviceTime
 from policies.runs.stages.building import BuildStage
 from policies.runs.stages.granting import Granting
-from policies.runs.stages.measuring import MeasureStage
+from policies.runs.stages.leases import Leases
 from policies.runs.tasks import in_flight
 
 
 class Occupation:
-    """Of the devices of a run; ``builds``, ``devices`` and ``granting`` say what is under way."""
+    """Of the devices of a run; ``builds``, ``leases`` and ``granting`` say what is under way."""
 
-    def __init__(self, builds: BuildStage, devices: MeasureStage, granting: Granting) -> None:
-        self._builds, self._devices, self._granting = builds, devices, granting
+    def __init__(self, builds: BuildStage, leases: Leases, granting: Granting) -> None:
+        self._builds, self._leases, self._granting = builds, leases, granting
         self._behind: dict[str, tuple[str, float]] = {}
 
     @property
@@ -24,14 +24,14 @@ class Occupation:
     def waits(self, device_id: str, behind: str, now: float) -> None:
         """It is the turn of another run, which ``behind`` names, on the device, or no longer where it is empty."""
         _, since = self._behind.pop(device_id, ("", now))
-        if behind and device_id in self._devices.lanes:
+        if behind and device_id in self._leases.lanes:
             self._behind[device_id] = behind, since
 
     def of(self, device_class: str) -> dict[DeviceTime, int]:
         """How many devices of the class do what: measure, wait for their turn among the runs that use them, or have
         nothing to do, and wait for what."""
-        leased, idle, measured = self._devices.occupied(device_class)
-        lanes = (self._devices.lanes.get(each) for each in self._behind)
+        leased, idle, measured = self._leases.occupied(device_class)
+        lanes = (self._leases.lanes.get(each) for each in self._behind)
         behind = min(leased, sum(lane is not None and lane.device_class == device_class for lane in lanes))
         counts = {DeviceTime.MEASURE: leased - behind, DeviceTime.TURN: behind}
         return {**counts, self._awaited(device_class, measured): idle} if idle else counts

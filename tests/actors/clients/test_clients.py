@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from actors.clients.calls import ActorDeadError, ActorLostError, ActorTimeoutError
-from actors.clients.device import BatchReport, DeviceClient
+from actors.clients.device import DeviceClient
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
-from actors.clients.searcher import Offer, SearcherClient
+from actors.clients.searcher import SearcherClient
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record, StopRule
 from fleet_tune.base.errors import RecorderLostError
 from fleet_tune.base.records.stores.codec import encode_record
 from fleet_tune.base.records.stores.pages import pack_page
+from policies.runs.events import BatchMeasured, Proposed
 
 
 class Actor:
@@ -108,7 +109,7 @@ async def test_a_device_without_a_sign_of_life_is_not_waited_for(monkeypatch: py
     monkeypatch.setattr("actors.clients.waiting.BEAT_SECS", 0.01)
     beats = 0
 
-    async def measure(*_arguments: Any) -> BatchReport:
+    async def measure(*_arguments: Any) -> BatchMeasured:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -120,17 +121,17 @@ async def test_a_device_without_a_sign_of_life_is_not_waited_for(monkeypatch: py
 
     device = DeviceClient(Actor(measure=measure, beat=beat), "target", RecorderClient(None))
     with pytest.raises(ActorTimeoutError, match="no sign of life"):
-        await device.measure([], {}, StopRule(), 900.0)
+        await device.measure([], {}, StopRule(), 1, 900.0)
     assert beats == 5  # three answered, two missed in a row
 
 
 async def test_a_device_whose_process_ended_says_so_by_its_work() -> None:
-    async def measure(*_arguments: Any) -> BatchReport:
+    async def measure(*_arguments: Any) -> BatchMeasured:
         raise ActorLostError("it ended")
 
     device = DeviceClient(Actor(measure=measure), "target", RecorderClient(None))
     with pytest.raises(ActorLostError, match="it ended"):
-        await device.measure([], {}, StopRule(), 900.0)
+        await device.measure([], {}, StopRule(), 1, 900.0)
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
@@ -142,10 +143,10 @@ async def test_seconds_in_which_a_searcher_stands_still_are_none_of_its_silence(
     monkeypatch.setattr("actors.clients.searcher._START_SECS", 0.001)
     monkeypatch.setattr("actors.clients.base._RETRY_SECS", 0.001)
     window, opened = Window(), asyncio.Event()
-    offer = Offer(1, (), True, 0.0)
+    offer = Proposed("task", 1, (), True, 0.0)
     beats = 0
 
-    async def propose(*_arguments: Any) -> Offer:
+    async def propose(*_arguments: Any) -> Proposed:
         await opened.wait()
         return offer
 

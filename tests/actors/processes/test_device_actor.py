@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import ray
 
-from actors.clients.device import BatchReport, TaskArtifacts
+from actors.clients.device import TaskArtifacts
 from actors.processes.device import DeviceActor
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.simulated.simulated import SIMULATED_CPU
@@ -25,6 +25,7 @@ from fleet_tune.base.domain import (
     StopRule,
 )
 from fleet_tune.base.records.stores.codec import decode_record
+from policies.runs.events import BatchMeasured
 from tests.helpers.devices import make_fingerprint
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -98,10 +99,10 @@ class Bench:
     def _open(self) -> Iterator[Device]:
         yield cast(Device, self.device)
 
-    def batch(self, artifacts: Sequence[Artifact], places: TaskArtifacts) -> BatchReport:
+    def batch(self, artifacts: Sequence[Artifact], places: TaskArtifacts) -> BatchMeasured:
         """The report of a batch, of which the records are stored."""
         references = [ray.put(each) for each in artifacts]
-        report = self.actor.measure(references, {"task": places}, StopRule(), self.stored)
+        report = self.actor.measure(references, {"task": places}, StopRule(), self.stored, 1)
         self.stored.records += [decode_record(body) for body in report.records]
         return report
 

@@ -10,7 +10,7 @@ import pytest
 
 from actors.clients.artifacts import Artifacts
 from actors.clients.calls import ActorLostError, ActorTimeoutError
-from actors.clients.device import BatchReport, DeviceHandle, NotOurTurnError
+from actors.clients.device import DeviceHandle, NotOurTurnError
 from actors.scheduling.device_lane import DeviceLane
 from fleet_tune.base.domain import Incumbent, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, StaleLeaseError
@@ -97,8 +97,8 @@ class ByValue(Failing):
         tell("")
         return 12.5
 
-    async def measure(self, *_args: Any) -> BatchReport:
-        return BatchReport(waits={DeviceTime.WINDOW: 0.5})
+    async def measure(self, *_args: Any) -> BatchMeasured:
+        return BatchMeasured("board", 1, {}, waits={DeviceTime.WINDOW: 0.5})
 
 
 async def test_the_wait_for_a_turn_is_told_and_counted_as_such() -> None:
@@ -127,8 +127,8 @@ async def test_what_another_run_holds_up_for_long_is_put_back() -> None:
 class Measuring(Failing):
     """A device of which every batch has a record."""
 
-    async def measure(self, *_args: Any) -> BatchReport:
-        return BatchReport(records=[b"record"])
+    async def measure(self, *_args: Any) -> BatchMeasured:
+        return BatchMeasured("board", 1, {}, records=[b"record"])
 
 
 async def test_a_device_goes_on_while_its_batch_is_stored_and_is_no_more_than_a_batch_ahead() -> None:

@@ -1,0 +1,39 @@
+"""Deadlines of the work on a device: what a batch or a shoot-out takes at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+# Seconds to load a kernel onto a device, or to unload it, beside what the rule allows for its runs.
+_LOAD_SECS = 5.0
+# The two kernels of a duel are loaded and unloaded.
+_LOADS = 4
+# A candidate is measured, and once more to confirm that it is the new incumbent.
+_MEASUREMENTS = 2
+# A duel begins no pair past the timeout, and each of the two runs of its last pair may take twice that: 1 + 2 + 2.
+_DUEL_TIMEOUTS = 5
+# An oracle runs on both kinds of inputs, and once more with twice the time where that was not enough: 2 * (1 + 2).
+_ORACLE_RUNS = 6
+
+
+def batch_secs(window_secs: float, limits: Iterable[float], oracles: Iterable[float]) -> float:
+    """Return the longest time of a batch.
+
+    Args:
+        window_secs: the longest wait for a quiet window.
+        limits: the timeout of each of its candidates in seconds.
+        oracles: the longest run of the oracle of each of its tasks in seconds.
+    """
+    measuring_secs = sum((_MEASUREMENTS + _DUEL_TIMEOUTS) * secs + _LOADS * _LOAD_SECS for secs in limits)
+    return window_secs + measuring_secs + _ORACLE_RUNS * sum(oracles)
+
+
+def shoot_out_secs(window_secs: float, finalists: int, timeout_secs: float) -> float:
+    """Return the longest time of a shoot-out.
+
+    Args:
+        window_secs: the longest wait for a quiet window.
+        finalists: their number.
+        timeout_secs: the timeout of each measurement.
+    """
+    return window_secs + finalists * (_DUEL_TIMEOUTS * timeout_secs + _LOADS * _LOAD_SECS)

@@ -1,0 +1,179 @@
+"""Leases of a run's devices: which device works, on which trials, and which one is idle.
+
+All work of a device is leased: results that a device stores after its lease has ended are refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from policies.measuring import health
+from policies.runs.fleet import Fleet
+from policies.runs.tasks import Trial
+
+
+class Work(enum.Enum):
+    """Kinds of work of a device."""
+
+    NOTHING = enum.auto()
+    CHECK = enum.auto()
+    BATCH = enum.auto()
+    SHOOT_OUT = enum.auto()
+
+
+@dataclass(slots=True)
+class Lane:
+    """One device of the run, with its work."""
+
+    device_id: str
+    device_class: str
+    work: Work = Work.NOTHING
+    epoch: int = 0
+    """Epoch of its last lease."""
+    leased_secs: float = 0.0
+    """Second of the run at which that lease began."""
+    batch: list[Trial] = field(default_factory=list)
+    """Trials on it under that lease."""
+    check_due_secs: float = float("-inf")
+    """Second of the run from which its probe is due."""
+    rests_until: float = float("-inf")
+    """Second of the run before which a failed check is not tried again."""
+    detail: str = ""
+    """Text of its last failure."""
+    interruptions: int = 0
+    """Times that the process that owns it was ended since its last measurement."""
+    vitals: Mapping[str, float] = field(default_factory=dict)
+    """Last readings of its hardware."""
+
+    @property
+    def is_leased(self) -> bool:
+        """True while it works under a lease."""
+        return self.work in (Work.BATCH, Work.SHOOT_OUT)
+
+
+class Leases:
+    """The devices of the classes that have tasks, with the lease of each."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.lanes: dict[str, Lane] = {}
+        self._fleet = fleet
+        # Devices with nothing to do by class, the one that has been so for the longest first.
+        self._idle: dict[str, dict[str, None]] = {}
+        self._members: Counter[str] = Counter()  # devices by class
+        self._leased: Counter[str] = Counter()  # devices with a lease by class
+        self._on_devices: Counter[str] = Counter()  # candidates on them by class
+
+    # Devices ---------------------------------------------------------------------------------------------------------
+
+    def add_class(self, device_class: str) -> None:
+        """Accept devices of one more class."""
+        self._idle[device_class] = {}
+
+    def open_lane(self, device_id: str, device_class: str) -> None:
+        """Add a device."""
+        self._members[device_class] += 1
+        self.lanes[device_id] = Lane(device_id, device_class)
+
+    def close_lane(self, device_id: str, now: float) -> tuple[str, list[Trial]]:
+        """Remove a device and end its lease. Return its class and the trials that were on it."""
+        lane = self.lanes.pop(device_id)
+        self._members[lane.device_class] -= 1
+        self._idle[lane.device_class].pop(device_id, None)
+        batch = lane.batch
+        if lane.is_leased:
+            self.end(lane)
+            self._fleet.happened(device_id, health.Released(lane.epoch), now)
+        return lane.device_class, batch
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The device classes that have tasks."""
+        return tuple(self._idle)
+
+    def members(self, device_class: str) -> int:
+        """Return the number of devices of a class."""
+        return self._members[device_class]
+
+    # Idle devices ----------------------------------------------------------------------------------------------------
+
+    def set_idle(self, lane: Lane) -> None:
+        """Make a device available for a lease."""
+        self._idle[lane.device_class].setdefault(lane.device_id)
+
+    def set_busy(self, lane: Lane) -> None:
+        """Make a device unavailable for leases."""
+        self._idle[lane.device_class].pop(lane.device_id, None)
+
+    def idle_devices(self, device_class: str) -> list[str]:
+        """Return the devices that could be leased now, the one that has been idle for the longest first."""
+        return list(self._idle.get(device_class, ()))
+
+    def first_idle(self, device_class: str) -> str:
+        """Return the device that has been idle for the longest."""
+        return next(iter(self._idle[device_class]))
+
+    def idle_count(self, device_class: str) -> int:
+        """Return the number of devices that could be leased now."""
+        return len(self._idle[device_class])
+
+    # Leases ----------------------------------------------------------------------------------------------------------
+
+    def lease(self, device_id: str, work: Work, secs: float, now: float, batch: list[Trial] | None = None) -> int:
+        """Lease an idle device for ``work`` that takes ``secs`` at most. Return the epoch of the lease."""
+        lane = self.lanes[device_id]
+        self._idle[lane.device_class].pop(device_id)
+        lane.work, lane.leased_secs = work, now
+        self._leased[lane.device_class] += 1
+        lane.epoch = self._fleet.lease(device_id, secs, now)
+        if batch:
+            lane.batch = batch
+            self._on_devices[lane.device_class] += len(batch)
+        return lane.epoch
+
+    def holds(self, device_id: str, epoch: int) -> bool:
+        """Return true while the device works under this lease; otherwise an answer under it is late."""
+        lane = self.lanes.get(device_id)
+        return lane is not None and lane.is_leased and lane.epoch == epoch
+
+    def release(self, device_id: str, now: float) -> None:
+        """End the lease of a device whose work is done."""
+        lane = self.lanes[device_id]
+        self.end(lane)
+        self._fleet.happened(device_id, health.Released(lane.epoch), now)
+
+    def end(self, lane: Lane) -> None:
+        """End the work of a device whose lease ends with another event: a loss, or its removal."""
+        self._leased[lane.device_class] -= 1
+        self._on_devices[lane.device_class] -= len(lane.batch)
+        lane.work = Work.NOTHING
+        lane.batch = []
+
+    @property
+    def any_leased(self) -> bool:
+        """True while a device has a lease."""
+        return self._leased.total() > 0
+
+    def leased_count(self, device_class: str) -> int:
+        """Return the number of devices of a class that have a lease."""
+        return self._leased[device_class]
+
+    def occupied(self, device_class: str) -> tuple[int, int, int]:
+        """Return the devices of the class with a lease, those with nothing to do, and the candidates on the former."""
+        return self._leased[device_class], len(self._idle[device_class]), self._on_devices[device_class]
+
+    # Hardware --------------------------------------------------------------------------------------------------------
+
+    @property
+    def vitals(self) -> dict[str, Mapping[str, float]]:
+        """Last hardware readings by device id."""
+        return {each: lane.vitals for each, lane in self.lanes.items() if lane.vitals}
+
+    def usual_speed(self, device_class: str) -> float:
+        """Return the usual speed of the devices of a class, relative to the unit speed of the stored seconds."""
+        lanes = (lane for lane in self.lanes.values() if lane.device_class == device_class)
+        speeds = [lane.vitals["usual_speed"] for lane in lanes if "usual_speed" in lane.vitals]
+        return statistics.median(speeds) if speeds else 1.0
