@@ -1,0 +1,14 @@
+"""Deadlines by hand."""
+
+from __future__ import annotations
+
+from policies.measuring.deadline import batch_secs, shoot_out_secs
+
+
+def test_a_batch_has_time_for_two_measurements_and_a_duel_of_each_and_for_the_oracles() -> None:
+    # 900 + (7 * 10 + 20) + (7 * 20 + 20) + 6 * 2
+    assert batch_secs(900.0, [10.0, 20.0], [2.0]) == 1162.0
+
+
+def test_a_shoot_out_has_time_for_a_duel_of_each_finalist() -> None:
+    assert shoot_out_secs(900.0, 3, 10.0) == 900.0 + 3 * (5 * 10.0 + 20.0)

@@ -1,0 +1,66 @@
+"""Leases: epochs, late answers, and the counts of idle and leased devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.measuring import health
+from policies.runs.fleet import Fleet
+from policies.runs.stages.leases import Leases, Work
+from policies.runs.tasks import Trial
+from tests.helpers.tasks import make_candidate
+
+
+@pytest.fixture
+def leases() -> Leases:
+    """Two good devices, idle."""
+    fleet = Fleet({"a": "board", "b": "board"}, "run")
+    made = Leases(fleet)
+    made.add_class("board")
+    for name in ("a", "b"):
+        for event in (health.Joined(), health.ProbePassed(1e-3)):
+            fleet.happened(name, event, 0.0)
+        made.open_lane(name, "board")
+        made.set_idle(made.lanes[name])
+    return made
+
+
+def test_an_answer_under_an_old_lease_is_late(leases: Leases) -> None:
+    first = leases.lease("a", Work.BATCH, 10.0, 1.0)
+    assert leases.holds("a", first)
+    leases.release("a", 2.0)
+    assert not leases.holds("a", first)
+    leases.set_idle(leases.lanes["a"])
+    second = leases.lease("a", Work.SHOOT_OUT, 10.0, 3.0)
+    assert second == first + 1
+    assert not leases.holds("a", first)
+    assert not leases.holds("gone", 1)
+
+
+def test_devices_and_the_candidates_on_them_are_counted(leases: Leases) -> None:
+    batch = [Trial(make_candidate("task", number)) for number in range(3)]
+    leases.lease("a", Work.BATCH, 10.0, 1.0, batch)
+    assert leases.occupied("board") == (1, 1, 3)
+    assert leases.any_leased
+    assert leases.idle_devices("board") == ["b"]
+    assert leases.close_lane("a", 2.0) == ("board", batch)
+    assert leases.occupied("board") == (0, 1, 0)
+    assert not leases.any_leased
+    assert leases.members("board") == 1
+
+
+def test_the_device_that_has_been_idle_for_the_longest_is_first(leases: Leases) -> None:
+    leases.lease("a", Work.BATCH, 10.0, 1.0)
+    leases.release("a", 2.0)
+    leases.set_idle(leases.lanes["a"])
+    assert leases.first_idle("board") == "b"
+    leases.set_busy(leases.lanes["b"])
+    assert leases.idle_devices("board") == ["a"]
+
+
+def test_the_usual_speed_of_a_class_is_the_median_of_its_devices(leases: Leases) -> None:
+    assert leases.usual_speed("board") == 1.0
+    leases.lanes["a"].vitals = {"usual_speed": 2.0}
+    leases.lanes["b"].vitals = {"usual_speed": 4.0}
+    assert leases.usual_speed("board") == 3.0
+    assert leases.vitals.keys() == {"a", "b"}
