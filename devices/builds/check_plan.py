@@ -24,38 +24,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import tvm
 from tvm.ir import Call, TensorLoad
-from tvm.tirx import (
-    Add,
-    Bind,
-    BufferStore,
-    Cast,
-    Div,
-    FloatImm,
-    FloorDiv,
-    FloorMod,
-    IntImm,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    PrimFunc,
-    Select,
-    Sub,
-    Var,
-)
-from tvm_ffi import structural_walk
+from tvm.tirx import Add, Cast, Div, FloatImm, IntImm, Max, Min, Mul, PrimFunc, Select, Sub, Var
 
+from devices.builds.program_statements import (
+    MANTISSA_BITS,
+    accesses_of,
+    calls_of,
+    cast_types,
+    divisors_of,
+    dtype_of,
+    loaded_buffers,
+    makes_integers,
+    program_statements,
+    variables_of,
+)
 from devices.protocol import CheckPlan, InputDraw
-from devices.sketches.description.accesses import REDUCTION, leaf_blocks
 
 EXACT_TERMS = {"float64": 2**16, "float32": 2**16, "float16": 2**16, "bfloat16": 2**10}
 """Most non-zero terms of a sum that is not rounded, by the narrowest type. A few times the square root of this must be
 whole numbers of the type, and one more term must differ by more than the type's rounding."""
 ROUNDED_TERMS = {"float64": 1024, "float32": 512, "float16": 32, "bfloat16": 16}
 """Terms of a rounded sum that count: one of them is several times :data:`devices.client.checking.ROUNDED`."""
-_MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 # exp of it is negligible beside exp of values in [-1, 1), also after a scale of 1/4.
 _FAR = -32.0
 # Shorter axes have no ends that are drawn apart.
@@ -75,24 +65,7 @@ class _Grid:
     """True if they are as often negative as positive, so that their sums grow with the square root of their number."""
 
     def fits(self, dtype: str) -> bool:
-        return self.high - self.low <= _MANTISSA_BITS.get(dtype, 62)
-
-
-@dataclass(frozen=True)
-class _Statement:
-    """An assignment ``target[...] = value``, or a sum ``target[...] += value``."""
-
-    target: int
-    dtype: str
-    value: Any
-    """None where it is not known."""
-    indices: tuple[Any, ...]
-    axes: frozenset[str]
-    """Names of the reduction axes."""
-    terms: int
-    """Number of terms of the sum; 0 for no sum."""
-    selects: bool
-    """True for the largest or smallest of the values that it reads."""
+        return self.high - self.low <= MANTISSA_BITS.get(dtype, 62)
 
 
 def plan_of(func: PrimFunc) -> CheckPlan:
@@ -106,7 +79,7 @@ class _Reading:
 
     def __init__(self, func: PrimFunc) -> None:
         self._args = [(hash(arg), tuple(int(n) for n in arg.shape), str(arg.dtype)) for arg in func.params]
-        self._statements = list(_statements(func))
+        self._statements = list(program_statements(func))
         # For every buffer: the arguments that it follows from, the number of them that its values are products of, and
         # whether it contains an exponential.
         self._follows: dict[int, frozenset[int]] = {key: frozenset([at]) for at, (key, _, _) in enumerate(self._args)}
@@ -116,21 +89,23 @@ class _Reading:
             before = self._follows.get(statement.target, frozenset())
             self._follows[statement.target] = before | self._sources(statement.value)
             self._degrees[statement.target] = self._degree(statement.value)
-            if any(True for _ in _calls(statement.value, "exp")) or self._exponential & _loaded(statement.value):
+            if any(True for _ in calls_of(statement.value, "exp")) or self._exponential & loaded_buffers(
+                statement.value
+            ):
                 self._exponential.add(statement.target)
 
     def plan(self) -> CheckPlan:
         written = [s.dtype for s in self._statements] + [
-            dtype for s in self._statements for dtype in _types_inside(s.value)
+            dtype for s in self._statements for dtype in cast_types(s.value)
         ]
-        floats = [dtype for dtype in _MANTISSA_BITS if dtype in written]
+        floats = [dtype for dtype in MANTISSA_BITS if dtype in written]
         precision = floats[-1] if floats else ""
-        sums = any(s.terms and s.dtype in _MANTISSA_BITS for s in self._statements)
+        sums = any(s.terms and s.dtype in MANTISSA_BITS for s in self._statements)
         draws = self._draws(precision, sums, exact=True)
         exact = self._sums_are_exact(draws, precision)
         if not exact:
             draws = self._draws(precision, sums, exact=False)
-        rounds = any(_makes_integers(s.value) for s in self._statements)
+        rounds = any(makes_integers(s.value) for s in self._statements)
         return CheckPlan(precision, exact, sums, rounds, draws)
 
     # --- draws -------------------------------------------------------------------------------------------------------
@@ -143,7 +118,7 @@ class _Reading:
             long = tuple(axis for axis in sorted(ends.get(key, ())) if shape[axis] >= _LONG)
             if dtype == "bool":
                 draws.append(InputDraw(0, 2))
-            elif dtype not in _MANTISSA_BITS:
+            elif dtype not in MANTISSA_BITS:
                 draws.append(self._integers(at, dtype, at in terms))
             elif at not in terms:
                 steps = _PLAIN_STEPS if exact and sums else 0
@@ -176,7 +151,9 @@ class _Reading:
             for at in sources:
                 terms[at] = max(terms.get(at, 1), statement.terms)
                 factors[at] = max(factors.get(at, 1), len(floats))
-            if self._exponential & _loaded(statement.value) or any(True for _ in _calls(statement.value, "exp")):
+            if self._exponential & loaded_buffers(statement.value) or any(
+                True for _ in calls_of(statement.value, "exp")
+            ):
                 far |= sources
         return terms, factors, far
 
@@ -184,7 +161,7 @@ class _Reading:
         """Return integers that are valid as indices and as divisors. Small types that are only added and multiplied get
         all values."""
         bounds = list(self._bounds(at))
-        divides = any(at in self._sources(by) for s in self._statements for by in _divisors(s.value))
+        divides = any(at in self._sources(by) for s in self._statements for by in divisors_of(s.value))
         if summed and not bounds and not divides and dtype in ("int8", "uint8"):
             return InputDraw(-128, 128) if dtype == "int8" else InputDraw(0, 256)
         high = min([*bounds]) if bounds else min([_SMALL_INTEGERS, *(n for _, s, _ in self._args for n in s if n > 1)])
@@ -193,7 +170,7 @@ class _Reading:
     def _bounds(self, at: int) -> Iterator[int]:
         """Yield the extents that the values of argument ``at`` index."""
         for statement in self._statements:
-            for buffer, indices in [*_accesses(statement.value), (None, statement.indices)]:
+            for buffer, indices in [*accesses_of(statement.value), (None, statement.indices)]:
                 for axis, index in enumerate(indices):
                     if at not in self._sources(index):
                         continue
@@ -233,9 +210,9 @@ class _Reading:
                 for axis, index in enumerate(statement.indices)
                 if isinstance(index, Var) and axis in reduced.get(statement.target, ())
             }
-            for buffer, indices in _accesses(statement.value):
+            for buffer, indices in accesses_of(statement.value):
                 for axis, index in enumerate(indices):
-                    names = {str(variable.name) for variable in _variables(index)}
+                    names = {str(variable.name) for variable in variables_of(index)}
                     if names & statement.axes or (isinstance(index, Var) and names & later):
                         reduced.setdefault(hash(buffer), set()).add(axis)
         return reduced
@@ -248,14 +225,14 @@ class _Reading:
         grids: dict[int, _Grid | None] = {}
         for (key, _, dtype), draw in zip(self._args, draws, strict=True):
             high = math.log2(max(abs(draw.low), abs(draw.high), 1e-30))
-            if dtype in _MANTISSA_BITS:
+            if dtype in MANTISSA_BITS:
                 low = math.log2(draw.high / draw.steps) if draw.steps else None
                 grids[key] = None if low is None else _Grid(high, low, centred=True)
             else:
                 grids[key] = _Grid(high, 0.0, centred=draw.low < 0)
         for statement in self._statements:
             grid = self._grid(statement.value, grids)
-            is_float = statement.dtype in _MANTISSA_BITS
+            is_float = statement.dtype in MANTISSA_BITS
             if statement.terms and self._degree(statement.value) > len(self._floats(self._sources(statement.value))):
                 grid = None  # squares of one number and its opposite: all terms would be the same
             if statement.terms and grid is not None:
@@ -281,9 +258,9 @@ class _Reading:
                 return _constant(float(value.value))
             case Cast():
                 inner = self._grid(value.value, grids)
-                from_float = _dtype(value.value) in _MANTISSA_BITS
-                to = _dtype(value)
-                return inner if inner and inner.fits(to) and (to in _MANTISSA_BITS or not from_float) else None
+                from_float = dtype_of(value.value) in MANTISSA_BITS
+                to = dtype_of(value)
+                return inner if inner and inner.fits(to) and (to in MANTISSA_BITS or not from_float) else None
             case Add() | Sub() | Max() | Min():
                 a, b = self._grid(value.a, grids), self._grid(value.b, grids)
                 if a is None or b is None:
@@ -314,10 +291,10 @@ class _Reading:
 
     def _sources(self, value: Any) -> frozenset[int]:
         """Return the arguments that an expression follows from."""
-        return frozenset(at for key in _loaded(value) for at in self._follows.get(key, ()))
+        return frozenset(at for key in loaded_buffers(value) for at in self._follows.get(key, ()))
 
     def _floats(self, sources: frozenset[int]) -> list[int]:
-        return [at for at in sources if self._args[at][2] in _MANTISSA_BITS]
+        return [at for at in sources if self._args[at][2] in MANTISSA_BITS]
 
     def _degree(self, value: Any) -> int:
         """Return the number of arguments that an expression is a product of; 0 where it is no polynomial (or a
@@ -338,42 +315,6 @@ class _Reading:
         return 0
 
 
-def _statements(func: PrimFunc) -> Iterator[_Statement]:
-    for block in leaf_blocks(func).values():
-        bound: dict[str, Any] = {}
-        stores: list[Any] = []
-
-        def bind(node: Any, bound: dict[str, Any] = bound) -> None:
-            bound[str(node.var.name)] = node.value
-
-        structural_walk(block.body, [(Bind, bind), (BufferStore, stores.append)])
-        over = [axis for axis in block.iter_vars if int(axis.iter_type) == REDUCTION]
-        terms = math.prod(int(axis.dom.extent) for axis in over)
-        names = frozenset(str(axis.var.name) for axis in over)
-        for store in stores:
-            value = bound.get(str(store.value.name), store.value) if isinstance(store.value, Var) else store.value
-            term = _term(store, value)
-            is_sum = term is not None and isinstance(value, Add)
-            yield _Statement(
-                target=hash(store.buffer),
-                dtype=str(store.buffer.dtype),
-                value=value if term is None else term,
-                indices=tuple(store.indices),
-                axes=names,
-                terms=terms if is_sum else 0,
-                selects=term is not None and not is_sum,
-            )
-
-
-def _term(store: Any, value: Any) -> Any:
-    """Return the value that is added to (or compared with) the stored buffer; None where nothing is."""
-    if isinstance(value, Add | Max | Min):
-        for own, other in ((value.a, value.b), (value.b, value.a)):
-            if isinstance(own, TensorLoad) and own.source.same_as(store.buffer):
-                return other
-    return None
-
-
 def _constant(value: float) -> _Grid | None:
     if not math.isfinite(value):
         return None
@@ -382,42 +323,3 @@ def _constant(value: float) -> _Grid | None:
         return _Grid(-64.0, 64.0, centred=True)
     low = (numerator & -numerator).bit_length() - denominator.bit_length()
     return _Grid(math.log2(abs(value)), low, centred=False)
-
-
-def _collected(value: Any, *kinds: type) -> list[Any]:
-    found: list[Any] = []
-    structural_walk(value, [(kind, found.append) for kind in kinds])
-    return found
-
-
-def _loaded(value: Any) -> set[int]:
-    return {hash(load.source) for load in _collected(value, TensorLoad)}
-
-
-def _accesses(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
-    return [(load.source, tuple(load.indices)) for load in _collected(value, TensorLoad)]
-
-
-def _calls(value: Any, name: str) -> Iterator[Any]:
-    return (call for call in _collected(value, Call) if getattr(call.op, "name", "") == f"tirx.{name}")
-
-
-def _variables(value: Any) -> list[Any]:
-    return [value] if isinstance(value, Var) else _collected(value, Var)
-
-
-def _divisors(value: Any) -> Iterator[Any]:
-    return (node.b for node in _collected(value, Div, FloorDiv, Mod, FloorMod))
-
-
-def _types_inside(value: Any) -> Iterator[str]:
-    return (_dtype(cast) for cast in _collected(value, Cast))
-
-
-def _makes_integers(value: Any) -> bool:
-    casts = _collected(value, Cast)
-    return any(_dtype(c).startswith(("int", "uint")) and _dtype(c.value) in _MANTISSA_BITS for c in casts)
-
-
-def _dtype(value: Any) -> str:
-    return str(tvm.DataType(str(value.ty)))

@@ -73,7 +73,7 @@ def _exp(x: Any) -> Any:
     def number(value: float) -> Any:
         return const(value, dtype)
 
-    # In this order of operands NaN stays NaN.
+    # NaN stays NaN in this order of operands.
     bounded = tvm.tirx.max(number(_LEAST), tvm.tirx.min(number(_MOST), x))
     shifted = bounded * number(1 / math.log(2)) + number(_ROUNDS)  # its last bits are n
     power = shifted - number(_ROUNDS)

@@ -243,7 +243,7 @@ def _lower(module: Any, target: tvm.target.Target, steps: LoweringSteps) -> Any:
         module = steps.optional("the rewrites of the graph", rewrite, module)
         module = steps.optional("the folding of constants", fold_constants, module)
         module = steps.optional("the form of transposed convolutions", without_transposed, module)
-        # What one product saves is the waking of other threads.
+        # One product saves waking the other threads, which a single core does not have.
         if target.kind.name != "llvm" or int(target.attrs.get("num-cores", 2)) > 1:
             module = steps.optional("the combination of products of one input", combined_products, module)
         as_given = module

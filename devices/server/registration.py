@@ -102,18 +102,11 @@ class TrackerRegistration:
         offered, handed_out_at = "", 0.0
         while True:
             now = time.monotonic()
-            with self._changed:
-                used = bool(offered) and self._match_key != offered
-                due = self._free_at is not None and now >= self._free_at
-                if due and not offered:
-                    # TVM's tracker finds the key of a lost server in front of the last colon.
-                    offered = self._match_key = f"{tracker.key}:{secrets.token_hex(8)}"
-                    handed_out_at = 0.0
-                    put = True
-                else:
-                    put = False
-            if put:
-                connection.put(tracker.key, tracker.advertise, self._port, offered)
+            used = self._is_used(offered)
+            if not offered:
+                offered, handed_out_at = self._new_offer(now), 0.0
+                if offered:
+                    connection.put(tracker.key, tracker.advertise, self._port, offered)
             pending = offered in connection.pending() if offered else bool(connection.pending())
             if used:
                 if pending:
@@ -125,13 +118,29 @@ class TrackerRegistration:
                 if now - handed_out_at > UNUSED_SECS:
                     offered = ""
                     continue
-            with self._changed:
-                if (bool(offered) and self._match_key != offered) or self._due_now(bool(offered)):
-                    continue
-                wait_secs = PING_SECS
-                if self._free_at is not None and not offered:
-                    wait_secs = min(wait_secs, max(0.0, self._free_at - time.monotonic()))
-                self._changed.wait(wait_secs)
+            self._wait_for_change(offered)
 
-    def _due_now(self, offered: bool) -> bool:
-        return not offered and self._free_at is not None and time.monotonic() >= self._free_at
+    def _is_used(self, offered: str) -> bool:
+        """Return true if a session began with the match key ``offered``."""
+        with self._changed:
+            return bool(offered) and self._match_key != offered
+
+    def _new_offer(self, now: float) -> str:
+        """Return a fresh match key; empty while the server is taken."""
+        with self._changed:
+            if self._free_at is None or now < self._free_at:
+                return ""
+            # TVM's tracker finds the key of a lost server in front of the last colon.
+            self._match_key = f"{self._tracker.key}:{secrets.token_hex(8)}"
+            return self._match_key
+
+    def _wait_for_change(self, offered: str) -> None:
+        """Wait until the offer is used, another one is due, or the tracker has to be asked again."""
+        with self._changed:
+            if offered:
+                if self._match_key == offered:
+                    self._changed.wait(PING_SECS)
+                return
+            due_secs = PING_SECS if self._free_at is None else self._free_at - time.monotonic()
+            if due_secs > 0:
+                self._changed.wait(min(PING_SECS, due_secs))

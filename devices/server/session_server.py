@@ -157,7 +157,7 @@ class SessionServer:
             self._log(f"kernels run at the usual priority: {refused}")
         if not refused:
             with contextlib.suppress(OSError):  # an emulator may know the one and not the other
-                # Not inherited by sessions.
+                # Sessions do not inherit it.
                 os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(WATCHING_PRIORITY))
         beat_at = 0.0
         while True:

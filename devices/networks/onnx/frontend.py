@@ -71,7 +71,7 @@ class _OnnxFramework:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
             options.add_session_config_entry("session.x64quantprecision", "1")
             options.add_session_config_entry("session.disable_quant_qdq", "1")
-        # By its path: models above 2 GB have no other form.
+        # Loaded by path: models above 2 GB have no other form.
         session = onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
         return tuple(np.asarray(out) for out in session.run(None, self.inputs))
 

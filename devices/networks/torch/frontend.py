@@ -33,7 +33,7 @@ class _TorchFramework:
     def run(self) -> tuple[Array, ...]:
         import torch
 
-        # Not inference_mode: a module exported to .pt2 may hold views that it refuses.
+        # inference_mode would refuse views that a module exported to .pt2 may hold.
         with torch.no_grad(), _unchanged(self.module):
             try:
                 output = self.module(*self._fresh_inputs())

@@ -87,7 +87,7 @@ def load_program(file: Path, trusted: bool) -> ExportedProgram:
 
     try:
         _check(file)
-        # Not torch.export.load: a file that this refuses would be read once more, in an older form.
+        # torch.export.load would read a file that this refuses once more, in an older form.
         with mock.patch.dict(os.environ, _FORCED):
             program = load_pt2(str(file)).exported_programs["model"]
     except _NotPlainError as error:

@@ -85,13 +85,43 @@ def block_facts(
     """
     block = path[-1]
     iterations = [iteration for each in path[1:] for iteration in each.iter_vars]
-    axes = tuple(axis_of(iteration) for iteration in iterations)
-    iter_vars = [iteration.var for iteration in iterations]
-    variables = iter_vars
-    if rebinding is not None:
-        axes = rebinding.axes
-        variables = [Var(axis.name, iter_vars[0].ty) for axis in axes]
+    view = _View([iteration.var for iteration in iterations], tuple(axis_of(each) for each in iterations), rebinding)
+    touched, operations = _touched(block)
+    written = [buffer for buffer, _, write in touched if write]
+    parsed: list[list[Terms]] = []
+    for buffer, indices, write in touched:
+        if old_shape(buffer) is not None:
+            parsed.append(view.spatial_rows())
+            continue
+        partial = any(buffer.same_as(each) for each in written)
+        rows = view.rows(indices, None if write else buffer.shape, partial)
+        if any(row is None for row in rows):
+            return None
+        parsed.append([row for row in rows if row is not None])
+    rewritten = index_rows(view.axes, parsed)
+    if rewritten is None:
+        return None
+    axes, indexed = rewritten
     weights = [func.params[int(i)] for i in (func.attrs or {}).get("layout_free_buffers", [])]
+    accesses: list[Access] = []
+    for (buffer, _, write), index in zip(touched, indexed, strict=True):
+        access = Access(
+            buffer=name_of(buffer),
+            shape=old_shape(buffer) or tuple(int(n) for n in buffer.shape),
+            element_bytes=max(1, _bits(buffer) // 8),
+            index=index,
+            write=write,
+            scope=_scope(buffer),
+            packed=not write and any(buffer.same_as(weight) for weight in weights),
+            row_align=_row_align(block) if write else (0, 0),
+        )
+        if access not in accesses:
+            accesses.append(access)
+    return BlockFacts(str(block.name_hint), axes, tuple(accesses), operations)
+
+
+def _touched(block: SBlock) -> tuple[list[tuple[Any, list[Any], bool]], float]:
+    """Return the accesses of a block (buffer, indices, true for a write), and its float operations per point."""
     touched: list[tuple[Any, list[Any], bool]] = []
     operations = 0.0
 
@@ -113,43 +143,37 @@ def block_facts(
         block.body,
         [(TensorLoad, load), (BufferStore, store), (Call, call), *((kind, arithmetic) for kind in _ARITHMETIC)],
     )
-    written = [buffer for buffer, _, write in touched if write]
-    parsed: list[list[Terms]] = []
-    for buffer, indices, write in touched:
-        rows: list[Terms | None]
-        if old_shape(buffer) is not None:
-            spatial = [at for at, axis in enumerate(axes) if not axis.reduction]
-            rows = [{(at, 1, axes[at].extent): 1} if axes[at].extent > 1 else {} for at in spatial]
-        else:
-            if rebinding is not None:
-                replaced = _replacements(rebinding, iter_vars, variables, any(buffer.same_as(each) for each in written))
-                indices = [_simplified(index, replaced, variables, axes) for index in indices]
-            rows = [terms_of(index, variables, axes) for index in indices]
-            if not write:
-                looked_up = [_looked_up(*each, variables, axes) for each in zip(indices, buffer.shape, strict=True)]
-                rows = [row if row is not None else other for row, other in zip(rows, looked_up, strict=True)]
-        if any(row is None for row in rows):
-            return None
-        parsed.append([row for row in rows if row is not None])
-    rewritten = index_rows(axes, parsed)
-    if rewritten is None:
-        return None
-    axes, indexed = rewritten
-    accesses: list[Access] = []
-    for (buffer, _, write), index in zip(touched, indexed, strict=True):
-        access = Access(
-            buffer=name_of(buffer),
-            shape=old_shape(buffer) or tuple(int(n) for n in buffer.shape),
-            element_bytes=max(1, _bits(buffer) // 8),
-            index=index,
-            write=write,
-            scope=_scope(buffer),
-            packed=not write and any(buffer.same_as(weight) for weight in weights),
-            row_align=_row_align(block) if write else (0, 0),
-        )
-        if access not in accesses:
-            accesses.append(access)
-    return BlockFacts(str(block.name_hint), axes, tuple(accesses), operations)
+    return touched, operations
+
+
+class _View:
+    """The axes that a block is seen on: its own, or those of a rebinding."""
+
+    def __init__(self, iter_vars: Sequence[Var], axes: tuple[Axis, ...], rebinding: Rebinding | None) -> None:
+        self._iter_vars = iter_vars
+        self._rebinding = rebinding
+        self.axes = axes if rebinding is None else rebinding.axes
+        self._variables = iter_vars if rebinding is None else [Var(a.name, iter_vars[0].ty) for a in self.axes]
+
+    def spatial_rows(self) -> list[Terms]:
+        """Return terms of an access whose dimensions are the spatial axes, in their order."""
+        spatial = [at for at, axis in enumerate(self.axes) if not axis.reduction]
+        return [{(at, 1, self.axes[at].extent): 1} if self.axes[at].extent > 1 else {} for at in spatial]
+
+    def rows(self, indices: Sequence[Any], read_shape: Sequence[Any] | None, partial: bool) -> list[Terms | None]:
+        """Return the terms of each index; None for one that is not affine and no look-up.
+
+        ``read_shape``: shape of a buffer that is read; None for a write. ``partial``: the buffer is written here, so
+        that it may hold partial results.
+        """
+        if self._rebinding is not None:
+            replaced = _replacements(self._rebinding, self._iter_vars, self._variables, partial)
+            indices = [_simplified(index, replaced, self._variables, self.axes) for index in indices]
+        rows = [terms_of(index, self._variables, self.axes) for index in indices]
+        if read_shape is None:
+            return rows
+        looked_up = [_looked_up(*each, self._variables, self.axes) for each in zip(indices, read_shape, strict=True)]
+        return [row if row is not None else other for row, other in zip(rows, looked_up, strict=True)]
 
 
 def axis_of(iteration: Any) -> Axis:

@@ -169,7 +169,7 @@ class BlockTable:
         for region in (*statement.reads, *statement.writes):
             old = self._buffers.old_shape(region.source)
             if old is not None:
-                # What its loops run over follows from decisions; it is only known as a copy of the buffer.
+                # Its loops follow from decisions; it is only known as a copy of the buffer.
                 fresh.rebinding = block_transforms.stage(old, [int(n) for n in region.source.shape])
                 fresh.iters = tuple(Factor(()) for _ in iters)
                 fresh.loops = [LoopState(None) for _ in iters]
