@@ -112,16 +112,24 @@ def limits(device: DeviceAbstraction) -> DeviceLimits:
 
 @dataclass(frozen=True)
 class Penalties:
-    """The six penalties, the scheduling waste ``alpha_l1``, and that of the tensor cores, each of shape ``(n,)``."""
+    """The penalties of a statement, each ``(n,)``; all but ``l0_c`` lie in (0, 1], 1 is best."""
 
     l0_m: Floats
+    """Registers."""
     l0_c: Floats
+    """Operations of a step for each register (unbounded in the paper)."""
     l1_m: Floats
+    """Shared memory or L1."""
     l1_c: Floats
+    """Warps or vectors issued together."""
     alpha_l1: Floats
+    """Waste of scheduling warps."""
     l2_m: Floats
+    """Memory transactions."""
     l2_c: Floats
+    """Multiprocessors or cores."""
     l0_t: Floats
+    """Tensor cores of a multiprocessor."""
 
 
 def utilisation(work: Floats, units: float) -> Floats:

@@ -25,10 +25,12 @@ PRIOR_DEVIATION = 0.5
 
 
 class GlobalLocalModel(CostModelDefaults):
-    """Equation 4 as a cost model. ``local`` None: the global model and the shift alone, which ``fit`` then sets.
+    """Equation 4 as a cost model.
 
-    ``general``: a trained model, which is never changed here. ``local``: an untrained one; it reads the views that it
-    names, and learns ``log_secs - general - shift``.
+    Args:
+        general: a trained model, which never changes here.
+        local: an untrained model, which learns ``log_secs - general - shift``; None: the global model and the shift
+            alone, which ``fit`` then sets.
     """
 
     KIND: ClassVar[str] = "global-local"

@@ -45,10 +45,14 @@ def follow(siamese: Weights, target: Weights, momentum: float = MOMENTUM) -> dic
 
 
 class MomentumModel(CostModelDefaults):
-    """A cost model that is adapted by momentum, of any network; see the module's docstring.
+    """A network that is adapted by momentum; see the module's docstring.
 
-    ``model``: the network. ``pretrained``: true if its weights are the first siamese model; else the result of the
-    first training is. The records themselves are no part of what ``save`` writes, the siamese weights are.
+    ``save`` writes the siamese weights, and no records.
+
+    Args:
+        model: the network.
+        pretrained: true if its weights are the first siamese model; else the result of the first training is.
+        momentum: share of the siamese weights that an update keeps.
     """
 
     KIND: ClassVar[str] = "moa"

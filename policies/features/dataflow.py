@@ -69,19 +69,30 @@ L1_SHARE = 0.75
 
 @dataclass(frozen=True)
 class _Step:
-    """One data block; vectors of shape ``(n,)``. ``moved``, ``distinct``: elements; ``run``: contiguous elements."""
+    """One data block of a tiled program; vectors of shape ``(n,)``."""
 
     memory: int
+    """Memory of the access: global, shared or local."""
     access: int
+    """Kind of access: read, write or both."""
     reuse: int
+    """Kind of reuse, if the block is used again."""
     flop: Floats
+    """Float operations."""
     moved: Floats
+    """Elements that are moved."""
     distinct: Floats
+    """Distinct elements among them."""
     run: Floats
+    """Contiguous elements."""
     distance: Floats
+    """Iterations between two uses."""
     distance_bytes: Floats
+    """Bytes touched between two uses."""
     stride: Floats
+    """Stride of the innermost loop, in elements."""
     allocated: Floats
+    """Bytes allocated."""
 
     def numbers(self, element_bytes: int, line_bytes: int) -> Floats:
         """The 23 numbers, ``(n, NUMBERS)``."""

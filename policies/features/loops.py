@@ -55,11 +55,14 @@ _KINDS = {"serial": 0, "parallel": 1, "blockIdx.x": 1, "blockIdx.y": 1, "vectori
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of a statement. ``touched`` (L + 1, n): distinct elements inside each depth; ``strides`` (L, n)."""
+    """A buffer of a statement."""
 
     access: Access
+    """The access through which the statement uses it."""
     touched: Floats
+    """Distinct elements inside each depth, ``(L + 1, n)``."""
     strides: Floats
+    """Elements between neighbouring iterations of each loop, ``(L, n)``."""
 
 
 def buffers(loops: Nest) -> list[Buffer]:

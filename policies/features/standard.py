@@ -36,13 +36,15 @@ APART = 0.43
 
 
 @dataclass(frozen=True, eq=False)
-class Standard:
-    """``centre``, ``scale`` (f,): of the joint features of a task but the columns that name the sketch.
-    ``variance``: of all of them together, in units of their scales, at least 1."""
+class Standardisation:
+    """Centre and scale of a task's features over its space."""
 
     centre: Features
+    """Centre of each joint feature but the columns that name the sketch, ``(f,)``."""
     scale: Features
+    """Scale of each of them, ``(f,)``."""
     variance: float
+    """Variance of all of them together, in units of their scales, at least 1."""
 
     def __call__(self, joint: Features) -> Features:
         """Joint features ``(n, f + k)``, ``k`` columns that name the sketch, standardised: ``(n, f + k)``, finite."""
@@ -52,7 +54,7 @@ class Standard:
         return np.concatenate([values, APART * joint[:, count:]], axis=1).astype(np.float32)
 
 
-def standard_of(layout: JointLayout, sketches: Sequence[Sketch], device: DeviceAbstraction) -> Standard:
+def standardisation_of(layout: JointLayout, sketches: Sequence[Sketch], device: DeviceAbstraction) -> Standardisation:
     """The units of a task's features, the same at every call."""
     rng = np.random.default_rng(0)
     rows = []
@@ -67,4 +69,4 @@ def standard_of(layout: JointLayout, sketches: Sequence[Sketch], device: DeviceA
     scale = np.maximum(spread, LEAST_SCALE)
     present = np.isfinite(features).mean(axis=0)
     variance = float((present * np.square(spread / scale)).sum())
-    return Standard(centre.astype(np.float32), scale.astype(np.float32), max(variance, 1.0))
+    return Standardisation(centre.astype(np.float32), scale.astype(np.float32), max(variance, 1.0))

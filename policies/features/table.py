@@ -135,13 +135,14 @@ def symbolic_features(
 
 @dataclass(frozen=True)
 class JointLayout:
-    """Columns of a task's joint features. ``positions[i]``: the column of every feature of sketch ``i``.
-
-    The last columns are one per sketch, 1 for the sketch itself and 0 for the others.
+    """Columns of a task's joint features. The last columns are one per sketch, 1 for the sketch itself and 0 for the
+    others.
     """
 
     names: tuple[str, ...]
+    """Name of each column."""
     positions: tuple[tuple[int, ...], ...]
+    """The column of every feature, by sketch."""
 
     @property
     def knobs(self) -> tuple[int, ...]:

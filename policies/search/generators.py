@@ -31,15 +31,20 @@ SEEDS = 16
 
 @dataclass(frozen=True)
 class SearchState:
-    """State of one task's search that generators work on. ``chains``: of each sketch; they persist from batch to
-    batch."""
+    """State of one task's search that generators work on."""
 
     spaces: Sequence[Space]
+    """The space of each sketch."""
     chains: Sequence[Chains]
+    """Annealing chains of each sketch; they persist from batch to batch."""
     records: TaskRecords
+    """Measured and pending candidates."""
     predictor: Predictor
+    """Predictions from the records."""
     acquisition: Acquisition
+    """The method's acquisition."""
     rng: np.random.Generator
+    """Source of all random numbers."""
 
 
 class Generator(Protocol):
@@ -69,15 +74,14 @@ class Generator(Protocol):
 class DraftGenerator:
     """A genetic search on the calibrated analyzer, and on the model together with it once there is one (Pruner's draft,
     informed by the records).
-
-    ``optimism``: deviations that are subtracted from the model's mean, so that candidates that may well be good are
-    drafted too.
     """
 
     name: ClassVar[str] = "draft"
     with_analyzer: ClassVar[bool] = True
     settings: DraftSettings = field(default_factory=DraftSettings)
     optimism: float = 0.0
+    """Deviations that are subtracted from the model's mean, so that candidates that may well be good are drafted
+    too."""
 
     def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""

@@ -12,7 +12,7 @@ from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.arrays import Floats, Groups, Matrix
 from policies.cost_models.protocol import targets
-from policies.features.standard import standard_of
+from policies.features.standard import standardisation_of
 from policies.features.table import KNOBS, OF_A_TASK, STANDARD, SYMBOLIC, FeatureTable, JointLayout, joint_layout
 from policies.features.views import table
 from policies.search.draft import evaluate
@@ -51,7 +51,7 @@ class TrainingTable:
         self.layout: JointLayout = joint_layout(self.sketches, device)
         self.records = TaskRecords(self.sketches)
         self._views = tuple(views)
-        self._standard = standard_of(self.layout, self.sketches, device) if STANDARD in self._views else None
+        self._standard = standardisation_of(self.layout, self.sketches, device) if STANDARD in self._views else None
         self._features: list[FeatureTable] = []
         self._analytic: list[Floats] = [np.empty(0)]
 

@@ -16,9 +16,7 @@ from policies.arrays import Floats, Matrix
 
 
 class Program:
-    """``main``: the nest of the main ``statement``, the sketch's first. ``touched``: the footprint of each of its
-    accesses, ``(L + 1, n)``. ``step`` (n,): depth just inside its innermost reduction. ``spatial`` (L + 1, n):
-    iterations of its other loops inside each depth. ``hertz``: of a core, as its peak says."""
+    """The programs of all candidates, evaluated as far as several parts of the model need it."""
 
     def __init__(
         self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike, constants: CpuConstants
@@ -28,12 +26,18 @@ class Program:
         self.matrix = matrix
         self.device = device
         self.statement = sketch.statements[0]
+        """The main statement, the sketch's first."""
         self.main = nest(self.statement, matrix, dtype)
+        """Its loop nest."""
         self._nests = {id(self.statement): self.main}
         self.hertz = device.peak_flops / (device.cores * device.lanes * constants.fma_ports * constants.flop_per_fma)
+        """Clock of a core, from its peak."""
         self.touched = footprints(self.main)
+        """Footprint of each access of the main statement, ``(L + 1, n)``."""
         self.step = step_depths(self.main)
+        """Depth just inside the innermost reduction of the main statement, ``(n,)``."""
         self.spatial = spatial_within(self.main)
+        """Iterations of its other loops inside each depth, ``(L + 1, n)``."""
 
     def nest_of(self, statement: Statement) -> Nest:
         """The nest of any statement's own loops, of one candidate where no decision changes them."""
