@@ -27,12 +27,12 @@ from fleet_tune.base.domain import Record
 from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.retuning.service import Service, held
-from fleet_tune.retuning.step_runner import TuneOutcome, Turn, VersionComparison
+from fleet_tune.retuning.step_runner import PairedRun, TuneOutcome, VersionComparison
 from fleet_tune.runs.shared_store.exchange import StoreUploader
 from policies.measuring.duel import MAX_PAIRS
-from policies.retuning.book import Device
 from policies.retuning.rules import Moment
 from policies.retuning.slowdown import Baseline, Timed
+from policies.retuning.state import DeviceAnswer
 
 _CLASS, _DEVICE = "server", "server-1"
 _BEGIN = 1.75e9
@@ -84,9 +84,9 @@ class StepRunner:
     def digest(self, network: NetworkConfig) -> str:
         return f"{network.name} of {int((self._now - _BEGIN) // (10 * _DAY_SECS))}"
 
-    def ask(self, devices: Sequence[str], limit_secs: float) -> list[Device]:
+    def ask(self, devices: Sequence[str], limit_secs: float) -> list[DeviceAnswer]:
         self._now += min(20.0, limit_secs)
-        return [Device(name, _CLASS, "origin") for name in devices]
+        return [DeviceAnswer(name, _CLASS, "origin") for name in devices]
 
     def tune(
         self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float
@@ -123,7 +123,7 @@ class StepRunner:
         self._now += min(30.0, limit_secs)
         secs = [0.01 * float((folder / "network.so").read_text()) for folder in (last, new)]
         noise = np.exp(0.01 * self._rng.standard_normal((MAX_PAIRS, 3)))
-        return VersionComparison(tuple(Turn(secs[0] * a, secs[1] * b, 1e-3 * c) for a, b, c in noise.tolist()))
+        return VersionComparison(tuple(PairedRun(secs[0] * a, secs[1] * b, 1e-3 * c) for a, b, c in noise.tolist()))
 
     def check(
         self,
@@ -156,20 +156,20 @@ def played(dataset: Path, records: int, warm_up: int, records_a_run: int, networ
         tables = "".join(_NETWORK.format(number=number) for number in range(networks))
         (folder / "retune.toml").write_text(_FILE.format(networks=tables))
         config = load_retune(folder / "retune.toml")
-        hands = StepRunner(dataset, config.store, records_a_run, warm_up + records)
+        steps = StepRunner(dataset, config.store, records_a_run, warm_up + records)
         with held(config):
-            service = Service(config, hands)
+            service = Service(config, steps)
             service.run()
         state_bytes = (config.folder / "state.json").stat().st_size
-    first = next(rss for count, rss in hands.looked if count >= warm_up)
-    last = hands.looked[-1][1]
-    middle = next(rss for count, rss in hands.looked if count >= warm_up + records / 2)
+    first = next(rss for count, rss in steps.looked if count >= warm_up)
+    last = steps.looked[-1][1]
+    middle = next(rss for count, rss in steps.looked if count >= warm_up + records / 2)
     return {
-        "records": hands.records,
+        "records": steps.records,
         "warm_up": warm_up,
-        "runs": len(hands.looked),
-        "days": hands.days,
-        "published": service.book.published,
+        "runs": len(steps.looked),
+        "days": steps.days,
+        "published": service.state.published,
         "first_bytes": first,
         "middle_bytes": middle,
         "last_bytes": last,

@@ -11,7 +11,7 @@ from fleet_tune.cli.options import json_option
 
 if TYPE_CHECKING:
     from fleet_tune.base.config.retune_file import RetuneConfig
-    from fleet_tune.retuning.artifacts import Artifacts
+    from fleet_tune.retuning.version_repository import VersionRepository
 
 _RUN = "run"
 _file_argument = click.argument("file", type=click.Path(path_type=Path))
@@ -86,11 +86,11 @@ def versions(file: Path, network: str | None, as_json: bool) -> None:
     from fleet_tune.base.config.retune_file import load_retune
     from fleet_tune.report.retuning import render_versions, versions_json
     from fleet_tune.report.run import make_console
-    from fleet_tune.retuning.service import artifacts_of
+    from fleet_tune.retuning.service import repository_of
 
-    artifacts = artifacts_of(load_retune(file))
-    places = _places(artifacts, network, None)
-    found = [(*place, artifacts.versions(*place), artifacts.current_number(*place)) for place in places]
+    repository = repository_of(load_retune(file))
+    places = _places(repository, network, None)
+    found = [(*place, repository.versions(*place), repository.current_number(*place)) for place in places]
     console = make_console(stderr=as_json)
     for each in found:
         console.print(render_versions(*each))
@@ -109,21 +109,21 @@ def rollback(file: Path, network: str, device_class: str | None, to: int | None)
     """Make an older version of NETWORK the current one. What is newer is not published again; the hook is run."""
     from fleet_tune.base.config.retune_file import load_retune
     from fleet_tune.retuning.running import roll_back
-    from fleet_tune.retuning.service import artifacts_of
+    from fleet_tune.retuning.service import repository_of
 
     config = load_retune(file)
-    places = _places(artifacts_of(config), network, device_class)
+    places = _places(repository_of(config), network, device_class)
     before, after, problem = roll_back(config, *_only(places, network), to)
     click.echo(f"{network}: version {after.number} is the current one now, in place of {before.number}")
     if problem:
         click.echo(f"warning: the hook failed: {problem}", err=True)
 
 
-def _places(artifacts: Artifacts, network: str | None, device_class: str | None) -> list[tuple[str, str]]:
+def _places(repository: VersionRepository, network: str | None, device_class: str | None) -> list[tuple[str, str]]:
     """The networks and classes with versions. Raises :class:`fleet_tune.base.errors.RetuneError` for a name of none."""
     from fleet_tune.base.errors import RetuneError
 
-    places = artifacts.places()
+    places = repository.places()
     found = [each for each in places if network in (None, each[0]) and device_class in (None, each[1])]
     if network is not None and not found:
         known = ", ".join(f"{name} on {of_class}" for name, of_class in places) or "there is none yet"

@@ -15,11 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet_tune.report.words import NONE, format_secs, named
-from fleet_tune.retuning.artifacts import Version
+from fleet_tune.retuning.version_repository import PublishedVersion
 from policies.retuning import allowance
-from policies.retuning.book import Ask, Deployment, Doing, Event, Tune, Wait
 from policies.retuning.retuner import Retuner
 from policies.retuning.rules import Moment
+from policies.retuning.state import ActionInProgress, AskDevices, Deployment, ServiceEvent, TuneDeployment, Wait
 
 _EVENTS = 10
 _HOUR = 3600.0
@@ -30,7 +30,7 @@ def render_status(retuner: Retuner, moment: Moment, running: bool) -> Renderable
     why nothing is."""
     now = moment.unix_secs
     deployments = _table("network", "class", "version", "latency", "spent", "next device hour buys", "state")
-    for each in retuner.active():
+    for each in retuner.view.active():
         deployments.add_row(
             each.network,
             each.device_class,
@@ -41,23 +41,23 @@ def render_status(retuner: Retuner, moment: Moment, running: bool) -> Renderable
             _state(retuner, each, now),
         )
     devices = _table("device", "class", "state", "class used in 24 h")
-    for device in retuner.book.devices:
+    for device in retuner.state.devices:
         devices.add_row(
             device.name, device.device_class or NONE, device.problem or "good", _used(retuner, device.device_class, now)
         )
     waits_for = _waits_for(retuner, moment)
-    doing = _doing(retuner.book.doing) or (f" and waits: {waits_for}" if waits_for else " and begins something")
+    doing = _doing(retuner.state.doing) or (f" and waits: {waits_for}" if waits_for else " and begins something")
     told = f"the service runs{doing}" if running else "the service does not run"
     share = f"it may use {100 * retuner.rules.share:.3g}% of the time of each class's devices"
-    return Group(Text(f"{told}; {share}", "bold"), deployments, devices, *_events(retuner.book.events[-_EVENTS:]))
+    return Group(Text(f"{told}; {share}", "bold"), deployments, devices, *_events(retuner.state.events[-_EVENTS:]))
 
 
 def status_json(retuner: Retuner, moment: Moment, running: bool) -> str:
     """The same as one line of JSON."""
     now = moment.unix_secs
     deployments = []
-    for each in retuner.active():
-        value = None if each.secs is None else retuner.next_hour(each, now)
+    for each in retuner.view.active():
+        value = None if each.secs is None else retuner.valuation.next_hour(each, now)
         deployments.append(
             {
                 "network": each.network,
@@ -75,26 +75,26 @@ def status_json(retuner: Retuner, moment: Moment, running: bool) -> str:
                     "saved_secs_a_day": value.saved_secs_a_day,
                     "payback_days": value.payback_days if math.isfinite(value.payback_days) else None,
                 },
-                "worth": None if value is None else retuner.is_worth(each, now),
+                "worth": None if value is None else retuner.valuation.is_worth(each, now),
             }
         )
     body = {
         "running": running,
-        "doing": dataclasses.asdict(retuner.book.doing) if running and retuner.book.doing is not None else None,
-        "waits_for": _waits_for(retuner, moment) if running and retuner.book.doing is None else None,
+        "doing": dataclasses.asdict(retuner.state.doing) if running and retuner.state.doing is not None else None,
+        "waits_for": _waits_for(retuner, moment) if running and retuner.state.doing is None else None,
         "share": retuner.rules.share,
         "deployments": deployments,
-        "devices": [dataclasses.asdict(device) for device in retuner.book.devices],
-        "file_problems": retuner.book.file_problems,
-        "published": retuner.book.published,
-        "hook_failures": retuner.book.hook_failures,
-        "events": [dataclasses.asdict(event) for event in retuner.book.events],
+        "devices": [dataclasses.asdict(device) for device in retuner.state.devices],
+        "file_problems": retuner.state.file_problems,
+        "published": retuner.state.published,
+        "hook_failures": retuner.state.hook_failures,
+        "events": [dataclasses.asdict(event) for event in retuner.state.events],
     }
     return json.dumps(body, ensure_ascii=False)
 
 
 def render_versions(
-    network: str, device_class: str, versions: Sequence[Version], current: int | None
+    network: str, device_class: str, versions: Sequence[PublishedVersion], current: int | None
 ) -> RenderableType:
     """The versions of a network and class, newest first."""
     table = _table(
@@ -115,7 +115,7 @@ def render_versions(
     return table
 
 
-def versions_json(found: Sequence[tuple[str, str, Sequence[Version], int | None]]) -> str:
+def versions_json(found: Sequence[tuple[str, str, Sequence[PublishedVersion], int | None]]) -> str:
     """The same as one line of JSON."""
     body = [
         {
@@ -137,21 +137,21 @@ def versions_json(found: Sequence[tuple[str, str, Sequence[Version], int | None]
     return json.dumps(body, ensure_ascii=False)
 
 
-def _doing(doing: Doing | None) -> str:
+def _doing(doing: ActionInProgress | None) -> str:
     if doing is None:
         return ""
     action, since = doing.action, time.strftime("%H:%M:%S", time.localtime(doing.began))
-    if isinstance(action, Ask):
+    if isinstance(action, AskDevices):
         return f", asks {named(action.devices)} since {since}"
-    verb = "tunes" if isinstance(action, Tune) else "times"
-    why = f" ({action.why})" if isinstance(action, Tune) else ""
+    verb = "tunes" if isinstance(action, TuneDeployment) else "times"
+    why = f" ({action.why})" if isinstance(action, TuneDeployment) else ""
     return f", {verb} {action.network} on {action.device_class} since {since}{why}"
 
 
 def _waits_for(retuner: Retuner, moment: Moment) -> str | None:
     """Why nothing is done; None where something is to be."""
     # The files are looked at all the time: what else is there?
-    retuner.book.looked_at = moment.unix_secs
+    retuner.state.looked_at = moment.unix_secs
     action = retuner.next(moment)
     return action.why if isinstance(action, Wait) else None
 
@@ -159,13 +159,13 @@ def _waits_for(retuner: Retuner, moment: Moment) -> str | None:
 def _buys(retuner: Retuner, each: Deployment, now: float) -> str:
     if each.secs is None:
         return NONE
-    value = retuner.next_hour(each, now)
+    value = retuner.valuation.next_hour(each, now)
     return f"{value.saved_secs * 1e3:.3g} ms a call, {value.saved_secs_a_day:.3g} s a day"
 
 
 def _state(retuner: Retuner, each: Deployment, now: float) -> Text:
-    if each.network in retuner.book.file_problems:
-        return Text(retuner.book.file_problems[each.network], "red")
+    if each.network in retuner.state.file_problems:
+        return Text(retuner.state.file_problems[each.network], "red")
     if each.problem:
         return Text(f"failed {each.failures}x: {each.problem}", "red")
     if each.pending:
@@ -174,17 +174,17 @@ def _state(retuner: Retuner, each: Deployment, now: float) -> Text:
         return Text(f"{each.suspicion.finding} on {each.suspicion.device}, not confirmed yet", "yellow")
     if each.secs is None:
         return Text("it was never timed", "yellow")
-    return Text("tuning pays") if retuner.is_worth(each, now) else Text("tuning does not pay", "green")
+    return Text("tuning pays") if retuner.valuation.is_worth(each, now) else Text("tuning does not pay", "green")
 
 
 def _used(retuner: Retuner, device_class: str, now: float) -> str:
-    count = sum(1 for device in retuner.book.devices if device.device_class == device_class)
+    count = sum(1 for device in retuner.state.devices if device.device_class == device_class)
     if not device_class or not count:
         return NONE
-    return f"{allowance.used_secs(retuner.book.used, device_class, now) / (allowance.WINDOW_SECS * count):.1%}"
+    return f"{allowance.used_secs(retuner.state.used, device_class, now) / (allowance.WINDOW_SECS * count):.1%}"
 
 
-def _events(events: Sequence[Event]) -> list[RenderableType]:
+def _events(events: Sequence[ServiceEvent]) -> list[RenderableType]:
     if not events:
         return []
     table = _table("time", "what", "network", "class", "")

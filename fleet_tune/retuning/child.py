@@ -37,7 +37,7 @@ def _device(fleet: str | None, name: str) -> DeviceConfig:
 
 
 def ask(fleet: str | None, devices: Sequence[str], address: str | None = None) -> list[dict[str, str]]:
-    """What devices are: the fields of :class:`policies.retuning.book.Device`."""
+    """What devices are: the fields of :class:`policies.retuning.state.DeviceAnswer`."""
     from fleet_tune.base.records.stores.origin import encode_origin
     from fleet_tune.runs.fleet.device_check import check_devices
     from fleet_tune.runs.preparing.preparation import origin_of
@@ -66,7 +66,7 @@ def tune(
     """A run: the fields of :class:`fleet_tune.retuning.step_runner.TuneOutcome`."""
     from devices.networks.tensor_file import write
     from fleet_tune.base.config.request import run_request
-    from fleet_tune.retuning.artifacts import INPUTS
+    from fleet_tune.retuning.version_repository import INPUTS
     from fleet_tune.runs.run import Run
 
     request = run_request(

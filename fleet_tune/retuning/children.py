@@ -24,15 +24,15 @@ from fleet_tune.retuning.step_runner import (
     HOOK_SECS,
     PRUNE_SECS,
     OtherNetworkError,
+    PairedRun,
     StepError,
     StoppedError,
     TuneOutcome,
-    Turn,
     VersionComparison,
 )
-from policies.retuning.book import Device
 from policies.retuning.rules import Moment
 from policies.retuning.slowdown import Baseline, Timed
+from policies.retuning.state import DeviceAnswer
 
 LOGS = "logs"
 KEEP_BEST = 500
@@ -84,17 +84,17 @@ class ProcessStepRunner:
         known = self._digests.get(file)
         if known is not None and known[0] == stamp:
             return known[1]
-        state = hashlib.blake2b(digest_size=16)
+        content = hashlib.blake2b(digest_size=16)
         with file.open("rb") as opened:
             while piece := opened.read(_PIECE):
-                state.update(piece)
-        self._digests[file] = stamp, state.hexdigest()
-        return state.hexdigest()
+                content.update(piece)
+        self._digests[file] = stamp, content.hexdigest()
+        return content.hexdigest()
 
-    def ask(self, devices: Sequence[str], limit_secs: float) -> list[Device]:
+    def ask(self, devices: Sequence[str], limit_secs: float) -> list[DeviceAnswer]:
         answers = self._step("ask", limit_secs, devices=list(devices), address=self._config.address)
-        found = {each["name"]: Device(**each) for each in answers}
-        return [found.get(name, Device(name, problem="it is not in the fleet file any more")) for name in devices]
+        found = {each["name"]: DeviceAnswer(**each) for each in answers}
+        return [found.get(name, DeviceAnswer(name, problem="it is not in the fleet file any more")) for name in devices]
 
     def tune(
         self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float
@@ -123,7 +123,7 @@ class ProcessStepRunner:
             to_the_end=to_the_end,
             address=self._config.address,
         )
-        return VersionComparison(tuple(Turn(**turn) for turn in answer["turns"]), answer["last_problem"])
+        return VersionComparison(tuple(PairedRun(**turn) for turn in answer["turns"]), answer["last_problem"])
 
     def check(self, folder: Path, device: str, against: Baseline | None, limit_secs: float) -> tuple[Timed, ...]:
         watch = self._config.watch

@@ -20,9 +20,9 @@ class RetuneMetrics(Collector):
     """Serves the metrics of a service on loopback until :meth:`close`; ``port`` 0 takes a free one. Raises
     :class:`UserError` where the port is taken."""
 
-    def __init__(self, service: Service, hands: StepRunner, port: int) -> None:
+    def __init__(self, service: Service, steps: StepRunner, port: int) -> None:
         self._service = service
-        self._hands = hands
+        self._hands = steps
         registry = CollectorRegistry()
         registry.register(self)
         try:
@@ -33,7 +33,7 @@ class RetuneMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         service, now = self._service, self._hands.moment().unix_secs
-        retuner, book = service.retuner, service.book
+        retuner, state = service.retuner, service.state
         latency = _gauge("latency_seconds", "Latency of the current version when it was published.", _OF)
         version = _gauge("version", "Number of the current version.", _OF)
         saved = _gauge("next_hour_saved_seconds", "What an hour of a device is expected to save of a call.", _OF)
@@ -42,34 +42,34 @@ class RetuneMetrics(Collector):
         failures = _gauge("failures", "Runs that failed in a row.", _OF)
         bound = _gauge("bound_seconds", "Within what a trigger is acted on, if devices answer and nothing fails.", _OF)
         unreadable = _gauge("unreadable", "1 where the network's file cannot be read.", _OF[:1])
-        for name in retuner.subjects:
-            unreadable.add_metric([name], name in book.file_problems)
+        for name in retuner.view.subjects:
+            unreadable.add_metric([name], name in state.file_problems)
         pending = _gauge("pending_seconds", "How long a trigger has not been acted on.", (*_OF, "trigger"))
-        for each in retuner.active():
+        for each in retuner.view.active():
             labels = [each.network, each.device_class]
             failures.add_metric(labels, each.failures)
-            bound.add_metric(labels, retuner.bound_secs(each))
+            bound.add_metric(labels, retuner.valuation.bound_secs(each))
             for trigger in list(each.pending):
                 pending.add_metric([*labels, str(trigger.trigger)], now - trigger.since)
             if each.version is not None:
                 version.add_metric(labels, each.version)
-                rolled_back.add_metric(labels, service.artifacts.is_rolled_back(*labels))
+                rolled_back.add_metric(labels, service.repository.is_rolled_back(*labels))
             if each.secs is not None:
-                value = retuner.next_hour(each, now)
+                value = retuner.valuation.next_hour(each, now)
                 latency.add_metric(labels, each.secs)
                 saved.add_metric(labels, value.saved_secs)
                 a_day.add_metric(labels, value.saved_secs_a_day)
         used = _gauge("used_ratio", "Share of its devices' time that was used in the last 24 hours.", _OF[1:])
         classes: dict[str, int] = {}
-        for device in list(book.devices):
+        for device in list(state.devices):
             if device.device_class:
                 classes[device.device_class] = classes.get(device.device_class, 0) + 1
         for name, count in classes.items():
-            secs = allowance.used_secs(list(book.used), name, now)
+            secs = allowance.used_secs(list(state.used), name, now)
             used.add_metric([name], secs / (allowance.WINDOW_SECS * count))
         devices = _gauge("devices", "Devices by whether they answered when they were asked last.", ("state",))
-        lost = sum(1 for device in list(book.devices) if device.problem)
-        devices.add_metric(["good"], len(book.devices) - lost)
+        lost = sum(1 for device in list(state.devices) if device.problem)
+        devices.add_metric(["good"], len(state.devices) - lost)
         devices.add_metric(["lost"], lost)
         share = _gauge("share_ratio", "Share of its devices' time that may be used.", ())
         share.add_metric([], retuner.rules.share)
@@ -78,8 +78,8 @@ class RetuneMetrics(Collector):
         yield from (latency, version, rolled_back, saved, a_day, failures, unreadable, pending, bound, used, share)
         yield from (devices, late)
         for name, text, count in (
-            ("published", "Versions that were published.", book.published),
-            ("hook_failures", "Publishes whose hook failed.", book.hook_failures),
+            ("published", "Versions that were published.", state.published),
+            ("hook_failures", "Publishes whose hook failed.", state.hook_failures),
         ):
             yield CounterMetricFamily(f"fleet_tune_retune_{name}", text, value=count)
 

@@ -15,19 +15,19 @@ from types import FrameType
 from fleet_tune.base.config.retune_file import RetuneConfig, load_retune
 from fleet_tune.base.errors import RetuneFileError, UserError
 from fleet_tune.base.records.files.lock_file import LockedError, take_lock
-from fleet_tune.retuning.artifacts import Version
-from fleet_tune.retuning.book_file import BOOK_FILE, load_book
 from fleet_tune.retuning.children import LOGS, ProcessStepRunner
 from fleet_tune.retuning.service import (
     LOCK_FILE,
     Service,
-    artifacts_of,
     call_hook,
     check_networks,
     differences,
     held,
+    repository_of,
     rules_of,
 )
+from fleet_tune.retuning.state_file import STATE_FILE, load_state
+from fleet_tune.retuning.version_repository import PublishedVersion
 from policies.retuning.retuner import Retuner
 
 LOG_BYTES, LOG_FILES = 1 << 20, 5
@@ -47,20 +47,22 @@ def run_service(config: RetuneConfig, once: bool = False) -> int:
     problems = check_networks(config, ProcessStepRunner(config, stop))
     if len(problems) == len(config.networks):
         raise RetuneFileError(f"no network of {config.source.path} can be read: {problems[0]}", "correct its path")
-    changes = Changes(config)
+    changes = ConfigWatch(config)
     with contextlib.ExitStack() as outer:
-        alone = outer.enter_context(held(config))  # two services: the second one changes nothing, not even the log
+        check_sole_owner = outer.enter_context(
+            held(config)
+        )  # two services: the second one changes nothing, not even the log
         for number in (signal.SIGINT, signal.SIGTERM):
             outer.callback(signal.signal, number, signal.signal(number, on_signal))
         outer.enter_context(_logged(config.folder / LOGS))
         while True:
-            config, hands = changes.config, ProcessStepRunner(changes.config, stop)
+            config, steps = changes.config, ProcessStepRunner(changes.config, stop)
             with contextlib.ExitStack() as stack:
-                service = Service(config, hands, changes, alone)
+                service = Service(config, steps, changes, check_sole_owner)
                 if config.metrics_port is not None:
                     from fleet_tune.retuning.metrics import RetuneMetrics
 
-                    stack.callback(RetuneMetrics(service, hands, config.metrics_port).close)
+                    stack.callback(RetuneMetrics(service, steps, config.metrics_port).close)
                 _LOG.info("keeping %d networks tuned in %s", len(config.networks), config.folder)
                 service.run(once)
             if stop.is_set() or once:
@@ -70,7 +72,7 @@ def run_service(config: RetuneConfig, once: bool = False) -> int:
     return signals[0] if signals else 0
 
 
-class Changes:
+class ConfigWatch:
     """Whether the service's own file, or its fleet file, has changed since it was read. ``config``: as it is now. What
     cannot be read, or names another folder or store, is told once, and the last one stays."""
 
@@ -129,7 +131,7 @@ def _logged(folder: Path) -> Iterator[None]:
 
 def read_only(config: RetuneConfig) -> Retuner:
     """What a service knows, as its file says, also while it runs. Raises :class:`RetuneError`."""
-    return Retuner(rules_of(config), load_book(config.folder / BOOK_FILE), differences)
+    return Retuner(rules_of(config), load_state(config.folder / STATE_FILE), differences)
 
 
 def is_running(config: RetuneConfig) -> bool:
@@ -146,10 +148,12 @@ def is_running(config: RetuneConfig) -> bool:
     return False
 
 
-def roll_back(config: RetuneConfig, network: str, device_class: str, to: int | None) -> tuple[Version, Version, str]:
-    """See :meth:`fleet_tune.retuning.artifacts.Artifacts.roll_back`; the third is why the hook failed, empty where it
-    did not. A service that runs sees it when it looks at the files next."""
-    artifacts = artifacts_of(config)
-    before, after = artifacts.roll_back(network, device_class, to)
-    hands = ProcessStepRunner(config, threading.Event())
-    return before, after, call_hook(config, hands, artifacts, network, device_class, before.number)
+def roll_back(
+    config: RetuneConfig, network: str, device_class: str, to: int | None
+) -> tuple[PublishedVersion, PublishedVersion, str]:
+    """See :meth:`fleet_tune.retuning.version_repository.VersionRepository.roll_back`; the third is why the hook failed,
+    empty where it did not. A service that runs sees it when it looks at the files next."""
+    repository = repository_of(config)
+    before, after = repository.roll_back(network, device_class, to)
+    steps = ProcessStepRunner(config, threading.Event())
+    return before, after, call_hook(config, steps, repository, network, device_class, before.number)

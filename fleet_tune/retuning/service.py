@@ -23,8 +23,7 @@ from fleet_tune.base.records.sharing.store_place import shown
 from fleet_tune.base.records.sharing.team_lock import TeamLock
 from fleet_tune.base.records.stores.origin import decode_origin
 from fleet_tune.base.version import __version__
-from fleet_tune.retuning.artifacts import MANIFEST, Artifacts, Version
-from fleet_tune.retuning.book_file import BOOK_FILE, load_book, save_book
+from fleet_tune.retuning.state_file import STATE_FILE, load_state, save_state
 from fleet_tune.retuning.step_runner import (
     HOOK_SECS,
     PRUNE_SECS,
@@ -35,28 +34,29 @@ from fleet_tune.retuning.step_runner import (
     TuneOutcome,
     VersionComparison,
 )
+from fleet_tune.retuning.version_repository import MANIFEST, PublishedVersion, VersionRepository
 from policies.measuring.duel import Verdict, judged
 from policies.retuning.allowance import Hours
 from policies.retuning.benefit import DAY_SECS
-from policies.retuning.book import (
-    Action,
-    Ask,
-    Book,
-    Check,
-    Checked,
-    Deployment,
-    Device,
-    Event,
-    Look,
-    PendingHook,
-    Tune,
-    Tuned,
-    Wait,
-)
-from policies.retuning.publishing import Met, decided, goes_on
+from policies.retuning.publishing import DeviceComparison, decide, should_continue
 from policies.retuning.retuner import Retuner
 from policies.retuning.rules import Rules, Subject
 from policies.retuning.slowdown import Baseline, Timed, baseline
+from policies.retuning.state import (
+    Action,
+    AskDevices,
+    CheckVersion,
+    CheckVersionResult,
+    Deployment,
+    DeviceAnswer,
+    LookAtFiles,
+    PendingHook,
+    ServiceEvent,
+    ServiceState,
+    TuneDeployment,
+    TuneDeploymentResult,
+    Wait,
+)
 
 VERSIONS, WORK = "networks", "work"
 LOCK_FILE = "service.lock"
@@ -93,9 +93,9 @@ def rules_of(config: RetuneConfig) -> Rules:
     )
 
 
-def artifacts_of(config: RetuneConfig) -> Artifacts:
+def repository_of(config: RetuneConfig) -> VersionRepository:
     """The versions that its service publishes."""
-    return Artifacts(config.folder / VERSIONS, config.publish.versions)
+    return VersionRepository(config.folder / VERSIONS, config.publish.versions)
 
 
 def differences(then: str, now: str) -> str:
@@ -105,12 +105,12 @@ def differences(then: str, now: str) -> str:
     return ""
 
 
-Alone = Callable[[], None]
+CheckSoleOwner = Callable[[], None]
 """Raises :class:`RetuneError` where the store is another service's by now."""
 
 
 @contextlib.contextmanager
-def held(config: RetuneConfig) -> Iterator[Alone]:
+def held(config: RetuneConfig) -> Iterator[CheckSoleOwner]:
     """The folder and the store are this service's until the block is left, a team's store for all of the team. Raises
     :class:`RetuneError` at once where one of them is another one's. A server that does not answer says nothing: to be
     asked again."""
@@ -130,11 +130,13 @@ def held(config: RetuneConfig) -> Iterator[Alone]:
             except OSError as error:
                 raise RetuneError(f"{what} cannot be locked: {error.strerror}", "give another in the file") from error
             stack.callback(os.close, lock)
-        alone: Alone = lambda: None  # noqa: E731
+        check_sole_owner: CheckSoleOwner = lambda: None  # noqa: E731
         if config.server:
-            alone = partial(_check_alone, stack.enter_context(contextlib.closing(TeamLock(config.server))), config)
-            alone()
-        yield alone
+            check_sole_owner = partial(
+                _check_alone, stack.enter_context(contextlib.closing(TeamLock(config.server))), config
+            )
+            check_sole_owner()
+        yield check_sole_owner
 
 
 def _check_alone(lock: TeamLock, config: RetuneConfig) -> None:
@@ -151,19 +153,19 @@ def _check_alone(lock: TeamLock, config: RetuneConfig) -> None:
 @dataclass
 class Service:
     """Does one step after the other. ``is_changed``: whether the service's own files are, so that it has to begin anew.
-    ``alone``: whether it is the only one of its store. ``doing``: what it does now."""
+    ``check_sole_owner``: whether it is the only one of its store. ``doing``: what it does now."""
 
     config: RetuneConfig
-    hands: StepRunner
+    steps: StepRunner
     is_changed: Callable[[], bool] | None = None
-    alone: Alone = lambda: None
+    check_sole_owner: CheckSoleOwner = lambda: None
 
     def __post_init__(self) -> None:
-        self._path = self.config.folder / BOOK_FILE
-        self.book: Book = load_book(self._path)
-        self.retuner = Retuner(rules_of(self.config), self.book, differences)
+        self._path = self.config.folder / STATE_FILE
+        self.state: ServiceState = load_state(self._path)
+        self.retuner = Retuner(rules_of(self.config), self.state, differences)
         self.retuner.on_event = _log
-        self.artifacts = artifacts_of(self.config)
+        self.repository = repository_of(self.config)
         self._networks: Mapping[str, NetworkConfig] = {each.name: each for each in self.config.networks}
         self.doing: Action | None = None
         self._due = math.inf
@@ -178,20 +180,20 @@ class Service:
         service's by now."""
         self._note_untold()
         self.retuner.resumed(self._now())
-        save_book(self._path, self.book)  # what cannot be written at the start is the user's to mend
+        save_state(self._path, self.state)  # what cannot be written at the start is the user's to mend
         self._call_hooks()
         self._remove_work_of_others()
-        while not self.hands.stopping:
+        while not self.steps.stopping:
             if self.is_changed is not None and self.is_changed():
                 return
-            action = self.retuner.next(self.hands.moment())
+            action = self.retuner.next(self.steps.moment())
             self.doing = action
-            self._may_take(0.0 if isinstance(action, Look | Wait) else action.limit_secs)
+            self._may_take(0.0 if isinstance(action, LookAtFiles | Wait) else action.limit_secs)
             if isinstance(action, Wait):
                 if once:
                     return
                 self._due += max(0.0, action.until - self._now())
-                self.hands.wait(max(0.0, action.until - self._now()))
+                self.steps.wait(max(0.0, action.until - self._now()))
                 continue
             try:
                 self.do(action)
@@ -200,34 +202,34 @@ class Service:
                 self._save()
                 return
 
-    def do(self, action: Look | Ask | Check | Tune) -> None:
+    def do(self, action: LookAtFiles | AskDevices | CheckVersion | TuneDeployment) -> None:
         """One step. What fails in it is an event, and tried again."""
-        if isinstance(action, Look):
+        if isinstance(action, LookAtFiles):
             self._look()
             return
         self.retuner.begun(action, self._now())
         self._save()
-        if isinstance(action, Ask):
+        if isinstance(action, AskDevices):
             self._ask(action)
-        elif isinstance(action, Check):
+        elif isinstance(action, CheckVersion):
             self._check(action)
         else:
             self._tune(action)
         self._save()
 
     def _look(self) -> None:
-        self.alone()
+        self.check_sole_owner()
         files: dict[str, str] = {}
         problems: dict[str, str] = {}
         for name, network in self._networks.items():
             try:
-                files[name] = self.hands.digest(network)
+                files[name] = self.steps.digest(network)
             except StepError as error:
                 problems[name] = str(error)
         is_new = self.retuner.looked(files, problems, self._now())
-        for each in self.retuner.active():
-            damage = self.artifacts.damage(each.network, each.device_class)
-            current = None if damage else self.artifacts.current(each.network, each.device_class)
+        for each in self.retuner.view.active():
+            damage = self.repository.damage(each.network, each.device_class)
+            current = None if damage else self.repository.current(each.network, each.device_class)
             number = None if current is None else current.number
             if number != each.version:
                 secs = None if current is None else current.secs
@@ -236,56 +238,56 @@ class Service:
         if is_new:
             self._save()
 
-    def _ask(self, action: Ask) -> None:
+    def _ask(self, action: AskDevices) -> None:
         try:
-            devices = self.hands.ask(action.devices, action.limit_secs)
+            devices = self.steps.ask(action.devices, action.limit_secs)
         except StepError as error:
-            devices = [Device(name, problem=str(error)) for name in action.devices]
+            devices = [DeviceAnswer(name, problem=str(error)) for name in action.devices]
         self.retuner.asked(devices, self._now())
 
-    def _check(self, action: Check) -> None:
+    def _check(self, action: CheckVersion) -> None:
         each = self._deployment(action.network, action.device_class)
-        current = self.artifacts.current(action.network, action.device_class)
+        current = self.repository.current(action.network, action.device_class)
         try:
             if current is None:
                 raise StepError("it has no version any more")
             against = each.baselines.get(action.device)
-            result = Checked(self.hands.check(current.folder, action.device, against, action.limit_secs))
+            result = CheckVersionResult(self.steps.check(current.folder, action.device, against, action.limit_secs))
         except StepError as error:
-            result = Checked(problem=str(error))
-            self.artifacts.damage(action.network, action.device_class, anew=True)  # the next look knows of it
+            result = CheckVersionResult(problem=str(error))
+            self.repository.damage(action.network, action.device_class, anew=True)  # the next look knows of it
         self.retuner.checked(action, result, self._now())
 
-    def _tune(self, action: Tune) -> None:
+    def _tune(self, action: TuneDeployment) -> None:
         deadline = self._now() + action.limit_secs
         each = self._deployment(action.network, action.device_class)
         before = each.version
         try:
             result = self._tuned(action, each, deadline)
         except StepError as error:
-            result = Tuned(problem=str(error))
+            result = TuneDeploymentResult(problem=str(error))
         except UserError as error:  # of the new version's folder
-            result = Tuned(problem=error.problem)
+            result = TuneDeploymentResult(problem=error.problem)
         self.retuner.tuned(action, result, self._now())
         if result.published:
-            self.book.untold.append(PendingHook(action.network, action.device_class, before))
+            self.state.untold.append(PendingHook(action.network, action.device_class, before))
             self._save()  # the hook may take minutes
             self._call_hooks()
         self._prune(self._work_folder(action) / RECORDS_FILE, WORK_MB)
         if self.config.store_mb is not None:
             self._prune(self.config.store, self.config.store_mb)
 
-    def _tuned(self, action: Tune, each: Deployment, deadline: float) -> Tuned:
+    def _tuned(self, action: TuneDeployment, each: Deployment, deadline: float) -> TuneDeploymentResult:
         folder = self._work_folder(action)
         self._remove_other_work(folder)
         ran = self._ran(action, folder, deadline)
         if ran.folder is None:
             raise StepError(ran.problem or "there is no network")
         made_of = str(_manifest(ran.folder)["made_of"])
-        current = self.artifacts.current(action.network, action.device_class)
-        damage = self.artifacts.damage(action.network, action.device_class)
+        current = self.repository.current(action.network, action.device_class)
+        damage = self.repository.damage(action.network, action.device_class)
         if damage:
-            if self.artifacts.is_withdrawn(action.network, action.device_class, made_of):
+            if self.repository.is_withdrawn(action.network, action.device_class, made_of):
                 raise StepError(f"{damage}, and the best known was rolled back: go back to a version that is whole")
             return self._published(action, ran, ran.folder, damage, ran.secs, 0.0, {}, [])
         made_for = None if current is None else current.provenance.get("network", {}).get("digest")
@@ -300,7 +302,7 @@ class Service:
                 return self._published(action, ran, ran.folder, why, ran.secs, 0.0, {}, [])
             if current.made_of == made_of:
                 return self._kept(ran, current, "the best known is in the current version already")
-            if self.artifacts.is_withdrawn(action.network, action.device_class, made_of):
+            if self.repository.is_withdrawn(action.network, action.device_class, made_of):
                 return self._kept(ran, current, "the best known was rolled back")
             return self._met(action, ran, ran.folder, current, deadline)
         why = "the first version" if current is None else "the network has changed"
@@ -308,37 +310,39 @@ class Service:
         gain = math.log(ran.untuned_secs / ran.secs) if ran.untuned_secs and ran.secs else 0.0
         return self._published(action, ran, ran.folder, why, ran.secs, gain, {}, [])
 
-    def _ran(self, action: Tune, folder: Path, deadline: float) -> TuneOutcome:
+    def _ran(self, action: TuneDeployment, folder: Path, deadline: float) -> TuneOutcome:
         network = self._networks[action.network]
         try:
-            return self.hands.tune(network, action.devices, folder, action.secs, self._left_secs(deadline))
+            return self.steps.tune(network, action.devices, folder, action.secs, self._left_secs(deadline))
         except OtherNetworkError:
             shutil.rmtree(folder, ignore_errors=True)  # what was measured is in the store
-            return self.hands.tune(network, action.devices, folder, action.secs, self._left_secs(deadline))
+            return self.steps.tune(network, action.devices, folder, action.secs, self._left_secs(deadline))
 
-    def _kept(self, ran: TuneOutcome, current: Version, why: str) -> Tuned:
-        return Tuned(tuned_secs=ran.tuned_secs, secs=current.secs, version=current.number, why=why)
+    def _kept(self, ran: TuneOutcome, current: PublishedVersion, why: str) -> TuneDeploymentResult:
+        return TuneDeploymentResult(tuned_secs=ran.tuned_secs, secs=current.secs, version=current.number, why=why)
 
-    def _met(self, action: Tune, ran: TuneOutcome, new: Path, current: Version, deadline: float) -> Tuned:
+    def _met(
+        self, action: TuneDeployment, ran: TuneOutcome, new: Path, current: PublishedVersion, deadline: float
+    ) -> TuneDeploymentResult:
         """The new network and the last version in turn, on one device of the class after the other."""
-        met: list[Met] = []
+        met: list[DeviceComparison] = []
         baselines: list[tuple[Baseline, Baseline]] = []  # of the last one and the new one
         devices = action.devices[: self.config.publish.devices]
         for device in devices:
-            meeting = self.hands.meet(current.folder, new, device, bool(met), self._left_secs(deadline))
+            meeting = self.steps.meet(current.folder, new, device, bool(met), self._left_secs(deadline))
             if meeting.last_problem:
                 why = f"the last version does not run on {device}: {meeting.last_problem}"
                 return self._published(action, ran, new, why, ran.secs, 0.0, {}, [])
-            met.append(Met(device, verdict_of(meeting)))
+            met.append(DeviceComparison(device, verdict_of(meeting)))
             baselines.append(baselines_of(meeting))
-            if not goes_on(met):
+            if not should_continue(met):
                 break
-        decision = decided(met)
+        decision = decide(met)
         gain = -math.log(met[0].verdict.ratio)
         taken = {one.device: both[1 if decision.publish else 0] for one, both in zip(met, baselines, strict=True)}
         secs = next(iter(taken.values())).network_secs
         if not decision.publish:
-            return Tuned(
+            return TuneDeploymentResult(
                 tuned_secs=ran.tuned_secs,
                 secs=secs,
                 log_gain=gain,
@@ -354,7 +358,7 @@ class Service:
 
     def _published(
         self,
-        action: Tune,
+        action: TuneDeployment,
         ran: TuneOutcome,
         new: Path,
         why: str,
@@ -362,7 +366,7 @@ class Service:
         gain: float,
         baselines: dict[str, Baseline],
         compared: list[dict[str, Any]],
-    ) -> Tuned:
+    ) -> TuneDeploymentResult:
         network = self._networks[action.network]
         worst = max(compared, key=lambda one: float(one["ratio"]), default=None)
         provenance = {
@@ -379,8 +383,8 @@ class Service:
             "origin": action.origin,
             "fleet_tune": __version__,
         }
-        version = self.artifacts.publish(action.network, action.device_class, new, provenance)
-        return Tuned(
+        version = self.repository.publish(action.network, action.device_class, new, provenance)
+        return TuneDeploymentResult(
             tuned_secs=ran.tuned_secs,
             secs=secs,
             log_gain=gain,
@@ -395,36 +399,36 @@ class Service:
 
     def _note_untold(self) -> None:
         """What an earlier service has published and was killed over, before it could note that."""
-        doing = self.book.doing
-        if doing is not None and isinstance(doing.action, Tune):
-            each = self.retuner.deployment(doing.action.network, doing.action.device_class)
-            current = self.artifacts.current(doing.action.network, doing.action.device_class)
+        doing = self.state.doing
+        if doing is not None and isinstance(doing.action, TuneDeployment):
+            each = self.retuner.view.deployment(doing.action.network, doing.action.device_class)
+            current = self.repository.current(doing.action.network, doing.action.device_class)
             if each is not None and current is not None and current.number > (each.version or 0):
-                self.book.untold.append(PendingHook(each.network, each.device_class, each.version))
+                self.state.untold.append(PendingHook(each.network, each.device_class, each.version))
 
     def _call_hooks(self) -> None:
         """Tells the hook of each version that it was not told of. What fails is told, and changes nothing."""
-        while self.book.untold:
-            each = self.book.untold[0]
+        while self.state.untold:
+            each = self.state.untold[0]
             self._may_take(HOOK_SECS)
-            problem = call_hook(self.config, self.hands, self.artifacts, each.network, each.device_class, each.before)
+            problem = call_hook(self.config, self.steps, self.repository, each.network, each.device_class, each.before)
             if problem:
-                self.book.hook_failures += 1
+                self.state.hook_failures += 1
                 text = f"the hook failed: {problem}"
                 self.retuner.tell(self._now(), "hook", text, each.network, each.device_class)
-            del self.book.untold[0]
+            del self.state.untold[0]
             self._save()
 
     def _prune(self, store: Path, most_mb: int) -> None:
         try:
             if store.exists() and store.stat().st_size > most_mb << 20:
                 self._may_take(PRUNE_SECS)
-                count = self.hands.prune(store, most_mb)
+                count = self.steps.prune(store, most_mb)
                 self.retuner.tell(self._now(), "pruned", f"{count} records of {store}")
         except (StepError, OSError) as error:
             self.retuner.tell(self._now(), "problem", f"{store} is not pruned: {error}")
 
-    def _work_folder(self, action: Tune) -> Path:
+    def _work_folder(self, action: TuneDeployment) -> Path:
         """One for each network as it was and each origin: what a run finds there counts for it."""
         digests = "-".join(
             hashlib.blake2b(text.encode(), digest_size=6).hexdigest() for text in (action.digest, action.origin)
@@ -446,7 +450,7 @@ class Service:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _deployment(self, network: str, device_class: str) -> Deployment:
-        each = self.retuner.deployment(network, device_class)
+        each = self.retuner.view.deployment(network, device_class)
         assert each is not None
         return each
 
@@ -457,17 +461,17 @@ class Service:
         return left
 
     def _now(self) -> float:
-        return self.hands.moment().unix_secs
+        return self.steps.moment().unix_secs
 
     def _save(self) -> None:
         """What cannot be written, on a disk that is full say, is told, and written after the next step."""
         try:
-            save_book(self._path, self.book)
+            save_state(self._path, self.state)
         except UserError as error:
             _LOG.warning("what is known is not written: %s", error.problem)
 
 
-def _log(event: Event) -> None:
+def _log(event: ServiceEvent) -> None:
     where = f"{event.network} on {event.device_class}: " if event.network and event.device_class else ""
     _LOG.log(logging.WARNING if event.kind in PROBLEMS else logging.INFO, "%s: %s%s", event.kind, where, event.text)
 
@@ -488,10 +492,15 @@ def baselines_of(meeting: VersionComparison) -> tuple[Baseline, Baseline]:
 
 
 def call_hook(
-    config: RetuneConfig, hands: StepRunner, artifacts: Artifacts, network: str, device_class: str, before: int | None
+    config: RetuneConfig,
+    steps: StepRunner,
+    repository: VersionRepository,
+    network: str,
+    device_class: str,
+    before: int | None,
 ) -> str:
     """Tells the hook which version is the current one now; why it failed, empty where it did not or there is none."""
-    current = artifacts.current(network, device_class)
+    current = repository.current(network, device_class)
     if not config.hook or current is None:
         return ""
     about = {
@@ -502,7 +511,7 @@ def call_hook(
         "FLEET_TUNE_BEFORE": "" if before is None else str(before),
     }
     try:
-        return hands.hook(config.hook, about)
+        return steps.hook(config.hook, about)
     except StepError as error:
         return str(error)
 
@@ -516,12 +525,12 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise StepError(f"its manifest cannot be read: {error}") from error
 
 
-def check_networks(config: RetuneConfig, hands: StepRunner) -> list[str]:
+def check_networks(config: RetuneConfig, steps: StepRunner) -> list[str]:
     """What cannot be read of the networks' files, each in a line."""
     problems = []
     for network in config.networks:
         try:
-            hands.digest(network)
+            steps.digest(network)
         except (StepError, UserError) as error:
             problems.append(f"{network.name}: {error}")
     return problems

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from fleet_tune.base.config.retune_file import NetworkConfig
-from policies.retuning.book import Device
 from policies.retuning.rules import Moment
 from policies.retuning.slowdown import Baseline, Timed
+from policies.retuning.state import DeviceAnswer
 
 HOOK_SECS = 300.0
 PRUNE_SECS = 3600.0
@@ -44,7 +44,7 @@ class TuneOutcome:
 
 
 @dataclass(frozen=True)
-class Turn:
+class PairedRun:
     """One pair of runs of two versions in turn, and of the probe. Seconds."""
 
     last_secs: float
@@ -56,7 +56,7 @@ class Turn:
 class VersionComparison:
     """How two versions met on a device. ``last_problem``: the last one does not run there, and the new one does."""
 
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[PairedRun, ...] = ()
     last_problem: str = ""
 
 
@@ -67,7 +67,7 @@ class StepRunner(Protocol):
     def digest(self, network: NetworkConfig) -> str:
         """Of the network's files, as they are now. Raises :class:`StepError`."""
 
-    def ask(self, devices: Sequence[str], limit_secs: float) -> list[Device]:
+    def ask(self, devices: Sequence[str], limit_secs: float) -> list[DeviceAnswer]:
         """What the devices are, those that do not answer with their problem."""
 
     def tune(

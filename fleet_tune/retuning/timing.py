@@ -16,8 +16,8 @@ from devices.networks.tensor_file import read
 from devices.timing.network_device import NetworkDevice
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import NetworkRunError, OutputFolderError, UncheckedError
-from fleet_tune.retuning.artifacts import INPUTS
-from fleet_tune.retuning.step_runner import StepError, Turn, VersionComparison
+from fleet_tune.retuning.step_runner import PairedRun, StepError, VersionComparison
+from fleet_tune.retuning.version_repository import INPUTS
 from fleet_tune.runs.fleet.device_access import opened, reached
 from policies.measuring.duel import MAX_PAIRS, challenger_first, judged
 from policies.retuning.slowdown import Baseline, Timed, found
@@ -64,7 +64,7 @@ def met(timer: Timer, last: Path, new: Path, to_the_end: bool) -> VersionCompari
         timer.secs(new)  # else it is the device
         return VersionComparison(last_problem=str(error))
     timer.secs(new)
-    turns: list[Turn] = []
+    turns: list[PairedRun] = []
     while len(turns) < MAX_PAIRS:
         probe_secs = timer.probe_secs()
         if challenger_first(len(turns)):
@@ -73,7 +73,7 @@ def met(timer: Timer, last: Path, new: Path, to_the_end: bool) -> VersionCompari
         else:
             last_secs = timer.secs(last)
             new_secs = timer.secs(new)
-        turns.append(Turn(last_secs, new_secs, probe_secs))
+        turns.append(PairedRun(last_secs, new_secs, probe_secs))
         verdict = judged([math.log(turn.new_secs / turn.last_secs) for turn in turns])
         if verdict is not None and (verdict.faster or not to_the_end):
             break

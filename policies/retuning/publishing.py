@@ -15,7 +15,7 @@ from policies.measuring.duel import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class DeviceComparison:
     """How a new version met the last one on a device: ``verdict.ratio`` is of its seconds to the last one's."""
 
     device: str
@@ -27,11 +27,11 @@ class Decision:
     """``worst``: of the devices on which they met; ``why``: in words."""
 
     publish: bool
-    worst: Met
+    worst: DeviceComparison
     why: str
 
 
-def decided(met: Sequence[Met]) -> Decision:
+def decide(met: Sequence[DeviceComparison]) -> Decision:
     """What meetings on at least one device say, the first one's first."""
     first, *others = met
     worst = max(met, key=lambda each: each.verdict.ratio)
@@ -44,12 +44,12 @@ def decided(met: Sequence[Met]) -> Decision:
     return Decision(True, worst, f"it is faster on {where}: {_told(worst)}")
 
 
-def goes_on(met: Sequence[Met]) -> bool:
+def should_continue(met: Sequence[DeviceComparison]) -> bool:
     """Whether it is worth while to meet on another device."""
     return met[0].verdict.faster and all(each.verdict.ratio <= 1.0 for each in met[1:])
 
 
-def _told(met: Met) -> str:
+def _told(met: DeviceComparison) -> str:
     verdict = met.verdict
     return f"{verdict.ratio:.3f} ± {verdict.error:.3f} of the last one's time, {verdict.pairs} pairs"
 

@@ -20,7 +20,7 @@ Time that asking the devices takes is kept free in the share.
 **Bounds.** A changed file is seen within ``files_every_secs`` and the length of one action, a changed device within
 ``devices_every_secs`` and that. A trigger that was seen is acted on after the action that goes on; where ``n`` of a
 class are pending and each takes ``c`` device seconds, after at most ``ceil(n * c / share of 24 hours)`` days
-(:meth:`Retuner.bound_secs`). What fails is tried again after its span's length, doubled each time up to a day.
+(:meth:`Valuation.bound_secs`). What fails is tried again after its span's length, doubled each time up to a day.
 """
 
 from __future__ import annotations
@@ -31,75 +31,97 @@ from collections.abc import Callable, Mapping, Sequence
 from policies.retuning import allowance, benefit, slowdown
 from policies.retuning.allowance import Used
 from policies.retuning.benefit import DAY_SECS, Span
-from policies.retuning.book import (
+from policies.retuning.planner import ActionPlanner
+from policies.retuning.rules import Moment, Rules
+from policies.retuning.slowdown import Finding
+from policies.retuning.state import (
     MOST_EVENTS,
     MOST_SPANS,
-    Ask,
-    Book,
-    Check,
-    Checked,
+    Action,
+    ActionInProgress,
+    AskDevices,
+    CheckVersion,
+    CheckVersionResult,
     Deployment,
-    Device,
-    Doing,
-    Event,
-    Pending,
+    DeviceAnswer,
+    PendingTrigger,
+    ServiceEvent,
+    ServiceState,
     SlowdownSuspicion,
     Trigger,
-    Tune,
-    Tuned,
+    TuneDeployment,
+    TuneDeploymentResult,
     UsesDevices,
 )
-from policies.retuning.choosing import Choosing
-from policies.retuning.rules import Rules
-from policies.retuning.slowdown import Finding
+from policies.retuning.valuation import Valuation
+from policies.retuning.view import ServiceView
 
 
-class Retuner(Choosing):
-    """The machine. ``book``: what is known; it is changed in place. ``differences``: of two origins, in words.
-    ``on_event``: is told of each event."""
+class Retuner:
+    """The state machine of the service."""
 
-    def __init__(self, rules: Rules, book: Book, differences: Callable[[str, str], str]) -> None:
-        super().__init__(rules, book)
+    view: ServiceView
+    """Queries on the state."""
+    valuation: Valuation
+    """Estimates of what tuning further is worth."""
+    on_event: Callable[[ServiceEvent], None] | None
+    """Is called with each event."""
+
+    def __init__(self, rules: Rules, state: ServiceState, differences: Callable[[str, str], str]) -> None:
+        """Args:
+        rules: what the file asks for.
+        state: changed in place.
+        differences: describes how two origins differ.
+        """
+        self.rules = rules
+        self.state = state
+        self.view = ServiceView(rules, state)
+        self.valuation = Valuation(self.view)
+        self.on_event = None
+        self._planner = ActionPlanner(self.view, self.valuation)
         self._differences = differences
-        self.on_event: Callable[[Event], None] | None = None
+
+    def next(self, moment: Moment) -> Action:
+        """Return what to do now."""
+        return self._planner.next(moment)
 
     def tell(self, now: float, kind: str, text: str, network: str = "", device_class: str = "") -> None:
         """Keep an event; the oldest is forgotten."""
-        event = Event(now, kind, network, device_class, text)
-        self.book.events.append(event)
-        del self.book.events[:-MOST_EVENTS]
+        event = ServiceEvent(now, kind, network, device_class, text)
+        self.state.events.append(event)
+        del self.state.events[:-MOST_EVENTS]
         if self.on_event is not None:
             self.on_event(event)
 
     def begun(self, action: UsesDevices, now: float) -> None:
         """Something that uses devices begins."""
-        self.book.doing = Doing(action, now)
+        self.state.doing = ActionInProgress(action, now)
 
     def resumed(self, now: float) -> bool:
         """The service has started again: what was being done counts as long as it may have taken, and is chosen anew.
         Whether there was something."""
-        doing = self.book.doing
+        doing = self.state.doing
         if doing is None:
             return False
         ended = min(max(now, doing.began), doing.began + doing.action.limit_secs)
         self._charge(doing.action, doing.began, ended)
         self.tell(now, "restart", f"what was going on is begun anew: {doing.action.kind}")
-        self.book.doing = None
+        self.state.doing = None
         return True
 
     def _charge(self, action: UsesDevices, began: float, ended: float) -> None:
-        if isinstance(action, Ask):
-            counts = self.counts(action.devices)
+        if isinstance(action, AskDevices):
+            counts = self.view.counts(action.devices)
         else:
-            counts = {action.device_class: 1 if isinstance(action, Check) else len(action.devices)}
-        self.book.used = allowance.still_counting(self.book.used, ended)
-        self.book.used += [Used(name, began, ended, count) for name, count in counts.items()]
+            counts = {action.device_class: 1 if isinstance(action, CheckVersion) else len(action.devices)}
+        self.state.used = allowance.still_counting(self.state.used, ended)
+        self.state.used += [Used(name, began, ended, count) for name, count in counts.items()]
 
     def _end(self, now: float) -> float:
         """Ends what is done; the seconds that it took."""
-        doing = self.book.doing
+        doing = self.state.doing
         assert doing is not None
-        self.book.doing = None
+        self.state.doing = None
         ended = max(now, doing.began)
         self._charge(doing.action, doing.began, ended)
         return ended - doing.began
@@ -107,24 +129,24 @@ class Retuner(Choosing):
     def looked(self, files: Mapping[str, str], problems: Mapping[str, str], now: float) -> bool:
         """The networks' files were looked at. ``files``: by network a digest, ``problems``: why there is none. Whether
         anything is new."""
-        book = self.book
-        book.looked_at = now
+        state = self.state
+        state.looked_at = now
         for name, problem in problems.items():
-            if book.file_problems.get(name) != problem:
+            if state.file_problems.get(name) != problem:
                 self.tell(now, "problem", f"cannot be read: {problem}", name)
-        is_new = dict(problems) != book.file_problems or any(book.files.get(name) != files[name] for name in files)
-        book.file_problems = dict(problems)
+        is_new = dict(problems) != state.file_problems or any(state.files.get(name) != files[name] for name in files)
+        state.file_problems = dict(problems)
         for name, digest in files.items():
-            book.files[name] = digest
-        book.files = {name: digest for name, digest in book.files.items() if name in self.subjects}
+            state.files[name] = digest
+        state.files = {name: digest for name, digest in state.files.items() if name in self.view.subjects}
         if is_new:
             self._compare(now)
         return is_new
 
-    def asked(self, devices: Sequence[Device], now: float) -> None:
+    def asked(self, devices: Sequence[DeviceAnswer], now: float) -> None:
         """The devices were asked."""
-        book = self.book
-        before = {each.name: each for each in book.devices}
+        state = self.state
+        before = {each.name: each for each in state.devices}
         for device in devices:
             last = before.get(device.name)
             if device.problem and (last is None or last.problem != device.problem):
@@ -137,34 +159,34 @@ class Retuner(Choosing):
             if answer.problem and name in before:
                 answers[name] = dataclasses.replace(before[name], problem=answer.problem)
         known = {**before, **answers}
-        book.devices = [known[name] for name in self.rules.devices if name in known]
+        state.devices = [known[name] for name in self.rules.devices if name in known]
         if len(answers) == len(self.rules.devices):
-            book.asked_at = now
-        book.asked_lost_at = now
+            state.asked_at = now
+        state.asked_lost_at = now
         secs = self._end(now) / max(1, len(devices))  # now: those that answer were used
-        book.ask_secs = secs if book.ask_secs is None else max(secs, 0.5 * book.ask_secs)
+        state.ask_secs = secs if state.ask_secs is None else max(secs, 0.5 * state.ask_secs)
         self._compare(now)
 
     def _compare(self, now: float) -> None:
         """Triggers, from what the files and devices are now."""
-        known = {each.network for each in self.book.deployments}
-        classes = list(dict.fromkeys(each.device_class for each in self.book.devices if each.device_class))
+        known = {each.network for each in self.state.deployments}
+        classes = list(dict.fromkeys(each.device_class for each in self.state.devices if each.device_class))
         for subject in self.rules.subjects:
-            digest = self.book.files.get(subject.name)
+            digest = self.state.files.get(subject.name)
             if digest is None:
                 continue
             for name in classes:
                 if subject.classes is not None and name not in subject.classes:
                     continue
-                each = self.deployment(subject.name, name)
+                each = self.view.deployment(subject.name, name)
                 if each is None:
                     each = Deployment(subject.name, name)
-                    self.book.deployments.append(each)
+                    self.state.deployments.append(each)
                     new = Trigger.NEW_CLASS if subject.name in known else Trigger.NEW_NETWORK
                     self._trigger(each, new, now)
                 elif each.digest and each.digest != digest:
                     self._trigger(each, Trigger.CHANGED_NETWORK, now)
-                devices = self.online(name)
+                devices = self.view.online(name)
                 if each.digest and devices and each.origin != devices[0].origin:
                     detail = self._differences(each.origin, devices[0].origin)
                     self._trigger(each, Trigger.CHANGED_FINGERPRINT, now, detail)
@@ -172,7 +194,7 @@ class Retuner(Choosing):
     def _trigger(self, each: Deployment, trigger: Trigger, now: float, detail: str = "") -> None:
         if any(pending.trigger is trigger for pending in each.pending):
             return
-        each.pending.append(Pending(trigger, now, detail))
+        each.pending.append(PendingTrigger(trigger, now, detail))
         each.failures, each.retry_at = 0, 0.0
         self.tell(now, "trigger", f"{trigger}{': ' + detail if detail else ''}", each.network, each.device_class)
 
@@ -188,13 +210,13 @@ class Retuner(Choosing):
 
     def interrupted(self, now: float) -> None:
         """What was being done was ended by us: it counts as used time, and is chosen anew."""
-        if self.book.doing is not None:
+        if self.state.doing is not None:
             self._end(now)
 
-    def checked(self, action: Check, result: Checked, now: float) -> None:
+    def checked(self, action: CheckVersion, result: CheckVersionResult, now: float) -> None:
         """The current version was timed beside the probe."""
         self._end(now)
-        each = self.deployment(action.network, action.device_class)
+        each = self.view.deployment(action.network, action.device_class)
         if each is None:
             return
         each.checked_at = now
@@ -202,7 +224,7 @@ class Retuner(Choosing):
             self.tell(
                 now, "problem", f"not timed on {action.device}: {result.problem}", each.network, each.device_class
             )
-            self.book.asked_at = 0.0  # the device may be lost
+            self.state.asked_at = 0.0  # the device may be lost
             return
         against = each.baselines.get(action.device)
         if against is None:
@@ -233,10 +255,10 @@ class Retuner(Choosing):
             text = f"{suspicion.device} is {suspicion.finding} than it was, {device} is not: look at {suspicion.device}"
             self.tell(now, "device", text, each.network, each.device_class)
 
-    def tuned(self, action: Tune, result: Tuned, now: float) -> None:
+    def tuned(self, action: TuneDeployment, result: TuneDeploymentResult, now: float) -> None:
         """A span of tuning ended."""
         wall_secs = self._end(now)
-        each = self.deployment(action.network, action.device_class)
+        each = self.view.deployment(action.network, action.device_class)
         if each is None:
             return
         if result.problem:
@@ -244,9 +266,9 @@ class Retuner(Choosing):
             each.retry_at = now + min(DAY_SECS, self.rules.span_secs * 2**each.failures)
             each.problem = result.problem
             if each.overhead_secs is not None or wall_secs >= action.limit_secs:
-                each.overhead_secs = min(DAY_SECS, 2 * self.overhead_secs(each))
+                each.overhead_secs = min(DAY_SECS, 2 * self.view.overhead_secs(each))
             self.tell(now, "problem", f"not tuned: {result.problem}", each.network, each.device_class)
-            self.book.asked_at = 0.0  # devices may be lost
+            self.state.asked_at = 0.0  # devices may be lost
             return
         is_same = (each.digest, each.origin) == (action.digest, action.origin)
         if each.digest != action.digest:
@@ -258,7 +280,7 @@ class Retuner(Choosing):
         each.effort_secs, each.effort_at = before + spent, now
         each.digest, each.origin = action.digest, action.origin
         each.secs = result.secs if result.secs is not None else each.secs
-        each.overhead_secs = max(wall_secs - result.tuned_secs, 0.5 * self.overhead_secs(each))
+        each.overhead_secs = max(wall_secs - result.tuned_secs, 0.5 * self.view.overhead_secs(each))
         each.baselines = dict(result.baselines)  # of those that are not there, the next check takes one
         each.pending = [pending for pending in each.pending if pending.trigger not in action.triggers]
         each.lost_log, each.suspicion, each.failures, each.retry_at, each.problem = 0.0, None, 0, 0.0, ""
@@ -266,7 +288,7 @@ class Retuner(Choosing):
         each.checked_at = now if result.baselines else 0.0
         each.version = result.version
         if result.published:
-            self.book.published += 1
+            self.state.published += 1
             text = f"version {result.version}: {result.why}"
             self.tell(now, "published", text, each.network, each.device_class)
         else:

@@ -18,11 +18,11 @@ import numpy as np
 
 from devices.networks.tensor_file import digest
 from fleet_tune.base.config.retune_file import NetworkConfig
-from fleet_tune.retuning.step_runner import StepError, StoppedError, TuneOutcome, Turn, VersionComparison
+from fleet_tune.retuning.step_runner import PairedRun, StepError, StoppedError, TuneOutcome, VersionComparison
 from policies.measuring.duel import MAX_PAIRS, judged
-from policies.retuning.book import Device
 from policies.retuning.rules import Moment
 from policies.retuning.slowdown import Baseline, Timed, found
+from policies.retuning.state import DeviceAnswer
 
 BEGIN = 1.75e9
 PROBE_SECS = 1e-3
@@ -143,7 +143,7 @@ class World:
     def digest(self, network: NetworkConfig) -> str:
         return self.digests[network.name]
 
-    def ask(self, devices: Sequence[str], limit_secs: float) -> list[Device]:
+    def ask(self, devices: Sequence[str], limit_secs: float) -> list[DeviceAnswer]:
         asked = [each for each in self.devices if each.name in devices]
         began = self.now
         try:
@@ -157,9 +157,11 @@ class World:
             if each.name not in devices:
                 continue
             if each.lost:
-                answers.append(Device(each.name, problem="it does not answer"))
+                answers.append(DeviceAnswer(each.name, problem="it does not answer"))
             else:
-                answers.append(Device(each.name, each.device_class, self.origins.get(each.device_class, "driver 1")))
+                answers.append(
+                    DeviceAnswer(each.name, each.device_class, self.origins.get(each.device_class, "driver 1"))
+                )
         return answers
 
     def tune(
@@ -205,10 +207,10 @@ class World:
     def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:
         here = self._device(device)
         self._use(here.device_class, [device], MEET_SECS, limit_secs)
-        turns: list[Turn] = []
+        turns: list[PairedRun] = []
         while len(turns) < MAX_PAIRS:
             turns.append(
-                Turn(
+                PairedRun(
                     self._noisy(self.true_secs(last, here)),
                     self._noisy(self.true_secs(new, here)),
                     self._noisy(PROBE_SECS * here.speed),

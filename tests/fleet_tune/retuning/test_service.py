@@ -12,13 +12,13 @@ from rich.console import Console, RenderableType
 from fleet_tune.base.config.retune_file import RetuneConfig, load_retune
 from fleet_tune.base.errors import RetuneError
 from fleet_tune.report.retuning import render_status, status_json
-from fleet_tune.retuning.artifacts import Artifacts
-from fleet_tune.retuning.book_file import BOOK_FILE, load_book
-from fleet_tune.retuning.running import Changes
+from fleet_tune.retuning.running import ConfigWatch
 from fleet_tune.retuning.service import Service, held, rules_of
+from fleet_tune.retuning.state_file import STATE_FILE, load_state
 from fleet_tune.retuning.step_runner import OtherNetworkError
-from policies.retuning.book import Trigger
+from fleet_tune.retuning.version_repository import VersionRepository
 from policies.retuning.retuner import Retuner
+from policies.retuning.state import Trigger
 from tests.helpers.commands import fleet_tune_here
 from tests.helpers.retune_world import BEGIN, KilledError, World, WorldDevice
 
@@ -62,7 +62,7 @@ def test_once_tunes_what_is_new_publishes_it_and_ends(config: RetuneConfig, worl
     with held(config):
         service = Service(config, world)
         service.run(once=True)
-    [each] = service.retuner.active()
+    [each] = service.retuner.view.active()
     assert each.version == 1
     assert not each.pending
     assert each.baselines.keys() == {"a"}  # taken by a check after it
@@ -70,7 +70,7 @@ def test_once_tunes_what_is_new_publishes_it_and_ends(config: RetuneConfig, worl
     [about] = world.hooks
     assert about["FLEET_TUNE_NETWORK"] == "resnet"
     assert about["FLEET_TUNE_VERSION"] == "1"
-    current = service.artifacts.current("resnet", "server")
+    current = service.repository.current("resnet", "server")
     assert current is not None
     assert current.provenance["why"] == "the first version"
     assert current.provenance["triggers"] == ["new network"]
@@ -79,10 +79,10 @@ def test_once_tunes_what_is_new_publishes_it_and_ends(config: RetuneConfig, worl
 def test_a_hook_that_fails_is_told_and_changes_nothing(config: RetuneConfig, world: World) -> None:
     world.hook_problem = "it ended with code 3"
     service = _run(config, world, 1.0)
-    assert service.book.hook_failures == 1
-    assert any(event.kind == "hook" and "code 3" in event.text for event in service.book.events)
-    assert service.artifacts.current_number("resnet", "server") == 1
-    assert not service.retuner.active()[0].pending
+    assert service.state.hook_failures == 1
+    assert any(event.kind == "hook" and "code 3" in event.text for event in service.state.events)
+    assert service.repository.current_number("resnet", "server") == 1
+    assert not service.retuner.view.active()[0].pending
 
 
 @pytest.mark.parametrize("when", ["before it is noted", "before the hook"])
@@ -98,21 +98,21 @@ def test_a_service_that_is_killed_after_a_publish_runs_its_hook_when_it_starts_a
 
         world.hook = killed  # type: ignore[method-assign,assignment]
     else:
-        publish = Artifacts.publish
+        publish = VersionRepository.publish
 
         def published(*given: object) -> object:
-            monkeypatch.setattr(Artifacts, "publish", publish)
+            monkeypatch.setattr(VersionRepository, "publish", publish)
             publish(*given)  # type: ignore[arg-type]
             raise KilledError
 
-        monkeypatch.setattr(Artifacts, "publish", published)
+        monkeypatch.setattr(VersionRepository, "publish", published)
     with pytest.raises(KilledError):
         _run(config, world, 1.0)
     assert not world.hooks
     service = _run(config, world, 1.0)
     assert (world.hooks[0]["FLEET_TUNE_VERSION"], world.hooks[0]["FLEET_TUNE_BEFORE"]) == ("1", "")
-    assert not load_book(config.folder / BOOK_FILE).untold
-    assert len(world.hooks) == len(service.artifacts.versions("resnet", "server")), "each of them once"
+    assert not load_state(config.folder / STATE_FILE).untold
+    assert len(world.hooks) == len(service.repository.versions("resnet", "server")), "each of them once"
 
 
 def test_what_is_left_of_a_network_that_the_file_does_not_name_any_more_is_removed(
@@ -130,15 +130,15 @@ def test_a_restart_goes_on_where_it_was(config: RetuneConfig, world: World) -> N
     world.kills.append(BEGIN + 100.0)  # while it tunes
     with pytest.raises(KilledError):
         _run(config, world, 1.0)
-    book = load_book(config.folder / BOOK_FILE)
-    assert book.doing is not None
-    assert book.doing.action.kind == "tune"
+    state = load_state(config.folder / STATE_FILE)
+    assert state.doing is not None
+    assert state.doing.action.kind == "tune"
     service = _run(config, world, 1.0)
-    assert [event.kind for event in service.book.events if event.kind == "restart"] == ["restart"]
-    assert service.retuner.active()[0].version == 1
+    assert [event.kind for event in service.state.events if event.kind == "restart"] == ["restart"]
+    assert service.retuner.view.active()[0].version == 1
     runs = len(world.tuned)
     assert runs == 2  # the one that was killed, and once more
-    assert _run(config, world, 1.0).retuner.active()[0].version == 1
+    assert _run(config, world, 1.0).retuner.view.active()[0].version == 1
     assert len(world.tuned) == runs  # what is known stays known
 
 
@@ -146,12 +146,12 @@ def test_what_fails_is_tried_again_later_and_later(config: RetuneConfig, world: 
     world.changes.append((BEGIN + 50.0, lambda: setattr(world.devices[0], "lost", True)))
     world.changes.append((BEGIN + 5 * HOUR, lambda: setattr(world.devices[0], "lost", False)))
     service = _run(config, world, 4.0)
-    [each] = service.retuner.active()
+    [each] = service.retuner.view.active()
     assert each.failures == 1  # a device that is known to be lost is not tuned on
     assert each.problem == "a device was lost"
-    assert any(event.kind == "lost" for event in service.book.events)
+    assert any(event.kind == "lost" for event in service.state.events)
     service = _run(config, world, 3.0)
-    [each] = service.retuner.active()
+    [each] = service.retuner.view.active()
     assert each.version == 1
     assert each.failures == 0
 
@@ -160,16 +160,16 @@ def test_a_rollback_is_seen_and_the_same_is_not_published_again(config: RetuneCo
     service = _run(config, world, 1.0)
     world.digests["resnet"] = "second"
     service = _run(config, world, 2.0)
-    assert service.artifacts.current_number("resnet", "server") == 2
-    assert not service.artifacts.is_rolled_back("resnet", "server")
-    service.artifacts.roll_back("resnet", "server")
+    assert service.repository.current_number("resnet", "server") == 2
+    assert not service.repository.is_rolled_back("resnet", "server")
+    service.repository.roll_back("resnet", "server")
     service = _run(config, world, 2.0)
-    [each] = service.retuner.active()
-    assert service.artifacts.is_rolled_back("resnet", "server")
+    [each] = service.retuner.view.active()
+    assert service.repository.is_rolled_back("resnet", "server")
     assert each.version == 1
-    assert any(event.kind == "replaced" for event in service.book.events)
+    assert any(event.kind == "replaced" for event in service.state.events)
     world.origins["server"] = "driver 2"  # tunes it anew; the same comes out of it
-    published = service.artifacts.versions("resnet", "server")[-1]
+    published = service.repository.versions("resnet", "server")[-1]
     tune = world.tune
 
     def the_same(*arguments: object) -> object:
@@ -180,8 +180,8 @@ def test_a_rollback_is_seen_and_the_same_is_not_published_again(config: RetuneCo
 
     world.tune = the_same  # type: ignore[method-assign,assignment]
     service = _run(config, world, 8.0)
-    assert any(event.text.endswith("was rolled back") for event in service.book.events)
-    assert service.artifacts.current_number("resnet", "server") == 1
+    assert any(event.text.endswith("was rolled back") for event in service.state.events)
+    assert service.repository.current_number("resnet", "server") == 1
 
 
 def test_a_network_that_changed_without_its_file_is_published(config: RetuneConfig, world: World) -> None:
@@ -202,21 +202,21 @@ def test_a_network_that_changed_without_its_file_is_published(config: RetuneConf
 
     world.tune = other  # type: ignore[method-assign,assignment]
     service = _run(config, world, 8.0)
-    current = service.artifacts.current("resnet", "server")
+    current = service.repository.current("resnet", "server")
     assert current is not None
     assert current.number == 2
     assert current.provenance["why"] == "the network has changed, and its file has not"
-    assert not service.retuner.active()[0].failures
+    assert not service.retuner.view.active()[0].failures
 
 
 def test_a_version_that_somebody_removed_is_made_again(config: RetuneConfig, world: World) -> None:
     import shutil
 
     service = _run(config, world, 1.0)
-    shutil.rmtree(service.artifacts.place("resnet", "server"))
+    shutil.rmtree(service.repository.place("resnet", "server"))
     service = _run(config, world, 2.0)
-    assert service.artifacts.current_number("resnet", "server") == 1
-    assert any(Trigger.NEW_NETWORK in event.text and "gone" in event.text for event in service.book.events)
+    assert service.repository.current_number("resnet", "server") == 1
+    assert any(Trigger.NEW_NETWORK in event.text and "gone" in event.text for event in service.state.events)
 
 
 @pytest.mark.parametrize("file", ["network.so", "manifest.json"])
@@ -225,29 +225,29 @@ def test_a_version_that_is_damaged_on_the_disk_is_made_again_at_once(
 ) -> None:
     service = _run(config, world, 1.0)
     tuned = len(world.tuned)
-    damaged = service.artifacts.place("resnet", "server") / "current" / file
+    damaged = service.repository.place("resnet", "server") / "current" / file
     damaged.write_bytes(damaged.read_bytes()[:-2])
-    assert service.artifacts.damage("resnet", "server").startswith(f"{file} of version 1 is damaged")
+    assert service.repository.damage("resnet", "server").startswith(f"{file} of version 1 is damaged")
     service = _run(config, world, 1.0)
     assert len(world.tuned) == tuned + 1
-    assert any(Trigger.NEW_NETWORK in event.text and "is damaged" in event.text for event in service.book.events)
-    current = service.artifacts.current("resnet", "server")
+    assert any(Trigger.NEW_NETWORK in event.text and "is damaged" in event.text for event in service.state.events)
+    current = service.repository.current("resnet", "server")
     assert current is not None
     assert current.number == 2
     assert current.provenance["why"].startswith(f"{file} of version 1 is damaged")
-    assert not service.artifacts.damage("resnet", "server", anew=True)
-    assert service.retuner.active()[0].version == 2
+    assert not service.repository.damage("resnet", "server", anew=True)
+    assert service.retuner.view.active()[0].version == 2
 
 
 def test_of_a_damaged_version_and_one_that_was_rolled_back_neither_is_published(
     config: RetuneConfig, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = _run(config, world, 1.0)
-    (service.artifacts.place("resnet", "server") / "current" / "network.so").write_bytes(b"")
-    monkeypatch.setattr(Artifacts, "is_withdrawn", lambda *_: True)  # of what the run finds
+    (service.repository.place("resnet", "server") / "current" / "network.so").write_bytes(b"")
+    monkeypatch.setattr(VersionRepository, "is_withdrawn", lambda *_: True)  # of what the run finds
     service = _run(config, world, 1.0)
-    assert service.artifacts.current_number("resnet", "server") == 1
-    assert "go back to a version that is whole" in service.retuner.active()[0].problem
+    assert service.repository.current_number("resnet", "server") == 1
+    assert "go back to a version that is whole" in service.retuner.view.active()[0].problem
 
 
 def test_a_full_disk_is_waited_for(
@@ -258,7 +258,7 @@ def test_a_full_disk_is_waited_for(
     replace = atomic_file.os.replace
 
     def full(source: object, target: object) -> None:
-        is_ours = "/networks/" in str(target) or str(target).endswith(BOOK_FILE)
+        is_ours = "/networks/" in str(target) or str(target).endswith(STATE_FILE)
         if is_ours and BEGIN + 10.0 < world.now < BEGIN + 3 * HOUR:
             raise OSError(28, "No space left on device")
         replace(source, target)  # type: ignore[arg-type]
@@ -266,9 +266,9 @@ def test_a_full_disk_is_waited_for(
     monkeypatch.setattr(atomic_file.os, "replace", full)
     service = _run(config, world, 6.0)
     assert "what is known is not written: no space left" in caplog.text
-    assert any(event.kind == "problem" and "no space left" in event.text for event in service.book.events)
-    assert service.retuner.active()[0].version == 1
-    assert load_book(config.folder / BOOK_FILE).deployments[0].version == 1
+    assert any(event.kind == "problem" and "no space left" in event.text for event in service.state.events)
+    assert service.retuner.view.active()[0].version == 1
+    assert load_state(config.folder / STATE_FILE).deployments[0].version == 1
 
 
 def test_two_services_refuse_each_other(config: RetuneConfig, tmp_path: Path) -> None:
@@ -287,19 +287,19 @@ def test_two_services_refuse_each_other(config: RetuneConfig, tmp_path: Path) ->
 
 
 def test_a_service_ends_when_the_store_is_another_ones_by_now(config: RetuneConfig, world: World) -> None:
-    def alone() -> None:
+    def check_sole_owner() -> None:
         if world.now > BEGIN + HOUR:
             raise RetuneError("another service keeps networks tuned", "end that one")
 
     world.until = world.now + 3 * HOUR
     with held(config), pytest.raises(RetuneError, match="another service"):
-        Service(config, world, alone=alone).run()
+        Service(config, world, check_sole_owner=check_sole_owner).run()
     assert world.now < BEGIN + 2 * HOUR
-    assert load_book(config.folder / BOOK_FILE).deployments[0].version == 1, "what it did is kept"
+    assert load_state(config.folder / STATE_FILE).deployments[0].version == 1, "what it did is kept"
 
 
 def test_its_own_files_may_change_meanwhile(config: RetuneConfig, caplog: pytest.LogCaptureFixture) -> None:
-    changes = Changes(config)
+    changes = ConfigWatch(config)
     assert not changes()
     fleet = config.fleet_path
     assert fleet is not None
@@ -328,14 +328,14 @@ def test_what_changed_has_the_service_begin_anew(config: RetuneConfig, world: Wo
 
 def test_a_file_of_a_newer_version_or_no_file_at_all_is_told(config: RetuneConfig, world: World) -> None:
     _run(config, world, 1.0)
-    path = config.folder / BOOK_FILE
+    path = config.folder / STATE_FILE
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "schema_version": 2}))
     with pytest.raises(RetuneError, match="newer version"):
-        load_book(path)
+        load_state(path)
     path.write_text("[")
     with pytest.raises(RetuneError, match="cannot be read"):
-        load_book(path)
+        load_state(path)
 
 
 def test_the_command_line_shows_what_is_kept_and_goes_back(config: RetuneConfig, world: World) -> None:
@@ -389,9 +389,9 @@ def test_the_status_says_why_nothing_is_done(config: RetuneConfig, world: World)
     _run(tiny, world, 1.0)
     why = "the share of 0.1% is too small for any run of resnet on server"
     with held(tiny):
-        book = load_book(tiny.folder / BOOK_FILE)
-        assert book.looked_at < world.now
-        retuner = Retuner(rules_of(tiny), book, lambda *_: "")
+        state = load_state(tiny.folder / STATE_FILE)
+        assert state.looked_at < world.now
+        retuner = Retuner(rules_of(tiny), state, lambda *_: "")
         assert json.loads(status_json(retuner, world.moment(), True))["waits_for"] == why
         assert f"and waits: {why}" in _printed(render_status(retuner, world.moment(), True))
         # By the clock of today the devices were asked long ago.

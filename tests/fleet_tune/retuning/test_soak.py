@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fleet_tune.base.config.retune_file import load_retune
-from fleet_tune.retuning.artifacts import Artifacts, Version
-from fleet_tune.retuning.book_file import BOOK_FILE
 from fleet_tune.retuning.service import Service, held
+from fleet_tune.retuning.state_file import STATE_FILE
+from fleet_tune.retuning.version_repository import PublishedVersion, VersionRepository
 from policies.retuning.allowance import WINDOW_SECS
-from policies.retuning.book import MOST_EVENTS
+from policies.retuning.state import MOST_EVENTS
 from tests.helpers.retune_world import BEGIN, KilledError, World, WorldDevice
 
 HOUR, DAY = 3600.0, 86400.0
@@ -57,12 +57,12 @@ class Soak:
         self.restarts = 0
         self.worse: list[str] = []
         self.published = 0
-        publish = Artifacts.publish
+        publish = VersionRepository.publish
 
         def compared(
-            artifacts: Artifacts, network: str, name: str, source: Path, provenance: dict[str, object]
-        ) -> Version:
-            last = artifacts.current(network, name)
+            repository: VersionRepository, network: str, name: str, source: Path, provenance: dict[str, object]
+        ) -> PublishedVersion:
+            last = repository.current(network, name)
             if last is not None and (last.folder / "network.so").exists():
                 made = provenance["network"]
                 before = last.provenance["network"]
@@ -74,7 +74,7 @@ class Soak:
                             if ratio > 1:
                                 self.worse.append(f"{network} on {device.name}: {ratio}")
             self.published += 1
-            return publish(artifacts, network, name, source, provenance)
+            return publish(repository, network, name, source, provenance)
 
         self.publish = compared
 
@@ -115,7 +115,7 @@ def soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Soak:
     devices = [WorldDevice(f"server-{n}", "server") for n in (1, 2, 3)] + [WorldDevice("board", "board")]
     world = World(devices, {"resnet": 20e-3, "bert": 60e-3, "rare": 5e-3}, seed=7)
     made = Soak(tmp_path, world)
-    monkeypatch.setattr(Artifacts, "publish", made.publish)
+    monkeypatch.setattr(VersionRepository, "publish", made.publish)
     monkeypatch.setattr("os.fsync", id)  # nobody pulls the plug here, and it takes half of the time
     return made
 
@@ -170,7 +170,7 @@ def test_thirty_days(soak: Soak) -> None:
     assert soak.worse == []
     assert soak.published >= 20
     # A span of each network fits into the share of a day: all that is pending is acted on in one.
-    assert all(service.retuner.bound_secs(each) < 1.1 * DAY for each in service.retuner.active())
+    assert all(service.retuner.valuation.bound_secs(each) < 1.1 * DAY for each in service.retuner.view.active())
     late = [
         (at, name, device_class, tuned_after(world, at, name, device_class))
         for at, name, device_class, seen_secs in happened
@@ -184,20 +184,20 @@ def test_thirty_days(soak: Soak) -> None:
     assert sum(1 for _, name, _ in world.tuned if name == "rare") <= triggers + soak.restarts // 10
     assert sum(1 for _, name, _ in world.tuned if name == "resnet") > 2 * triggers
     # The odd server is told, and no trigger of its class comes after it.
-    assert any(event.kind == "device" and "look at server-3" in event.text for event in service.book.events)
+    assert any(event.kind == "device" and "look at server-3" in event.text for event in service.state.events)
     assert not [
         event
-        for event in service.book.events
+        for event in service.state.events
         if event.kind == "trigger" and event.device_class == "server" and event.at > odd_at
     ]
-    assert not [each for each in service.retuner.active() if each.pending]
+    assert not [each for each in service.retuner.view.active() if each.pending]
     # Everything that is kept is bounded.
-    assert len(service.book.events) <= MOST_EVENTS
-    assert (soak.config.folder / BOOK_FILE).stat().st_size < 300_000
-    for network, device_class in service.artifacts.places():
-        versions = service.artifacts.versions(network, device_class)
+    assert len(service.state.events) <= MOST_EVENTS
+    assert (soak.config.folder / STATE_FILE).stat().st_size < 300_000
+    for network, device_class in service.repository.places():
+        versions = service.repository.versions(network, device_class)
         assert len(versions) <= 5
-        current = service.artifacts.current(network, device_class)
+        current = service.repository.current(network, device_class)
         assert current is not None
         assert current.number == versions[-1].number
     assert len(world.hooks) == soak.published

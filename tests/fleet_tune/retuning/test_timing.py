@@ -17,9 +17,9 @@ from devices.targets import resolve_target
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import FleetTuneError
-from fleet_tune.retuning.artifacts import INPUTS
 from fleet_tune.retuning.service import baselines_of, verdict_of
 from fleet_tune.retuning.timing import Timer, checked, met, timer_on
+from fleet_tune.retuning.version_repository import INPUTS
 from policies.measuring.duel import MAX_PAIRS
 from policies.retuning.slowdown import Baseline, Finding, found
 

@@ -54,10 +54,10 @@ def test_a_service_ends_where_another_one_has_the_teams_store(served: Served, tm
         first = config("alice")
         patch.setenv("XDG_DATA_HOME", str(tmp_path / "bob"))  # on another machine
         second = config("bob")
-        with held_by_service(first) as alone:
-            alone()
+        with held_by_service(first) as check_sole_owner:
+            check_sole_owner()
             refused = r"another service \(with the key alice\) .* postgresql://bob@"
             with pytest.raises(RetuneError, match=refused), held_by_service(second):
                 pass
-        with held_by_service(second) as alone:
-            alone()
+        with held_by_service(second) as check_sole_owner:
+            check_sole_owner()

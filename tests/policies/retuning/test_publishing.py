@@ -5,32 +5,32 @@ from __future__ import annotations
 import numpy as np
 
 from policies.measuring.duel import MAX_PAIRS, Verdict, judged
-from policies.retuning.publishing import Met, decided, goes_on, superseded
+from policies.retuning.publishing import DeviceComparison, decide, should_continue, superseded
 
 
-def _met(device: str, ratio: float, faster: bool) -> Met:
-    return Met(device, Verdict(ratio, 0.004, 12, faster))
+def _met(device: str, ratio: float, faster: bool) -> DeviceComparison:
+    return DeviceComparison(device, Verdict(ratio, 0.004, 12, faster))
 
 
 def test_what_is_not_faster_beyond_doubt_is_not_published() -> None:
-    decision = decided([_met("a", 0.99, False)])
+    decision = decide([_met("a", 0.99, False)])
     assert not decision.publish
     assert "not faster beyond doubt on a" in decision.why
 
 
 def test_what_is_faster_on_one_device_and_slower_on_another_is_not_published() -> None:
     met = [_met("a", 0.9, True), _met("b", 1.02, False), _met("c", 0.9, True)]
-    decision = decided(met)
+    decision = decide(met)
     assert not decision.publish
     assert decision.worst.device == "b"
     assert "slower on b: 1.020" in decision.why
-    assert not goes_on(met[:2])
+    assert not should_continue(met[:2])
 
 
 def test_what_is_published_is_told_by_its_worst_device() -> None:
     met = [_met("a", 0.9, True), _met("b", 0.97, False)]
-    assert goes_on(met)
-    decision = decided(met)
+    assert should_continue(met)
+    decision = decide(met)
     assert decision.publish
     assert decision.worst.device == "b"
     assert "all of 2 devices, the worst of them b" in decision.why
@@ -44,7 +44,7 @@ def test_of_equal_versions_at_most_one_in_a_hundred_is_published() -> None:
             pairs = noise * rng.standard_normal(MAX_PAIRS)
             verdicts = (judged(pairs[:count].tolist()) for count in range(1, MAX_PAIRS + 1))
             verdict = next(each for each in verdicts if each is not None)
-            published += decided([Met("a", verdict)]).publish
+            published += decide([DeviceComparison("a", verdict)]).publish
         assert published <= 6
 
 

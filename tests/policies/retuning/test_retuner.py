@@ -8,23 +8,23 @@ import math
 import pytest
 
 from policies.retuning.allowance import Hours
-from policies.retuning.book import (
-    Ask,
-    Book,
-    Check,
-    Checked,
-    Deployment,
-    Device,
-    Look,
-    Trigger,
-    Tune,
-    Tuned,
-    UsesDevices,
-    Wait,
-)
 from policies.retuning.retuner import Retuner
 from policies.retuning.rules import Moment, Rules, Subject
 from policies.retuning.slowdown import Baseline, Finding, Timed
+from policies.retuning.state import (
+    AskDevices,
+    CheckVersion,
+    CheckVersionResult,
+    Deployment,
+    DeviceAnswer,
+    LookAtFiles,
+    ServiceState,
+    Trigger,
+    TuneDeployment,
+    TuneDeploymentResult,
+    UsesDevices,
+    Wait,
+)
 
 NOW = 1e9
 NOON, MIDNIGHT = 43200.0, 0.0
@@ -36,7 +36,7 @@ class Played:
 
     def __init__(self, *subjects: Subject, devices: int = 1, **rules: object) -> None:
         names = tuple(f"d{number}" for number in range(devices))
-        self.retuner = Retuner(Rules(subjects, names, **rules), Book(), lambda then, now: f"{then} to {now}")  # type: ignore[arg-type]
+        self.retuner = Retuner(Rules(subjects, names, **rules), ServiceState(), lambda then, now: f"{then} to {now}")  # type: ignore[arg-type]
         self.now = NOW
         self.day_secs = NOON
         self.ask_secs = 10.0
@@ -54,53 +54,55 @@ class Played:
         """Looks and asks; what comes then."""
         while True:
             action = self.next()
-            if isinstance(action, Look):
+            if isinstance(action, LookAtFiles):
                 self.retuner.looked(self.digests, {}, self.now)
-            elif isinstance(action, Ask):
+            elif isinstance(action, AskDevices):
                 self.begin(action, self.ask_secs)
-                self.retuner.asked([Device(name, "cpu", self.origin) for name in action.devices], self.now)
+                self.retuner.asked([DeviceAnswer(name, "cpu", self.origin) for name in action.devices], self.now)
             else:
                 return action
 
     def tune(self, action: object, secs: float = 0.02, gain: float = 0.5) -> None:
-        assert isinstance(action, Tune)
+        assert isinstance(action, TuneDeployment)
         self.begin(action, action.secs + 50.0)
         baselines = {name: Baseline(secs, 1e-3) for name in action.devices}
-        result = Tuned(tuned_secs=action.secs, secs=secs, log_gain=gain, version=1, published=True, baselines=baselines)
+        result = TuneDeploymentResult(
+            tuned_secs=action.secs, secs=secs, log_gain=gain, version=1, published=True, baselines=baselines
+        )
         self.retuner.tuned(action, result, self.now)
 
-    def check(self, action: object, network_secs: float) -> Check:
-        assert isinstance(action, Check)
+    def check(self, action: object, network_secs: float) -> CheckVersion:
+        assert isinstance(action, CheckVersion)
         self.begin(action, 20.0)
         pairs = tuple(Timed(network_secs, 1e-3) for _ in range(6))
-        self.retuner.checked(action, Checked(pairs), self.now)
+        self.retuner.checked(action, CheckVersionResult(pairs), self.now)
         return action
 
     def only(self) -> Deployment:
-        [each] = self.retuner.active()
+        [each] = self.retuner.view.active()
         return each
 
 
 def test_what_is_new_is_tuned_the_one_that_is_called_most_first() -> None:
     played = Played(Subject("rare", 10.0), Subject("often", 1e6))
     first = played.until_work()
-    assert isinstance(first, Tune)
+    assert isinstance(first, TuneDeployment)
     assert (first.network, first.device_class, first.triggers) == ("often", "cpu", [Trigger.NEW_NETWORK])
     assert first.secs == 600.0
     played.tune(first)
     second = played.until_work()
-    assert isinstance(second, Tune)
+    assert isinstance(second, TuneDeployment)
     assert second.network == "rare"
 
 
 def test_a_trigger_that_has_waited_for_half_a_day_comes_first() -> None:
     played = Played(Subject("rare", 10.0), Subject("often", 1e6))
     played.until_work()
-    each = played.retuner.deployment("rare", "cpu")
+    each = played.retuner.view.deployment("rare", "cpu")
     assert each is not None
     each.pending = [type(each.pending[0])(Trigger.NEW_NETWORK, NOW - 13 * HOUR)]
     action = played.until_work()
-    assert isinstance(action, Tune)
+    assert isinstance(action, TuneDeployment)
     assert action.network == "rare"
 
 
@@ -110,17 +112,17 @@ def test_it_stops_when_a_span_does_not_pay_back() -> None:
     action = played.until_work()
     assert isinstance(action, Wait)
     assert action.why == "nothing is worth doing"
-    value = played.retuner.next_hour(played.only(), played.now)
+    value = played.retuner.valuation.next_hour(played.only(), played.now)
     assert value.saved_secs > 0
     assert value.payback_days > 30
-    assert "pays back in" in played.retuner.told(value)
+    assert "pays back in" in played.retuner.valuation.describe(value)
 
 
 def test_what_pays_back_is_tuned_further_until_the_share_is_used() -> None:
     played = Played(Subject("often", 1e9), share=0.1)
     runs = 0
     while not isinstance(action := played.until_work(), Wait):
-        assert isinstance(action, Tune)
+        assert isinstance(action, TuneDeployment)
         assert runs == 0 or "pays back" in action.why
         played.tune(action)
         runs += 1
@@ -130,7 +132,7 @@ def test_what_pays_back_is_tuned_further_until_the_share_is_used() -> None:
     played.digests["often"] = "second"
     played.now += 61.0
     action = played.until_work()
-    assert isinstance(action, Tune)
+    assert isinstance(action, TuneDeployment)
     assert action.triggers == [Trigger.CHANGED_NETWORK]
 
 
@@ -143,7 +145,7 @@ def test_devices_are_used_in_their_hours_alone() -> None:
     played.tune(played.until_work())
     played.day_secs = 6 * HOUR - 300.0  # a run would not end before the end of them
     action = played.until_work()
-    assert isinstance(action, Tune)
+    assert isinstance(action, TuneDeployment)
     assert action.secs + 50.0 <= 300.0  # it is as short as what is left
     assert action.limit_secs <= 300.0
 
@@ -163,13 +165,13 @@ def test_asking_that_has_become_slow_takes_half_of_the_share_and_no_more() -> No
     began, checks = played.now, 0
     while played.now < began + HOUR:
         action = played.until_work()
-        if isinstance(action, Check):
+        if isinstance(action, CheckVersion):
             played.check(action, 0.02)
             checks += 1
         else:
             assert isinstance(action, Wait)
             played.now = action.until
-    asked = [used for used in played.retuner.book.used if used.ended - used.began == 30.0 and used.began >= began]
+    asked = [used for used in played.retuner.state.used if used.ended - used.began == 30.0 and used.began >= began]
     assert 0.25 * HOUR < 30.0 * len(asked) <= 0.5 * HOUR
     assert checks > 20
 
@@ -180,10 +182,10 @@ def test_a_changed_fingerprint_is_told_by_its_differences() -> None:
     played.origin = "driver 2"
     played.now += 6 * HOUR
     action = played.until_work()
-    assert isinstance(action, Tune)
+    assert isinstance(action, TuneDeployment)
     assert action.triggers == [Trigger.CHANGED_FINGERPRINT]
     assert action.origin == "driver 2"
-    assert any("driver 1 to driver 2" in event.text for event in played.retuner.book.events)
+    assert any("driver 1 to driver 2" in event.text for event in played.retuner.state.events)
 
 
 @pytest.mark.parametrize("second", [0.03, 0.02])
@@ -196,13 +198,13 @@ def test_a_slower_version_is_confirmed_on_another_device(second: float) -> None:
     assert confirming.device != first.device
     action = played.until_work()
     if second == 0.03:
-        assert isinstance(action, Tune)
+        assert isinstance(action, TuneDeployment)
         assert action.triggers == [Trigger.SLOWER]
         assert played.only().lost_log == pytest.approx(math.log(1.5))
     else:
         assert isinstance(action, Wait)
         assert played.only().odd == {first.device: Finding.SLOWER}
-        assert any(f"look at {first.device}" in event.text for event in played.retuner.book.events)
+        assert any(f"look at {first.device}" in event.text for event in played.retuner.state.events)
 
 
 def test_a_baseline_of_a_slow_hour_is_taken_anew() -> None:
@@ -233,17 +235,17 @@ def test_a_device_that_is_new_in_the_file_is_asked_at_once() -> None:
     played = Played(Subject("rare", 10.0))
     played.tune(played.until_work())
     rules = dataclasses.replace(played.retuner.rules, devices=("d0", "d1"))
-    played.retuner = Retuner(rules, played.retuner.book, lambda then, now: f"{then} to {now}")
+    played.retuner = Retuner(rules, played.retuner.state, lambda then, now: f"{then} to {now}")
     action = played.next()
-    assert isinstance(action, Look)
+    assert isinstance(action, LookAtFiles)
     played.retuner.looked(played.digests, {}, played.now)
     action = played.next()
-    assert isinstance(action, Ask)
+    assert isinstance(action, AskDevices)
     assert action.devices == ["d1"]
     played.begin(action, 10.0)
-    played.retuner.asked([Device("d1", "gpu", "driver 1")], played.now)
+    played.retuner.asked([DeviceAnswer("d1", "gpu", "driver 1")], played.now)
     action = played.until_work()
-    assert isinstance(action, Tune)
+    assert isinstance(action, TuneDeployment)
     assert (action.device_class, action.triggers) == ("gpu", [Trigger.NEW_CLASS])
 
 
@@ -252,17 +254,17 @@ def test_devices_that_are_lost_are_asked_more_often() -> None:
     played.tune(played.until_work())
     played.now += 6 * HOUR
     action = played.next()
-    while not isinstance(action, Ask):
+    while not isinstance(action, AskDevices):
         played.retuner.looked(played.digests, {}, played.now)
         action = played.next()
     played.begin(action, 10.0)
-    played.retuner.asked([Device("d0", "cpu", "driver 1"), Device("d1", problem="no route")], played.now)
-    assert [device.problem for device in played.retuner.book.devices] == ["", "no route"]
-    assert played.retuner.book.devices[1].device_class == "cpu"  # what it was stays known
-    while not isinstance(action := played.next(), Ask) or action.devices != ["d1"]:
-        if isinstance(action, Look):
+    played.retuner.asked([DeviceAnswer("d0", "cpu", "driver 1"), DeviceAnswer("d1", problem="no route")], played.now)
+    assert [device.problem for device in played.retuner.state.devices] == ["", "no route"]
+    assert played.retuner.state.devices[1].device_class == "cpu"  # what it was stays known
+    while not isinstance(action := played.next(), AskDevices) or action.devices != ["d1"]:
+        if isinstance(action, LookAtFiles):
             played.retuner.looked(played.digests, {}, played.now)
-        elif isinstance(action, Check):
+        elif isinstance(action, CheckVersion):
             played.check(action, 0.02)
         else:
             assert isinstance(action, Wait)
@@ -274,9 +276,9 @@ def test_what_fails_waits_longer_each_time_and_keeps_its_trigger() -> None:
     played = Played(Subject("rare", 10.0))
     for failures in (1, 2, 3):
         action = played.until_work()
-        assert isinstance(action, Tune)
+        assert isinstance(action, TuneDeployment)
         played.begin(action, 100.0)
-        played.retuner.tuned(action, Tuned(problem="no linker"), played.now)
+        played.retuner.tuned(action, TuneDeploymentResult(problem="no linker"), played.now)
         each = played.only()
         assert each.failures == failures
         assert each.retry_at == played.now + 600.0 * 2**failures

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from policies.retuning import allowance
 from policies.retuning.allowance import WINDOW_SECS
-from policies.retuning.book import Action, Ask, Check, Deployment, Look, Tune, Wait
-from policies.retuning.known import Known
 from policies.retuning.rules import Moment
+from policies.retuning.state import Action, AskDevices, CheckVersion, Deployment, LookAtFiles, TuneDeployment, Wait
+from policies.retuning.valuation import Valuation
+from policies.retuning.view import ServiceView
 
 CHECK_SECS = 120.0
 """What a check is taken to need; it may take some times of that where the share allows."""
@@ -21,15 +22,19 @@ _ASK_SPARE = 4.0
 _CHECK_SPARE = 5.0
 
 
-class Choosing(Known):
-    """Chooses by what is known."""
+class ActionPlanner:
+    """Chooses the next action from the state of the service."""
+
+    def __init__(self, view: ServiceView, valuation: Valuation) -> None:
+        self._view = view
+        self._valuation = valuation
 
     def next(self, moment: Moment) -> Action:
         """What to do now."""
-        now, book, rules = moment.unix_secs, self.book, self.rules
-        look_at = book.looked_at + rules.files_every_secs
-        if not book.looked_at or look_at <= now or book.looked_at > now:  # the last: the clock was set back
-            return Look()
+        now, state, rules = moment.unix_secs, self._view.state, self._view.rules
+        look_at = state.looked_at + rules.files_every_secs
+        if not state.looked_at or look_at <= now or state.looked_at > now:  # the last: the clock was set back
+            return LookAtFiles()
         open_secs = math.inf if rules.hours is None else rules.hours.left_secs(moment.day_secs)
         if open_secs <= 0:
             assert rules.hours is not None
@@ -46,67 +51,67 @@ class Choosing(Known):
         why = next((why for _, why in later if why != IDLE), IDLE)
         return Wait(max(now, until), why)
 
-    def _asking(self, now: float, open_secs: float) -> Ask | Wait | None:
-        book, rules = self.book, self.rules
-        names, at = list(rules.devices), book.asked_at + self.ask_every_secs
-        if book.asked_at and book.asked_at <= now < at:
-            known = {each.name for each in book.devices}
+    def _asking(self, now: float, open_secs: float) -> AskDevices | Wait | None:
+        state, rules = self._view.state, self._view.rules
+        names, at = list(rules.devices), state.asked_at + self._view.ask_every_secs
+        if state.asked_at and state.asked_at <= now < at:
+            known = {each.name for each in state.devices}
             new = [name for name in names if name not in known]
-            lost = [each.name for each in book.devices if each.problem]
-            at = min(at, book.asked_lost_at + LOST_AGAIN_SECS) if lost else at
+            lost = [each.name for each in state.devices if each.problem]
+            at = min(at, state.asked_lost_at + LOST_AGAIN_SECS) if lost else at
             if now < at and not new:
                 return Wait(at, IDLE)
             names = new or lost
-        secs = self.ask_secs * len(names)
-        for name, count in self.counts(names).items():
-            of_class = len(self.online(name))
-            free_at = allowance.free_at(book.used, name, of_class, rules.share, now, secs * count)
+        secs = self._view.ask_secs * len(names)
+        for name, count in self._view.counts(names).items():
+            of_class = len(self._view.online(name))
+            free_at = allowance.free_at(state.used, name, of_class, rules.share, now, secs * count)
             if free_at > now:
                 return Wait(free_at, f"asking devices waits for its share of the time of {name}")
         if secs > open_secs:
             return Wait(now + open_secs, "too little is left of the hours")
-        return Ask(names, min(_ASK_SPARE * secs, open_secs))
+        return AskDevices(names, min(_ASK_SPARE * secs, open_secs))
 
-    def _triggered(self, now: float, open_secs: float) -> Tune | Wait | None:
-        waiting = [each for each in self.active() if each.pending]
-        waiting.sort(key=lambda each: (-self.overdue_secs(each, now), -self.urgency(each)))
+    def _triggered(self, now: float, open_secs: float) -> TuneDeployment | Wait | None:
+        waiting = [each for each in self._view.active() if each.pending]
+        waiting.sort(key=lambda each: (-self._valuation.overdue_secs(each, now), -self._valuation.urgency(each)))
         return self._first_that_fits(waiting, now, open_secs, 1.0, "a trigger waits for")
 
-    def _improving(self, now: float, open_secs: float) -> Tune | Wait | None:
-        slopes = self.slopes()
+    def _improving(self, now: float, open_secs: float) -> TuneDeployment | Wait | None:
+        slopes = self._valuation.slopes()
         worth = [
             (value, each)
-            for each in self.active()
+            for each in self._view.active()
             if each.secs is not None
             and not each.pending
-            and self.pays(value := self.value_with(each, now, None, slopes[each.name]))
+            and self._valuation.pays(value := self._valuation.value_with(each, now, None, slopes[each.name]))
         ]
         worth.sort(key=lambda each: -each[0].saved_secs_a_day / each[0].device_secs)
         return self._first_that_fits([each for _, each in worth], now, open_secs, 2.0, "tuning waits for")
 
     def _first_that_fits(
         self, ordered: Sequence[Deployment], now: float, open_secs: float, times: float, what: str
-    ) -> Tune | Wait | None:
+    ) -> TuneDeployment | Wait | None:
         """The first of these that can be tuned now. ``times`` what it needs has to be free."""
         waits: list[Wait] = []
         for each in ordered:
             found = self._tuning(each, now, open_secs, times, what)
-            if isinstance(found, Tune):
+            if isinstance(found, TuneDeployment):
                 return found
             waits.append(found)
         return min(waits, key=lambda wait: wait.until, default=None)
 
-    def _tuning(self, each: Deployment, now: float, open_secs: float, times: float, what: str) -> Tune | Wait:
-        rules, book = self.rules, self.book
-        devices = self.online(each.device_class)
+    def _tuning(self, each: Deployment, now: float, open_secs: float, times: float, what: str) -> TuneDeployment | Wait:
+        rules, state = self._view.rules, self._view.state
+        devices = self._view.online(each.device_class)
         if not devices:
             return Wait(math.inf, f"no device of {each.device_class} answers")
-        if each.network in book.file_problems:
-            return Wait(math.inf, f"{each.network} cannot be read: {book.file_problems[each.network]}")
+        if each.network in state.file_problems:
+            return Wait(math.inf, f"{each.network} cannot be read: {state.file_problems[each.network]}")
         if each.retry_at > now:
             return Wait(each.retry_at, f"{each.name} failed and is tried again later")
-        overhead = self.overhead_secs(each)
-        count, reserve = len(devices), self.reserve_secs(each.device_class)
+        overhead = self._view.overhead_secs(each)
+        count, reserve = len(devices), self._view.reserve_secs(each.device_class)
         most = (rules.share * WINDOW_SECS - reserve / count) / times
         secs, least = min(rules.span_secs, most - overhead, open_secs - overhead), min(LEAST_SPAN_SECS, rules.span_secs)
         if secs < least:
@@ -114,16 +119,16 @@ class Choosing(Known):
                 return Wait(math.inf, f"the share of {rules.share:.1%} is too small for any run of {each.name}")
             return Wait(now + open_secs, "too little is left of the hours")
         need = times * (secs + overhead) * count + reserve
-        free_at = allowance.free_at(book.used, each.device_class, count, rules.share, now, need)
+        free_at = allowance.free_at(state.used, each.device_class, count, rules.share, now, need)
         if free_at > now:
             return Wait(free_at, f"{what} its share of the time of {each.device_class}")
         triggers = [pending.trigger for pending in each.pending]
-        why = ", ".join(triggers) if triggers else self.told(self.value_of(each, now))
-        left = (allowance.left_secs(book.used, each.device_class, count, rules.share, now) - reserve) / count
-        return Tune(
+        why = ", ".join(triggers) if triggers else self._valuation.describe(self._valuation.value_of(each, now))
+        left = (allowance.left_secs(state.used, each.device_class, count, rules.share, now) - reserve) / count
+        return TuneDeployment(
             network=each.network,
             device_class=each.device_class,
-            digest=book.files[each.network],
+            digest=state.files[each.network],
             origin=devices[0].origin,
             devices=[device.name for device in devices],
             secs=secs,
@@ -132,20 +137,20 @@ class Choosing(Known):
             triggers=triggers,
         )
 
-    def _checking(self, now: float, open_secs: float) -> Check | Wait | None:
+    def _checking(self, now: float, open_secs: float) -> CheckVersion | Wait | None:
         waits: list[Wait] = []
-        for each in self.active():
+        for each in self._view.active():
             if each.secs is None or each.pending:
                 continue
             found = self._check_of(each, now, open_secs)
-            if isinstance(found, Check):
+            if isinstance(found, CheckVersion):
                 return found
             if found is not None:
                 waits.append(found)
         return min(waits, key=lambda wait: wait.until, default=None)
 
-    def _check_of(self, each: Deployment, now: float, open_secs: float) -> Check | Wait | None:
-        devices = [device.name for device in self.online(each.device_class)]
+    def _check_of(self, each: Deployment, now: float, open_secs: float) -> CheckVersion | Wait | None:
+        devices = [device.name for device in self._view.online(each.device_class)]
         if not devices:
             return None
         suspicion = each.suspicion
@@ -158,17 +163,19 @@ class Choosing(Known):
             if device not in devices:
                 return None
         else:
-            at = each.checked_at + self.rules.devices_every_secs
+            at = each.checked_at + self._view.rules.devices_every_secs
             # In turn, so that each has a baseline, and is looked at.
-            device = devices[int(now // self.rules.devices_every_secs) % len(devices)]
+            device = devices[int(now // self._view.rules.devices_every_secs) % len(devices)]
         if at > now >= each.checked_at:
             return Wait(at, IDLE)
-        need = CHECK_SECS + self.reserve_secs(each.device_class)
-        free_at = allowance.free_at(self.book.used, each.device_class, len(devices), self.rules.share, now, need)
+        need = CHECK_SECS + self._view.reserve_secs(each.device_class)
+        free_at = allowance.free_at(
+            self._view.state.used, each.device_class, len(devices), self._view.rules.share, now, need
+        )
         if free_at > now:
             return Wait(free_at, f"a check waits for its share of the time of {each.device_class}")
         if open_secs < CHECK_SECS:
             return Wait(now + open_secs, "too little is left of the hours")
-        left = allowance.left_secs(self.book.used, each.device_class, len(devices), self.rules.share, now)
+        left = allowance.left_secs(self._view.state.used, each.device_class, len(devices), self._view.rules.share, now)
         limit = min(_CHECK_SPARE * CHECK_SECS, left - need + CHECK_SECS, open_secs)
-        return Check(each.network, each.device_class, device, limit)
+        return CheckVersion(each.network, each.device_class, device, limit)

@@ -29,7 +29,7 @@ class Trigger(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingTrigger:
     """A trigger that was not acted on yet. ``since``: when it was seen; ``detail``: in words."""
 
     trigger: Trigger
@@ -69,7 +69,7 @@ class Deployment:
     effort_at: float = 0.0
     overhead_secs: float | None = None
     lost_log: float = 0.0
-    pending: list[Pending] = field(default_factory=list)
+    pending: list[PendingTrigger] = field(default_factory=list)
     suspicion: SlowdownSuspicion | None = None
     odd: dict[str, Finding] = field(default_factory=dict)
     failures: int = 0
@@ -83,7 +83,7 @@ class Deployment:
 
 
 @dataclass
-class Device:
+class DeviceAnswer:
     """What a device of the fleet said last. ``origin``: what its records depend on, as text. ``problem``: why it does
     not answer, empty where it does."""
 
@@ -94,7 +94,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Event:
+class ServiceEvent:
     """Something that people may want to read of."""
 
     at: float
@@ -105,14 +105,14 @@ class Event:
 
 
 @dataclass
-class Look:
+class LookAtFiles:
     """The next thing to do: look at the networks' files."""
 
     kind: Literal["look"] = "look"
 
 
 @dataclass
-class Ask:
+class AskDevices:
     """The next thing to do: ask these devices what they are."""
 
     devices: list[str]
@@ -121,7 +121,7 @@ class Ask:
 
 
 @dataclass
-class Check:
+class CheckVersion:
     """The next thing to do: time the current version of a deployment beside the probe on a device."""
 
     network: str
@@ -132,7 +132,7 @@ class Check:
 
 
 @dataclass
-class Tune:
+class TuneDeployment:
     """The next thing to do: tune a deployment for ``secs`` on these devices, and publish what is better. ``digest``,
     ``origin``: what it is tuned for. ``limit_secs``: after which it is ended, whatever it does."""
 
@@ -157,12 +157,12 @@ class Wait:
     kind: Literal["wait"] = "wait"
 
 
-UsesDevices = Ask | Check | Tune
-Action = Look | UsesDevices | Wait
+UsesDevices = AskDevices | CheckVersion | TuneDeployment
+Action = LookAtFiles | UsesDevices | Wait
 
 
 @dataclass
-class Doing:
+class ActionInProgress:
     """What was begun and has not ended."""
 
     action: UsesDevices
@@ -170,9 +170,9 @@ class Doing:
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """How a :class:`Tune` ended. ``problem``: why there is no network, empty where there is one. ``tuned_secs``: of
-    the run's tuning. ``secs``: latency of what is published now; ``log_gain``: as in
+class TuneDeploymentResult:
+    """How a :class:`TuneDeployment` ended. ``problem``: why there is no network, empty where there is one.
+    ``tuned_secs``: of the run's tuning. ``secs``: latency of what is published now; ``log_gain``: as in
     :class:`policies.retuning.benefit.Span`. ``version``: the current one, ``published``: whether it is new.
     ``baselines``: by device, of the version that is published now. ``why``: of the decision."""
 
@@ -187,8 +187,8 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class Checked:
-    """How a :class:`Check` ended. ``pairs``: none where ``problem`` says why."""
+class CheckVersionResult:
+    """How a :class:`CheckVersion` ended. ``pairs``: none where ``problem`` says why."""
 
     pairs: tuple[Timed, ...] = ()
     problem: str = ""
@@ -204,7 +204,7 @@ class PendingHook:
 
 
 @dataclass
-class Book:
+class ServiceState:
     """Everything. ``files``: by network the digest of its file when it was looked at, and ``file_problems`` of those
     that cannot be read. ``used``: of the last 24 hours. ``asked_at``: when all devices were asked, ``asked_lost_at``:
     those that did not answer; ``ask_secs``: what it takes for each, None before it was seen. ``untold``: for the hook.
@@ -213,15 +213,15 @@ class Book:
     schema_version: int = 1
     files: dict[str, str] = field(default_factory=dict)
     file_problems: dict[str, str] = field(default_factory=dict)
-    devices: list[Device] = field(default_factory=list)
+    devices: list[DeviceAnswer] = field(default_factory=list)
     deployments: list[Deployment] = field(default_factory=list)
     used: list[Used] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: list[ServiceEvent] = field(default_factory=list)
     looked_at: float = 0.0
     asked_at: float = 0.0
     asked_lost_at: float = 0.0
     ask_secs: float | None = None
-    doing: Doing | None = None
+    doing: ActionInProgress | None = None
     untold: list[PendingHook] = field(default_factory=list)
     published: int = 0
     hook_failures: int = 0

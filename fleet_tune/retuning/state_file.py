@@ -8,25 +8,25 @@ from pydantic import TypeAdapter, ValidationError
 
 from fleet_tune.base.errors import DiskFullError, RetuneError
 from fleet_tune.base.records.files.atomic_file import write_atomically
-from policies.retuning.book import Book
+from policies.retuning.state import ServiceState
 
-BOOK_FILE = "state.json"
+STATE_FILE = "state.json"
 _SCHEMA = 1
-_ADAPTER: TypeAdapter[Book] = TypeAdapter(Book)
+_ADAPTER: TypeAdapter[ServiceState] = TypeAdapter(ServiceState)
 _NO_SPACE = 28
 
 
-def load_book(path: Path) -> Book:
+def load_state(path: Path) -> ServiceState:
     """What a file holds; a new book where there is none. Raises :class:`RetuneError` for a file that cannot be read, or
     of a newer version."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return Book()
+        return ServiceState()
     except OSError as error:
         raise RetuneError(f"cannot read {path}: {error.strerror}", "see to its permissions") from error
     try:
-        book = _ADAPTER.validate_json(content)
+        state = _ADAPTER.validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
@@ -34,15 +34,15 @@ def load_book(path: Path) -> Book:
             f"{path} cannot be read: {first['msg']} ({where or 'the whole file'})",
             "move it away: versions, records and the store stay, what was spent and seen is forgotten",
         ) from error
-    if book.schema_version > _SCHEMA:
+    if state.schema_version > _SCHEMA:
         raise RetuneError(f"{path} is of a newer version of fleet-tune", "install that version")
-    return book
+    return state
 
 
-def save_book(path: Path, book: Book) -> None:
+def save_state(path: Path, state: ServiceState) -> None:
     """Writes the file in one step. Raises :class:`DiskFullError`, :class:`RetuneError`; the old one is kept then."""
     try:
-        write_atomically(path, _ADAPTER.dump_json(book, indent=1))
+        write_atomically(path, _ADAPTER.dump_json(state, indent=1))
     except OSError as error:
         if error.errno == _NO_SPACE:
             raise DiskFullError(f"no space left on the disk of {path}", "free some") from error

@@ -41,7 +41,7 @@ _NO_SPACE = 28
 
 
 @dataclass(frozen=True)
-class Version:
+class PublishedVersion:
     """One version. ``withdrawn``: it was rolled back."""
 
     number: int
@@ -66,7 +66,7 @@ class Version:
         return float(secs) if isinstance(secs, int | float) else None
 
 
-class Artifacts:
+class VersionRepository:
     """The versions below ``root``. ``keep``: how many of each network and class are kept beside the current one and the
     one before it. For several processes at a time."""
 
@@ -84,7 +84,7 @@ class Artifacts:
         """The networks and classes that have versions."""
         return sorted((path.parent.parent.name, path.parent.name) for path in self._root.glob(f"*/*/{CURRENT}"))
 
-    def current(self, network: str, device_class: str) -> Version | None:
+    def current(self, network: str, device_class: str) -> PublishedVersion | None:
         """What users load now; None where there is nothing, or it cannot be read."""
         number = self.current_number(network, device_class)
         return None if number is None else self._version(self.place(network, device_class), number)
@@ -115,7 +115,7 @@ class Artifacts:
         newest = max(_numbers(self.place(network, device_class)), default=0)
         return newest > (self.current_number(network, device_class) or newest)
 
-    def versions(self, network: str, device_class: str) -> list[Version]:
+    def versions(self, network: str, device_class: str) -> list[PublishedVersion]:
         """All of them, oldest first."""
         place = self.place(network, device_class)
         return [each for number in _numbers(place) if (each := self._version(place, number)) is not None]
@@ -124,7 +124,7 @@ class Artifacts:
         """Whether the same was published and rolled back."""
         return made_of in _withdrawn(self.place(network, device_class))
 
-    def publish(self, network: str, device_class: str, source: Path, provenance: Mapping[str, Any]) -> Version:
+    def publish(self, network: str, device_class: str, source: Path, provenance: Mapping[str, Any]) -> PublishedVersion:
         """Makes the network in the folder ``source`` the current version. ``provenance``: is added to its manifest.
         Raises :class:`DiskFullError`, :class:`RetuneError`; then the last version is as it was."""
         place = self.place(network, device_class)
@@ -161,7 +161,9 @@ class Artifacts:
         content = json.dumps({**manifest, PROVENANCE: dict(provenance)}, indent=1) + "\n"
         write_atomically(stage / MANIFEST, content.encode())
 
-    def roll_back(self, network: str, device_class: str, to: int | None = None) -> tuple[Version, Version]:
+    def roll_back(
+        self, network: str, device_class: str, to: int | None = None
+    ) -> tuple[PublishedVersion, PublishedVersion]:
         """Makes an older version the current one: ``to``, or the last before it that was not rolled back itself. What
         is newer is withdrawn. The version before and after. Raises :class:`RetuneError`."""
         place = self.place(network, device_class)
@@ -201,7 +203,7 @@ class Artifacts:
         for path in place.glob(".v*"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def _version(self, place: Path, number: int) -> Version | None:
+    def _version(self, place: Path, number: int) -> PublishedVersion | None:
         folder = place / f"v{number:04d}"
         try:
             manifest = json.loads((folder / MANIFEST).read_text())
@@ -209,7 +211,7 @@ class Artifacts:
             return None
         if not isinstance(manifest, dict):
             return None
-        return Version(number, folder, manifest, manifest.get("made_of") in _withdrawn(place))
+        return PublishedVersion(number, folder, manifest, manifest.get("made_of") in _withdrawn(place))
 
 
 def _stamps(folder: Path) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,90 @@
+"""The worth of tuning a deployment further, and the urgency of what waits."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from policies.retuning import benefit
+from policies.retuning.allowance import WINDOW_SECS
+from policies.retuning.benefit import HOUR_SECS, Value
+from policies.retuning.state import Deployment, Trigger
+from policies.retuning.view import ServiceView
+
+_UNKNOWN_SECS = 0.01
+"""Latency that is assumed of a network while none was timed."""
+
+
+class Valuation:
+    """Estimates of benefit and urgency, from the state of the service."""
+
+    def __init__(self, view: ServiceView) -> None:
+        self._view = view
+
+    def value_of(self, each: Deployment, now: float, device_secs: float | None = None) -> Value:
+        """What a span more is expected to buy a deployment with a version, or so many ``device_secs``."""
+        return self.value_with(each, now, device_secs, self.slopes()[each.name])
+
+    def slopes(self) -> dict[str, float]:
+        """Of each deployment by its name; the prior of each is that of all others."""
+        found = {each.name: benefit.evidence(each.spans) for each in self._view.active()}
+        whole = sum(found.values(), benefit.Evidence())
+        return {
+            name: own.slope((whole + benefit.Evidence(-own.over, -own.under)).slope()) for name, own in found.items()
+        }
+
+    def value_with(self, each: Deployment, now: float, device_secs: float | None, slope: float) -> Value:
+        """The same with this slope."""
+        assert each.secs is not None
+        count = max(1, len(self._view.online(each.device_class)))
+        tuning = self._view.rules.span_secs * count if device_secs is None else device_secs
+        cost = (
+            (self._view.rules.span_secs + self._view.overhead_secs(each)) * count
+            if device_secs is None
+            else device_secs
+        )
+        effort = benefit.faded(each.effort_secs, now - each.effort_at, self._view.rules.age_secs)
+        share = benefit.expected_share(slope, effort, tuning, each.lost_log)
+        return benefit.value(each.secs, self._view.subjects[each.network].calls_a_day, share, cost)
+
+    def next_hour(self, each: Deployment, now: float) -> Value:
+        """What the next hour of a device is expected to buy."""
+        return self.value_of(each, now, HOUR_SECS)
+
+    def describe(self, value: Value) -> str:
+        """In words."""
+        days = f"pays back in {value.payback_days:.3g} days" if math.isfinite(value.payback_days) else "never pays back"
+        return (
+            f"{value.device_secs / HOUR_SECS:.2g} device hours buy {value.saved_secs * 1e3:.3g} ms a call, "
+            f"{value.saved_secs_a_day:.3g} s a day: {days}"
+        )
+
+    def pays(self, value: Value) -> bool:
+        """Whether it pays back in time."""
+        return value.payback_days <= self._view.rules.payback_days
+
+    def is_worth(self, each: Deployment, now: float) -> bool:
+        """Whether another span of a deployment with a version pays back in time."""
+        return self.pays(self.value_of(each, now))
+
+    def urgency(self, each: Deployment) -> float:
+        """Seconds a day that are expected to be saved: of a deployment that was never timed by those of the others."""
+        known = [other.secs for other in self._view.active() if other.secs is not None]
+        secs = each.secs if each.secs is not None else statistics.median(known) if known else _UNKNOWN_SECS
+        share = benefit.FIRST_SHARE
+        if {pending.trigger for pending in each.pending} <= {Trigger.SLOWER, Trigger.DRIFTED}:
+            share = -math.expm1(-benefit.REGAINED * each.lost_log)
+        return self._view.subjects[each.network].calls_a_day * secs * share
+
+    def overdue_secs(self, each: Deployment, now: float) -> float:
+        """How long its oldest trigger has waited for more than half of the window."""
+        waited = now - min(pending.since for pending in each.pending)
+        return max(0.0, waited - WINDOW_SECS / 2)
+
+    def bound_secs(self, each: Deployment) -> float:
+        """Within how many seconds after a trigger was seen it is acted on, if its devices answer and nothing fails."""
+        pending = [other for other in self._view.active() if other.pending and other.device_class == each.device_class]
+        waiting = [*pending, *([] if each in pending else [each])]
+        cost = sum(self._view.rules.span_secs + self._view.overhead_secs(other) for other in waiting)
+        days = math.ceil(cost / (self._view.rules.share * WINDOW_SECS))
+        return days * WINDOW_SECS + self._view.rules.span_secs + 4 * self._view.overhead_secs(each)

@@ -1,0 +1,33 @@
+"""state.json as earlier versions of fleet-tune have written it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet_tune.retuning.state_file import load_state, save_state
+from policies.retuning.state import AskDevices, CheckVersion, ServiceState, TuneDeployment
+
+_STATES = Path(__file__).with_name("states")
+
+
+@pytest.mark.parametrize("name", ["new", "ask", "check", "tune"])
+def test_a_stored_state_is_read_and_written_byte_for_byte(tmp_path: Path, name: str) -> None:
+    stored = _STATES / f"state_{name}.json"
+    state = load_state(stored)
+    save_state(tmp_path / "state.json", state)
+    assert (tmp_path / "state.json").read_bytes() == stored.read_bytes()
+
+
+def test_a_stored_action_is_read_as_what_it_was() -> None:
+    actions = {name: load_state(_STATES / f"state_{name}.json").doing for name in ("ask", "check", "tune")}
+    assert {name: None if doing is None else type(doing.action) for name, doing in actions.items()} == {
+        "ask": AskDevices,
+        "check": CheckVersion,
+        "tune": TuneDeployment,
+    }
+
+
+def test_there_is_a_new_state_where_there_is_no_file(tmp_path: Path) -> None:
+    assert load_state(tmp_path / "state.json") == ServiceState()
