@@ -56,6 +56,10 @@ def checked(method: object, origin: str) -> Method:
         lacking = [name for name in attributes if not hasattr(value, name)]
         if isinstance(value, type) or lacking:
             raise _wrong(origin, part, value, wanted)
+    if not all(hasattr(method.exploration.epsilon, name) for name in ("plans", "share")):
+        raise _wrong(origin, "exploration.epsilon", method.exploration.epsilon, "such as FixedEpsilon(0.1)")
+    if method.selection.weighting is not None and not callable(method.selection.weighting):
+        raise _wrong(origin, "selection.weighting", method.selection.weighting, "a policies.search.batch.Weighting")
     if method.batch < 1:
         raise UserError(f"{origin} has batches of {method.batch} trials", "give a batch of 1 at least")
     if not method.name or ":" in method.name:

@@ -12,6 +12,8 @@ from fleet_tune.base.errors import UserError
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.runs.methods import method_of
 from policies.cost_models.registry import GAUSSIAN
+from policies.search.batch import Selection
+from policies.search.exploration import Exploration
 from policies.search.methods import Method, method_named
 from tests.helpers.commands import fleet_tune_here
 
@@ -123,6 +125,8 @@ def test_a_file_that_is_missing_or_fails_is_refused(tmp_path: Path) -> None:
         ({"training": replace(method_named("pruner").training, model="pacm")}, "the part 'training.model'"),  # type: ignore[type-var]
         ({"training": replace(method_named("moa-pruner").training, model=GAUSSIAN)}, "has no weights"),  # type: ignore[type-var]
         ({"tasks": None}, "the part 'tasks'"),
+        ({"exploration": Exploration(0.1)}, "the part 'exploration.epsilon'"),  # type: ignore[arg-type]
+        ({"selection": Selection(weighting=2.0)}, "the part 'selection.weighting'"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wrong_part_is_named(changed: dict[str, object], problem: str) -> None:
