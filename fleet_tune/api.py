@@ -67,13 +67,26 @@ async def stream(network: Any, *, out: Path | str, **options: Unpack[TuneOptions
     When the iteration ends by itself, the compiled network is in ``out``. Leaving it early stops the tuning and keeps
     the records.
     """
-    from fleet_tune.runs.run import Run
+    from fleet_tune.runs.run import run
 
     request = run_request(network, out=out, **options)
-    async with Run(request, None).opened() as run:
-        async for record in run.records(traces=True):
-            yield record
-        await run.finish()
+    records: asyncio.Queue[Record] = asyncio.Queue(maxsize=1)
+    running = asyncio.ensure_future(run(request, on_record=records.put, traces=True))
+    record: asyncio.Future[Record] | None = None
+    try:
+        while not (running.done() and records.empty()):
+            record = asyncio.ensure_future(records.get())
+            await asyncio.wait([record, running], return_when=asyncio.FIRST_COMPLETED)
+            if record.done():
+                yield record.result()
+            else:
+                record.cancel()
+        running.result()
+    finally:
+        for each in (record, running):
+            if each is not None:
+                each.cancel()
+        await asyncio.wait([running])
 
 
 @accepts(PlanOptions)
@@ -133,7 +146,7 @@ def compile_network(
     # What is wrong with these is told before anything heavy is loaded.
     request = run_request(network, out=out, fleet=fleet, inputs=inputs, trust_model=trust_model)
     store = values.path("a record database", records, "--records")
-    from fleet_tune.runs.preparing.preparation import compile_from_records
+    from fleet_tune.runs.publishing.from_records import compile_from_records
 
     return compile_from_records(network, request.fleet, store, request.out, request.inputs, request.trust_model)
 
@@ -148,15 +161,12 @@ def load(folder: Path | str) -> CompiledNetwork:
 def run_tuning(request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> TuneResult:
     """:func:`tune` for a request."""
     values.callback("what is told of the progress", on_progress, "on_progress")
-    from fleet_tune.runs.run import Run
+    from fleet_tune.runs.run import run
 
-    async def everything() -> TuneResult:
-        async with Run(request, on_progress).opened() as run:
-            async for _ in run.records():
-                pass
-            return await run.finish()
+    async def result() -> TuneResult:
+        return (await run(request, on_progress=on_progress)).result
 
-    return _run(everything)
+    return _run(result)
 
 
 def run_collection(request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> Collected:
@@ -169,9 +179,9 @@ def run_collection(request: RunRequest, on_progress: Callable[[Progress], None] 
 
 def make_plan(request: RunRequest) -> Plan:
     """:func:`plan` for a request."""
-    from fleet_tune.runs.preparing import preparation
+    from fleet_tune.runs.preparing import planning
 
-    return preparation.plan(request)
+    return planning.plan(request)
 
 
 def _run(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

@@ -275,7 +275,8 @@ def why(task: str, store: str | None, device_class: str | None, fleet: Path | No
     now = None
     if fleet is not None:
         from fleet_tune.base.config.fleet_file import load_fleet
-        from fleet_tune.runs.preparing.preparation import origin_of, probe_fleet
+        from fleet_tune.runs.fleet.fleet_probe import probe_fleet
+        from fleet_tune.runs.origins import origin_of
 
         prints = probe_fleet(load_fleet(fleet)).values()
         now = {each.device_class.name: origin_of(each) for each in prints}

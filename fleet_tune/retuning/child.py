@@ -14,13 +14,16 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from devices.host.children.child import die_with_parent
 from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, default_fleet, load_fleet
 from fleet_tune.base.errors import FleetTuneError, UserError
 from fleet_tune.base.records.files.atomic_file import write_atomically
 from fleet_tune.retuning.step_runner import StepError, TuneOutcome
+
+if TYPE_CHECKING:
+    from fleet_tune.runs.run import FinishedRun
 
 _Step = Callable[..., Any]
 
@@ -40,7 +43,7 @@ def ask(fleet: str | None, devices: Sequence[str], address: str | None = None) -
     """What devices are: the fields of :class:`policies.retuning.state.DeviceAnswer`."""
     from fleet_tune.base.records.stores.origin import encode_origin
     from fleet_tune.runs.fleet.device_check import check_devices
-    from fleet_tune.runs.preparing.preparation import origin_of
+    from fleet_tune.runs.origins import origin_of
 
     answers = []
     for check in check_devices(_fleet(fleet), devices, address):
@@ -64,10 +67,8 @@ def tune(
     secs: float,
 ) -> dict[str, Any]:
     """A run: the fields of :class:`fleet_tune.retuning.step_runner.TuneOutcome`."""
-    from devices.networks.tensor_file import write
     from fleet_tune.base.config.request import run_request
-    from fleet_tune.retuning.version_repository import INPUTS
-    from fleet_tune.runs.run import Run
+    from fleet_tune.runs.run import run
 
     request = run_request(
         network,
@@ -79,27 +80,27 @@ def tune(
         trust_model=trust,
         store=store,
     )
-
-    async def everything() -> TuneOutcome:
-        async with Run(request, None).opened() as run:
-            async for _ in run.records():
-                pass
-            result = await run.finish()
-            prepared = run.prepared
-        if result.interrupted:
-            return TuneOutcome(None, "it was interrupted")
-        if prepared is None or len(result.networks) != 1:
-            classes = ", ".join(each.device_class for each in result.networks) or "no class"
-            return TuneOutcome(None, f"its devices are of {classes}, and not of one")
-        (compiled,) = result.networks
-        if compiled.published == "nothing":
-            return TuneOutcome(None, f"the network is not published: {compiled.problem}")
-        write(compiled.folder / INPUTS, prepared.network.example_inputs)
-        tuned_secs = min(secs, result.elapsed_secs)
-        return TuneOutcome(compiled.folder, "", tuned_secs, compiled.secs, compiled.untuned_secs, result.new_trials)
-
-    ran = asyncio.run(everything())
+    finished = asyncio.run(run(request))
+    ran = _outcome(finished, secs)
     return {**dataclasses.asdict(ran), "folder": None if ran.folder is None else str(ran.folder)}
+
+
+def _outcome(finished: FinishedRun, secs: float) -> TuneOutcome:
+    from devices.networks.tensor_file import write
+    from fleet_tune.retuning.version_repository import INPUTS
+
+    result = finished.result
+    if result.interrupted:
+        return TuneOutcome(None, "it was interrupted")
+    if finished.published is None or len(result.networks) != 1:
+        classes = ", ".join(each.device_class for each in result.networks) or "no class"
+        return TuneOutcome(None, f"its devices are of {classes}, and not of one")
+    (compiled,) = result.networks
+    if compiled.published == "nothing":
+        return TuneOutcome(None, f"the network is not published: {compiled.problem}")
+    write(compiled.folder / INPUTS, finished.published.tuned.prepared.network.example_inputs)
+    tuned_secs = min(secs, result.elapsed_secs)
+    return TuneOutcome(compiled.folder, "", tuned_secs, compiled.secs, compiled.untuned_secs, result.new_trials)
 
 
 def meet(

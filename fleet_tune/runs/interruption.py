@@ -1,4 +1,4 @@
-"""How a run is ended by a signal, and work beside it."""
+"""The end of a run by a signal, and work beside other work."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
 
 class RunInterruptedError(Exception):
-    """A signal came before the work was done."""
+    """The run was interrupted by a signal before the work was done."""
 
 
 class Interruption:
-    """SIGINT and SIGTERM end a run in good order, by ``on_signal``; a second one acts as usual. What ends it otherwise,
-    whatever it waits for, is told by :meth:`fail`.
+    """SIGINT and SIGTERM end a run in good order; a second signal acts as usual. :meth:`fail` ends a run with an error,
+    whatever it waits for. To be made in the event loop of the run."""
 
-    ``signal_number``: of the signal that came, 0 while there was none. To be made in the event loop that runs it.
-    """
-
-    def __init__(self, on_signal: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self.signal_number = 0
-        self._on_signal = on_signal
+        """Number of the signal that came; 0 while there was none."""
         self._event = asyncio.Event()
         self._failed = asyncio.Event()
         self._failure: Exception | None = None
@@ -33,11 +30,16 @@ class Interruption:
 
     @property
     def came(self) -> bool:
+        """True once a signal came."""
         return self._event.is_set()
+
+    async def wait(self) -> None:
+        """Wait for a signal."""
+        await self._event.wait()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Listens for signals in this block; outside of the main thread, where none arrive, it does not."""
+        """Listen for signals in this block. Does nothing outside of the main thread, where no signal arrives."""
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         self.listen()
@@ -47,21 +49,22 @@ class Interruption:
             self._restore()
 
     def listen(self) -> None:
-        """Put the handlers in place again, where somebody else has put others."""
+        """Install the handlers again, after other code has replaced them."""
         for number in self._previous:
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
 
     async def unless(self, work: Awaitable[_T]) -> _T:
-        """The result of ``work``, or :class:`RunInterruptedError` at once where a signal comes first; see
+        """Return the result of ``work``. Raises :class:`RunInterruptedError` at once if a signal comes first, and as
         :meth:`unless_failed`."""
         return await self._unless(work, self._event, self._failed)
 
     async def unless_failed(self, work: Awaitable[_T]) -> _T:
-        """The result of ``work``, whatever signal comes; raises what the run has failed with where that comes first."""
+        """Return the result of ``work``, whatever signal comes. Raises the error of :meth:`fail` if that comes
+        first."""
         return await self._unless(work, self._failed)
 
     def fail(self, error: Exception) -> None:
-        """The run cannot go on: whoever waits for something gets this error."""
+        """End the run: whoever waits for something gets this error."""
         self._failure = error
         self._failed.set()
 
@@ -82,7 +85,6 @@ class Interruption:
         self._restore()
         self.signal_number = number
         self._event.set()
-        self._on_signal()
 
     def _restore(self) -> None:
         previous, self._previous = self._previous, {}
@@ -93,7 +95,7 @@ class Interruption:
 
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """``work`` goes on beside the block, and ends with it."""
+    """Run ``work`` beside the block; it is cancelled at the end of the block."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -101,3 +103,14 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+async def close_started(starting: asyncio.Future[Any]) -> None:
+    """Close the result of ``starting``, also if it is still being started: what is cancelled closes itself."""
+    if isinstance(starting, asyncio.Task) and not starting.cancelling():
+        starting.cancel()
+    try:
+        started = await starting
+    except (asyncio.CancelledError, Exception):  # raised where it is awaited for its result
+        return
+    await started.close()

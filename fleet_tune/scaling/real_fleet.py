@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 from actors.fleet_usage import FleetUsage, since
 from actors.tuning_session import TuningSession
@@ -19,8 +20,9 @@ from fleet_tune.base.config.request import RunRequest, run_request
 from fleet_tune.base.config.values import MOST_SECS, path, seconds
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.results import DeviceTime
+from fleet_tune.runs.companion import Companion, OngoingTuning
 from fleet_tune.runs.fleet.tracker_boards import with_boards
-from fleet_tune.runs.run import Run
+from fleet_tune.runs.run import run
 from fleet_tune.scaling.simulated_fleet import WARM_UP_SECS, counts
 
 _LOOK_SECS = 0.5
@@ -94,35 +96,55 @@ def run_fleet_scaling(request: FleetScaleRequest, on_count: Callable[[int], None
     for count in request.devices:
         on_count(count)
         with tempfile.TemporaryDirectory(prefix="fleet-tune-scale-", ignore_cleanup_errors=True) as folder:
-            run = dataclasses.replace(request.run, out=Path(folder).absolute(), fleet=part(request.run.fleet, count))
-            use = asyncio.run(_played(run, request.secs))
+            part_request = dataclasses.replace(
+                request.run, out=Path(folder).absolute(), fleet=part(request.run.fleet, count)
+            )
+            use = asyncio.run(_played(part_request, request.secs))
         if use is None:
             raise KeyboardInterrupt
         uses.append(use)
     return uses
 
 
-async def _played(request: RunRequest, secs: float) -> FleetUsage | None:
-    """None where a signal came."""
-    run = Run(request, None, follows_fleet=False)
-    async with run.opened():
-        session = run.session
-        if session is None:
-            return None
-        _check_all_answer(request.fleet, session.members)
-        watching, tuning = asyncio.create_task(_watched(session, secs)), asyncio.create_task(_tuned(run))
+class _FleetMeter(Companion):
+    """Measures what the devices of a run do while it tunes."""
+
+    def __init__(self, fleet: FleetConfig, secs: float) -> None:
+        self.usage: asyncio.Future[FleetUsage | None] = asyncio.get_running_loop().create_future()
+        """The result; None where a signal came."""
+        self._fleet = fleet
+        self._secs = secs
+
+    async def during(self, tuning: OngoingTuning) -> None:
+        """Measure for the given time. A tuning that ends before is an error."""
         try:
-            await asyncio.wait([watching, tuning], return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                return watching.result()
-            tuning.result()
-        finally:
-            for each in (watching, tuning):
-                each.cancel()
-            await asyncio.gather(watching, tuning, return_exceptions=True)
-    if run.was_interrupted:
-        return None
-    raise RequestError("the network was tuned to its end before the time was over", "give a larger one, or less time")
+            _check_all_answer(self._fleet, tuning.session.members)
+            self.usage.set_result(await _watched(tuning.session, self._secs))
+        except asyncio.CancelledError:
+            if tuning.is_interrupted:
+                self.usage.set_result(None)
+            else:
+                problem = "the network was tuned to its end before the time was over"
+                self.usage.set_exception(RequestError(problem, "give a larger one, or less time"))
+            raise
+        except Exception as error:
+            self.usage.set_exception(error)
+
+
+async def _played(request: RunRequest, secs: float) -> FleetUsage | None:
+    """Run until the devices are measured. None where a signal came."""
+    meter = _FleetMeter(request.fleet, secs)
+    running = asyncio.ensure_future(run(request, follows_fleet=False, companions=[meter]))
+    try:
+        either: list[asyncio.Future[Any]] = [running, meter.usage]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not meter.usage.done():
+            running.result()  # it failed, or was interrupted before it tuned
+            return None
+        return meter.usage.result()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def _check_all_answer(fleet: FleetConfig, members: Mapping[str, tuple[DeviceConfig, ...]]) -> None:
@@ -133,11 +155,6 @@ def _check_all_answer(fleet: FleetConfig, members: Mapping[str, tuple[DeviceConf
             f"{', '.join(missing)}: no answer, or out of use: what fewer devices do says nothing of so many",
             "see fleet-tune device check, or leave it out of the fleet file",
         )
-
-
-async def _tuned(run: Run) -> None:
-    async for _ in run.records():
-        pass
 
 
 async def _watched(session: TuningSession, secs: float) -> FleetUsage:

@@ -21,7 +21,7 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Collected, Progress
 from fleet_tune.base.sketch import Sketch
 from fleet_tune.base.task_data import Dataset, TaskData
-from fleet_tune.runs.run import Run
+from fleet_tune.runs.run import run
 from fleet_tune.runs.shared_store.damaged_records import set_aside
 
 FILE_NAME = "dataset.ftd"
@@ -31,29 +31,27 @@ _LOG = logging.getLogger(__name__)
 async def collect(request: RunRequest, on_progress: Callable[[Progress], None] | None) -> Collected:
     """Measure until every task has ``request.limits.task_trials`` trials, then write ``out/dataset.ftd``; see
     :func:`fleet_tune.api.collect`."""
-    async with Run(request, on_progress).opened() as run:
-        async for _ in run.records():
-            pass
-        result = await run.finish()
-        written: Path | None = None
-        if run.prepared is not None and request.records.exists():
-            entries = {entry.task.id: (entry.task, entry.sketches) for entry in run.prepared.tasks}
-            prints = run.prepared.prints
-            name = run.prepared.network.name
-            packed, _ = await in_thread(_packed, request.records, name, entries, prints)
-            if packed.candidates:
-                written = request.out / FILE_NAME
-                await in_thread(dataset.save, packed, written)
-        return Collected(
-            network=result.network,
-            out=result.out,
-            dataset=written,
-            outcomes=result.outcomes,
-            new_trials=result.new_trials,
-            elapsed_secs=result.elapsed_secs,
-            interrupted=result.interrupted,
-            signal_number=result.signal_number,
-        )
+    finished = await run(request, on_progress=on_progress)
+    result, published = finished.result, finished.published
+    written: Path | None = None
+    if published is not None and published.tuned.is_complete and request.records.exists():
+        tuned = published.tuned
+        entries = {entry.task.id: (entry.task, entry.sketches) for entry in tuned.tasks}
+        network = tuned.prepared.network.name
+        packed, _ = await in_thread(_packed, request.records, network, entries, tuned.prepared.prints)
+        if packed.candidates:
+            written = request.out / FILE_NAME
+            await in_thread(dataset.save, packed, written)
+    return Collected(
+        network=result.network,
+        out=result.out,
+        dataset=written,
+        outcomes=result.outcomes,
+        new_trials=result.new_trials,
+        elapsed_secs=result.elapsed_secs,
+        interrupted=result.interrupted,
+        signal_number=result.signal_number,
+    )
 
 
 def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
@@ -62,7 +60,7 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
 
     ``fleet`` is probed where the records do not say what their devices are. Raises :class:`DatasetError`.
     """
-    from fleet_tune.runs.preparing import preparation
+    from fleet_tune.runs.fleet.fleet_probe import probe_fleet
 
     records = folder / RECORDS_FILE
     if not records.is_file():
@@ -75,7 +73,7 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
     if stored is not None:
         prints = {each.device_class.name: each for each in decode_value(json.loads(stored))}
     else:
-        prints = {each.device_class.name: each for each in preparation.probe_fleet(fleet).values()}
+        prints = {each.device_class.name: each for each in probe_fleet(fleet).values()}
     unknown = sorted({task.device_class.name for task in tasks} - prints.keys())
     if unknown:
         raise DatasetError(

@@ -25,9 +25,10 @@ from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import NetworkResult
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.cancellation import Cancellation
-from fleet_tune.runs.publishing.compilation import CompileRequest, publish_networks
-from fleet_tune.runs.publishing.compile_progress import CompileProgress
+from fleet_tune.runs.compile_progress import CompileProgress
+from fleet_tune.runs.publishing.compile_request import CompileRequest
 from fleet_tune.runs.publishing.network_runners import DeviceNetworkRunner, LocalNetworkRunner, NetworkRunner
+from fleet_tune.runs.publishing.networks import publish_networks
 from tests.helpers.devices import CPU, make_fingerprint
 from tests.helpers.records import make_record, ok
 from tests.helpers.tasks import make_candidate

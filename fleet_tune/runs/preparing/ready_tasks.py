@@ -1,4 +1,4 @@
-"""The tasks of an imported network as they become ready: described, and taught what is known already."""
+"""The tasks of a lowered network as they become ready: described, each with what its search starts from."""
 
 from __future__ import annotations
 
@@ -26,30 +26,46 @@ from fleet_tune.base.task_data import Dataset
 
 @dataclass(frozen=True)
 class ReadyTask:
-    """A task with its sketches; without any where it cannot be tuned. ``left_out``: what is missing of it, and why."""
+    """A task that is described, or that cannot be."""
 
     entry: SearchTask
+    """The task with its sketches; without any where it cannot be tuned."""
     left_out: tuple[SkippedPart, ...] = ()
+    """Parts of the task that the run does without, with the reasons."""
+
+
+def in_order(
+    undescribed: Sequence[SearchTask], ready: Sequence[ReadyTask]
+) -> tuple[tuple[SearchTask, ...], tuple[SkippedPart, ...]]:
+    """Return the ready tasks that have a sketch, in the order of ``undescribed``, and all parts that are left out."""
+    order = {entry.task.id: at for at, entry in enumerate(undescribed)}
+    ordered = sorted(ready, key=lambda each: order[each.entry.task.id])
+    left_out = tuple(part for each in ordered for part in each.left_out)
+    return tuple(each.entry for each in ordered if each.entry.sketches), left_out
 
 
 class ReadyTasks:
-    """An iterator over ``entries``, tasks without sketches, in the order in which they become ready.
+    """An iterator over tasks in the order in which they become ready.
 
-    ``datasets``: files that answer for the devices, if any. ``teach``: gives a task what its search starts from.
-    ``window``: of this host, where a device of it may measure meanwhile. Raises DescriberStartError, and what the
-    reading of the datasets raises.
+    Args:
+        entries: tasks without sketches.
+        datasets: files that answer for the devices, if any.
+        with_start: adds to a task what its search starts from.
+        window: the quiet window of this host, if a device of it may measure meanwhile.
+
+    Raises DescriberStartError, and what the reading of the datasets raises.
     """
 
     def __init__(
         self,
         entries: Sequence[SearchTask],
         datasets: Sequence[Path] = (),
-        teach: Callable[[SearchTask], SearchTask] | None = None,
+        with_start: Callable[[SearchTask], SearchTask] | None = None,
         window: QuietWindow | None = None,
     ) -> None:
         self._entries = entries
         self._datasets = datasets
-        self._teach = teach
+        self._with_start = with_start
         self._window = window
         self._describing = TaskDescriber([entry.task for entry in entries], window=window)
 
@@ -63,17 +79,17 @@ class ReadyTasks:
             return ReadyTask(bare, missing_of(bare.task, described))
         recorded = _recorded(bare.task, sketches, self._loaded)
         entry = dataclasses.replace(bare, sketches=sketches, recorded=recorded)
-        if self._teach is not None:
+        if self._with_start is not None:
             with self._window.working() if self._window else contextlib.nullcontext():
-                entry = self._teach(entry)
+                entry = self._with_start(entry)
         return ReadyTask(entry, missing_of(bare.task, described))
 
     def begin(self) -> None:
-        """Describe in the background from now on, and not from the first ``next``."""
+        """Start to describe in the background, before the first ``next``."""
         self._describing.begin()
 
     def close(self) -> None:
-        """Describe nothing more; who waits for the next task is told that there is none."""
+        """Stop describing; a thread that waits for the next task gets none."""
         self._describing.close()
 
     @cached_property
@@ -82,7 +98,7 @@ class ReadyTasks:
 
 
 def missing_of(task: Task, described: TaskDescription) -> tuple[SkippedPart, ...]:
-    """What is left out of a task; the task itself where it has no sketch."""
+    """List what is left out of a task; the task itself where it has no sketch."""
     name, device_class = task.workload.name, task.device_class.name
     if not described.sketches:
         reasons = dict.fromkeys(reason for _, reason in described.left_out) or ["no sketch rule applies to it"]
@@ -96,7 +112,7 @@ def missing_of(task: Task, described: TaskDescription) -> tuple[SkippedPart, ...
 def _recorded(
     task: Task, sketches: Sequence[Sketch], datasets: Sequence[Dataset]
 ) -> tuple[NDArray[np.int64], ...] | None:
-    """:attr:`SearchTask.recorded`: None without datasets; no candidate for a task that they do not have."""
+    """The value of :attr:`SearchTask.recorded`: None without datasets, empty for a task that they do not have."""
     if not datasets:
         return None
     for data in itertools.chain.from_iterable(datasets):

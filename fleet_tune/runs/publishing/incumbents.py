@@ -16,29 +16,38 @@ from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import ChosenInPlace
 from policies.measuring.in_network import still_holds
 
-Supply = Callable[[Sequence[str]], None]
+RecordSupplier = Callable[[Sequence[str]], None]
 """Puts records of these tasks into the store, as far as possible."""
 
 
 class Incumbents:
-    """The :class:`~fleet_tune.runs.publishing.admission.Candidates` in the store ``path``, which nobody else writes
-    meanwhile.
+    """The best records of a store, as :class:`~fleet_tune.runs.publishing.admission.Candidates`.
 
-    What is blamed is stored as a revision of its record, so that no later run chooses it again. ``supply``: what finds
-    records for tasks without one. ``supplied``: the tasks for which it did. ``warn``: is told what cannot be stored.
-    ``run_id``: whose revisions these are; empty for the run of what is blamed, so that they depend on the same.
-    ``network``: the fingerprint of the one in which kernels were chosen, and are; empty for none.
+    A record that is blamed is stored as a revision, so that no later run chooses it again.
+
+    Args:
+        path: the store, which nobody else writes meanwhile.
+        supplier: finds records for tasks without one.
+        warn: is told what cannot be stored.
+        run_id: the run of the revisions; empty for the run of what is blamed, so that they have the same origin.
+        network: fingerprint of the network in which kernels were chosen, and are; empty for none.
     """
 
     def __init__(
-        self, path: Path, supply: Supply | None, warn: Callable[[str], None], run_id: str = "", network: str = ""
+        self,
+        path: Path,
+        supplier: RecordSupplier | None,
+        warn: Callable[[str], None],
+        run_id: str = "",
+        network: str = "",
     ) -> None:
         self.supplied: set[str] = set()
+        """Ids of the tasks for which the supplier found a record."""
         self._network = network
         with RecordReader(path) as reader:
             self._chosen = kept_choices(reader, network) if network else {}
         self._path = path
-        self._supply = supply
+        self._supplier = supplier
         self._warn = warn
         self._run_id = run_id
         self._own_id = run_id or uuid.uuid4().hex[:12]  # of the revisions' ids: that run may have given some of its own
@@ -104,7 +113,7 @@ class Incumbents:
             self._warn(f"a wrong kernel could not be marked in the records: {error}")
 
     def supply(self, task_ids: Sequence[str]) -> None:
-        if self._supply is None:
+        if self._supplier is None:
             return
-        self._supply(task_ids)
+        self._supplier(task_ids)
         self.supplied.update(each for each in task_ids if self.best(each) is not None)

@@ -29,7 +29,7 @@ from fleet_tune.base.results import Collected
 from fleet_tune.base.sketch import Sketch
 from fleet_tune.base.task_data import Dataset
 from fleet_tune.cli import main as cli
-from fleet_tune.runs.preparing import preparation
+from fleet_tune.runs.fleet import fleet_probe
 from fleet_tune.training import collection
 from policies.space.sampling import sample
 from tests.helpers.devices import make_fingerprint
@@ -205,12 +205,12 @@ def test_a_folder_of_devices_that_nobody_knows_is_refused(
 ) -> None:
     _, _, print_, _ = measured
     other = dataclasses.replace(print_, device_class=DeviceClass("other", "{}"))
-    monkeypatch.setattr(preparation, "probe_fleet", lambda _: {"local": other})
+    monkeypatch.setattr(fleet_probe, "probe_fleet", lambda _: {"local": other})
     folder = folder_of(tmp_path / "old", measured, fingerprint=False)
     assert cli.main(["dataset", "pack", str(folder), "--out", str(tmp_path / "x.ftd")]) == 2
     assert "measured on here-2" in capsys.readouterr().err
     # The fleet that measured it knows it.
-    monkeypatch.setattr(preparation, "probe_fleet", lambda _: {"local": print_})
+    monkeypatch.setattr(fleet_probe, "probe_fleet", lambda _: {"local": print_})
     assert cli.main(["dataset", "pack", str(folder), "--out", str(tmp_path / "x.ftd")]) == 0
 
 

@@ -27,8 +27,8 @@ from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import UnsupportedNetworkError
 from fleet_tune.base.results import SkippedPart
 from fleet_tune.report.run import to_json
-from fleet_tune.runs.preparing import preparation, ready_tasks
-from fleet_tune.runs.preparing.preparation import Prepared
+from fleet_tune.runs.prepared import Prepared
+from fleet_tune.runs.preparing import device_classes, planning, ready_tasks
 from fleet_tune.runs.preparing.ready_tasks import missing_of
 from tests.helpers.lowering_child import write_stand_in
 from tests.helpers.workloads import space, task
@@ -70,7 +70,7 @@ def test_a_rewrite_that_failed_is_in_the_plan(monkeypatch: pytest.MonkeyPatch) -
 def test_a_rewrite_that_crashes_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     crashing = partial(LoweringProcess, write_stand_in(tmp_path, {"ConvertLayout": "crash"}))
-    monkeypatch.setattr(preparation, "LoweringProcess", crashing)
+    monkeypatch.setattr(planning, "LoweringProcess", crashing)
     plan = api.plan(small_cnn())
     reason = "without the choice of layouts: its process ended: killed by SIGSEGV"
     assert [(each.what, each.reason) for each in plan.left_out] == [("rewrite", reason)]
@@ -85,8 +85,8 @@ def test_an_untuned_network_that_this_machine_cannot_run_is_told(
     device_class = DeviceClass("cpu", resolve_target("native", 2))
     with contextlib.closing(LoweringProcess(write_stand_in(tmp_path, {"run": "kill"}))) as lowering:
         lowered = {"cpu": lowering.lowered(network, device_class)}
-        prepared = Prepared(network, {}, lowered, frozenset(), (), {})
-        [left_out] = preparation.check(prepared, lowering).left_out
+        prepared = Prepared(network, {}, lowered, frozenset(), {})
+        [left_out] = device_classes.check(prepared, lowering).left_out
     assert left_out == SkippedPart("check", "", "cpu", "", "its process ended: killed by SIGKILL")
 
 
@@ -105,7 +105,7 @@ def test_a_network_that_gives_no_numbers_is_not_taken_for_a_right_one() -> None:
 
     network = load_network((Root(), (-torch.ones(4),)))
     lowered = {"cpu": import_network(network, DeviceClass("cpu", resolve_target("native", 2)))}
-    [left_out] = preparation.check(Prepared(network, {}, lowered, frozenset(), (), {}), Untuned()).left_out
+    [left_out] = device_classes.check(Prepared(network, {}, lowered, frozenset(), {}), Untuned()).left_out
     why = (
         "it gives no finite number in output 1 on these inputs (the network's own examples): give others with --inputs"
     )

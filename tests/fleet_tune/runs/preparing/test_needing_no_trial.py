@@ -9,8 +9,8 @@ import pytest
 
 from fleet_tune.base.config.request import RunRequest, run_request
 from fleet_tune.base.search_task import SearchTask
-from fleet_tune.runs.preparing.preparation import Prepared, needs_no_trial
-from fleet_tune.runs.run import Run
+from fleet_tune.runs.prepared import Prepared
+from fleet_tune.runs.preparing.device_classes import needs_no_trial
 from fleet_tune.runs.shared_store.lookup import StoreLookup
 from tests.helpers.devices import CPU
 from tests.helpers.tasks import make_task
@@ -19,14 +19,15 @@ CONV, DENSE = make_task("conv", "zen5"), make_task("dense", "zen5")
 
 
 class Tasks:
-    """A network with these."""
+    """A network with these, and what was found of them."""
 
-    def __init__(self, *tasks: Any) -> None:
+    def __init__(self, found: StoreLookup | None, *tasks: Any) -> None:
+        self.found = found
         self.undescribed = tuple(SearchTask(task, (), CPU) for task in tasks)
 
 
 def needs_none(request: RunRequest, found: StoreLookup | None, *tasks: Any) -> bool:
-    return needs_no_trial(cast(Prepared, Tasks(*tasks)), request, found)
+    return needs_no_trial(cast(Prepared, Tasks(found, *tasks)), request)
 
 
 @pytest.fixture
@@ -47,11 +48,3 @@ def test_one_that_collects_does_not() -> None:
     found = StoreLookup(Path("store.db"), settled=frozenset({CONV.id}))
     collects = run_request("net.onnx", out=Path("out"), store="", collects=True, method="random", task_trials=3)
     assert not needs_none(collects, found, CONV)
-
-
-def test_its_network_is_known_though_no_task_is_described(request_: RunRequest) -> None:
-    run = Run(request_, None)
-    run._prepared = cast(Any, Tasks(CONV))
-    assert run.prepared is None, "its task is still to be described"
-    run._is_spared = True
-    assert run.prepared is run._prepared

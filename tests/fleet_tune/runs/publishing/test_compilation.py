@@ -21,7 +21,8 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import Used
 from fleet_tune.runs.cancellation import Cancellation, CancelledBuildError
-from fleet_tune.runs.publishing.compilation import CompileRequest, check_records, compile_limit_secs, publish_networks
+from fleet_tune.runs.publishing.compile_request import CompileRequest
+from fleet_tune.runs.publishing.networks import check_records, compile_limit_secs, publish_networks
 from tests.helpers.compiling import CLASS, Board, Example, Faked, crashing, failing_where, trace, wrong
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.records import make_record, ok
@@ -140,8 +141,8 @@ def test_what_goes_wrong_with_one_class_takes_nothing_from_the_others(example: E
     records = example.right(tmp_path / "records.db")
     both = {"broken": example.lowered, "cpu": example.lowered}
     prints = dict.fromkeys(both, make_fingerprint(CLASS))
-    places = {"broken": Broken(example.network), "cpu": Faked(example.network)}
-    what = CompileRequest(example.network, both, prints, example.entries, places, records)
+    runners = {"broken": Broken(example.network), "cpu": Faked(example.network)}
+    what = CompileRequest(example.network, both, prints, example.entries, runners, records)
     broken, right = publish_networks(what, tmp_path, Cancellation(), network_folder)
     assert (broken.device_class, broken.published) == ("broken", "nothing")
     assert "nobody expected this" in broken.problem

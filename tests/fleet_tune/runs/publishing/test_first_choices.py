@@ -14,8 +14,8 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Used
+from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.preparing.first_choices import FirstChoices
-from fleet_tune.runs.publishing.compile_progress import CompileProgress
 from tests.helpers.compiling import Example, Faked, Told
 
 
@@ -27,20 +27,20 @@ def test_tasks_without_a_record_get_the_analyzers_first_choice(
     by_id = {entry.task.id: entry for entry in example.entries}
     if not described:  # of a run that had no trial
         by_id = {task_id: dataclasses.replace(entry, sketches=()) for task_id, entry in by_id.items()}
-    teller = Told()
+    progress = Told()
     device = DeviceConfig(name="local", threads=2)
-    supply = FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, teller=teller)
-    result = example.built(records, Faked(example.network), supplies={"cpu": supply}, teller=teller)
-    assert not teller.notices
-    first, last = teller.all.index("compiling the network with 3 tuned of 3 tasks"), len(teller.all)
-    choices = teller.all[1:first]
+    supply = FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, progress=progress)
+    result = example.built(records, Faked(example.network), suppliers={"cpu": supply}, progress=progress)
+    assert not progress.notices
+    first, last = progress.all.index("compiling the network with 3 tuned of 3 tasks"), len(progress.all)
+    choices = progress.all[1:first]
     assert described or choices.pop(0) == "describing 3 tasks that need a kernel after all"
     assert {each.split()[0] for each in choices} == {"building", "measuring"}
     for task in example.tasks:
         assert any(task.workload.name in each for each in choices)
     assert choices[-1].endswith("(3 of 3 without a record)")
-    assert teller.all[first + 1] == "comparing the network with its framework"
-    assert "timing the kernels in the network" in teller.all[first:last]
+    assert progress.all[first + 1] == "comparing the network with its framework"
+    assert "timing the kernels in the network" in progress.all[first:last]
     assert {each.used for each in result.fallbacks} == {Used.FIRST_CHOICE}
     assert len(result.fallbacks) == len(example.tasks)
     error, manifest = example.published(tmp_path)
@@ -62,9 +62,9 @@ def test_a_fault_of_the_first_choices_leaves_the_tasks_as_they_are(
     device = DeviceConfig(name="local", threads=2)
     FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, budget_secs=0.0)(list(by_id))
     monkeypatch.setattr("fleet_tune.runs.preparing.first_choices.opened", refuse)
-    teller = CompileProgress()
-    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, teller=teller)(list(by_id))
-    [notice] = teller.notices
+    progress = CompileProgress()
+    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, progress=progress)(list(by_id))
+    [notice] = progress.notices
     assert notice.text == "no first choices for 3 tasks: OSError: [Errno 28] No space left on device"
     with RecordReader(records) as reader:
         assert not list(reader)

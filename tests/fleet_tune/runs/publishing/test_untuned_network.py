@@ -13,7 +13,7 @@ from devices.networks.frontend import Network
 from fleet_tune.base.errors import DiskFullError, NetworkRunError
 from fleet_tune.base.results import Notice, Used
 from fleet_tune.report.network import network_lines
-from fleet_tune.runs.publishing.compile_progress import CompileProgress
+from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.publishing.network_runners import LocalNetworkRunner
 from fleet_tune.runs.publishing.untuned_times import UntunedTimes
 from tests.helpers.compiling import CLASS, Example, Faked, Told, failing_where, trace, wrong
@@ -89,13 +89,13 @@ def test_where_an_earlier_run_has_timed_the_untuned_network_a_far_faster_one_is_
     assert (first.published, first.tuned_secs, first.untuned_secs) == ("tuned", 1.0, 1.5)
     assert not first.untuned_earlier
 
-    teller = Told()
-    result = example.built(records, Alone(example.network.example_inputs), untuned_times=times, teller=teller)
+    progress = Told()
+    result = example.built(records, Alone(example.network.example_inputs), untuned_times=times, progress=progress)
     assert result.tuned_secs is not None
     assert 0 < result.tuned_secs < 0.75
     assert (result.published, result.untuned_secs, result.untuned_earlier) == ("tuned", 1.5, True)
     assert result.torch_secs is not None
-    assert not any("untuned" in each for each in teller.all)
+    assert not any("untuned" in each for each in progress.all)
     error, manifest = example.published(tmp_path)
     assert error < 1e-5
     assert manifest["measured"]["untuned_earlier"]
@@ -170,10 +170,10 @@ def test_a_tuned_network_that_crashes_when_it_is_timed_is_not_published(example:
 
 def test_an_untuned_network_that_crashes_takes_nothing_from_the_tuned_one(example: Example, tmp_path: Path) -> None:
     records = example.right(tmp_path / "records.db")
-    teller = CompileProgress(60.0, [Notice(4, 5.0, "of the tuning")])
-    result = example.built(records, Crashing(example.network, "untuned"), teller=teller)
+    progress = CompileProgress(60.0, [Notice(4, 5.0, "of the tuning")])
+    result = example.built(records, Crashing(example.network, "untuned"), progress=progress)
     assert (result.published, result.tuned_secs, result.untuned_secs) == ("tuned", 3.0, None)
-    before, notice = teller.notices
+    before, notice = progress.notices
     assert (before.number, notice.number) == (4, 5)
     assert notice.at_secs >= 60.0
     assert notice.text == "the network of cpu is not compared with the untuned one: NetworkRunError: killed by SIGSEGV"

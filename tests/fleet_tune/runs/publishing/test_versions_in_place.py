@@ -109,7 +109,7 @@ def test_a_version_that_cannot_be_used_takes_nothing_from_the_network(
                 opened.append([make_record(make_candidate(task, at), ok(1e-6 * (1 + at / 100)), trace=text)])
     told = Told()
     place = Faked(example.network) if what == "crashes" else Timed(example, [1.0, 0.8], (2.0, 1.0))
-    result = example.built(tmp_path / "records.db", place, compiler=FullDisk(what), teller=told)
+    result = example.built(tmp_path / "records.db", place, compiler=FullDisk(what), progress=told)
     assert (result.published, result.fallbacks, result.chosen_in_place) == ("tuned", (), ())
     [notice] = told.notices
     assert ("version of its kernels" if what == "version-1" else "not chosen by their time") in notice.text

@@ -1,4 +1,4 @@
-"""What a device class that joins a run has from the store that runs share."""
+"""Records of the shared store for device classes, those of the start and those that come later."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from devices.networks.lowering import LoweredNetwork
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.config.request import run_request
-from fleet_tune.runs.preparing import joining, preparation
-from fleet_tune.runs.preparing.preparation import Prepared
+from fleet_tune.runs.prepared import Prepared
+from fleet_tune.runs.preparing import device_classes
 from fleet_tune.runs.shared_store.lookup import StoreLookup
+from fleet_tune.runs.tuning.late_classes import prepare_late_class
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.tasks import make_task
 
@@ -24,14 +25,14 @@ PRINT = make_fingerprint(TASK.device_class, SIMULATED_CPU)
 
 def prepared() -> Prepared:
     lowered = LoweredNetwork("net", "", TASK.device_class, None, (TASK,), {}, (), ())
-    return Prepared(cast(Any, None), {"orin": PRINT}, {"orin": lowered}, frozenset(), (), {"orin": (BOARD,)})
+    return Prepared(cast(Any, None), {"orin": PRINT}, {"orin": lowered}, frozenset(), {"orin": (BOARD,)})
 
 
 @pytest.fixture(autouse=True)
 def without_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "imported", lambda *_: prepared())
-    monkeypatch.setattr(preparation, "check", lambda alone, _lowering: alone)
-    monkeypatch.setattr(preparation, "teaching_of", lambda *_: None)
+    monkeypatch.setattr(device_classes, "lower_network", lambda *_: prepared())
+    monkeypatch.setattr(device_classes, "check", lambda alone, _lowering: alone)
+    monkeypatch.setattr(device_classes, "with_search_prior", lambda alone, *_: alone)
 
 
 def test_a_class_that_joins_has_the_sketches_that_no_rule_makes(
@@ -39,14 +40,14 @@ def test_a_class_that_joins_has_the_sketches_that_no_rule_makes(
 ) -> None:
     store = tmp_path / "store.db"
     found = StoreLookup(store, imported={TASK.id: ("a trace",), "another@orin": ("another trace",)})
-    monkeypatch.setattr(preparation, "found_in", lambda *_: found)
+    monkeypatch.setattr(device_classes, "look_up_tasks", lambda *_: found)
     request = run_request("net.onnx", out=tmp_path / "out", store="")
-    comes = joining.newcomer(prepared(), BOARD, PRINT, request, cast(Any, None), store, None)
-    assert comes.found is found
-    assert [entry.task.imported for entry in comes.prepared.undescribed] == [("a trace",)]
-    alone = joining.newcomer(prepared(), BOARD, PRINT, request, cast(Any, None), None, None)
+    late = prepare_late_class(prepared(), BOARD, PRINT, request, cast(Any, None), store)
+    assert late.found is found
+    assert [entry.task.imported for entry in late.undescribed] == [("a trace",)]
+    alone = prepare_late_class(prepared(), BOARD, PRINT, request, cast(Any, None), None)
     assert alone.found is None
-    assert [entry.task.imported for entry in alone.prepared.undescribed] == [()]
+    assert [entry.task.imported for entry in alone.undescribed] == [()]
 
 
 def test_what_was_found_for_a_class_that_joins_comes_to_what_the_run_has(tmp_path: Path) -> None:

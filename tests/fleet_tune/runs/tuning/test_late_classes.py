@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,18 +12,24 @@ import pytest
 
 from actors.tuning_session import TuningSession
 from devices.describing.describer import DescriberStartError
+from devices.networks.lowering import LoweredNetwork
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.config.fleet_file import DeviceConfig
-from fleet_tune.base.config.request import run_request
+from fleet_tune.base.config.request import RunRequest, run_request
 from fleet_tune.base.domain import Fingerprint
 from fleet_tune.base.errors import NetworkError
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch, Tile
-from fleet_tune.runs.preparing import joining, preparation
-from fleet_tune.runs.preparing.joining import Newcomer
-from fleet_tune.runs.preparing.preparation import Prepared
+from fleet_tune.runs.companion import OngoingTuning
+from fleet_tune.runs.companions.shared_store import SharedStore
+from fleet_tune.runs.interruption import Interruption, beside
+from fleet_tune.runs.prepared import Prepared
+from fleet_tune.runs.preparing import device_classes, run_store
 from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
-from fleet_tune.runs.run import Run
+from fleet_tune.runs.progress_reporter import ProgressReporter
+from fleet_tune.runs.tuning import late_classes
+from fleet_tune.runs.tuning.late_classes import LateClasses
+from fleet_tune.runs.tuning.task_feed import TaskFeed
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.tasks import make_task
 
@@ -74,55 +80,55 @@ class Session:
                 await asyncio.sleep(0.01)
 
 
-class Alone:
-    """Stands in for the network as it is prepared for a class."""
-
-    prints = {"orin": PRINT}  # noqa: RUF012
-    undescribed = ENTRIES
-
-
-class Running:
-    """Stands in for the network as it was prepared at the start."""
-
-    classes: tuple[Any, ...] = ()
-
-    def with_classes(self, other: Any) -> Running:
-        self.classes = (*self.classes, other)
-        return self
+def alone() -> Prepared:
+    """The network as it is prepared for the class that comes."""
+    lowered = LoweredNetwork("net", "", TASKS[0].device_class, None, TASKS, {}, (), ())
+    return Prepared(cast(Any, None), {"orin": PRINT}, {"orin": lowered}, frozenset(), {"orin": (BOARD,)})
 
 
-def run_of(tmp_path: Path) -> Run:
-    run = Run(run_request("net.onnx", out=tmp_path / "out", store=""), None)
-    run._prepared = cast(Prepared, cast(Any, Running()))
-    return run
+class Tuning:
+    """Stands in for the tuning that the class joins."""
+
+    prepared = cast(Prepared, None)
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.classes: list[Prepared] = []
+
+    def add_classes(self, late: Prepared) -> None:
+        self.classes.append(late)
 
 
-@contextlib.contextmanager
-def welcomed(run: Run, session: Session) -> Iterator[None]:
+@pytest.fixture
+def request_(tmp_path: Path) -> RunRequest:
+    return run_request("net.onnx", out=tmp_path / "out", store="")
+
+
+@contextlib.asynccontextmanager
+async def added(request: RunRequest, session: Session) -> AsyncIterator[Tuning]:
     """The run takes in who comes."""
-    stack = contextlib.AsyncExitStack()
-    task = asyncio.ensure_future(run._welcome(cast(TuningSession, cast(Any, session)), stack))
-    try:
-        yield
-    finally:
-        task.cancel()
+    tuning, reporter = Tuning(session), ProgressReporter(request.limits, None)
+    store = SharedStore(request, "run", reporter, Interruption())
+    late = LateClasses(request, "run", store, reporter)
+    async with beside(late.during(cast(OngoingTuning, cast(Any, tuning)))):
+        yield tuning
 
 
 @pytest.fixture(autouse=True)
 def without_lowering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "lowering_beside", lambda _window: contextlib.nullcontext())
-    monkeypatch.setattr(joining, "introduce", lambda *_: None)
+    monkeypatch.setattr(late_classes, "_lowering_process", lambda _window: contextlib.nullcontext())
+    monkeypatch.setattr(run_store, "introduce", lambda *_: None)
 
 
 def comes(monkeypatch: pytest.MonkeyPatch, found: object) -> None:
-    """What comes of preparing the network for a class."""
+    """Preparing the network for a class ends so."""
 
-    def newcomer(*_: object) -> Any:
+    def prepare(*_: object) -> Any:
         if isinstance(found, Exception):
             raise found
         return found
 
-    monkeypatch.setattr(joining, "newcomer", newcomer)
+    monkeypatch.setattr(late_classes, "prepare_late_class", prepare)
 
 
 @pytest.mark.parametrize(
@@ -133,23 +139,21 @@ def comes(monkeypatch: pytest.MonkeyPatch, found: object) -> None:
     ],
 )
 async def test_a_class_for_which_the_network_cannot_be_prepared_is_refused_in_one_line(
-    error: Exception, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, reason: str, request_: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comes(monkeypatch, error)
-    run, session = run_of(tmp_path), Session()
-    with welcomed(run, session):
+    session = Session()
+    async with added(request_, session) as tuning:
         await session.until_done(1)
-        assert run._preparing == ""
     [(what, name, told)] = session.done
     assert (what, name) == ("refused", "orin")
     assert reason in told
     assert "\n" not in told
-    assert run._prepared is not None
-    assert cast(Any, run._prepared).classes == ()
+    assert not tuning.classes
 
 
 async def test_a_class_that_cannot_even_be_refused_is_told_and_the_next_one_is_welcome(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request_: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Twice(Session):
         """Two classes come, and something is wrong with the session when the first one does."""
@@ -164,23 +168,23 @@ async def test_a_class_that_cannot_even_be_refused_is_told_and_the_next_one_is_w
             await super().refuse_class(name, reason)
 
     comes(monkeypatch, NetworkError("it is too wide", "simplify it"))
-    run, session = run_of(tmp_path), Twice()
-    with welcomed(run, session):
+    session = Twice()
+    async with added(request_, session):
         await session.until_done(1)
     assert session.told == ["class orin does not join this run: it is too wide (KeyError: 'orin')"]
     assert session.done == [("refused", "orin", "it is too wide")]
 
 
 async def test_a_class_that_comes_when_the_tuning_is_over_is_none_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request_: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    comes(monkeypatch, Newcomer(cast(Prepared, cast(Any, Alone())), None, None))
-    run, session = run_of(tmp_path), Session(is_over=True)
-    with welcomed(run, session):
+    comes(monkeypatch, alone())
+    session = Session(is_over=True)
+    async with added(request_, session) as tuning:
         await session.until_done(1)
-    assert session.added == ENTRIES
+    assert [entry.task for entry in session.added] == list(TASKS)
     assert session.done == [("refused", "orin", "the tuning was over before the network was prepared for it")]
-    assert cast(Any, run._prepared).classes == ()
+    assert not tuning.classes
 
 
 class Coming:
@@ -205,9 +209,11 @@ class Coming:
         return self._ready.pop(0)
 
 
-async def join_late(run: Run, session: Session) -> None:
-    comes = Newcomer(cast(Prepared, cast(Any, Alone())), None, None)
-    await run._join_late(cast(TuningSession, cast(Any, session)), contextlib.AsyncExitStack(), comes)
+async def join_late(request: RunRequest, session: Session) -> TaskFeed:
+    feed = TaskFeed(alone(), request.fleet, None, is_required=False)
+    feed.start(cast(TuningSession, cast(Any, session)))
+    await feed.wait()
+    return feed
 
 
 @pytest.mark.parametrize(
@@ -218,13 +224,13 @@ async def join_late(run: Run, session: Session) -> None:
     ],
 )
 async def test_tasks_of_a_class_that_cannot_be_described_are_left_out_and_told(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, request_: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, session = run_of(tmp_path), Session()
-    monkeypatch.setattr(preparation, "ready_tasks", lambda *_: Coming(error, ReadyTask(ENTRIES[0])))
-    await join_late(run, session)
+    session = Session()
+    monkeypatch.setattr(device_classes, "describe_tasks", lambda *_: Coming(error, ReadyTask(ENTRIES[0])))
+    feed = await join_late(request_, session)
     assert session.done == [("left out", TASKS[0].id), ("left out", TASKS[1].id)]
-    [missing] = run._ready[1].left_out
+    [missing] = feed.ready[1].left_out
     assert (missing.what, missing.task, missing.device_class) == ("task", "b", "orin")
     assert "did not start: no memory" in missing.reason
     [told] = session.told
@@ -233,28 +239,28 @@ async def test_tasks_of_a_class_that_cannot_be_described_are_left_out_and_told(
 
 
 async def test_tasks_of_which_no_process_can_begin_to_describe_one_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request_: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ready_tasks(*_: object) -> ReadyTasks:
+    def describe_tasks(*_: object) -> ReadyTasks:
         raise RuntimeError("can't start new thread")
 
-    run, session = run_of(tmp_path), Session()
-    monkeypatch.setattr(preparation, "ready_tasks", ready_tasks)
-    await join_late(run, session)
+    session = Session()
+    monkeypatch.setattr(device_classes, "describe_tasks", describe_tasks)
+    await join_late(request_, session)
     assert session.done == [("left out", TASKS[0].id), ("left out", TASKS[1].id)]
 
 
 async def test_a_task_that_the_searchers_cannot_be_given_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request_: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full(Session):
         async def start_task(self, _entry: SearchTask) -> None:
             raise OSError("no space left on device")
 
     sketch = Sketch(0, "tiles", "[]", (Tile(4, 2, 64),), ())
-    run, session = run_of(tmp_path), Full()
+    session = Full()
     ready = ReadyTask(SearchTask(TASKS[0], (sketch,), SIMULATED_CPU))
-    monkeypatch.setattr(preparation, "ready_tasks", lambda *_: Coming(OSError(), ready))
-    await join_late(run, session)
+    monkeypatch.setattr(device_classes, "describe_tasks", lambda *_: Coming(OSError(), ready))
+    feed = await join_late(request_, session)
     assert session.done == [("left out", TASKS[0].id), ("left out", TASKS[1].id)]
-    assert [len(each.left_out) for each in run._ready] == [1, 1]
+    assert [len(each.left_out) for each in feed.ready] == [1, 1]

@@ -13,8 +13,10 @@ import pytest
 from actors.tuning_session import TuningSession
 from fleet_tune.base.config.request import run_request
 from fleet_tune.base.errors import RecorderLostError, RecordStoreError, StoreUnreachableError
-from fleet_tune.runs.interruption import beside
-from fleet_tune.runs.run import Run
+from fleet_tune.runs.companion import OngoingTuning
+from fleet_tune.runs.companions.shared_store import SharedStore
+from fleet_tune.runs.interruption import Interruption, beside
+from fleet_tune.runs.progress_reporter import ProgressReporter
 
 MINUTE = ", and is tried again every minute: "
 
@@ -36,50 +38,60 @@ class Step:
 TEAM = "postgresql://alice@db.example/kernels"
 
 
-def beginning(folder: Path, monkeypatch: pytest.MonkeyPatch, store: str | None, **met: Any) -> tuple[Run, list[str]]:
-    """A run that meets its team so, and what it says that it does."""
+def beginning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, store: str | None, **met: Any
+) -> tuple[SharedStore, list[str]]:
+    """The store of a run that synchronizes with its team so, and what the run says that it does."""
     monkeypatch.setenv("XDG_DATA_HOME", str(folder))
-    monkeypatch.setattr("fleet_tune.runs.run.met", Mock(**met, __name__="met"))
+    monkeypatch.setattr("fleet_tune.runs.companions.shared_store.met", Mock(**met, __name__="met"))
     said: list[str] = []
-    run = Run(run_request("net.onnx", out=folder / "out", store=store), lambda progress: said.append(progress.doing))
-    run._store = run._usable_store()
-    run._announce()
-    return run, said
+    request = run_request("net.onnx", out=folder / "out", store=store)
+    reporter = ProgressReporter(request.limits, lambda progress: said.append(progress.doing))
+    shared = SharedStore(request, "run", reporter, Interruption())
+    shared.before()
+    reporter.announce()
+    return shared, said
 
 
 async def test_everything_else_goes_on_beside_the_first_meeting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
-    run, said = beginning(tmp_path, monkeypatch, TEAM, side_effect=lambda _: goes_on.wait(10.0))
-    meeting = asyncio.create_task(run._meet_team())
+    shared, said = beginning(tmp_path, monkeypatch, TEAM, side_effect=lambda _: goes_on.wait(10.0))
+    meeting = asyncio.create_task(shared.synchronize())
     await asyncio.sleep(0)
     goes_on.set()  # which a loop that is blocked comes to when the meeting is over
     await meeting
-    assert run._team is True, "the meeting saw that others go on"
+    assert shared._team is True, "the meeting saw that others go on"
     assert said == [f"importing the network, starting the devices, meeting the store {TEAM}"]
 
 
 async def test_a_team_that_refuses_ends_a_run_that_named_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = RecordStoreError("the store refuses this key", "look at it")
-    run, _ = beginning(tmp_path, monkeypatch, TEAM, side_effect=refused)
+    shared, _ = beginning(tmp_path, monkeypatch, TEAM, side_effect=refused)
     with pytest.raises(RecordStoreError, match="refuses this key"):
-        await run._meet_team()
+        await shared.synchronize()
     monkeypatch.setenv("FLEET_TUNE_STORE", TEAM)
-    run, _ = beginning(tmp_path, monkeypatch, None, side_effect=refused)
-    await run._meet_team()
-    assert run._store is None, "nobody has named it: the run goes without"
+    shared, _ = beginning(tmp_path, monkeypatch, None, side_effect=refused)
+    await shared.synchronize()
+    assert shared.path is None, "nobody has named it: the run goes without"
 
 
 class Sharing:
+    """A run that shares its records, and the notices of its session."""
+
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fleet_tune.runs.run._GIVE_EVERY_SECS", 0.001)
+        monkeypatch.setattr("fleet_tune.runs.companions.shared_store.EXCHANGE_SECS", 0.001)
         self.told: list[str] = []
         self.give, self.meet, self.take_new = Step(), Step(), Step()
-        self.run = Run(run_request("net.onnx", out=folder / "out", store=""), None)
-        self.run._session = cast(TuningSession, cast(Any, self))
-        self.run._giving = self.run._team = cast(Any, self)
-        monkeypatch.setattr(self.run, "_take_new", self.take_new)
+        request = run_request("net.onnx", out=folder / "out", store="")
+        self.store = SharedStore(request, "run", ProgressReporter(request.limits, None), Interruption())
+        self.store._uploader = self.store._team = self.store._subscription = cast(Any, self)
+        monkeypatch.setattr(self.store, "_take_new", lambda *_: self.take_new())
+
+    @property
+    def session(self) -> TuningSession:
+        return cast(TuningSession, cast(Any, self))
 
     def notice(self, text: str, well: bool) -> None:
         assert not well
@@ -88,7 +100,7 @@ class Sharing:
     async def minutes(self) -> None:
         """Some have passed."""
         until = self.take_new.count + 3
-        async with asyncio.timeout(10.0), beside(self.run._share_regularly()):
+        async with asyncio.timeout(10.0), beside(self.store.during(cast(OngoingTuning, cast(Any, self)))):
             while self.take_new.count < until:
                 await asyncio.sleep(0.001)
 

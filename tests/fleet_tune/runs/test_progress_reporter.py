@@ -9,15 +9,15 @@ import pytest
 
 from fleet_tune.base.config.request import run_request
 from fleet_tune.base.results import Progress
-from fleet_tune.runs import run as runs
+from fleet_tune.runs import progress_reporter
 from fleet_tune.runs.interruption import beside
-from fleet_tune.runs.run import Run
+from fleet_tune.runs.progress_reporter import ProgressReporter
 
 
 async def test_a_run_that_waits_for_a_turn_says_again_and_again_for_what_and_for_how_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "_PROGRESS_SECS", 0.01)
+    monkeypatch.setattr(progress_reporter, "PROGRESS_SECS", 0.01)
     seen: list[Progress] = []
     told = asyncio.Event()
 
@@ -27,12 +27,12 @@ async def test_a_run_that_waits_for_a_turn_says_again_and_again_for_what_and_for
             told.set()
 
     waiting = "device a: it is the turn of vgg (run 7)"
-    run = Run(run_request("net.onnx", out=tmp_path / "out", store=""), tell)
-    run._announce()
-    async with beside(run._announce_waiting()):
-        run._announce(waiting)
+    reporter = ProgressReporter(run_request("net.onnx", out=tmp_path / "out", store="").limits, tell)
+    reporter.announce()
+    async with beside(reporter.announce_waiting()):
+        reporter.announce(waiting)
         await asyncio.wait_for(told.wait(), 30.0)
-        run._announce()
+        reporter.announce()
     assert [each.doing for each in seen[1:4]] == [waiting] * 3
     assert seen[0].elapsed_secs < seen[1].elapsed_secs < seen[2].elapsed_secs < seen[3].elapsed_secs
     assert seen[-1].doing == "importing the network, starting the devices"

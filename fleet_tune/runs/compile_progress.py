@@ -1,4 +1,4 @@
-"""What is told while networks are compiled, when there are no actors left to ask."""
+"""Progress of compiling networks, when there are no actors left to ask."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from fleet_tune.base.results import Notice
 
 
 class CompileProgress:
-    """Is told by the thread that works, and read by the one that reports.
+    """Progress of compiling; written by the thread that compiles, read by the one that reports.
 
-    ``doing``: what is done just now. ``notices``: those of the run so far, and what was warned of since.
-    ``elapsed_secs``: of the run, when this begins.
+    Args:
+        elapsed_secs: seconds of the run when compiling begins.
+        notices: notices of the run so far.
     """
 
     def __init__(self, elapsed_secs: float = 0.0, notices: Sequence[Notice] = ()) -> None:
         self.doing = ""
+        """The present step."""
         self.notices = tuple(notices)
+        """Notices of the run, and the warnings since."""
         self._began = time.monotonic() - elapsed_secs
 
     @property
@@ -26,10 +29,10 @@ class CompileProgress:
         return time.monotonic() - self._began
 
     def tell(self, doing: str) -> None:
-        """What is done from now on."""
+        """Set the present step."""
         self.doing = doing
 
     def warn(self, text: str) -> None:
-        """A notice of the run."""
+        """Add a notice."""
         number = self.notices[-1].number + 1 if self.notices else 1
         self.notices = (*self.notices, Notice(number, self.elapsed_secs, text))

@@ -1,34 +1,26 @@
-"""From the best records of a store to compiled, checked and measured networks.
-
-Nothing wrong is published: a network is compiled beside the folder that users load from, run on its device, compared
-with its framework, and only then moved there.
-"""
+"""The network of one device class, from its records to its folder."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import logging
-import math
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from devices.error_text import brief
 from devices.host.warm_process import ChildStartError
 from devices.networks import network_folder
-from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork, compare, tolerance
 from devices.networks.network import Array
-from devices.networks.processes.compile_process import CompileProcess
 from devices.timing.in_network import InNetworkTimes
-from fleet_tune.base.domain import Fingerprint, Measurement, Outcome, Record
+from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.base.errors import (
     DiskFullError,
-    FleetFileError,
     FleetTuneError,
     NetworkRunError,
     RecordStoreError,
@@ -37,27 +29,21 @@ from fleet_tune.base.errors import (
 )
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import ChosenInPlace, Fallback, NetworkResult, Used, is_busy
-from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.publishing import manifest, versions_in_place
 from fleet_tune.runs.publishing.admission import AdmittedRecords, UnscheduledWrongError, admit
-from fleet_tune.runs.publishing.compile_progress import CompileProgress
+from fleet_tune.runs.publishing.compile_request import CompileRequest
 from fleet_tune.runs.publishing.in_network import in_network
-from fleet_tune.runs.publishing.incumbents import Incumbents, Supply
+from fleet_tune.runs.publishing.incumbents import Incumbents
 from fleet_tune.runs.publishing.network_runners import THIS_MACHINE, NetworkRunner, NetworkRunResult
 from fleet_tune.runs.publishing.task_results import reason_of, usual_secs
-from fleet_tune.runs.publishing.untuned_times import CLEARLY, UntunedTimes
+from fleet_tune.runs.publishing.untuned_times import CLEARLY
 from fleet_tune.runs.publishing.versions_in_place import Ranked
 from policies.measuring.in_network import is_worth_it
 
 # Times that differ by less are the same.
 _SAME = 1.02
 _FRAMEWORK_REPEATS = 50
-# Of compiling a network: how much longer than the builds of its records it may take, and what those that are not known
-# are taken for.
-_LONGER = 10.0
-_UNKNOWN_BUILD_SECS = 10.0
-_LEAST_COMPILE_SECS = 120.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -75,165 +61,64 @@ class NetworkCompiler(Protocol):
         """See :func:`devices.networks.network_folder.compile_network`."""
 
 
-def device_classes_of(by_device: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
-    """One fingerprint for each device class, by its name: the first device's stands for its class.
-
-    Raises :class:`FleetFileError` where devices of one class have different targets.
-    """
-    classes: dict[str, Fingerprint] = {}
-    for device, fingerprint in by_device.items():
-        first = classes.setdefault(fingerprint.device_class.name, fingerprint)
-        if first.device_class.target != fingerprint.device_class.target:
-            raise FleetFileError(
-                f"device {device!r} has another target than the others of its class {first.device_class.name!r}",
-                "give it a device_class of its own in the fleet file",
-            )
-    return classes
-
-
-def folder_of(out: Path, device_class: str, classes: int) -> Path:
-    """Where the network of a class goes: ``out`` itself for the only class, else a folder of its own."""
-    return out if classes == 1 else out / device_class
-
-
-@dataclass(frozen=True)
-class CompileRequest:
-    """What the networks of all classes are built from, by device class name where it is a mapping.
-
-    ``entries``: the tasks that have sketches. ``places``: where a class' network is run before it is published; a class
-    without one is not checked. ``supplies``: what finds records for tasks without one. ``teller``: is told what is
-    done, and what a network goes without. ``spare_secs``: what it may take to choose between records that are nearly as
-    good, by their time in the network; it is left where it would take longer. ``run_id``: whose records these are,
-    empty where no run is compiled: what is withdrawn then is of the run that had measured it. ``classes``: of the
-    output folder, where that knows of more than are built now. ``untuned_times``: of earlier runs.
-    ``expected``: what the network's framework gives, where that is known.
-    """
-
-    network: Network
-    lowered: Mapping[str, LoweredNetwork]
-    prints: Mapping[str, Fingerprint]
-    entries: Sequence[SearchTask]
-    places: Mapping[str, NetworkRunner]
-    records: Path
-    supplies: Mapping[str, Supply] = field(default_factory=dict)
-    teller: CompileProgress = field(default_factory=CompileProgress)
-    spare_secs: float = math.inf
-    run_id: str = ""
-    classes: int = 0
-    untuned_times: UntunedTimes = field(default_factory=UntunedTimes)
-    expected: tuple[Array, ...] | None = None
-
-    @property
-    def rules(self) -> dict[str, str]:
-        """The sketch rule of each sketch id."""
-        return {sketch.id: sketch.rule for entry in self.entries for sketch in entry.sketches}
-
-
-def check_records(lowered: Mapping[str, LoweredNetwork], entries: Sequence[SearchTask], records: Path) -> None:
-    """Raises :class:`RecordStoreError` where a network that can be tuned has no verified record in the store at all."""
-    with RecordReader(records) as reader:
-        if not entries or any(reader.best(task.id) for each in lowered.values() for task in each.tasks):
-            return
-    raise RecordStoreError(
-        f"{records} has no verified record of this network for {' or '.join(lowered)}",
-        "tune it first, or name the database of a run of the same network and target",
-    )
-
-
-def publish_networks(
-    what: CompileRequest, out: Path, cancellation: Cancellation, compiler: NetworkCompiler | None = None
-) -> tuple[NetworkResult, ...]:
-    """Compile the network of every device class from its best records, check it where it runs, measure it beside the
-    untuned one, and publish it in ``out`` if it is right; each class by itself.
-
-    A task without a record stays as it was imported. Where the network is slower than the untuned one, that is
-    published. What goes wrong with one class is told in its result and takes nothing from the others, except for
-    what the user can mend; where no class got a network, the first error is raised. ``cancellation``: after it nothing
-    is published, and some error is raised."""
-    if compiler is None:
-        limit_secs = compile_limit_secs(what.lowered.values(), what.records)
-        with contextlib.closing(CompileProcess(limit_secs)) as process:
-            cancellation.own(process)
-            return publish_networks(what, out, cancellation, process)
-    expected = what.expected
-    if expected is None:
-        what.teller.tell("running the network in its framework")
-        expected = what.network.framework_outputs()
-    results = []
-    errors: list[Exception] = []
-    for name, lowered in what.lowered.items():
-        folder = folder_of(out, name, max(what.classes, len(what.lowered)))
-        place = what.places.get(name)
-        try:
-            results.append(_ClassBuild(what, lowered, folder, compiler, expected, place, cancellation).built())
-        except UserError:
-            raise
-        except Exception as error:
-            if cancellation.came:
-                raise
-            _LOG.warning("the network of %s is not published", name, exc_info=error)
-            errors.append(error)
-            nothing = NetworkResult(name, folder, None, None, None, None, None)
-            results.append(dataclasses.replace(nothing, published="nothing", problem=brief(error)))
-        finally:
-            if place is not None:
-                place.close()
-    if errors and all(each.published == "nothing" for each in results):
-        raise errors[0]
-    return tuple(results)
-
-
-def compile_limit_secs(lowered: Iterable[LoweredNetwork], records: Path) -> float:
-    """Seconds in which each of these networks is compiled unless the compiler hangs: ten times what the builds of its
-    tasks' best records took together, two minutes at least."""
-    with RecordReader(records) as reader:
-        sums = [sum(_build_secs(reader.best(task.id)) for task in each.tasks) for each in lowered]
-    return max(_LEAST_COMPILE_SECS, _LONGER * max(sums, default=0.0))
-
-
-def _build_secs(record: Record | None) -> float:
-    return (0.0 if record is None else record.measurement.build_secs) or _UNKNOWN_BUILD_SECS
-
-
 class _LostMeanwhileError(Exception):
     """The network is wrong, and where it was run is gone: the kernel at fault cannot be found."""
 
 
-@dataclass
-class _ClassBuild:
-    """The building of one class' network. ``stage``: the folder in which it is compiled, while :meth:`built` runs."""
+@dataclass(frozen=True)
+class TriedNetwork:
+    """A compiled network that was run and timed."""
 
-    what: CompileRequest
+    folder: Path
+    records: Mapping[str, Record]
+    """The record of each task id that it is made of."""
+    run: NetworkRunResult
+
+
+@dataclass
+class ClassCompilation:
+    """Compiles, checks, measures and publishes the network of one device class."""
+
+    request: CompileRequest
     lowered: LoweredNetwork
     folder: Path
+    """The folder that users load the network from."""
     compiler: NetworkCompiler
     expected: tuple[Array, ...]
-    place: NetworkRunner | None
+    """Outputs of the network's framework."""
     cancellation: Cancellation
+    runner: NetworkRunner | None
+    """Runs the network; None where nothing can."""
     unchecked: str = "none of its devices can run it"
+    """The reason why the network is not checked; it counts without a runner."""
     stage: Path = Path()
-    errors: tuple[float, float] | None = None  # absolute and relative, of the last network that was right
+    """The folder in which the network is compiled, while :meth:`publish` runs."""
+    errors: tuple[float, float] | None = None
+    """Absolute and relative error of the last network that was right."""
     compile_secs: float = 0.0
     chosen: tuple[ChosenInPlace, ...] = ()
-    suspects: Mapping[str, Record] | None = None  # of the first network that was wrong, until it is right
-    untuned_secs: float | None = None  # of an earlier run
-    tried: tuple[Path, Mapping[str, Record], NetworkRunResult] | None = None  # the last network that was, in its folder
+    suspects: Mapping[str, Record] | None = None
+    """Records of the first network that was wrong, until it is right."""
+    untuned_secs: float | None = None
+    """Seconds of the untuned network in an earlier run."""
+    tried: TriedNetwork | None = None
+    """The network that was run and timed last."""
 
     @property
     def name(self) -> str:
         return self.lowered.device_class.name
 
-    def built(self) -> NetworkResult:
-        supply = self.what.supplies.get(self.name)
+    def publish(self) -> NetworkResult:
+        supply = self.request.suppliers.get(self.name)
         incumbents = Incumbents(
-            self.what.records, supply, self.what.teller.warn, self.what.run_id, self.lowered.fingerprint
+            self.request.records, supply, self.request.progress.warn, self.request.run_id, self.lowered.fingerprint
         )
         result = NetworkResult(self.name, self.folder, None, None, None, None, None)
-        if self.place is not None:
-            times, fingerprint = self.what.untuned_times, self.what.prints[self.name]
-            self.untuned_secs = times.find(self.lowered, fingerprint, self.place.name)
+        if self.runner is not None:
+            times, fingerprint = self.request.untuned_times, self.request.prints[self.name]
+            self.untuned_secs = times.find(self.lowered, fingerprint, self.runner.name)
             if self.untuned_secs is not None:
-                self.place.expect()
+                self.runner.expect()
         with network_folder.staging(self.folder) as self.stage:
             try:
                 admitted = admit([task.id for task in self.lowered.tasks], incumbents, self.judge)
@@ -252,8 +137,8 @@ class _ClassBuild:
                 result,
                 max_abs_error=absolute,
                 max_rel_error=relative,
-                checked_on="" if self.place is None else self.place.name,
-                unchecked=self.unchecked if self.place is None else "",
+                checked_on="" if self.runner is None else self.runner.name,
+                unchecked=self.unchecked if self.runner is None else "",
                 fallbacks=fallbacks,
                 chosen_in_place=self.chosen,
             )
@@ -271,15 +156,15 @@ class _ClassBuild:
             if any(each.candidate.id not in decided.get(task_id, ()) for each in records)
         }
         networks = versions_in_place.networks_of(admitted.records, near)
-        if self.place is None or not networks:
+        if self.runner is None or not networks:
             return admitted
-        while networks and versions_in_place.expected_secs(len(networks), self.compile_secs) > self.what.spare_secs:
+        while networks and versions_in_place.expected_secs(len(networks), self.compile_secs) > self.request.spare_secs:
             networks.pop()
         if not networks:
             _LOG.info("no time to choose between kernels of %d tasks by their time in the network", len(near))
             return admitted
         self._tell(f"choosing between kernels of {len(near)} tasks by their time in the network")
-        deadline = time.monotonic() + 2 * self.what.spare_secs
+        deadline = time.monotonic() + 2 * self.request.spare_secs
         folders = {0: self.stage}
         try:
             for number, records in enumerate(networks, 1):
@@ -287,7 +172,7 @@ class _ClassBuild:
                     folder = self.stage.with_name(f"version-{number}")
                     folders[number] = self.compiler.compile_network(self.lowered, traces(records), folder)
             with self._only_warned("its kernels are not chosen by their time in it"):
-                return self._with_chosen(admitted, incumbents, near, folders, self.place, deadline)
+                return self._with_chosen(admitted, incumbents, near, folders, self.runner, deadline)
         finally:
             for number in set(folders) - {0}:
                 shutil.rmtree(folders[number], ignore_errors=True)
@@ -299,29 +184,29 @@ class _ClassBuild:
         incumbents: Incumbents,
         near: Ranked,
         folders: Mapping[int, Path],
-        place: NetworkRunner,
+        runner: NetworkRunner,
         deadline: float,
     ) -> AdmittedRecords:
         """See :meth:`_chosen_in_place`. ``folders``: of the networks by the number of the version."""
         if len(folders) == 1:
             return admitted
-        changed = versions_in_place.fastest(near, self.lowered, folders, place, deadline)
+        changed = versions_in_place.fastest(near, self.lowered, folders, runner, deadline)
         if not changed:
             return admitted
         records = {**admitted.records, **{task_id: record for task_id, (record, _) in changed.items()}}
         chosen = dataclasses.replace(admitted, records=records)
         folder = self.stage.with_name("chosen")
         self.compiler.compile_network(self.lowered, traces(records), folder, self._extra(chosen))
-        absolute, relative = compare(place.outputs(folder), self.expected)
+        absolute, relative = compare(runner.outputs(folder), self.expected)
         if not relative <= tolerance(self.lowered):
             raise UncheckedError(f"with those it is wrong: relative error {relative:.2g}")
-        before_secs, secs = place.measure_in_turn(self.stage, folder)
+        before_secs, secs = runner.measure_in_turn(self.stage, folder)
         if not is_worth_it(secs, before_secs):
             return admitted
         self.stage, self.errors = folder, (absolute, relative)
         choices = [why for _, why in changed.values()]
         self.chosen = (*(each for each in self.chosen if each.task_id not in changed), *choices)
-        if not is_busy(place.others_cores):  # what is kept is not asked again
+        if not is_busy(runner.others_cores):  # what is kept is not asked again
             incumbents.choose(choices)
         return chosen
 
@@ -356,11 +241,11 @@ class _ClassBuild:
         return fault
 
     def _fault_of(self, folder: Path, records: Mapping[str, Record]) -> Measurement | None:
-        if self.place is None:
+        if self.runner is None:
             return None
         self._tell("comparing the network with its framework")
         try:
-            outputs = self._outputs(self.place, folder, records)
+            outputs = self._outputs(self.runner, folder, records)
         except NetworkRunError as error:
             return Measurement(Outcome.RUN_ERROR, detail=str(error))
         except UncheckedError as error:
@@ -374,20 +259,20 @@ class _ClassBuild:
         self.errors = absolute, relative
         return None
 
-    def _outputs(self, place: NetworkRunner, folder: Path, records: Mapping[str, Record]) -> tuple[Array, ...]:
+    def _outputs(self, runner: NetworkRunner, folder: Path, records: Mapping[str, Record]) -> tuple[Array, ...]:
         """Of the network in ``folder``, timed too where nothing else has to be timed beside it."""
         if self.untuned_secs is None or not records:
-            return place.outputs(folder)
-        self.tried = folder, dict(records), place.tried(folder)
-        return self.tried[2].outputs
+            return runner.outputs(folder)
+        self.tried = TriedNetwork(folder, dict(records), runner.tried(folder))
+        return self.tried.run.outputs
 
     def _cannot_check(self, error: Exception) -> None:
         self._warn(f"is not checked: {error}")
-        self.unchecked, self.place, self.errors = str(error), None, None
+        self.unchecked, self.runner, self.errors = str(error), None, None
 
     def _measured(self, result: NetworkResult, admitted: AdmittedRecords) -> NetworkResult:
         """The result with the times, and what is to be published by them."""
-        if self.place is None:
+        if self.runner is None:
             return result
         clear = self._clearly_faster(result, admitted)
         if clear is not None:
@@ -422,30 +307,31 @@ class _ClassBuild:
             tuned_secs=times[0],
             untuned_secs=self.untuned_secs,
             untuned_earlier=True,
-            others_cores=self.tried[2].others_cores if self.tried else None,
+            others_cores=self.tried.run.others_cores if self.tried else None,
         )
         return self._beside_framework(timed)
 
     def _last_times(self, admitted: AdmittedRecords) -> tuple[float, InNetworkTimes] | None:
         """Of what is to be published, where it was tried last."""
-        if self.tried is None or self.tried[:2] != (self.stage, admitted.records):
+        tried = self.tried
+        if tried is None or (tried.folder, tried.records) != (self.stage, admitted.records):
             return None
-        return self.tried[2].times
+        return tried.run.times
 
     def _with_kernels(self, result: NetworkResult, admitted: AdmittedRecords) -> NetworkResult:
         """The result with the time of each kernel of what is to be published, where it can be had."""
-        if self.place is None or result.secs is None:
+        if self.runner is None or result.secs is None:
             return result
         times = self._last_times(admitted)
         try:
             if times is None:
                 self._tell("timing the kernels in the network")
-            timed = self.place.in_place(self.stage) if times is None else times[1]
+            timed = self.runner.in_place(self.stage) if times is None else times[1]
         except Exception as error:
             self._warn(f"has kernels that are not timed in it: {brief(error)}")
             return result
         records = admitted.records if result.published == "tuned" else {}
-        with RecordReader(self.what.records) as reader:
+        with RecordReader(self.request.records) as reader:
             alone = {task_id: usual_secs(reader, record) for task_id, record in records.items()}
         return dataclasses.replace(result, in_network=in_network(timed, self.lowered, alone))
 
@@ -463,34 +349,34 @@ class _ClassBuild:
 
     def _timed(self, result: NetworkResult, admitted: AdmittedRecords, untuned: Path | None) -> NetworkResult:
         """The result with what can be timed. Raises NetworkRunError, UncheckedError of the network alone."""
-        assert self.place is not None
+        assert self.runner is not None
         untuned_secs: float | None = None
         self._tell("timing the network")
         try:
             if untuned is None:
-                tuned_secs = self.place.measure_secs(self.stage)
+                tuned_secs = self.runner.measure_secs(self.stage)
                 untuned_secs = None if admitted.records else tuned_secs
             else:
-                tuned_secs, untuned_secs = self.place.measure_in_turn(self.stage, untuned)
+                tuned_secs, untuned_secs = self.runner.measure_in_turn(self.stage, untuned)
         except Exception as error:  # of either: the untuned one took too long, say
             self._not_compared(error)
-            tuned_secs = self.place.measure_secs(self.stage)
-            return dataclasses.replace(result, tuned_secs=tuned_secs, others_cores=self.place.others_cores)
-        others = self.place.others_cores
+            tuned_secs = self.runner.measure_secs(self.stage)
+            return dataclasses.replace(result, tuned_secs=tuned_secs, others_cores=self.runner.others_cores)
+        others = self.runner.others_cores
         timed = dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs, others_cores=others)
         if untuned_secs is not None and not timed.on_busy_host:
-            times, fingerprint = self.what.untuned_times, self.what.prints[self.name]
-            times.keep(self.lowered, fingerprint, self.place.name, untuned_secs)
+            times, fingerprint = self.request.untuned_times, self.request.prints[self.name]
+            times.keep(self.lowered, fingerprint, self.runner.name, untuned_secs)
         return self._beside_framework(timed)
 
     def _beside_framework(self, result: NetworkResult) -> NetworkResult:
         """The result with the framework's time, where the network runs on this machine and is compared at all."""
-        if self.place is None or self.place.name != THIS_MACHINE or result.untuned_secs is None:
+        if self.runner is None or self.runner.name != THIS_MACHINE or result.untuned_secs is None:
             return result
-        threads = self.what.prints[self.name].threads
+        threads = self.request.prints[self.name].threads
         self._tell("timing the network in its framework")
         try:
-            torch_secs = self.what.network.measure_framework_secs(threads, _FRAMEWORK_REPEATS)
+            torch_secs = self.request.network.measure_framework_secs(threads, _FRAMEWORK_REPEATS)
         except Exception as error:
             self._warn(f"is not compared with its framework's time: {error}")
             return result
@@ -499,7 +385,7 @@ class _ClassBuild:
     def _instead_of(self, result: NetworkResult, untuned: Path | None, why: str) -> NetworkResult:
         """The result where the tuned network, which was right, crashes when it is timed: the untuned one if that is
         right."""
-        assert self.place is not None
+        assert self.runner is not None
         problem = f"the tuned network fails when it is timed: {why}"
         errors = self._errors_of(untuned) if untuned is not None else None
         if untuned is None or errors is None:
@@ -509,23 +395,23 @@ class _ClassBuild:
         self.stage = untuned
         untuned_secs: float | None = None
         with contextlib.suppress(FleetTuneError):
-            untuned_secs = self.place.measure_secs(untuned)
+            untuned_secs = self.runner.measure_secs(untuned)
         absolute, relative = errors
         return dataclasses.replace(
             result,
             published="untuned",
             problem=problem,
             untuned_secs=untuned_secs,
-            others_cores=None if untuned_secs is None else self.place.others_cores,
+            others_cores=None if untuned_secs is None else self.runner.others_cores,
             max_abs_error=absolute,
             max_rel_error=relative,
         )
 
     def _errors_of(self, untuned: Path) -> tuple[float, float] | None:
         """Absolute and relative, of the untuned network where it is right; else None, and it is not published."""
-        assert self.place is not None
+        assert self.runner is not None
         try:
-            absolute, relative = compare(self.place.outputs(untuned), self.expected)
+            absolute, relative = compare(self.runner.outputs(untuned), self.expected)
         except Exception as error:
             self._warn(f"cannot be published untuned: {error}")
             return None
@@ -538,10 +424,10 @@ class _ClassBuild:
         self._warn(f"is not compared with the untuned one: {brief(error)}")
 
     def _tell(self, doing: str) -> None:
-        self.what.teller.tell(f"{doing} ({self.name})" if len(self.what.lowered) > 1 else doing)
+        self.request.progress.tell(f"{doing} ({self.name})" if len(self.request.lowered) > 1 else doing)
 
     def _warn(self, what: str) -> None:
-        self.what.teller.warn(f"the network of {self.name} {what}")
+        self.request.progress.warn(f"the network of {self.name} {what}")
 
     def _published(self, result: NetworkResult) -> NetworkResult:
         """Complete the manifest, and move the network to where users load it, unless nothing is to be published."""
@@ -556,11 +442,13 @@ class _ClassBuild:
 
     def _extra(self, admitted: AdmittedRecords) -> dict[str, Any]:
         """What the manifest says beside what the network is made of."""
-        fingerprint = self.what.prints[self.name]
-        return manifest.made_of(self.lowered.tasks, admitted.records, self.what.rules, fingerprint, self.what.records)
+        fingerprint = self.request.prints[self.name]
+        return manifest.made_of(
+            self.lowered.tasks, admitted.records, self.request.rules, fingerprint, self.request.records
+        )
 
     def _fallbacks(self, admitted: AdmittedRecords, incumbents: Incumbents) -> tuple[Fallback, ...]:
-        tunable = {entry.task.id for entry in self.what.entries}
+        tunable = {entry.task.id for entry in self.request.entries}
         fallbacks = []
         for task in self.lowered.tasks:
             faults, record = admitted.faults.get(task.id, []), admitted.records.get(task.id)

@@ -29,9 +29,9 @@ from fleet_tune.base.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, S
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.search_task import SearchTask
+from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.fleet.device_access import opened
 from fleet_tune.runs.preparing.ready_tasks import ReadyTasks
-from fleet_tune.runs.publishing.compile_progress import CompileProgress
 from policies.measuring.stopping import following
 from policies.search.methods import method_named
 from policies.search.search import TaskSearch
@@ -45,23 +45,25 @@ _BUILD_SECS = 15.0
 
 @dataclass(frozen=True)
 class FirstChoices:
-    """``entries``: the tasks by their ids; one that is not described yet is when it is asked for. ``device``: on which
-    of their class they are measured. ``records``: the store, which nobody else writes meanwhile. ``artifacts``: folder
-    of what was built before. ``measuring``: as the fleet file has it.
-
-    An instance is an :data:`~fleet_tune.runs.publishing.incumbents.Supply`: the tasks of the largest share of the work
-    come first, and no candidate is begun after ``budget_secs``. What fails here is a notice: the tasks stay as they
-    are. ``teller``: is told what is done. ``run_id``: whose records these are."""
+    """Measures the first choices of the analyzer for tasks without a record; an
+    :data:`~fleet_tune.runs.publishing.incumbents.RecordSupplier`. The tasks with the largest share of the work come
+    first. What fails is a notice, and the tasks stay as they are."""
 
     entries: Mapping[str, SearchTask]
+    """The tasks by their ids; a task without sketches is described when it is asked for."""
     device: DeviceConfig
+    """The device that measures."""
     records: Path
+    """The record store, which nobody else writes meanwhile."""
     artifacts: Path
+    """The folder of kernels that were built before."""
     seed: int
     measuring: MeasureConfig = field(default_factory=MeasureConfig)
     budget_secs: float = BUDGET_SECS
-    teller: CompileProgress = field(default_factory=CompileProgress)
+    """No candidate is begun after so many seconds."""
+    progress: CompileProgress = field(default_factory=CompileProgress)
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    """The run of the records."""
 
     def __call__(self, task_ids: Sequence[str]) -> None:
         entries = [self.entries[each] for each in task_ids if each in self.entries]  # the others have no sketch
@@ -77,14 +79,14 @@ class FirstChoices:
                     entries = self._round(entries, count, deadline, device, builders)
         except Exception as error:  # the device is gone, say, or the disk full: a network can do without this
             tasks = "1 task" if len(entries) == 1 else f"{len(entries)} tasks"
-            self.teller.warn(f"no first choices for {tasks}: {last_line(error)}")
+            self.progress.warn(f"no first choices for {tasks}: {last_line(error)}")
 
     def _described(self, entries: Sequence[SearchTask]) -> list[SearchTask]:
         """The same with their sketches; those that have none are left out."""
         bare = [entry for entry in entries if not entry.sketches]
         if not bare:
             return list(entries)
-        self.teller.tell(f"describing {len(bare)} tasks that need a kernel after all")
+        self.progress.tell(f"describing {len(bare)} tasks that need a kernel after all")
         with closing(ReadyTasks(bare)) as coming:
             described = {ready.entry.task.id: ready.entry for ready in coming}
         return [entry for entry in (described.get(each.task.id, each) for each in entries) if entry.sketches]
@@ -101,10 +103,10 @@ class FirstChoices:
             together = entries[start : start + len(builders)]
             names = ", ".join(entry.task.workload.name for entry in together)
             what = f"first choices of {names} ({start + len(together)} of {len(entries)} without a record)"
-            self.teller.tell(f"building the {what}")
+            self.progress.tell(f"building the {what}")
             batch = [(entry, self._contenders(entry, count)) for entry in together]
             built = builders.build([(entry.task, list(revisions)) for entry, revisions in batch])
-            self.teller.tell(f"measuring the {what}")
+            self.progress.tell(f"measuring the {what}")
             records = [
                 record
                 for (_, revisions), results in zip(batch, built, strict=True)

@@ -1,0 +1,141 @@
+"""The store that several runs share, during one run: synchronized, searched for its tasks, and given its records."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from actors.clients.calls import error_line
+from actors.clients.threads import in_thread
+from fleet_tune.base.config.request import RunRequest
+from fleet_tune.base.errors import FleetTuneError, RecordStoreError
+from fleet_tune.base.records.sharing.shared import check_shared, shared_store
+from fleet_tune.base.records.sharing.team import Team, met
+from fleet_tune.runs.companion import Companion, OngoingTuning
+from fleet_tune.runs.interruption import Interruption
+from fleet_tune.runs.progress_reporter import ProgressReporter
+from fleet_tune.runs.shared_store.efforts import note_efforts
+from fleet_tune.runs.shared_store.exchange import StoreSubscription, StoreUploader, take
+from fleet_tune.runs.tuned import Tuned
+
+EXCHANGE_SECS = 60.0
+_LOG = logging.getLogger(__name__)
+
+
+class SharedStore(Companion):
+    """The shared store of one run. A run goes without it where none is named, or where a store that nobody has named
+    cannot be used."""
+
+    def __init__(
+        self, request: RunRequest, run_id: str, reporter: ProgressReporter, interruption: Interruption
+    ) -> None:
+        self.path: Path | None = None
+        """The file of the store; None in a run without one."""
+        self._request = request
+        self._run_id = run_id
+        self._reporter = reporter
+        self._interruption = interruption
+        self._team: Team | None = None
+        self._uploader: StoreUploader | None = None
+        self._subscription: StoreSubscription | None = None
+
+    def before(self) -> None:
+        """Open the store of the request, which is made if it is missing."""
+        place = self._request.store
+        if place is None:
+            return
+        try:
+            check_shared(place.path)
+            with shared_store(place.path):
+                pass
+        except RecordStoreError as error:
+            self._go_without(error)
+            return
+        self.path = place.path
+        self._uploader = StoreUploader(self._request.records, place.path)
+        if place.server:
+            self._reporter.syncs_with = place.shown
+
+    async def synchronize(self) -> None:
+        """Fetch everything from the team's server, if the store is a copy of a team's, in a thread beside other
+        work."""
+        place = self._request.store
+        if self.path is not None and place is not None and place.server:
+            try:
+                self._team = await in_thread(met, place)
+            except RecordStoreError as error:
+                self._go_without(error)
+                self.path = self._uploader = None
+            self._reporter.syncs_with = ""
+
+    def subscribe(self) -> None:
+        """Remember what the store has now: :meth:`during` takes what others add later."""
+        if self.path is not None:
+            self._subscription = StoreSubscription(self.path, self._run_id)
+
+    async def during(self, tuning: OngoingTuning) -> None:
+        """Exchange records with the store each minute: new ones are uploaded for other runs, and what others have
+        found is not measured again."""
+        uploader, team, subscription = self._uploader, self._team, self._subscription
+        if uploader is None:
+            return
+        # Efforts are known at the end, and read by runs that begin.
+        steps: dict[str, Callable[[], object]] = {
+            "what is measured does not come into the store": lambda: uploader.give(with_efforts=False)
+        }
+        if team is not None:
+            steps["the server of the team's store is not met"] = lambda: team.meet(with_efforts=False)
+        if subscription is not None:
+            steps["what others have found is not taken from the store"] = lambda: self._take_new(tuning, subscription)
+        failing: set[str] = set()  # already told
+        while True:
+            await asyncio.sleep(EXCHANGE_SECS)
+            for what, step in steps.items():
+                try:
+                    await in_thread(step)
+                    failing.discard(what)
+                except Exception as error:
+                    if what not in failing:
+                        _LOG.warning("%s", what, exc_info=not isinstance(error, FleetTuneError))
+                        tuning.session.notice(f"{what}, and is tried again every minute: {error_line(error)}", False)
+                    failing.add(what)
+
+    def _take_new(self, tuning: OngoingTuning, subscription: StoreSubscription) -> None:
+        prepared, writer = tuning.prepared, tuning.session.store_writer
+        tasks, origins = {entry.task.id for entry in prepared.undescribed}, prepared.origins
+        with subscription.new(tasks, origins) as found:
+            take(found, self._request.records, writer, origins, prepared.device_ids)
+
+    async def after(self, tuned: Tuned) -> None:
+        """Upload what the run has spent, and the records that are not uploaded yet. The next run with this output
+        folder does what fails here."""
+        if self._uploader is not None:
+            await in_thread(self._upload_all, self._uploader, tuned)
+
+    def _upload_all(self, uploader: StoreUploader, tuned: Tuned) -> None:
+        hurry, last, tuning = self._interruption.came, self._reporter.last, tuned.progress
+        try:
+            if last is not None and tuning is not None and last.phase != "starting":
+                note_efforts(
+                    self._request.records,
+                    self._run_id,
+                    self._request.limits,
+                    last.tasks,
+                    tuning.elapsed_secs,
+                    tuning.new_trials,
+                    tuned.tried,
+                )
+            uploader.give(hurry=hurry)
+            if self._team is not None:
+                self._team.meet(hurry=hurry)
+        except RecordStoreError as error:
+            text = f"what was measured is not in the store yet, and comes there later: {error.problem}"
+            self._reporter.warn(text)
+
+    def _go_without(self, error: RecordStoreError) -> None:
+        """Raises the error of a store that was named."""
+        if self._request.store_named:
+            raise error
+        _LOG.warning("the run goes without a store: %s", error.problem)

@@ -1,0 +1,28 @@
+"""Fingerprints of the devices of a fleet, asked without a cluster."""
+
+from __future__ import annotations
+
+from devices.device_factory import fleet_file_errors
+from fleet_tune.base.config.fleet_file import FleetConfig
+from fleet_tune.base.domain import Fingerprint
+from fleet_tune.base.errors import DeviceUnreachableError
+from fleet_tune.runs.fleet.device_access import opened
+
+
+def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
+    """Ask every device for its fingerprint; those that do not answer are missing. Raises FleetFileError where none
+    answers, or something is wrong with one."""
+    prints: dict[str, Fingerprint] = {}
+    absent: dict[str, DeviceUnreachableError] = {}
+    for config in fleet.devices:
+        name = config.name
+        try:
+            with fleet_file_errors(fleet, name, unreachable=False), opened(config) as device:
+                prints[name] = device.fingerprint()
+        except DeviceUnreachableError as error:
+            absent[name] = error
+    if not prints:
+        name = next(iter(absent))
+        with fleet_file_errors(fleet, name):
+            raise absent[name]
+    return prints

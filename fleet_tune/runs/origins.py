@@ -1,0 +1,21 @@
+"""The origin of records that are measured now on a device."""
+
+from __future__ import annotations
+
+from devices.cuda import compiler
+from fleet_tune.base.domain import Fingerprint
+from fleet_tune.base.records.stores.origin import Origin
+from fleet_tune.runs.shared_store.upkeep import versions_now
+
+
+def origin_of(fingerprint: Fingerprint) -> Origin:
+    """The origin of records that are measured now on devices with this fingerprint."""
+    is_cuda = fingerprint.abstraction.kind == "cuda"
+    known = {
+        "driver": fingerprint.driver,
+        "microcode": fingerprint.microcode,
+        "compiler": compiler.describe() if is_cuda else "",
+    }
+    machine = {name: version for name, version in known.items() if version}
+    target = fingerprint.device_class.target
+    return Origin(target, fingerprint.cpu_model, fingerprint.threads, versions_now(), machine)

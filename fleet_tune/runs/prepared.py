@@ -1,0 +1,129 @@
+"""The first value of a run: its network, lowered for device classes, and what is known of its tasks before a trial."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.device_state import Admin, DeviceState, Health
+from fleet_tune.base.domain import Fingerprint
+from fleet_tune.base.records.stores.origin import Origin
+from fleet_tune.base.results import SkippedPart, Transferred
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.sketch import MOST_IMPORTED
+from fleet_tune.runs.origins import origin_of
+from fleet_tune.runs.shared_store.lookup import StoreLookup
+from fleet_tune.runs.transfer.transfer_prior import TransferPrior
+
+if TYPE_CHECKING:  # these modules load TVM
+    from devices.networks.frontend import Network
+    from devices.networks.lowering import LoweredNetwork
+    from devices.networks.network import Array
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A network that is lowered for one or more device classes. Its tasks are not described yet."""
+
+    network: Network
+    prints: Mapping[str, Fingerprint]
+    """The fingerprint of each device class, by the name of the class."""
+    lowered: Mapping[str, LoweredNetwork]
+    """The network of each device class, with its tasks."""
+    here: frozenset[str]
+    """Names of the device classes that this machine belongs to."""
+    devices: Mapping[str, tuple[DeviceConfig, ...]]
+    """The devices of each class that have answered and have not left."""
+    left_out: tuple[SkippedPart, ...] = ()
+    """Parts of the network that the run does without."""
+    expected: tuple[Array, ...] | None = None
+    """Outputs of the network's framework on the example inputs; None before they are known."""
+    found: StoreLookup | None = None
+    """Records of the tasks in the shared store; None in a run without one."""
+    priors: Mapping[str, TransferPrior] = field(default_factory=dict)
+    """The cost models that the searches of a device class start from."""
+
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """The origin of the records of each device class."""
+        return {name: origin_of(fingerprint) for name, fingerprint in self.prints.items()}
+
+    @property
+    def undescribed(self) -> tuple[SearchTask, ...]:
+        """Every task of the network, without its sketches."""
+        return tuple(
+            SearchTask(task, (), self.prints[name].abstraction)
+            for name, of_class in self.lowered.items()
+            for task in of_class.tasks
+        )
+
+    @property
+    def device_ids(self) -> dict[str, list[str]]:
+        """The ids of the devices of each class."""
+        return {name: [config.name for config in configs] for name, configs in self.devices.items()}
+
+    @property
+    def settled(self) -> dict[str, str]:
+        """The ids of the tasks that get no trial, each with the reason."""
+        return {} if self.found is None else self.found.reasons
+
+    def with_classes(self, other: Prepared) -> Prepared:
+        """Add the device classes of ``other``, which is the same network."""
+        found = self.found
+        if other.found is not None:
+            found = other.found if found is None else found.with_class(other.found)
+        return dataclasses.replace(
+            self,
+            prints={**self.prints, **other.prints},
+            lowered={**self.lowered, **other.lowered},
+            here=self.here | other.here,
+            devices={**self.devices, **other.devices},
+            left_out=(*self.left_out, *other.left_out),
+            found=found,
+            priors={**self.priors, **other.priors},
+        )
+
+    def with_found(self, found: StoreLookup) -> Prepared:
+        """Add what the shared store has of the tasks, and to the tasks the sketches of it that no rule makes."""
+        lowered = {
+            name: dataclasses.replace(
+                of_class,
+                tasks=tuple(
+                    dataclasses.replace(task, imported=found.imported.get(task.id, ())[:MOST_IMPORTED])
+                    for task in of_class.tasks
+                ),
+            )
+            for name, of_class in self.lowered.items()
+        }
+        return dataclasses.replace(self, lowered=lowered, found=found)
+
+    def with_prior(self, prior: TransferPrior | None) -> Prepared:
+        """Start the searches of all classes from this prior."""
+        return self if prior is None else dataclasses.replace(self, priors=dict.fromkeys(self.prints, prior))
+
+    def with_left_out(self, *parts: SkippedPart) -> Prepared:
+        """Add parts that the run does without, before those that are known."""
+        return dataclasses.replace(self, left_out=(*parts, *self.left_out))
+
+    @property
+    def first_prior(self) -> TransferPrior | None:
+        """The prior of the classes that were there first."""
+        return next(iter(self.priors.values()), None)
+
+    def transferred(self, tasks: Sequence[SearchTask]) -> Transferred | None:
+        """Summarize what ``tasks`` have learned from the first prior; None where they have learned nothing."""
+        prior = self.first_prior
+        others = tasks if self.found is None else self.found.without_prior(tasks)
+        learning = [entry for entry in others if self.priors.get(entry.task.device_class.name) is prior]
+        return None if prior is None or not learning else prior.summary(learning)
+
+    def device_of(self, device_class: str, states: Mapping[str, DeviceState]) -> DeviceConfig | None:
+        """The first device of a class that is in use and works, by its last known state; None without one."""
+        for config in self.devices.get(device_class, ()):
+            state = states.get(config.name, DeviceState())
+            if state.admin is Admin.ACTIVE and state.health is not Health.QUARANTINED:
+                return config
+        return None

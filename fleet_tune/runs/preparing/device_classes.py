@@ -1,0 +1,211 @@
+"""The network of a run, prepared for device classes: those that are there at its start, and those that come later.
+
+Both take the same three steps: :func:`prepare_classes`, :func:`check`, and :func:`with_search_prior`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from devices.describing.cache import DescriptionCache
+from devices.host.file_cache import user_folder
+from devices.host.quiet_windows.quiet_window import QuietWindow
+from devices.networks.comparison import without_numbers
+from devices.networks.frontend import Network
+from devices.networks.lowering import agreement, computes
+from devices.networks.processes.lowering_process import LoweringProcess
+from devices.targets import NATIVE, resolve_target
+from fleet_tune.base.config.fleet_file import FleetConfig
+from fleet_tune.base.config.request import RunRequest
+from fleet_tune.base.domain import Fingerprint
+from fleet_tune.base.errors import FleetFileError, RecordStoreError, UncheckedError, UnsupportedNetworkError
+from fleet_tune.base.results import SkippedPart
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.runs.methods import method_of
+from fleet_tune.runs.prepared import Prepared
+from fleet_tune.runs.preparing.ready_tasks import ReadyTasks
+from fleet_tune.runs.shared_store.lookup import StoreLookup, look_up
+from fleet_tune.runs.shared_store.shipped import shipped
+from fleet_tune.runs.shared_store.store_prior import StorePrior, learns_from_store, read_store_prior
+from fleet_tune.runs.transfer.transfer_prior import TransferPrior, what_applies
+
+_LOG = logging.getLogger(__name__)
+
+
+def prepare_classes(
+    network: Network,
+    fingerprints: Mapping[str, Fingerprint],
+    request: RunRequest,
+    lowering: LoweringProcess,
+    store: Path | None,
+) -> Prepared:
+    """Lower the network for the classes of some devices, and look up its tasks in the shared store.
+
+    Args:
+        network: the network of the run.
+        fingerprints: what each device has answered, by the device's name.
+        request: its fleet has these devices, and may have others, which join later.
+        lowering: the process that lowers networks.
+        store: the shared store; None for none.
+
+    Raises UserError for a network that is not for such a device, RecordStoreError where the user has named the store
+    and it cannot be read, and FleetTuneError where ``lowering`` is closed meanwhile.
+    """
+    prepared = lower_network(network, fingerprints, request.fleet, lowering)
+    return prepared if store is None else prepared.with_found(look_up_tasks(store, prepared, request))
+
+
+def lower_network(
+    network: Network, fingerprints: Mapping[str, Fingerprint], fleet: FleetConfig, lowering: LoweringProcess
+) -> Prepared:
+    """Lower ``network`` for every class of devices. Raises :class:`UnsupportedNetworkError` where it has no kernel at
+    all, and as :meth:`LoweringProcess.lowered`."""
+    # This process also times the network's framework, whose threads TVM's must not push from their cores.
+    os.environ["TVM_BIND_THREADS"] = "0"
+    prints = device_classes_of(fingerprints)
+    answered = [device for device in fleet.devices if device.name in fingerprints]  # the others join later
+    here = frozenset(
+        fingerprints[device.name].device_class.name
+        for device in answered
+        if (device.connect == "local" and device.via is None) or is_this_machine(fingerprints[device.name])
+    )
+    lowered = {name: lowering.lowered(network, fingerprint.device_class) for name, fingerprint in prints.items()}
+    if not all(map(computes, lowered.values())):
+        raise UnsupportedNetworkError(
+            f"{network.name} computes nothing: its outputs are its inputs, or views of them", "give another network"
+        )
+    left_out = tuple(
+        SkippedPart("rewrite", "", name, "", f"without {step}: {reason}")
+        for name, of_class in lowered.items()
+        for step, reason in of_class.left_out
+    )
+    devices = {
+        name: tuple(device for device in answered if fingerprints[device.name].device_class.name == name)
+        for name in prints
+    }
+    return Prepared(network, prints, lowered, here, devices, left_out)
+
+
+def device_classes_of(fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
+    """The fingerprint of each device class, by its name: that of its first device.
+
+    Raises :class:`FleetFileError` where devices of one class have different targets.
+    """
+    classes: dict[str, Fingerprint] = {}
+    for device, fingerprint in fingerprints.items():
+        first = classes.setdefault(fingerprint.device_class.name, fingerprint)
+        if first.device_class.target != fingerprint.device_class.target:
+            raise FleetFileError(
+                f"device {device!r} has another target than the others of its class {first.device_class.name!r}",
+                "give it a device_class of its own in the fleet file",
+            )
+    return classes
+
+
+def is_this_machine(fingerprint: Fingerprint) -> bool:
+    """Return true if a device that is reached over a port runs what this machine runs: the same target and
+    processor."""
+    return fingerprint.device_class.target == resolve_target(NATIVE, fingerprint.threads)
+
+
+def look_up_tasks(store: Path, prepared: Prepared, request: RunRequest) -> StoreLookup:
+    """Look up the tasks in the shared store. Raises :class:`RecordStoreError` where the user has named a store that
+    cannot be read; another one counts as empty then."""
+    tasks = [entry.task for entry in prepared.undescribed]
+    shown = request.store.shown if request.store else ""
+    try:
+        shipped_records = shipped() if request.pretrained else None
+        found = look_up(store, tasks, prepared.origins, request.limits, request.records, shipped_records)
+        return dataclasses.replace(found, shown=shown, prior=_store_prior(found, prepared, request))
+    except RecordStoreError as error:
+        if request.store_named:
+            raise
+        _LOG.warning("nothing is taken from the store: %s", error.problem)
+        return StoreLookup(store)
+
+
+def _store_prior(found: StoreLookup, prepared: Prepared, request: RunRequest) -> StorePrior:
+    """The cost models trained on the store; none where the user has named what to learn from."""
+    if request.collects or request.transfer_from is not None or not learns_from_store(method_of(request.method)):
+        return StorePrior()
+    devices = {name: fingerprint.abstraction for name, fingerprint in prepared.prints.items()}
+    return read_store_prior(found.path, found.similar, devices, DescriptionCache(user_folder()), request.seed)
+
+
+def with_search_prior(prepared: Prepared, request: RunRequest, first: TransferPrior | None = None) -> Prepared:
+    """Add the cost model that the searches start from, if any.
+
+    Args:
+        prepared: classes without a prior.
+        request: says where the prior is from.
+        first: the prior of the classes that were there when the run began. A source that the user has named is for
+            all classes.
+
+    Raises UserError where ``request.transfer_from`` cannot be used.
+    """
+    if request.collects:
+        return prepared
+    if request.transfer_from is not None and first is not None:
+        return prepared.with_prior(first)
+    method, entries = method_of(request.method), prepared.undescribed
+    source = what_applies(entries, method, request.transfer_from, pretrained=request.pretrained)
+    return prepared.with_prior(None if source is None else TransferPrior(source, method, request.seed, entries))
+
+
+def needs_no_trial(prepared: Prepared, request: RunRequest) -> bool:
+    """Return true if the run only compiles: the shared store settles all of its tasks."""
+    if prepared.found is None or request.collects or request.fleet.datasets:
+        return False
+    tasks = [entry.task.id for entry in prepared.undescribed]
+    return bool(tasks) and prepared.found.settled.issuperset(tasks)
+
+
+def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = ()) -> Prepared:
+    """Compare the lowered networks with the network's framework, and end ``lowering``.
+
+    A network that this machine cannot run is not compared here, nor is an output without a finite number; the tuned
+    network is compared before it is published.
+
+    Args:
+        prepared: the network.
+        lowering: the process that runs it.
+        but: names of classes whose network is not compared.
+
+    Raises NetworkError where they disagree, or the network crashes.
+    """
+    unchecked: list[SkippedPart] = []
+    compared = {name: lowered for name, lowered in prepared.lowered.items() if name not in but}
+    expected = prepared.expected
+    if compared and expected is None:
+        expected = prepared.network.framework_outputs()
+    for name, lowered in compared.items():
+        assert expected is not None
+        try:
+            agreement(lowered, lowering.outputs(lowered, prepared.network.example_inputs), expected)
+        except UncheckedError as error:
+            unchecked.append(SkippedPart("check", "", name, "", str(error)))
+    for at in without_numbers(expected or ()):
+        where = f"in output {at} on these inputs ({prepared.network.inputs_from})"
+        reason = f"it gives no finite number {where}: give others with --inputs"
+        unchecked += [SkippedPart("check", "", name, "", reason) for name in prepared.lowered]
+    lowering.close()
+    return dataclasses.replace(prepared.with_left_out(*unchecked), expected=expected)
+
+
+def describe_tasks(prepared: Prepared, fleet: FleetConfig, window: QuietWindow | None = None) -> ReadyTasks:
+    """The tasks of a prepared network as they become ready, each with what its search starts from."""
+    found, priors = prepared.found, prepared.priors
+
+    def with_start(entry: SearchTask) -> SearchTask:
+        prior = priors.get(entry.task.device_class.name)
+        if found is not None and entry.task.id in found.prior.learners:
+            entry = found.prior.with_prior(entry)
+        elif prior is not None:
+            entry = prior.with_prior(entry)
+        return entry if found is None else found.seeded(entry)
+
+    return ReadyTasks(prepared.undescribed, fleet.datasets, with_start if priors or found else None, window)

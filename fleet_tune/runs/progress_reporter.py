@@ -1,0 +1,119 @@
+"""Progress of a run, from its first snapshot to its last."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from actors.tuning_session import TuningSession
+from fleet_tune.base.domain import Limits
+from fleet_tune.base.errors import FleetTuneError
+from fleet_tune.base.results import Progress
+from fleet_tune.runs.companion import Companion
+from fleet_tune.runs.compile_progress import CompileProgress
+
+PROGRESS_SECS = 0.5
+_LOG = logging.getLogger(__name__)
+
+
+class ProgressReporter:
+    """Reports the snapshots of a run about twice a second, and keeps the last one.
+
+    Args:
+        limits: when the run ends.
+        on_progress: is called with every snapshot.
+        companions: those are told the snapshots of the tuning too.
+    """
+
+    def __init__(
+        self, limits: Limits, on_progress: Callable[[Progress], None] | None, companions: Sequence[Companion] = ()
+    ) -> None:
+        self.started = time.monotonic()
+        self.last: Progress | None = None
+        """The last snapshot of the tuning, or of what follows it; None before the tuning begins."""
+        self.syncs_with = ""
+        """Name of the team's store while its first synchronization goes on."""
+        self._limits = limits
+        self._on_progress = on_progress
+        self._companions = companions
+        self._waits_for = ""
+
+    @property
+    def elapsed_secs(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.started
+
+    def announce(self, waits_for: str = "") -> None:
+        """Report a snapshot of a run that has not begun to tune. ``waits_for``: what it has to wait for."""
+        self._waits_for = waits_for
+        doing = waits_for or "importing the network, starting the devices"
+        if self.syncs_with:
+            doing += f", meeting the store {self.syncs_with}"
+        if self._on_progress is not None:
+            begun = (self.elapsed_secs, self._limits.time_budget_secs, self._limits.trials)
+            self._on_progress(Progress("starting", *begun, 0, 0, {}, 0.0, {}, {}, (), doing=doing))
+
+    async def announce_waiting(self) -> None:
+        """Repeat what the run waits for, with the time that has passed, until cancelled."""
+        while True:
+            await asyncio.sleep(PROGRESS_SECS)
+            if self._waits_for:
+                self.announce(self._waits_for)
+
+    async def follow(self, session: TuningSession) -> None:
+        """Report the snapshots of a session until cancelled."""
+        while True:
+            await self.report(session)
+            await asyncio.sleep(PROGRESS_SECS)
+
+    async def report(self, session: TuningSession) -> None:
+        """Report one snapshot of a session."""
+        last = self.last
+        with contextlib.suppress(FleetTuneError):  # records raise the error of a scheduler that is gone
+            last = await session.progress()
+        if last is not None:
+            self.update(last)
+
+    def update(self, progress: Progress) -> None:
+        """Report this snapshot of the tuning."""
+        self.last = progress
+        for companion in self._companions:
+            companion.on_progress(progress)
+        if self._on_progress is not None:
+            self._on_progress(progress)
+
+    def show(self, phase: str, compiling: CompileProgress | None = None) -> None:
+        """Report the last snapshot with another phase, and with the progress of compiling: after the tuning there are
+        no actors to ask."""
+        if self.last is None:
+            return
+        self.last = dataclasses.replace(self.last, phase=phase)
+        if compiling is not None:
+            self.last = dataclasses.replace(
+                self.last, elapsed_secs=compiling.elapsed_secs, doing=compiling.doing, notices=compiling.notices
+            )
+        if self._on_progress is not None:
+            self._on_progress(self.last)
+
+    async def show_compiling(self, compiling: CompileProgress) -> None:
+        """Report the progress of compiling until cancelled."""
+        while True:
+            await asyncio.sleep(PROGRESS_SECS)
+            self.show("compiling", compiling)
+
+    def compile_progress(self) -> CompileProgress:
+        """Progress of compiling, which goes on from the last snapshot."""
+        return CompileProgress() if self.last is None else CompileProgress(self.last.elapsed_secs, self.last.notices)
+
+    def warn(self, text: str) -> None:
+        """Add a notice to the last snapshot; a run without one only logs it."""
+        if self.last is None:
+            _LOG.warning("%s", text)
+            return
+        notices = self.compile_progress()
+        notices.warn(text)
+        self.last = dataclasses.replace(self.last, notices=notices.notices)

@@ -1,0 +1,80 @@
+"""The input of compiling: networks, records, and where each network is run before it is published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from devices.networks.frontend import Network
+from devices.networks.lowering import LoweredNetwork
+from devices.networks.network import Array
+from fleet_tune.base.domain import Fingerprint
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.runs.compile_progress import CompileProgress
+from fleet_tune.runs.publishing.incumbents import RecordSupplier
+from fleet_tune.runs.publishing.network_runners import DeviceNetworkRunner, LocalNetworkRunner, NetworkRunner
+from fleet_tune.runs.publishing.untuned_times import UntunedTimes
+from fleet_tune.runs.tuned import Tuned
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """Networks to compile from the records of a store. Mappings are by the name of the device class."""
+
+    network: Network
+    lowered: Mapping[str, LoweredNetwork]
+    prints: Mapping[str, Fingerprint]
+    """The fingerprint of each device class."""
+    entries: Sequence[SearchTask]
+    """The tasks that have sketches."""
+    runners: Mapping[str, NetworkRunner]
+    """Run the network before it is published; the network of a class without a runner is not checked."""
+    records: Path
+    suppliers: Mapping[str, RecordSupplier] = field(default_factory=dict)
+    """Find records for tasks without one."""
+    progress: CompileProgress = field(default_factory=CompileProgress)
+    """Is told each step, and what a network goes without."""
+    spare_secs: float = math.inf
+    """Time to choose between records that are nearly as good, by their time in the network; no choice is made where it
+    would take longer."""
+    run_id: str = ""
+    """The run of new records. Empty where no run is compiled: a record that is withdrawn belongs to the run that has
+    measured it then."""
+    classes: int = 0
+    """Number of device classes of the output folder, if it has more than are compiled now."""
+    untuned_times: UntunedTimes = field(default_factory=UntunedTimes)
+    """Times that earlier runs have measured."""
+    expected: tuple[Array, ...] | None = None
+    """Outputs of the network's framework, if they are known."""
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """The sketch rule of each sketch id."""
+        return {sketch.id: sketch.rule for entry in self.entries for sketch in entry.sketches}
+
+
+def compile_request(tuned: Tuned, records: Path) -> CompileRequest:
+    """The networks of a run, compiled from these records. Each is run on this machine if it belongs to the class, else
+    on a device of the class."""
+    prepared = tuned.prepared
+    with RecordReader(records) as reader:
+        states = {name: event.state for name, event in reader.device_states().items()}
+    inputs = prepared.network.example_inputs
+    runners: dict[str, NetworkRunner] = {}
+    for name in prepared.lowered:
+        if name in prepared.here:
+            runners[name] = LocalNetworkRunner(inputs, prepared.prints[name].threads)
+        elif (device := prepared.device_of(name, states)) is not None:
+            runners[name] = DeviceNetworkRunner(device, inputs)
+    return CompileRequest(
+        network=prepared.network,
+        lowered=prepared.lowered,
+        prints=prepared.prints,
+        entries=tuned.tasks,
+        runners=runners,
+        records=records,
+        expected=prepared.expected,
+    )

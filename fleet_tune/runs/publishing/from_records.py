@@ -1,0 +1,89 @@
+"""Networks compiled from the records of any store, without a tuning."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+from devices.networks.frontend import load_network
+from devices.networks.processes.lowering_process import LoweringProcess
+from fleet_tune.base.config.fleet_file import FleetConfig
+from fleet_tune.base.errors import RecordStoreError
+from fleet_tune.base.records.datasets.sources import RECORDS_FILE
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import TuneResult
+from fleet_tune.runs.cancellation import Cancellation
+from fleet_tune.runs.compile_progress import CompileProgress
+from fleet_tune.runs.fleet.fleet_probe import probe_fleet
+from fleet_tune.runs.preparing.device_classes import check, describe_tasks, lower_network
+from fleet_tune.runs.preparing.out_folder import held_folder
+from fleet_tune.runs.preparing.ready_tasks import in_order
+from fleet_tune.runs.preparing.run_store import bind_store, without_damaged
+from fleet_tune.runs.publishing.compile_request import compile_request
+from fleet_tune.runs.publishing.networks import check_records, publish_networks
+from fleet_tune.runs.publishing.task_results import task_results
+from fleet_tune.runs.tuned import Tuned
+
+
+def compile_from_records(
+    spec: Any, fleet: FleetConfig, records: Path, out: Path, inputs: Path | None = None, trusted: bool = False
+) -> TuneResult:
+    """Compile a network from the records of a store, without tuning.
+
+    Args:
+        spec: the network; see :attr:`RunRequest.network`.
+        fleet: the devices for which it is compiled.
+        records: the record store.
+        out: the absolute path of the output folder.
+        inputs, trusted: see :attr:`RunRequest.inputs` and :attr:`RunRequest.trust_model`.
+
+    Raises UserError.
+    """
+    started = time.monotonic()
+    try:
+        RecordReader(records).close()
+    except RecordStoreError as error:
+        raise type(error)(error.problem, "give the path of a records.db with --records") from error
+    with held_folder(out):
+        tuned = _tuned_before(spec, fleet, records, inputs, trusted)
+        return _published(tuned, records, out, started)
+
+
+def _tuned_before(spec: Any, fleet: FleetConfig, records: Path, inputs: Path | None, trusted: bool) -> Tuned:
+    """The network, whose tasks were tuned by the runs that the store is of."""
+    with contextlib.closing(LoweringProcess()) as lowering:
+        network = load_network(spec, inputs, trusted)
+        prepared = lower_network(network, probe_fleet(fleet), fleet, lowering)
+        tasks, left_out = in_order(prepared.undescribed, list(describe_tasks(prepared, fleet)))
+        prepared = dataclasses.replace(prepared, left_out=(*prepared.left_out, *left_out))
+        prepared = check(prepared, lowering)
+    prepared = without_damaged(prepared, records)
+    return Tuned(prepared, tasks, prepared.left_out)
+
+
+def _published(tuned: Tuned, records: Path, out: Path, started: float) -> TuneResult:
+    prepared = tuned.prepared
+    with RecordReader(records) as reader:
+        outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
+    if (out / RECORDS_FILE).exists():
+        bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
+    check_records(prepared.lowered, tuned.tasks, records)
+    progress = CompileProgress(time.monotonic() - started)
+    request = dataclasses.replace(compile_request(tuned, records), progress=progress)
+    networks = publish_networks(request, out, Cancellation())
+    return TuneResult(
+        network=prepared.network.name,
+        out=out,
+        tasks=task_results((entry.task for entry in tuned.tasks), request.rules, records),
+        outcomes=outcomes,
+        new_trials=0,
+        elapsed_secs=time.monotonic() - started,
+        interrupted=False,
+        networks=networks,
+        left_out=tuned.left_out,
+        inputs=prepared.network.inputs_from,
+        notices=progress.notices,
+    )

@@ -1,0 +1,115 @@
+"""The networks of all device classes, compiled from the best records of a store and published.
+
+Nothing wrong is published: a network is compiled beside the folder that users load from, run on its device, compared
+with its framework, and only then moved there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from devices.error_text import brief
+from devices.networks.lowering import LoweredNetwork
+from devices.networks.processes.compile_process import CompileProcess
+from fleet_tune.base.domain import Record
+from fleet_tune.base.errors import (
+    RecordStoreError,
+    UserError,
+)
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import NetworkResult
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.runs.cancellation import Cancellation
+from fleet_tune.runs.publishing.class_compilation import ClassCompilation, NetworkCompiler
+from fleet_tune.runs.publishing.compile_request import CompileRequest
+
+# A network may take so many times as long to compile as the builds of its records took, and at least so many seconds.
+_LONGER = 10.0
+_UNKNOWN_BUILD_SECS = 10.0
+_LEAST_COMPILE_SECS = 120.0
+_LOG = logging.getLogger(__name__)
+
+
+def folder_of(out: Path, device_class: str, classes: int) -> Path:
+    """Where the network of a class goes: ``out`` itself for the only class, else a folder of its own."""
+    return out if classes == 1 else out / device_class
+
+
+def check_records(lowered: Mapping[str, LoweredNetwork], entries: Sequence[SearchTask], records: Path) -> None:
+    """Raises :class:`RecordStoreError` where a network that can be tuned has no verified record in the store at all."""
+    with RecordReader(records) as reader:
+        if not entries or any(reader.best(task.id) for each in lowered.values() for task in each.tasks):
+            return
+    raise RecordStoreError(
+        f"{records} has no verified record of this network for {' or '.join(lowered)}",
+        "tune it first, or name the database of a run of the same network and target",
+    )
+
+
+def publish_networks(
+    request: CompileRequest, out: Path, cancellation: Cancellation, compiler: NetworkCompiler | None = None
+) -> tuple[NetworkResult, ...]:
+    """Compile the network of every device class from its best records, check it where it runs, measure it beside the
+    untuned one, and publish it in ``out`` if it is right; each class by itself.
+
+    A task without a record stays as it was imported. Where the network is slower than the untuned one, that is
+    published. What goes wrong with one class is told in its result and takes nothing from the others, except for
+    what the user can mend; where no class got a network, the first error is raised. ``cancellation``: after it nothing
+    is published, and some error is raised."""
+    if compiler is None:
+        limit_secs = compile_limit_secs(request.lowered.values(), request.records)
+        with contextlib.closing(CompileProcess(limit_secs)) as process:
+            cancellation.own(process)
+            return publish_networks(request, out, cancellation, process)
+    expected = request.expected
+    if expected is None:
+        request.progress.tell("running the network in its framework")
+        expected = request.network.framework_outputs()
+    results = []
+    errors: list[Exception] = []
+    for name, lowered in request.lowered.items():
+        folder = folder_of(out, name, max(request.classes, len(request.lowered)))
+        runner = request.runners.get(name)
+        try:
+            results.append(
+                ClassCompilation(
+                    request=request,
+                    lowered=lowered,
+                    folder=folder,
+                    compiler=compiler,
+                    expected=expected,
+                    cancellation=cancellation,
+                    runner=runner,
+                ).publish()
+            )
+        except UserError:
+            raise
+        except Exception as error:
+            if cancellation.came:
+                raise
+            _LOG.warning("the network of %s is not published", name, exc_info=error)
+            errors.append(error)
+            nothing = NetworkResult(name, folder, None, None, None, None, None)
+            results.append(dataclasses.replace(nothing, published="nothing", problem=brief(error)))
+        finally:
+            if runner is not None:
+                runner.close()
+    if errors and all(each.published == "nothing" for each in results):
+        raise errors[0]
+    return tuple(results)
+
+
+def compile_limit_secs(lowered: Iterable[LoweredNetwork], records: Path) -> float:
+    """Seconds in which each of these networks is compiled unless the compiler hangs: ten times what the builds of its
+    tasks' best records took together, two minutes at least."""
+    with RecordReader(records) as reader:
+        sums = [sum(_build_secs(reader.best(task.id)) for task in each.tasks) for each in lowered]
+    return max(_LEAST_COMPILE_SECS, _LONGER * max(sums, default=0.0))
+
+
+def _build_secs(record: Record | None) -> float:
+    return (0.0 if record is None else record.measurement.build_secs) or _UNKNOWN_BUILD_SECS

@@ -1,0 +1,223 @@
+"""The second step of a run: its tasks are described, searched and measured until a limit is reached or a signal comes.
+
+:func:`settle` takes its place in a run without a trial.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable
+
+from actors.clients.calls import error_line
+from actors.clients.threads import in_thread
+from actors.run_hosts import RunHosts
+from actors.session_plan import SessionPlan, snapshot_without_trials
+from actors.tuning_session import TuningSession
+from devices.networks.processes.lowering_process import LoweringProcess
+from fleet_tune.base.domain import Record
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import Progress
+from fleet_tune.base.task_data import MEASURED_BY
+from fleet_tune.runs.companion import Companion
+from fleet_tune.runs.context import RunContext
+from fleet_tune.runs.interruption import RunInterruptedError, beside, close_started
+from fleet_tune.runs.methods import method_of
+from fleet_tune.runs.prepared import Prepared
+from fleet_tune.runs.preparing import device_classes, run_store
+from fleet_tune.runs.preparing.ready_tasks import in_order
+from fleet_tune.runs.shared_store.efforts import tried_in
+from fleet_tune.runs.tuned import Tuned
+from fleet_tune.runs.tuning.late_classes import LateClasses
+from fleet_tune.runs.tuning.task_feed import TaskFeed
+
+OnRecord = Callable[[Record], Awaitable[None]]
+_LOG = logging.getLogger(__name__)
+
+
+class RunTuning:
+    """The tuning of a run while it goes on: its session, and the classes that take part."""
+
+    def __init__(
+        self, context: RunContext, hosts: RunHosts, session: TuningSession, prepared: Prepared, feed: TaskFeed
+    ) -> None:
+        self.hosts = hosts
+        self.session = session
+        self.prepared = prepared
+        self._context = context
+        self._feeds = [feed]
+        late_classes = LateClasses(context.request, context.run_id, context.store, context.reporter)
+        self._companions = (*context.companions, late_classes)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """True once a signal came."""
+        return self._context.interruption.came
+
+    def add_classes(self, late: Prepared) -> None:
+        """See :meth:`fleet_tune.runs.companion.OngoingTuning.add_classes`."""
+        self.prepared = self.prepared.with_classes(late)
+        feed = TaskFeed(late, self._context.request.fleet, self.session.window, is_required=False)
+        self._feeds.append(feed)
+        feed.start(self.session)
+
+    async def run(self, cursor: int, on_record: OnRecord | None, traces: bool) -> None:
+        """Tune until the session ends; ``on_record`` is awaited for each record after ``cursor``. A signal stops the
+        session. Raises RunInterruptedError where a signal came before."""
+        context, session, first = self._context, self.session, self._feeds[0]
+        if self.is_interrupted:
+            raise RunInterruptedError
+        session.begin()
+        first.start(session)
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(beside(self._stop_after_signal()))
+            for companion in self._companions:
+                await stack.enter_async_context(beside(self._accompanied_by(companion)))
+            await stack.enter_async_context(beside(context.reporter.follow(session)))
+            records = aiter(session.records(cursor, traces))
+            while True:
+                try:
+                    record = await context.interruption.unless_failed(anext(records))
+                except StopAsyncIteration:
+                    break
+                first.check()  # a run that has no way to describe its tasks must not wait for them
+                if record is not None:
+                    for companion in self._companions:
+                        companion.on_record(record)
+                    if on_record is not None:
+                        await on_record(record)
+            await context.reporter.report(session)
+
+    async def describe_all(self) -> None:
+        """Wait for the tasks that are not described yet: nothing is compiled without them. A signal ends the wait."""
+        if self.is_interrupted:
+            return
+        if not all(feed.is_done for feed in self._feeds):
+            self._context.reporter.show("describing")
+        with contextlib.suppress(RunInterruptedError):
+            await self._context.interruption.unless(asyncio.gather(*(feed.wait() for feed in self._feeds)))
+
+    def result(self) -> Tuned:
+        """The value of the tuning that is over."""
+        prepared = dataclasses.replace(self.prepared, devices=self.session.members)
+        ready = [each for feed in self._feeds for each in feed.ready]
+        tasks, left_out = in_order(prepared.undescribed, ready)
+        return Tuned(
+            prepared=prepared,
+            tasks=tasks,
+            left_out=(*prepared.left_out, *left_out),
+            is_complete=len(ready) == len(prepared.undescribed),
+            progress=self._context.reporter.last,
+        )
+
+    def close(self) -> None:
+        """End the description of tasks."""
+        for feed in self._feeds:
+            feed.close()
+
+    async def _stop_after_signal(self) -> None:
+        await self._context.interruption.wait()
+        try:
+            await self.session.stop()
+        except Exception:  # the records raise the error that matters
+            _LOG.exception("the session does not stop")
+
+    async def _accompanied_by(self, companion: Companion) -> None:
+        try:
+            await companion.during(self)
+        except Exception as error:
+            name = type(companion).__name__
+            _LOG.exception("%s ended", name)
+            self.session.notice(f"{name} ended: {error_line(error)}", False)
+
+
+async def tune(
+    context: RunContext,
+    prepared: Prepared,
+    hosts: RunHosts,
+    lowering: LoweringProcess,
+    on_record: OnRecord | None = None,
+    traces: bool = False,
+) -> Tuned:
+    """Tune the tasks of a prepared network, and close the hosts.
+
+    Args:
+        context: the run.
+        prepared: the network, some of whose tasks need trials.
+        hosts: the started builders and devices.
+        lowering: the process that lowered the network, which runs it once more and is closed.
+        on_record: is awaited for each record of this run once it is durable.
+        traces: give ``on_record`` the traces of the candidates too.
+
+    Raises RunInterruptedError where a signal comes before the tuning begins.
+    """
+    request, unless_interrupted = context.request, context.interruption.unless
+    async with contextlib.AsyncExitStack() as stack:
+        feed = TaskFeed(prepared, request.fleet, hosts.window, is_required=True)
+        stack.callback(feed.close)
+        feed.describe()
+        prepared, meta = await unless_interrupted(
+            in_thread(run_store.open_run_store, prepared, request, context.run_id)
+        )
+        plan = _session_plan(context, prepared)
+        starting = asyncio.ensure_future(TuningSession.start(hosts, plan, request.records, meta))
+        stack.push_async_callback(close_started, starting)
+        # The check is one thread's work of seconds: the actors start beside it, and wait for its end.
+        prepared, session = await unless_interrupted(
+            asyncio.gather(in_thread(device_classes.check, prepared, lowering), starting)
+        )
+        tuning = RunTuning(context, hosts, session, prepared, feed)
+        stack.callback(tuning.close)
+        first_seq = await session.last_seq()
+        await tuning.run(first_seq, on_record, traces)
+        await tuning.describe_all()
+        tuned = tuning.result()
+        await session.close()
+        # Read now: first choices that are measured to compile a task are no search of it.
+        tried = await in_thread(tried_in, request.records, first_seq)
+        return dataclasses.replace(tuned, tried=frozenset(tried))
+
+
+async def settle(context: RunContext, prepared: Prepared, hosts: RunHosts, lowering: LoweringProcess) -> Tuned:
+    """End the tuning of a run whose tasks are all settled by the shared store before it begins, and close the hosts.
+    The tasks stay undescribed: a task is described if it has to be searched after all.
+
+    What this machine runs is compared with its framework before it is published, a moment from now; what other
+    devices run is compared here.
+    """
+    request, unless_interrupted = context.request, context.interruption.unless
+    prepared, _ = await unless_interrupted(in_thread(run_store.open_run_store, prepared, request, context.run_id))
+    plan = _session_plan(context, prepared)
+
+    def settled() -> tuple[Prepared, Progress]:
+        checked = device_classes.check(prepared, lowering, prepared.here)
+        with RecordStore(request.records) as store:
+            for entry in plan.tasks:
+                store.put_task(entry.task)
+        with RecordReader(request.records) as reader:
+            states = {name: event.state for name, event in reader.device_states().items()}
+            return checked, snapshot_without_trials(plan, hosts, list(reader), states)
+
+    prepared, last = await unless_interrupted(in_thread(settled))
+    context.reporter.update(last)
+    prepared = dataclasses.replace(prepared, devices=hosts.members)
+    await hosts.close()
+    tried = await in_thread(tried_in, request.records)
+    return Tuned(prepared, prepared.undescribed, prepared.left_out, progress=last, tried=frozenset(tried))
+
+
+def _session_plan(context: RunContext, prepared: Prepared) -> SessionPlan:
+    request = context.request
+    method = method_of(request.method)
+    return SessionPlan(
+        run_id=context.run_id,
+        method=method,
+        seed=request.seed,
+        tasks=prepared.undescribed,
+        limits=request.limits,
+        rule=MEASURED_BY if request.collects else method.evaluator,
+        settled=prepared.settled,
+    )
