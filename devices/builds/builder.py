@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from devices.builds.cache import ArtifactCache, artifact_key, check_plan, folder_here
+from devices.builds.cache import ArtifactCache, artifact_key, check_plan, usable_folder
 from devices.builds.worker import CACHED_TASKS, pass_options
 from devices.cuda import compiler as cuda_compiler
 from devices.host.children.child import ChildProcess
@@ -89,7 +89,7 @@ class BuildWorker:
         self._window = window
         self._clock = time.monotonic if window is None else window.clock
         self._stoppable: PauseRegistration | None = None
-        self._cache = ArtifactCache(folder_here(artifacts)) if artifacts is not None else None
+        self._cache = ArtifactCache(usable_folder(artifacts)) if artifacts is not None else None
         self._memory_limit_bytes = memory_limit_bytes or memory_limit(memory_total_bytes(), workers)
         self._recycle_bytes = min(recycle_bytes, self._memory_limit_bytes // 2)
         self._recycle_builds = recycle_builds

@@ -16,7 +16,7 @@ from devices.host.file_cache import DEFAULT_BYTES, FileCache, key_of, source_dig
 from devices.protocol import Artifact, BuildRequest, CheckPlan, InputDraw, TensorSpec
 
 
-def folder_here(folder: Path) -> Path:
+def usable_folder(folder: Path) -> Path:
     """Return ``folder`` where its parent exists on this machine, else a folder in the user's cache: builders on other
     hosts of a cluster do not see the run's output folder."""
     return folder if folder.parent.is_dir() else user_folder()

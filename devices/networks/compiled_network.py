@@ -44,7 +44,7 @@ from devices.networks.manifest import (
 )
 from devices.rpc.remote_linking import linked
 from devices.targets import device_kind, is_native
-from devices.timing.in_network import InNetworkTimes, timed_in_place
+from devices.timing.in_network import InNetworkTimes, time_in_place
 from fleet_tune.base.errors import OutputFolderError, UserError
 
 _LONG_SECS = 0.5
@@ -166,7 +166,7 @@ class CompiledNetwork:
         with self._lock:
             self._start_threads()
             arguments = [*tensors, *self._parameters]
-            return timed_in_place(self._machine, self._module, self._device, arguments, budget_secs)
+            return time_in_place(self._machine, self._module, self._device, arguments, budget_secs)
 
     def _converted(self, inputs: tuple[Any, ...]) -> list[Any]:
         """Check the inputs and return them as TVM tensors."""

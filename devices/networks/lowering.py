@@ -25,15 +25,15 @@ from devices.builds.executables import (
 )
 from devices.error_text import brief
 from devices.networks.comparison import compare, network_tolerance
-from devices.networks.graph.block_names import with_stable_names
+from devices.networks.graph.block_names import rename_blocks
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
 from devices.networks.graph.legalization import LEGALIZED
-from devices.networks.graph.parallel_products import combined_products
+from devices.networks.graph.parallel_products import combine_products
 from devices.networks.graph.quantization import in_floats, quantizes
 from devices.networks.graph.rewrites.rewriter import rewrite
-from devices.networks.graph.transposed_convolutions import without_transposed
-from devices.networks.graph.views import outputs_as_views
+from devices.networks.graph.transposed_convolutions import replace_transposed_convolutions
+from devices.networks.graph.views import make_output_views
 from devices.networks.network import Array, Network
 from devices.protocol import TensorSpec
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
@@ -55,10 +55,10 @@ __all__ = [
     "compare",
     "computes",
     "import_network",
-    "lowered_network",
+    "lower_network",
     "normal_form",
+    "run_untuned",
     "tolerance",
-    "untuned_outputs",
     "workload_hash",
 ]
 
@@ -132,13 +132,13 @@ class LoweringSteps:
 
 
 def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwork:
-    """Return :func:`lowered_network` of a network."""
-    return lowered_network(
+    """Return :func:`lower_network` of a network."""
+    return lower_network(
         network.relax_module, network.fingerprint, network.input_names, device_class, LoweringSteps(network.name)
     )
 
 
-def lowered_network(
+def lower_network(
     relax_module: Any, fingerprint: str, input_names: Sequence[str], device_class: DeviceClass, steps: LoweringSteps
 ) -> LoweredNetwork:
     """Lower the network in ``relax_module`` for ``device_class`` and extract its tasks.
@@ -172,10 +172,10 @@ def computes(lowered: LoweredNetwork) -> bool:
 
 def check_network(lowered: LoweredNetwork, network: Network) -> tuple[float, float]:
     """Run the untuned network on this machine's CPU and compare it with its framework; see :func:`agreement`."""
-    return agreement(lowered, untuned_outputs(lowered.module, network.example_inputs), network.framework_outputs())
+    return agreement(lowered, run_untuned(lowered.module, network.example_inputs), network.framework_outputs())
 
 
-def untuned_outputs(module: Any, inputs: Sequence[Array]) -> tuple[Array, ...]:
+def run_untuned(module: Any, inputs: Sequence[Array]) -> tuple[Array, ...]:
     """Return the outputs of a lowered network on this machine's CPU, without any schedule."""
     return compile_host(module)(*inputs)
 
@@ -242,10 +242,10 @@ def _lower(module: Any, target: tvm.target.Target, steps: LoweringSteps) -> Any:
         module = steps.needed("quantisation as arithmetic", in_floats, module)
         module = steps.optional("the rewrites of the graph", rewrite, module)
         module = steps.optional("the folding of constants", fold_constants, module)
-        module = steps.optional("the form of transposed convolutions", without_transposed, module)
+        module = steps.optional("the form of transposed convolutions", replace_transposed_convolutions, module)
         # One product saves waking the other threads, which a single core does not have.
         if target.kind.name != "llvm" or int(target.attrs.get("num-cores", 2)) > 1:
-            module = steps.optional("the combination of products of one input", combined_products, module)
+            module = steps.optional("the combination of products of one input", combine_products, module)
         as_given = module
         if has_convolutions(module["main"]):
             module = steps.optional("the choice of layouts", channels_last, module)
@@ -267,7 +267,7 @@ def _lower(module: Any, target: tvm.target.Target, steps: LoweringSteps) -> Any:
         _refuse_constant(module["main"], name)
         module = steps.optional("fusion", sequential(fusion), module)
         module = steps.optional("reshapes without a copy", sequential(views), module)
-        module = steps.optional("outputs without a copy", outputs_as_views, module)
+        module = steps.optional("outputs without a copy", make_output_views, module)
         return steps.optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
 
 
@@ -336,7 +336,7 @@ def _extract_tasks(module: Any, device_class: DeviceClass) -> tuple[tuple[Task, 
     weights: Counter[str] = Counter()
     workloads: dict[str, str] = {}
     for name, count in calls_of.items():
-        function = with_stable_names(normal_form(module[name]))
+        function = rename_blocks(normal_form(module[name]))
         if not _can_be_scheduled(function):
             continue
         digest = workload_hash(function)

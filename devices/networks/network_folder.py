@@ -34,7 +34,7 @@ from fleet_tune.base.domain import Task
 from fleet_tune.base.errors import DiskFullError, OutputFolderError, RecordStoreError
 from fleet_tune.base.records.files.atomic_file import sync_folder, write_atomically
 
-__all__ = ["CompiledNetwork", "compile_network", "load", "publish", "scheduled_module", "staging", "update_manifest"]
+__all__ = ["CompiledNetwork", "compile_network", "load", "publish", "schedule_kernels", "staging", "update_manifest"]
 
 STAGE = ".staged"
 
@@ -62,7 +62,7 @@ def compile_network(
     present = _present(out, content)
     written: dict[str, list[bytes | memoryview]] = {}
     if present is None:
-        executable = build(scheduled_module(lowered, best), lowered.device_class.target)
+        executable = build(schedule_kernels(lowered, best), lowered.device_class.target)
         keys, unique = _deduplicated(executable.parameters)
         written = {LIBRARY: [_link(executable, lowered.device_class.target)], PARAMETERS: contents(unique)}
         present = {"parameters": keys, "files": {name: digest(parts) for name, parts in written.items()}}
@@ -131,7 +131,7 @@ def publish(folder: Path, out: Path) -> None:
         raise _unwritable(out, error) from error
 
 
-def scheduled_module(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> Any:
+def schedule_kernels(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> Any:
     """Return the network's module with every kernel scheduled by the trace of its task.
 
     The trace is applied to the workload's own module, not to the kernel in the network: workloads are equal up to

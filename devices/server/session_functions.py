@@ -35,9 +35,9 @@ from devices.timing.evaluator import (
     decode_request,
     encode_evaluation,
     evaluate,
-    killed_after,
+    kill_after,
 )
-from devices.timing.in_network import timed_in_place
+from devices.timing.in_network import time_in_place
 
 # Factor on the rule's timeout after which the kernel ends the process of a batch.
 _TIMEOUT_SLACK = 1.05
@@ -99,7 +99,7 @@ class SessionFunctions:
         priority = self._priority
 
         def guarded(runs: int) -> float:
-            with killed_after(rule.timeout_secs * _TIMEOUT_SLACK), priority.raised():
+            with kill_after(rule.timeout_secs * _TIMEOUT_SLACK), priority.raised():
                 secs = run_batch(runs)
             pin_beside_pool()
             return secs
@@ -127,5 +127,5 @@ def _time_in_place(module: Any, kind: str, budget_secs: float, *tensors: Any) ->
     from tvm.runtime.vm import VirtualMachine
 
     device = tvm.cuda(0) if kind == "cuda" else tvm.cpu()
-    found = timed_in_place(VirtualMachine(module, device), module, device, tensors, budget_secs)
+    found = time_in_place(VirtualMachine(module, device), module, device, tensors, budget_secs)
     return json.dumps(asdict(found))

@@ -153,7 +153,7 @@ def batch_timer(
 
 
 @contextmanager
-def killed_after(timeout_secs: float) -> Iterator[None]:
+def kill_after(timeout_secs: float) -> Iterator[None]:
     """Have the kernel end this process (SIGALRM) if the block takes longer; works while native code runs.
 
     For the main thread of a process that may be lost: the session process of the device server.

@@ -64,7 +64,7 @@ class KernelClock:
         self.calls.clear()
 
 
-def timed_in_turn(
+def time_in_turn(
     plain: Callable[[], None], watched: Callable[[], None], clock: KernelClock, budget_secs: float
 ) -> InNetworkTimes:
     """Return the times of a network from instrumented and plain runs in turn, for about ``budget_secs``, each at least
@@ -92,9 +92,7 @@ def timed_in_turn(
     return InNetworkTimes(statistics.median(whole), kernel_secs, dict(clock.calls), statistics.median(left_over))
 
 
-def timed_in_place(
-    plain: Any, module: Any, device: Any, arguments: Sequence[Any], budget_secs: float
-) -> InNetworkTimes:
+def time_in_place(plain: Any, module: Any, device: Any, arguments: Sequence[Any], budget_secs: float) -> InNetworkTimes:
     """Return the times of the kernels of a network. ``plain``: a virtual machine of ``module`` on ``device`` without an
     instrument."""
     from tvm.runtime.vm import VirtualMachine  # as Relax's, and in TVM's runtime library too
@@ -107,7 +105,7 @@ def timed_in_place(
         machine["main"](*arguments)
         device.sync()
 
-    return timed_in_turn(partial(run, plain), partial(run, watched), clock, budget_secs)
+    return time_in_turn(partial(run, plain), partial(run, watched), clock, budget_secs)
 
 
 def _timed(run: Callable[[], None]) -> float:

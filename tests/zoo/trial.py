@@ -19,7 +19,7 @@ import torch
 from devices.builds.executables import compile_host
 from devices.networks.frontend import load_network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
-from devices.networks.network_folder import scheduled_module
+from devices.networks.network_folder import schedule_kernels
 from devices.networks.torch.frontend import array_of
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
@@ -100,7 +100,7 @@ def tried(name: str, family: str, form: str, example: Example, descriptions: Des
         traces: dict[str, str | None] = {}
         if descriptions is not None:
             result, traces = _described(result, lowered, descriptions)
-        outputs = compile_host(scheduled_module(lowered, traces))(*(array_of(value) for value in inputs))
+        outputs = compile_host(schedule_kernels(lowered, traces))(*(array_of(value) for value in inputs))
         compared = _compared(result, outputs, expected)
         return _against_float64(compared, outputs, expected, example) if compared.line.startswith(_FAR) else compared
     except NetworkError as error:

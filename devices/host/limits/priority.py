@@ -6,7 +6,7 @@ of the kernel's threads meanwhile, and they spread by 1 %. (``nice`` does not he
 sessions against each other, and nice values only within one.)
 
 A candidate that hangs must not block the machine. So the priority is raised around single micro-batches, each of which
-the kernel's timer ends (:func:`devices.timing.evaluator.killed_after`), and only on a host whose kernel keeps a share
+the kernel's timer ends (:func:`devices.timing.evaluator.kill_after`), and only on a host whose kernel keeps a share
 of every second for all others (``sched_rt_runtime_us``).
 """
 

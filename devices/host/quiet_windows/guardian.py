@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from devices.host.quiet_windows.process_pauser import let_go_on_for
+from devices.host.quiet_windows.process_pauser import resume_processes_of
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     os.close(null)
     while os.read(0, 4096):
         pass
-    let_go_on_for(folder, pid)
+    resume_processes_of(folder, pid)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class ProcessPauser:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stop everything that may be stopped, for the length of the block."""
-        self.let_all_go_on()  # processes that the last window left stopped
+        self.resume_abandoned()  # processes that the last window left stopped
         processes = list(self._registered())
         if not processes:
             yield
@@ -125,13 +125,13 @@ class ProcessPauser:
             _wait_stopped([process for process in processes if process.send(signal.SIGSTOP)])
             yield
         finally:
-            let_go_on(self._folder, note)
+            resume_processes(self._folder, note)
 
-    def let_all_go_on(self) -> None:
+    def resume_abandoned(self) -> None:
         """Continue processes whose stopper is gone. Only where no window is open."""
         if (self._folder / "paused").exists():
             for note in (self._folder / "paused").iterdir():
-                let_go_on(self._folder, note)
+                resume_processes(self._folder, note)
 
     def close(self) -> None:
         """End the guardian."""
@@ -180,7 +180,7 @@ class ProcessPauser:
             raise RuntimeError(f"the guardian of stopped processes did not start: {started.stderr.decode()[-500:]}")
 
 
-def let_go_on(folder: Path, note: Path) -> None:
+def resume_processes(folder: Path, note: Path) -> None:
     """Continue the processes of a note, and remove it."""
     try:
         for process in _listed(note):
@@ -190,7 +190,7 @@ def let_go_on(folder: Path, note: Path) -> None:
         note.unlink(missing_ok=True)
 
 
-def let_go_on_for(folder: Path, pid: int) -> None:
+def resume_processes_of(folder: Path, pid: int) -> None:
     """Continue the processes that ``pid``, which is gone, has stopped.
 
     Where another window is open by now, it has continued them, and stopped them anew for itself: this waits for it, and
@@ -203,7 +203,7 @@ def let_go_on_for(folder: Path, pid: int) -> None:
     try:
         fcntl.flock(room, fcntl.LOCK_SH)
         if note.exists():
-            let_go_on(folder, note)
+            resume_processes(folder, note)
     finally:
         os.close(room)
 

@@ -74,7 +74,7 @@ class QuietWindow:
         finally:
             os.close(turnstile)
         try:
-            self._pausing.let_all_go_on()
+            self._pausing.resume_abandoned()
             self._held.mode = fcntl.LOCK_SH
             with self._nested():
                 yield

@@ -20,7 +20,7 @@ _OF_A_VARIABLE = re.compile(r"[lg]v\d*_")
 _NUMBER = re.compile(r"(_\d+)+$")
 
 
-def with_stable_names(function: Any) -> Any:
+def rename_blocks(function: Any) -> Any:
     """Return ``function`` with its blocks named by what they do, equal names numbered from the first to the last."""
     names: Counter[str] = Counter()
     body = _renamed(function.body, names)

@@ -52,7 +52,7 @@ class _Product:
         return self.source, str(self.weight.ty.dtype), self.sums, str(self.end.ty.dtype)
 
 
-def combined_products(module: Any) -> Any:
+def combine_products(module: Any) -> Any:
     """Return ``module`` with the products of ``main`` that share their input combined."""
     name = module.get_global_var("main")
     main = module[name]

@@ -64,7 +64,7 @@ class _Axis:
         return self.padding - self.first * self.stride
 
 
-def without_transposed(module: Any) -> Any:
+def replace_transposed_convolutions(module: Any) -> Any:
     """Return ``module`` with the transposed convolutions of ``main`` that have constant weights replaced."""
     main = module.get_global_var("main")
     rewriter = _Rewriter(module)

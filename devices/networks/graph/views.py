@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.ir import Call
 
 
-def outputs_as_views(module: Any) -> Any:
+def make_output_views(module: Any) -> Any:
     """Return ``module``, lowered, with views for the kernels of ``main`` that only reshape and whose results are
     outputs.
 

@@ -21,7 +21,7 @@ _MOST_NODES = 50_000
 """Most nodes of all turns together: more would be a network of too many operators."""
 
 
-def chosen_branch(node: OnnxNode, write: NodeWriter) -> list[str]:
+def choose_branch(node: OnnxNode, write: NodeWriter) -> list[str]:
     """Return the outputs of an If."""
     branches = node.attributes["then_branch"], node.attributes["else_branch"]
     condition = node.graph.constants.get(node.input(0))
@@ -33,7 +33,7 @@ def chosen_branch(node: OnnxNode, write: NodeWriter) -> list[str]:
     return [write("Where", node.input(0), *pair) for pair in zip(one, other, strict=True)]
 
 
-def unrolled_loop(node: OnnxNode, write: NodeWriter) -> list[str]:
+def unroll_loop(node: OnnxNode, write: NodeWriter) -> list[str]:
     """Return the outputs of a Loop."""
     body: onnx.GraphProto = node.attributes["body"]
     turns = int(node.constant(0).reshape(())) if node.has(0) else MOST_TURNS + 1
@@ -56,7 +56,7 @@ def unrolled_loop(node: OnnxNode, write: NodeWriter) -> list[str]:
     return [*carried, *(write("Concat", *values, axis=0) for values in collected)]
 
 
-def unrolled_scan(node: OnnxNode, write: NodeWriter) -> list[str]:
+def unroll_scan(node: OnnxNode, write: NodeWriter) -> list[str]:
     """Return the outputs of a Scan."""
     body: onnx.GraphProto = node.attributes["body"]
     scanned = int(node.attributes["num_scan_inputs"])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from devices.networks.onnx.control_flow import chosen_branch, unrolled_loop, unrolled_scan
+from devices.networks.onnx.control_flow import choose_branch, unroll_loop, unroll_scan
 from devices.networks.onnx.fourier import fourier, short_time_fourier
 from devices.networks.onnx.images import (
     convolution_at_offsets,
@@ -212,10 +212,10 @@ REWRITES: dict[str, Rewrite] = {
     "Expand": _expand,
     "EyeLike": _eye_like,
     "GRU": recurrent,
-    "If": chosen_branch,
+    "If": choose_branch,
     "IsInf": _is_inf,
     "LSTM": recurrent,
-    "Loop": unrolled_loop,
+    "Loop": unroll_loop,
     "LpPool": pooled,
     "LpNormalization": _lp_normalization,
     "MaxPool": pooled_with_places,
@@ -228,7 +228,7 @@ REWRITES: dict[str, Rewrite] = {
     "Resize": resized,
     "ReverseSequence": _reverse_sequence,
     "STFT": short_time_fourier,
-    "Scan": unrolled_scan,
+    "Scan": unroll_scan,
     "SpaceToDepth": to_depth,
     "TensorScatter": _tensor_scatter,
     "TopK": _top_k,

@@ -85,7 +85,7 @@ class LoweringProcess:
             self._process.start()
 
     def lowered(self, network: Network, device_class: DeviceClass) -> LoweredNetwork:
-        """Return ``network`` lowered for ``device_class``; see :func:`devices.networks.lowering.lowered_network`, whose
+        """Return ``network`` lowered for ``device_class``; see :func:`devices.networks.lowering.lower_network`, whose
         errors this raises.
 
         Where TVM crashes, hangs or has too little memory also without anything optional, :class:`NetworkError` names

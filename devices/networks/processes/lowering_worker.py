@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    from devices.networks.lowering import LoweringStepError, LoweringSteps, lowered_network
+    from devices.networks.lowering import LoweringStepError, LoweringSteps, lower_network
     from devices.networks.processes.module_file import read_module, write_module
 
     def tell(step: str, optional: bool) -> None:
@@ -46,7 +46,7 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
     module = read_module(Path(request["network"]), "r+")
     device_class, names = DeviceClass(*request["device_class"]), request["input_names"]
     try:
-        lowered = lowered_network(
+        lowered = lower_network(
             module, "", names, device_class, LoweringSteps(request["name"], request["without"], tell)
         )
     except LoweringStepError as error:
@@ -73,12 +73,12 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
 
 
 def _ran(request: dict[str, Any]) -> dict[str, Any]:
-    from devices.networks.lowering import untuned_outputs
+    from devices.networks.lowering import run_untuned
     from devices.networks.processes.module_file import read_module
     from devices.networks.tensor_file import read, write
 
     inputs = list(read(Path(request["inputs"])).values())
-    outputs = untuned_outputs(read_module(Path(request["network"]), "r+"), inputs)
+    outputs = run_untuned(read_module(Path(request["network"]), "r+"), inputs)
     write(Path(request["outputs"]), outputs)
     return {"ran": True}
 

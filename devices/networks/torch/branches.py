@@ -14,7 +14,7 @@ _COND = torch.ops.higher_order.cond
 _ATEN = torch.ops.aten
 
 
-def without_branches(program: torch.export.ExportedProgram) -> None:
+def inline_branches(program: torch.export.ExportedProgram) -> None:
     """Write the branches of ``program`` into its graph, those within branches too. A branch with other results than
     tensors stays."""
     graph, replaced = program.graph, True

@@ -25,7 +25,7 @@ _RESIZES = ("upsample_nearest2d", "upsample_bilinear2d")
 _ATEN = torch.ops.aten
 
 
-def decomposed(program: torch.export.ExportedProgram, whole: Sequence[str]) -> torch.export.ExportedProgram:
+def decompose(program: torch.export.ExportedProgram, whole: Sequence[str]) -> torch.export.ExportedProgram:
     """Return ``program`` in operators of which TVM knows most; those named in ``whole`` stay. Raises torch's errors."""
     table: Any = torch.export.default_decompositions()
     for name in whole:
@@ -42,7 +42,7 @@ def decomposed(program: torch.export.ExportedProgram, whole: Sequence[str]) -> t
     return result
 
 
-def decomposed_further(program: torch.export.ExportedProgram, operators: Sequence[str]) -> torch.export.ExportedProgram:
+def decompose_further(program: torch.export.ExportedProgram, operators: Sequence[str]) -> torch.export.ExportedProgram:
     """Return ``program`` without those of ``operators`` (names such as ``trace.default``) that torch can decompose."""
     called = {node.target for node in program.graph.nodes if node.op == "call_function"}
     named = [target for target in called if target.__name__ in operators and target in decomposition_table]

@@ -196,22 +196,22 @@ def _refuse_random(program: torch.export.ExportedProgram, where: str) -> None:
 
 
 def _from_program(name: str, program: torch.export.ExportedProgram, framework: _TorchFramework, where: str) -> Network:
-    from devices.networks.torch.branches import without_branches
-    from devices.networks.torch.decompositions import WHOLE_OPERATORS, decomposed, decomposed_further
+    from devices.networks.torch.branches import inline_branches
+    from devices.networks.torch.decompositions import WHOLE_OPERATORS, decompose, decompose_further
     from devices.networks.torch.node_locations import first_of_each
-    from devices.networks.torch.operators import only_tensors, translated, unknown_operators
+    from devices.networks.torch.operators import drop_other_outputs, translated, unknown_operators
 
     _refuse_dynamic_program(program, where)
     _refuse_values(program, where)
     refusal = UnsupportedNetworkError(f"{where} cannot be imported", "simplify the network")
     simpler = program
-    without_branches(program)
+    inline_branches(program)
     for whole in (WHOLE_OPERATORS, ()):
         with silenced():
             try:
-                simpler = decomposed(program, whole)
-                simpler = decomposed_further(simpler, unknown_operators(simpler))
-                if not only_tensors(simpler):
+                simpler = decompose(program, whole)
+                simpler = decompose_further(simpler, unknown_operators(simpler))
+                if not drop_other_outputs(simpler):
                     raise UnsupportedNetworkError(f"{where} returns no tensor", "return the tensors to compute")
                 _refuse_random(simpler, where)
                 module = translated(simpler)

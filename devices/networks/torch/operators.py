@@ -245,7 +245,7 @@ def _sum_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in _HALF else dtype
 
 
-def only_tensors(program: torch.export.ExportedProgram) -> int:
+def drop_other_outputs(program: torch.export.ExportedProgram) -> int:
     """Remove outputs of ``program`` that are no tensors, and those that are changed buffers; returns how many stay."""
     from torch.export.graph_signature import OutputKind
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from devices.builds import cache as artifact_cache
-from devices.builds.cache import ArtifactCache, artifact_key, folder_here
+from devices.builds.cache import ArtifactCache, artifact_key, usable_folder
 from devices.protocol import Artifact, BuildRequest, TensorSpec
 from fleet_tune.base.domain import Candidate, DeviceClass
 from tests.helpers.properties import examples
@@ -132,8 +132,8 @@ def test_a_folder_that_cannot_be_written_costs_no_build(tmp_path: Path, caplog: 
 
 def test_a_builder_elsewhere_uses_its_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert folder_here(tmp_path / "artifacts") == tmp_path / "artifacts"
-    assert folder_here(tmp_path / "no-such-run" / "artifacts") == tmp_path / "cache" / "fleet-tune" / "artifacts"
+    assert usable_folder(tmp_path / "artifacts") == tmp_path / "artifacts"
+    assert usable_folder(tmp_path / "no-such-run" / "artifacts") == tmp_path / "cache" / "fleet-tune" / "artifacts"
 
 
 def test_the_code_of_this_package_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from devices.networks.network_folder import (
     compile_network,
     load,
     publish,
-    scheduled_module,
+    schedule_kernels,
     staging,
     update_manifest,
 )
@@ -140,7 +140,7 @@ def packing_calls(executable: Executable) -> list[str]:
 
 
 def test_weights_are_packed_at_compile_time(lowered: LoweredNetwork, best: dict[str, str | None]) -> None:
-    executable = build(scheduled_module(lowered, best), CPU.target)
+    executable = build(schedule_kernels(lowered, best), CPU.target)
     assert packing_calls(executable) == []
     # MetaSchedule's tiles of a 3x3x16x32 weight have more than four dimensions.
     assert max(array.ndim for array in executable.parameters) > 4
@@ -547,7 +547,7 @@ def test_reductions_over_threads_are_built_for_cuda(dtype: torch.dtype) -> None:
 def test_a_trace_that_does_not_fit_its_task_is_named(lowered: LoweredNetwork, best: dict[str, str | None]) -> None:
     first, second = lowered.tasks[:2]
     with pytest.raises(RecordStoreError, match=first.workload.name):
-        scheduled_module(lowered, {first.id: best[second.id]})
+        schedule_kernels(lowered, {first.id: best[second.id]})
 
 
 def test_a_full_disk(lowered: LoweredNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

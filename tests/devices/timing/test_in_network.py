@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from devices.timing import in_network
-from devices.timing.in_network import KernelClock, kernel_of, timed_in_turn
+from devices.timing.in_network import KernelClock, kernel_of, time_in_turn
 
 
 class Time:
@@ -46,7 +46,7 @@ def test_runs_take_turns_and_what_all_calls_of_a_kernel_take_counts(time: Time) 
         call("conv_prepacked", 0.2)
         call("add", 0.25)
 
-    found = timed_in_turn(plain, watched, clock, 6.5)
+    found = time_in_turn(plain, watched, clock, 6.5)
     assert order == ["plain", "watched", "plain"] + 3 * ["plain", "watched"]
     assert found.secs == pytest.approx(1.0)
     assert found.left_over_secs == pytest.approx(0.15)
@@ -69,7 +69,7 @@ def test_what_is_left_over_is_that_of_each_run_however_busy_the_machine(time: Ti
         clock(None, "conv", False, None)
         time.now += 0.1 * factor
 
-    found = timed_in_turn(plain, watched, clock, 12.5)
+    found = time_in_turn(plain, watched, clock, 12.5)
     assert next(slower, None) is None
     assert found.kernel_secs == pytest.approx({"conv": 0.9 * 1.5})
     assert found.left_over_secs == pytest.approx(0.1 * 1.5)
@@ -82,7 +82,7 @@ def test_a_slow_network_is_run_as_seldom_as_can_be(time: Time) -> None:
         order.append(name)
         time.now += 60.0
 
-    timed_in_turn(lambda: run("plain"), lambda: run("watched"), KernelClock(), 3.0)
+    time_in_turn(lambda: run("plain"), lambda: run("watched"), KernelClock(), 3.0)
     assert order == ["plain", "plain", "watched"]
 
 

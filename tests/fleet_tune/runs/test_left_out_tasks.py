@@ -16,7 +16,7 @@ from torch import nn
 from devices.describing.cache import TaskDescription
 from devices.describing.describer import TaskDescriber
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import LoweredNetwork, import_network, untuned_outputs
+from devices.networks.lowering import LoweredNetwork, import_network, run_untuned
 from devices.networks.network import Array
 from devices.networks.processes.lowering_process import LoweringProcess
 from devices.sketches.spaces import DesignSpace
@@ -99,7 +99,7 @@ def test_a_network_that_gives_no_numbers_is_not_taken_for_a_right_one() -> None:
         def __init__(self) -> None: ...
 
         def outputs(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> tuple[Array, ...]:
-            return untuned_outputs(lowered.module, inputs)
+            return run_untuned(lowered.module, inputs)
 
         def close(self) -> None: ...
 

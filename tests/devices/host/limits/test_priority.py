@@ -144,7 +144,7 @@ def test_the_right_to_it_is_kept_before_the_rights_are_given_up(monkeypatch: pyt
 
 _HANG = """
 import threading
-from devices.timing.evaluator import killed_after
+from devices.timing.evaluator import kill_after
 from devices.host.limits.priority import RealtimePriority
 
 def spin(count):
@@ -153,11 +153,11 @@ def spin(count):
 
 # As many as there are cores, all of them at real-time priority: the last one is this thread.
 import os
-with killed_after(0.5), RealtimePriority().raised():
+with kill_after(0.5), RealtimePriority().raised():
     assert os.sched_getscheduler(0) == os.SCHED_FIFO
     for _ in range(len(os.sched_getaffinity(0)) - 1):
         if os.fork() == 0:
-            with killed_after(0.5):
+            with kill_after(0.5):
                 spin(-1)
     spin(-1)
 """

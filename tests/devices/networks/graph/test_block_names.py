@@ -8,7 +8,7 @@ from torch import nn
 
 from devices.builds.executables import blocks
 from devices.networks.frontend import load_network
-from devices.networks.graph.block_names import stable_name, with_stable_names
+from devices.networks.graph.block_names import rename_blocks, stable_name
 from devices.networks.lowering import import_network
 from devices.sketches.spaces import parse_module
 from devices.targets import resolve_target
@@ -71,4 +71,4 @@ def test_equal_names_are_numbered_and_named_kernels_stay_as_they_are() -> None:
         function = parse_module(task.workload.module)["main"]
         names = [block.name_hint for block in blocks(function.body)]
         assert len(set(names)) == len(names)
-        assert with_stable_names(function).same_as(function)
+        assert rename_blocks(function).same_as(function)
