@@ -119,7 +119,7 @@ class StepRunner:
             self._giving[own] = StoreUploader(own, self._store)
         self.records += self._giving[own].give()
 
-    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:  # noqa: ARG002
+    def compare(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:  # noqa: ARG002
         self._now += min(30.0, limit_secs)
         secs = [0.01 * float((folder / "network.so").read_text()) for folder in (last, new)]
         noise = np.exp(0.01 * self._rng.standard_normal((MAX_PAIRS, 3)))

@@ -14,10 +14,10 @@ from devices.client.session import SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.protocol import UNKNOWN, Artifact, CheckPlan
 from devices.timing.arguments import Array, is_float, nbytes
-from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.domain import DeviceAbstraction
 
-DEFAULT = Patience()
+DEFAULT = DeviceTimeouts()
 # Seconds of an oracle besides those for its operations and bytes: loading it, making its inputs.
 _TIMEOUT_SECS = 90.0
 # Speed of a device that was not probed.
@@ -51,7 +51,7 @@ class Oracle:
     """
 
     def __init__(
-        self, artifact: Artifact, abstraction: DeviceAbstraction | None = None, patience: Patience = DEFAULT
+        self, artifact: Artifact, abstraction: DeviceAbstraction | None = None, patience: DeviceTimeouts = DEFAULT
     ) -> None:
         runs_secs = artifact.flop / _SLOW_FLOPS if abstraction is None else abstraction.unscheduled_secs(artifact.flop)
         sent_secs = patience.sending_secs(2 * _INPUTS * sent_bytes(artifact))  # outputs come back

@@ -7,7 +7,7 @@ from devices.client.workbench import Workbench
 from devices.protocol import MeasureRequest
 from devices.timing.arguments import Array
 from devices.timing.evaluator import Decide, Evaluation, batch_timer, decode_evaluation, encode_request, evaluate
-from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.domain import StopRule
 
 
@@ -30,7 +30,7 @@ class LoadedCandidate:
         request: MeasureRequest,
         positive: bool,
         decide: Decide | None,
-        patience: Patience = DEFAULT,
+        patience: DeviceTimeouts = DEFAULT,
     ) -> None:
         self.bench = bench
         self._artifact = request.artifact

@@ -17,7 +17,7 @@ from devices.client.workbench import Workbench
 from devices.error_text import last_line
 from devices.timing.arguments import Array
 from devices.timing.in_network import InNetworkTimes
-from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
 
 # Seconds to link and load a library of many kernels, and to run an unscheduled network on a small board.
@@ -48,7 +48,7 @@ class LoadedNetwork:
         library: bytes,
         arguments: Sequence[Array],
         last_exit: Callable[[], str | None],
-        patience: Patience,
+        patience: DeviceTimeouts,
     ) -> None:
         self._bench = bench
         self._last_exit = last_exit

@@ -29,7 +29,7 @@ from devices.error_text import last_line
 from devices.rpc import handshake
 from devices.rpc.handshake import HandshakeError, KeyRefusedError
 from devices.rpc.remote_linking import NO_LINKER
-from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.config.timeouts import DeviceTimeouts
 
 _ALIVE_SECS = 5.0
 
@@ -94,7 +94,7 @@ class RpcSession:
         plain_secs: float | None = None,
         name: str = "",
         server_key: ServerKey = NO_KEY,
-        silence_secs: float = Patience().silence_secs,
+        silence_secs: float = DeviceTimeouts().silence_secs,
     ) -> None:
         self._silence_secs = silence_secs
         self._socket: socket.socket | None = None

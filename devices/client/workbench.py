@@ -17,7 +17,7 @@ from devices.client.session import RpcSession
 from devices.protocol import Artifact, CheckPlan, TensorSpec
 from devices.rpc.remote_linking import is_archive
 from devices.timing.arguments import Array, make_checked_inputs, make_inputs, nbytes, numpy_dtype, poison
-from fleet_tune.base.config.patience import CPU, Patience
+from fleet_tune.base.config.timeouts import CPU, DeviceTimeouts
 
 
 class Workbench:
@@ -32,7 +32,7 @@ class Workbench:
         patience: time limits of the device.
     """
 
-    def __init__(self, session: RpcSession, kind: str, cache_bytes: int, patience: Patience = CPU) -> None:
+    def __init__(self, session: RpcSession, kind: str, cache_bytes: int, patience: DeviceTimeouts = CPU) -> None:
         self.session = session
         self.patience = patience
         self.kind = kind

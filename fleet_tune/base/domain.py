@@ -28,8 +28,8 @@ class Outcome(enum.StrEnum):
 
     @property
     def blames_candidate(self) -> bool:
-        """Whether the search may learn from this outcome (see :data:`LESSONS`)."""
-        return LESSONS[self].blames_candidate
+        """Whether the search may learn from this outcome (see :data:`OUTCOME_POLICIES`)."""
+        return OUTCOME_POLICIES[self].blames_candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class OutcomePolicy:
     why: str
 
 
-LESSONS: Mapping[Outcome, OutcomePolicy] = {
+OUTCOME_POLICIES: Mapping[Outcome, OutcomePolicy] = {
     Outcome.OK: OutcomePolicy(True, "it ran: its cost"),
     Outcome.BUILD_ERROR: OutcomePolicy(True, "the compiler refuses this program, and always will"),
     Outcome.BUILD_TIMEOUT: OutcomePolicy(True, "compiling it takes longer than anybody wants to wait"),

@@ -201,7 +201,7 @@ class Plan:
     store: FromStore | None = None
 
 
-class Used(enum.StrEnum):
+class FallbackKernel(enum.StrEnum):
     """What a task gets in the compiled network in place of the best of its records."""
 
     RECORD = "record"  # the next best
@@ -216,7 +216,7 @@ class Fallback:
 
     task: str
     reason: str
-    used: Used
+    used: FallbackKernel
 
 
 CLOCK_SECS = 1e-6

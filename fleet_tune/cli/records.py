@@ -61,7 +61,7 @@ def records() -> None:
 @json_option
 def top(store: str | None, device_class: str | None, rows: int, as_json: bool) -> None:
     """Print the best of every task, and whether it counts for runs of this version."""
-    from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
+    from fleet_tune.base.records.sharing.maintenance import StoreMaintenance
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_top, top_json
     from fleet_tune.runs.shared_store.upkeep import store_at, versions_now
@@ -78,7 +78,7 @@ def top(store: str | None, device_class: str | None, rows: int, as_json: bool) -
 @json_option
 def stats(store: str | None, as_json: bool) -> None:
     """Print counts by device class, workload and outcome, and of what the records are."""
-    from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
+    from fleet_tune.base.records.sharing.maintenance import StoreMaintenance
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_statistics, statistics_json
     from fleet_tune.runs.shared_store.upkeep import store_at
@@ -189,7 +189,7 @@ def merge(sources: tuple[Path, ...], store: str | None, as_json: bool) -> None:
 @json_option
 def verify(store: str | None, as_json: bool) -> int:
     """Read everything of a store, and name what is damaged. Ends with code 2 where something is."""
-    from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
+    from fleet_tune.base.records.sharing.maintenance import StoreMaintenance
     from fleet_tune.report.run import plural
     from fleet_tune.report.stores import integrity_lines
     from fleet_tune.runs.shared_store.upkeep import store_at
@@ -235,7 +235,7 @@ def prune(
     """
     from fleet_tune.base.config.values import duration
     from fleet_tune.base.errors import RequestError
-    from fleet_tune.base.records.sharing.upkeep import PruneRule
+    from fleet_tune.base.records.sharing.maintenance import PruneRule
     from fleet_tune.report.run import plural
     from fleet_tune.runs.shared_store import upkeep
 
@@ -305,20 +305,20 @@ def _place(store: str | None) -> StorePlace:
 
 def _named(store: str | None) -> Path:
     """The file of the store that is meant; of a team's, the copy here, with what is new on the server."""
-    from fleet_tune.base.records.sharing.team import met
+    from fleet_tune.base.records.sharing.team import sync_team
 
     place = _place(store)
-    team = met(place)
+    team = sync_team(place)
     click.get_current_context().meta[_AWAY] = team is not None and team.is_away
     return place.path
 
 
 def _changed(store: str | None) -> None:
     """What came into the copy of a team's store goes to the server; later, where that did not answer a moment ago."""
-    from fleet_tune.base.records.sharing.team import met
+    from fleet_tune.base.records.sharing.team import sync_team
 
     if not click.get_current_context().meta.get(_AWAY):
-        met(_place(store))
+        sync_team(_place(store))
 
 
 def _tell(copied: CopyResult, word: str, as_json: bool, **more: int) -> None:

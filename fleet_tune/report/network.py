@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fleet_tune.base.results import Fallback, InNetwork, NetworkResult, Used
+from fleet_tune.base.results import Fallback, FallbackKernel, InNetwork, NetworkResult
 from fleet_tune.report.words import format_secs, named
 
 _USED = {
-    Used.RECORD: "the next best of its records is used",
-    Used.FIRST_CHOICE: "the analyzer's first choice is used, measured after the tuning",
-    Used.UNSCHEDULED: "left as it was imported",
+    FallbackKernel.RECORD: "the next best of its records is used",
+    FallbackKernel.FIRST_CHOICE: "the analyzer's first choice is used, measured after the tuning",
+    FallbackKernel.UNSCHEDULED: "left as it was imported",
 }
 
 
@@ -22,7 +22,7 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
     if network.published == "nothing":
         yield "not published", network.problem, "red"
         return
-    groups: dict[tuple[str, Used], list[Fallback]] = {}
+    groups: dict[tuple[str, FallbackKernel], list[Fallback]] = {}
     for each in network.fallbacks:
         groups.setdefault((each.reason, each.used), []).append(each)
     for (reason, used), members in groups.items():

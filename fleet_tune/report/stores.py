@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet_tune.base.domain import Task
-from fleet_tune.base.records.sharing.upkeep import IntegrityReport, RecordVerdict, Statistics, TopTask
+from fleet_tune.base.records.sharing.maintenance import IntegrityReport, RecordVerdict, Statistics, TopTask
 from fleet_tune.base.records.stores.origin import MEASURED_BY, Origin
 from fleet_tune.report.run import cut, fact_grid, format_outcomes, plural
 from fleet_tune.report.words import NONE, format_secs

@@ -103,14 +103,14 @@ def _outcome(finished: FinishedRun, secs: float) -> TuneOutcome:
     return TuneOutcome(compiled.folder, "", tuned_secs, compiled.secs, compiled.untuned_secs, result.new_trials)
 
 
-def meet(
+def compare(
     fleet: str | None, device: str, last: str, new: str, to_the_end: bool, address: str | None = None
 ) -> dict[str, Any]:
     """The fields of :class:`fleet_tune.retuning.step_runner.VersionComparison`."""
-    from fleet_tune.retuning.timing import met, timer_on
+    from fleet_tune.retuning.timing import compare_versions, timer_on
 
     with timer_on(_device(fleet, device), address) as timer:
-        return dataclasses.asdict(met(timer, Path(last), Path(new), to_the_end))
+        return dataclasses.asdict(compare_versions(timer, Path(last), Path(new), to_the_end))
 
 
 def check(
@@ -123,23 +123,23 @@ def check(
     address: str | None = None,
 ) -> list[dict[str, float]]:
     """The fields of :class:`policies.retuning.slowdown.Timed` of each pair."""
-    from fleet_tune.retuning.timing import checked, timer_on
+    from fleet_tune.retuning.timing import time_with_probe, timer_on
     from policies.retuning.slowdown import Baseline
 
     baseline = None if against is None else Baseline(**against)
     with timer_on(_device(fleet, device), address) as timer:
-        return [dataclasses.asdict(pair) for pair in checked(timer, Path(folder), baseline, slower, drift)]
+        return [dataclasses.asdict(pair) for pair in time_with_probe(timer, Path(folder), baseline, slower, drift)]
 
 
 def prune(store: str, keep_best: int) -> int:
     """How many records were pruned: those beside the best candidates of each task and origin."""
-    from fleet_tune.base.records.sharing.upkeep import PruneRule
+    from fleet_tune.base.records.sharing.maintenance import PruneRule
     from fleet_tune.runs.shared_store.upkeep import pruned
 
     return pruned(Path(store), PruneRule(keep_best=keep_best), dry_run=False)[0]
 
 
-STEPS: Mapping[str, _Step] = {"ask": ask, "tune": tune, "meet": meet, "check": check, "prune": prune}
+STEPS: Mapping[str, _Step] = {"ask": ask, "tune": tune, "compare": compare, "check": check, "prune": prune}
 
 
 def main(arguments: Sequence[str]) -> int:

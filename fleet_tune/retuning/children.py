@@ -113,9 +113,9 @@ class ProcessStepRunner:
         )
         return TuneOutcome(**{**answer, "folder": None if answer["folder"] is None else Path(answer["folder"])})
 
-    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:
+    def compare(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:
         answer = self._step(
-            "meet",
+            "compare",
             limit_secs,
             device=device,
             last=str(last),

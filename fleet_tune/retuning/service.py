@@ -329,12 +329,12 @@ class Service:
         baselines: list[tuple[Baseline, Baseline]] = []  # of the last one and the new one
         devices = action.devices[: self.config.publish.devices]
         for device in devices:
-            meeting = self.steps.meet(current.folder, new, device, bool(met), self._left_secs(deadline))
-            if meeting.last_problem:
-                why = f"the last version does not run on {device}: {meeting.last_problem}"
+            comparison = self.steps.compare(current.folder, new, device, bool(met), self._left_secs(deadline))
+            if comparison.last_problem:
+                why = f"the last version does not run on {device}: {comparison.last_problem}"
                 return self._published(action, ran, new, why, ran.secs, 0.0, {}, [])
-            met.append(DeviceComparison(device, verdict_of(meeting)))
-            baselines.append(baselines_of(meeting))
+            met.append(DeviceComparison(device, verdict_of(comparison)))
+            baselines.append(baselines_of(comparison))
             if not should_continue(met):
                 break
         decision = decide(met)
@@ -476,18 +476,18 @@ def _log(event: ServiceEvent) -> None:
     _LOG.log(logging.WARNING if event.kind in PROBLEMS else logging.INFO, "%s: %s%s", event.kind, where, event.text)
 
 
-def verdict_of(meeting: VersionComparison) -> Verdict:
+def verdict_of(comparison: VersionComparison) -> Verdict:
     """What the turns of a meeting say of the new version; there is at least one."""
-    verdict = judged([math.log(each.new_secs / each.last_secs) for each in meeting.turns], out_of_time=True)
+    verdict = judged([math.log(each.new_secs / each.last_secs) for each in comparison.turns], out_of_time=True)
     assert verdict is not None
     return verdict
 
 
-def baselines_of(meeting: VersionComparison) -> tuple[Baseline, Baseline]:
+def baselines_of(comparison: VersionComparison) -> tuple[Baseline, Baseline]:
     """Of the last version and of the new one."""
     return (
-        baseline([Timed(each.last_secs, each.probe_secs) for each in meeting.turns]),
-        baseline([Timed(each.new_secs, each.probe_secs) for each in meeting.turns]),
+        baseline([Timed(each.last_secs, each.probe_secs) for each in comparison.turns]),
+        baseline([Timed(each.new_secs, each.probe_secs) for each in comparison.turns]),
     )
 
 

@@ -76,7 +76,7 @@ class StepRunner(Protocol):
         """Tune a network for ``secs`` on devices of one class, in a folder that goes on where it was. Raises
         :class:`OtherNetworkError` too."""
 
-    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:
+    def compare(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:
         """Runs of two versions in turn, until a duel between them is decided; ``to_the_end``: as many as a duel has,
         unless the new one is clearly faster."""
 

@@ -55,8 +55,8 @@ def timer_on(config: DeviceConfig, address: str | None = None) -> Iterator[Timer
         yield Timer(device)
 
 
-def met(timer: Timer, last: Path, new: Path, to_the_end: bool) -> VersionComparison:
-    """See :meth:`fleet_tune.retuning.step_runner.StepRunner.meet`. Raises FleetTuneError where the new one does not
+def compare_versions(timer: Timer, last: Path, new: Path, to_the_end: bool) -> VersionComparison:
+    """See :meth:`fleet_tune.retuning.step_runner.StepRunner.compare`. Raises FleetTuneError where the new one does not
     run."""
     try:
         timer.secs(last)
@@ -80,7 +80,9 @@ def met(timer: Timer, last: Path, new: Path, to_the_end: bool) -> VersionCompari
     return VersionComparison(tuple(turns))
 
 
-def checked(timer: Timer, folder: Path, against: Baseline | None, slower: float, drift: float) -> tuple[Timed, ...]:
+def time_with_probe(
+    timer: Timer, folder: Path, against: Baseline | None, slower: float, drift: float
+) -> tuple[Timed, ...]:
     """See :meth:`fleet_tune.retuning.step_runner.StepRunner.check`. Raises FleetTuneError where it does not run."""
     timer.secs(folder)  # what is loaded for the first time is slow
     pairs: list[Timed] = []

@@ -24,7 +24,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
 @dataclass(frozen=True)
-class Key:
+class StoreKey:
     """``records``: that it has added, ``most_records``: that it may, None for any number; ``connections``: at a time,
     None for any number."""
 
@@ -92,7 +92,7 @@ def _end_sessions(connection: psycopg.Connection[Any], name: str) -> None:
         time.sleep(_POLL_SECS)
 
 
-def keys(folder: ServerFolder) -> list[Key]:
+def keys(folder: ServerFolder) -> list[StoreKey]:
     """The keys by name. Raises :class:`ServerError`."""
     query = (
         f"SELECT rolname, (SELECT count(*) FROM fleet_tune.records WHERE added_by = rolname AND {IS_THERE}),"
@@ -101,7 +101,7 @@ def keys(folder: ServerFolder) -> list[Key]:
     )
     with _owner(folder, DATABASE) as connection:
         rows = connection.execute(query).fetchall()
-    return [Key(name, count, most, None if limit < 0 else limit) for name, count, most, limit in rows]
+    return [StoreKey(name, count, most, None if limit < 0 else limit) for name, count, most, limit in rows]
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from devices.host.children.parent import end_with_parent
 from fleet_tune.base.errors import RecordStoreError, ServerError
 from fleet_tune.base.records.sharing.postgres import TeamStore
 from fleet_tune.store_server.keys import make_database
-from fleet_tune.store_server.server_folder import OWNER, Runner, ServerFolder, programs, runner
+from fleet_tune.store_server.server_folder import OWNER, PostgresUser, ServerFolder, postgres_user, programs
 
 _START_SECS = 60.0
 _END_SECS = 30.0
@@ -33,7 +33,7 @@ class PostgresServer:
 
     def __init__(self, folder: Path, bind: str = "127.0.0.1", port: int = 5432, host: str = "") -> None:
         self.folder = ServerFolder(folder.absolute())
-        self._by: Runner = runner()
+        self._by: PostgresUser = postgres_user()
         binaries = programs()
         self.folder.prepare()
         self._held = contextlib.ExitStack()

@@ -46,7 +46,7 @@ host {DATABASE} all all scram-sha-256
 
 
 @dataclass(frozen=True)
-class Runner:
+class PostgresUser:
     """As whom PostgreSQL's programs run, which refuse to run as root. ``user``: None for who we are."""
 
     user: str | None
@@ -66,14 +66,14 @@ class Runner:
             os.chown(path, entry.pw_uid, entry.pw_gid)
 
 
-def runner() -> Runner:
+def postgres_user() -> PostgresUser:
     """Who we are, or a user without rights where we are root. Raises :class:`ServerError` where there is none."""
     if os.geteuid() != 0:
-        return Runner(None)
+        return PostgresUser(None)
     for name in _USERS:
         with contextlib.suppress(KeyError):
             pwd.getpwnam(name)
-            return Runner(name)
+            return PostgresUser(name)
     raise ServerError("PostgreSQL does not run as root, and there is no user postgres or nobody", "run as another user")
 
 
@@ -136,7 +136,7 @@ class ServerFolder:
         """What one that was killed has left."""
         return [*self.path.glob(f"{_MAKING}*"), *self.path.glob(f".{self._about.name}.*.part")]
 
-    def make(self, by: Runner, binaries: Path) -> None:
+    def make(self, by: PostgresUser, binaries: Path) -> None:
         """Make the server where there is none, all of it or nothing; whoever calls it has taken the folder. Raises
         :class:`ServerError`."""
         for each in self._left_over():
@@ -164,7 +164,7 @@ class ServerFolder:
                 self.write_key(OWNER, password)
                 os.rename(making / "data", self.data)
 
-    def _run(self, command: Sequence[str], by: Runner) -> None:
+    def _run(self, command: Sequence[str], by: PostgresUser) -> None:
         # With what it starts it is a group of its own: all of it has ended before the folder that it writes is removed.
         process = subprocess.Popen(
             command,
@@ -184,7 +184,7 @@ class ServerFolder:
             last = (errors.strip() or out.strip() or "no message").splitlines()[-1]
             raise ServerError(f"{Path(command[0]).name} failed: {last}", f"look at {self.path}: its user must reach it")
 
-    def _certify(self, data: Path, by: Runner) -> None:
+    def _certify(self, data: Path, by: PostgresUser) -> None:
         """A certificate of its own, so that what travels is encrypted; none without openssl."""
         openssl = shutil.which("openssl")
         if openssl is None:

@@ -14,7 +14,7 @@ WINDOW_SECS = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedTime:
     """Time in which so many ``devices`` of a class were used, in unix seconds."""
 
     device_class: str
@@ -45,17 +45,19 @@ class Hours:
         return 0.0 if self.left_secs(day_secs) > 0 else (self.begin_secs - day_secs) % WINDOW_SECS
 
 
-def used_secs(used: Iterable[Used], device_class: str, now: float) -> float:
+def used_secs(used: Iterable[UsedTime], device_class: str, now: float) -> float:
     """Device seconds of a class that were used in the last 24 hours."""
     return sum(each.secs_after(now - WINDOW_SECS) for each in used if each.device_class == device_class)
 
 
-def left_secs(used: Iterable[Used], device_class: str, devices: int, share: float, now: float) -> float:
+def left_secs(used: Iterable[UsedTime], device_class: str, devices: int, share: float, now: float) -> float:
     """Device seconds of a class of so many devices that may be used from now on."""
     return max(0.0, share * WINDOW_SECS * devices - used_secs(used, device_class, now))
 
 
-def free_at(used: Iterable[Used], device_class: str, devices: int, share: float, now: float, need_secs: float) -> float:
+def free_at(
+    used: Iterable[UsedTime], device_class: str, devices: int, share: float, now: float, need_secs: float
+) -> float:
     """The unix time from which on so many device seconds fit; infinite where they never do. ``used``: one after the
     other."""
     excess = used_secs(used, device_class, now) + need_secs - share * WINDOW_SECS * devices
@@ -69,6 +71,6 @@ def free_at(used: Iterable[Used], device_class: str, devices: int, share: float,
     return math.inf
 
 
-def still_counting(used: Iterable[Used], now: float) -> list[Used]:
+def still_counting(used: Iterable[UsedTime], now: float) -> list[UsedTime]:
     """Those of them that still count."""
     return [each for each in used if each.ended > now - WINDOW_SECS]

@@ -29,7 +29,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from policies.retuning import allowance, benefit, slowdown
-from policies.retuning.allowance import Used
+from policies.retuning.allowance import UsedTime
 from policies.retuning.benefit import DAY_SECS, Span
 from policies.retuning.planner import ActionPlanner
 from policies.retuning.rules import Moment, Rules
@@ -115,7 +115,7 @@ class Retuner:
         else:
             counts = {action.device_class: 1 if isinstance(action, CheckVersion) else len(action.devices)}
         self.state.used = allowance.still_counting(self.state.used, ended)
-        self.state.used += [Used(name, began, ended, count) for name, count in counts.items()]
+        self.state.used += [UsedTime(name, began, ended, count) for name, count in counts.items()]
 
     def _end(self, now: float) -> float:
         """Ends what is done; the seconds that it took."""

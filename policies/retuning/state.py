@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Literal
 
-from policies.retuning.allowance import Used
+from policies.retuning.allowance import UsedTime
 from policies.retuning.benefit import Span
 from policies.retuning.slowdown import Baseline, Finding, Timed
 
@@ -215,7 +215,7 @@ class ServiceState:
     file_problems: dict[str, str] = field(default_factory=dict)
     devices: list[DeviceAnswer] = field(default_factory=list)
     deployments: list[Deployment] = field(default_factory=list)
-    used: list[Used] = field(default_factory=list)
+    used: list[UsedTime] = field(default_factory=list)
     events: list[ServiceEvent] = field(default_factory=list)
     looked_at: float = 0.0
     asked_at: float = 0.0

@@ -204,7 +204,7 @@ class World:
             folder, "", secs, self._noisy(true), self._noisy(self.base_secs[network.name] * here.speed), 40
         )
 
-    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:
+    def compare(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:
         here = self._device(device)
         self._use(here.device_class, [device], MEET_SECS, limit_secs)
         turns: list[PairedRun] = []

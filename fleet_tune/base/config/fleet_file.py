@@ -45,7 +45,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from fleet_tune.base.config import values
-from fleet_tune.base.config.patience import BOARD, CPU, GPU, Patience
+from fleet_tune.base.config.timeouts import BOARD, CPU, GPU, DeviceTimeouts
 from fleet_tune.base.config.toml_file import FileKind, Frozen, TomlText, as_toml, read_toml
 from fleet_tune.base.domain import StopRule
 from fleet_tune.base.errors import FleetFileError
@@ -101,7 +101,7 @@ class DeviceConfig(Frozen):
     server must have, in a fleet file relative to it; None for that of this user's own servers, if there is one and the
     server asks. ``count``: of devices that a tracker hands out under one key; :func:`load_fleet` makes as many
     of it, and of ``all`` one, to which :func:`with_listed` adds. ``connect_secs`` and the other
-    seconds: see :class:`Patience`; None for what is usual for its kind."""
+    seconds: see :class:`DeviceTimeouts`; None for what is usual for its kind."""
 
     name: Name
     connect: str = "local"
@@ -150,13 +150,13 @@ class DeviceConfig(Frozen):
         return file
 
     @property
-    def patience(self) -> Patience:
+    def patience(self) -> DeviceTimeouts:
         """How long it is waited for: as its entry says, else as devices of its kind are."""
-        given = {each.name: getattr(self, each.name) for each in fields(Patience)}
+        given = {each.name: getattr(self, each.name) for each in fields(DeviceTimeouts)}
         return replace(self._usual_patience, **{name: secs for name, secs in given.items() if secs is not None})
 
     @property
-    def _usual_patience(self) -> Patience:
+    def _usual_patience(self) -> DeviceTimeouts:
         if self.connect != "local" and not self.shares_host:
             return BOARD
         kind = self.target.get("kind") if isinstance(self.target, dict) else self.target

@@ -12,7 +12,7 @@ from actors.clients.threads import in_thread
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.errors import FleetTuneError, RecordStoreError
 from fleet_tune.base.records.sharing.shared import check_shared, shared_store
-from fleet_tune.base.records.sharing.team import Team, met
+from fleet_tune.base.records.sharing.team import Team, sync_team
 from fleet_tune.runs.companion import Companion, OngoingTuning
 from fleet_tune.runs.interruption import Interruption
 from fleet_tune.runs.progress_reporter import ProgressReporter
@@ -64,7 +64,7 @@ class SharedStore(Companion):
         place = self._request.store
         if self.path is not None and place is not None and place.server:
             try:
-                self._team = await in_thread(met, place)
+                self._team = await in_thread(sync_team, place)
             except RecordStoreError as error:
                 self._go_without(error)
                 self.path = self._uploader = None
@@ -86,7 +86,7 @@ class SharedStore(Companion):
             "what is measured does not come into the store": lambda: uploader.give(with_efforts=False)
         }
         if team is not None:
-            steps["the server of the team's store is not met"] = lambda: team.meet(with_efforts=False)
+            steps["the server of the team's store is not met"] = lambda: team.sync(with_efforts=False)
         if subscription is not None:
             steps["what others have found is not taken from the store"] = lambda: self._take_new(tuning, subscription)
         failing: set[str] = set()  # already told
@@ -129,7 +129,7 @@ class SharedStore(Companion):
                 )
             uploader.give(hurry=hurry)
             if self._team is not None:
-                self._team.meet(hurry=hurry)
+                self._team.sync(hurry=hurry)
         except RecordStoreError as error:
             text = f"what was measured is not in the store yet, and comes there later: {error.problem}"
             self._reporter.warn(text)

@@ -9,7 +9,7 @@ from devices.networks.frontend import load_network
 from devices.networks.processes.lowering_process import LoweringProcess
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.records.datasets.sources import check_source
-from fleet_tune.base.records.sharing.team import met
+from fleet_tune.base.records.sharing.team import sync_team
 from fleet_tune.base.results import Plan, TaskProgress
 from fleet_tune.runs.fleet.fleet_probe import probe_fleet
 from fleet_tune.runs.fleet.tracker_boards import with_boards
@@ -25,7 +25,7 @@ def plan(request: RunRequest) -> Plan:
     if request.transfer_from is not None:
         check_source(request.transfer_from)
     if request.store is not None:
-        met(request.store)
+        sync_team(request.store)
     fleet = with_boards(request.fleet)
     by_device = probe_fleet(fleet)
     with contextlib.closing(LoweringProcess()) as lowering:

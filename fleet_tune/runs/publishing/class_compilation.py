@@ -28,7 +28,7 @@ from fleet_tune.base.errors import (
     UserError,
 )
 from fleet_tune.base.records.stores.reader import RecordReader
-from fleet_tune.base.results import ChosenInPlace, Fallback, NetworkResult, Used, is_busy
+from fleet_tune.base.results import ChosenInPlace, Fallback, FallbackKernel, NetworkResult, is_busy
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.publishing import manifest, versions_in_place
 from fleet_tune.runs.publishing.admission import AdmittedRecords, UnscheduledWrongError, admit
@@ -456,9 +456,9 @@ class ClassCompilation:
             if task.id not in tunable or not (faults or was_supplied or record is None):
                 continue
             reason = reason_of(faults) if faults else "no verified record"
-            used = Used.FIRST_CHOICE if was_supplied else Used.RECORD
+            used = FallbackKernel.FIRST_CHOICE if was_supplied else FallbackKernel.RECORD
             if record is None:
-                used = Used.UNSCHEDULED
+                used = FallbackKernel.UNSCHEDULED
             fallbacks.append(Fallback(task.workload.name, reason, used))
         return tuple(fallbacks)
 

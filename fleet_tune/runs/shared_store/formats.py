@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.datasets.sources import METASCHEDULE_FILES
+from fleet_tune.base.records.sharing.maintenance import StoreMaintenance
 from fleet_tune.base.records.sharing.parquet import write_parquet
 from fleet_tune.base.records.sharing.shared import CopyResult, copy_records
-from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
 from fleet_tune.runs.shared_store.upkeep import CopySummary, opened_target, store_at, versions_now
 
 MOST_WORDS = 10_000

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fleet_tune.base.domain import Record, Task, Workload
 from fleet_tune.base.errors import RecordFileError
-from fleet_tune.base.records.sharing.exchange import RecordsFile
+from fleet_tune.base.records.sharing.records_file import RecordsFile
 from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, Source, class_of, is_found_wrong
 from fleet_tune.base.records.stores.origin import Effort, Origin
 from policies.runs.warm_start import Share, covered

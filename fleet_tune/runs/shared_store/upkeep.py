@@ -12,13 +12,13 @@ from devices.host.file_cache import source_digest, tvm_versions
 from fleet_tune.base.domain import Task
 from fleet_tune.base.errors import RecordStoreError, RequestError
 from fleet_tune.base.records.datasets.sources import RECORDS_FILE
-from fleet_tune.base.records.sharing.exchange import RecordsFile, RecordsFileWriter
-from fleet_tune.base.records.sharing.own_store import RunStore
-from fleet_tune.base.records.sharing.salvage import Salvage
+from fleet_tune.base.records.sharing.maintenance import Excerpt, PruneRule, RecordVerdict, StoreMaintenance, prune
+from fleet_tune.base.records.sharing.records_file import RecordsFile, RecordsFileWriter
+from fleet_tune.base.records.sharing.run_store import RunStore
+from fleet_tune.base.records.sharing.salvage import DamagedReader
 from fleet_tune.base.records.sharing.shared import CopyResult, SharedReader, Target, copy_records, shared_store
 from fleet_tune.base.records.sharing.store_place import StorePlace
 from fleet_tune.base.records.sharing.team import Team
-from fleet_tune.base.records.sharing.upkeep import Excerpt, PruneRule, RecordVerdict, StoreMaintenance, prune
 from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.base.records.stores.reader import PROBE, RecordReader
 from fleet_tune.base.records.stores.store import BOUND
@@ -90,12 +90,12 @@ def merge(sources: Sequence[Path], store: Path) -> list[tuple[Path, CopySummary]
         raise RequestError(f"{store} cannot be merged into itself", "name another one with --store")
     moved = []
     for file in files:
-        with Salvage(file) as reader, opened_target(store) as target:
+        with DamagedReader(file) as reader, opened_target(store) as target:
             moved.append((file, _saved(copy_records(reader, target), reader)))
     return moved
 
 
-def _saved(copied: CopyResult, source: Salvage) -> CopySummary:
+def _saved(copied: CopyResult, source: DamagedReader) -> CopySummary:
     if not source.is_damaged:
         return CopySummary(copied)
     lost = source.lost + copied.left_out

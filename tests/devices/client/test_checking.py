@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from devices.client.checking import EXACT, ROUNDED, Oracle, all_finite, disagreement, tolerance
 from devices.protocol import CheckPlan, TensorSpec
 from devices.timing.arguments import FLOATS, make_inputs, poison
-from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.domain import DeviceAbstraction
 from tests.helpers.kernels import MakeArtifact
 
@@ -28,7 +28,7 @@ def test_the_time_of_an_oracle_follows_its_operations_and_the_speed_of_the_devic
     # Tensors of 1 GB are sent twice, and outputs come back; over a link of 1 MB/s.
     large = dataclasses.replace(artifact, flop=0.0, original_args=(TensorSpec((250, 1000, 1000), "float32"),))
     assert Oracle(large, slow).timeout_secs == pytest.approx(150 + 4 * 1000, abs=1)
-    assert Oracle(large, slow, Patience(upload_secs=600)).timeout_secs == pytest.approx(690 + 4 * 1000, abs=1)
+    assert Oracle(large, slow, DeviceTimeouts(upload_secs=600)).timeout_secs == pytest.approx(690 + 4 * 1000, abs=1)
 
 
 def test_every_float_type_has_its_tolerance() -> None:

@@ -16,7 +16,7 @@ from devices.client.rpc_device import RpcDevice
 from devices.server.server import DeviceServer
 from devices.targets import resolve_target
 from fleet_tune.base.config.fleet_file import DeviceConfig
-from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.errors import DeviceUnreachableError, VersionsDifferError
 
 
@@ -69,7 +69,7 @@ class Board:
         self.deadlines: list[float] = []
         self.repeats: list[int] = []
         self.session = self
-        self.patience = Patience(probe_secs=70.0)
+        self.patience = DeviceTimeouts(probe_secs=70.0)
 
     @contextlib.contextmanager
     def deadline(self, secs: float) -> Iterator[None]:

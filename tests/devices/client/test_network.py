@@ -10,7 +10,7 @@ import pytest
 
 from devices.client.network import LoadedNetwork
 from devices.client.session import SessionLostError, SessionTimeoutError
-from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
 
 
@@ -29,7 +29,7 @@ def lost(monkeypatch: pytest.MonkeyPatch, error: Exception, end: str | Exception
     monkeypatch.setattr("devices.client.network.relax.VirtualMachine", lambda *_: machine)
     session = SimpleNamespace(deadline=lambda _: nullcontext())
     bench: Any = SimpleNamespace(session=session, load=lambda _: None, device=None)
-    return LoadedNetwork(bench, b"", (), last_exit, Patience())
+    return LoadedNetwork(bench, b"", (), last_exit, DeviceTimeouts())
 
 
 def test_a_crash_and_an_error_of_its_own_are_its_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,10 @@ from devices.client.measuring import LoadedCandidate
 from devices.client.network import LoadedNetwork
 from devices.client.watchdog import Watchdog
 from devices.protocol import Artifact, MeasureRequest, TensorSpec
-from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.domain import Candidate, StopRule
 
-SLOW = Patience(upload_secs=100.0)
+SLOW = DeviceTimeouts(upload_secs=100.0)
 
 
 class Bench:

@@ -24,7 +24,7 @@ from devices.protocol import Artifact, MeasureRequest, TensorSpec
 from devices.server.server import DeviceServer
 from devices.targets import TargetError
 from fleet_tune.base.config.fleet_file import DeviceConfig
-from fleet_tune.base.config.patience import Patience
+from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError
 from tests.helpers.kernels import MakeArtifact
@@ -120,7 +120,7 @@ def test_tensors_are_placed_anew_where_that_is_asked_for(
 
 def allow_oracles(monkeypatch: pytest.MonkeyPatch, secs: float) -> None:
     """Oracles have so long beside what their operations take, whatever is sent."""
-    monkeypatch.setattr("devices.client.checking._TIMEOUT_SECS", secs - Patience().upload_secs)
+    monkeypatch.setattr("devices.client.checking._TIMEOUT_SECS", secs - DeviceTimeouts().upload_secs)
     monkeypatch.setattr("devices.client.checking.sent_bytes", lambda _: 0)
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from fleet_tune.base.domain import Outcome, Record
 from fleet_tune.base.errors import RecordFileError
-from fleet_tune.base.records.sharing.exchange import RecordsFileWriter
 from fleet_tune.base.records.sharing.parquet import COLUMNS
+from fleet_tune.base.records.sharing.records_file import RecordsFileWriter
 from fleet_tune.base.records.sharing.shared import STORE_VARIABLE, SharedReader
 from fleet_tune.base.records.stores.origin import Effort, Origin
 from fleet_tune.base.records.stores.reader import RecordReader

@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 
 from fleet_tune.base.results import (
     Fallback,
+    FallbackKernel,
     FromStore,
     InNetwork,
     KernelTime,
@@ -22,7 +23,6 @@ from fleet_tune.base.results import (
     TaskProgress,
     Transferred,
     TuneResult,
-    Used,
 )
 from fleet_tune.report.run import (
     format_clock,
@@ -222,9 +222,9 @@ def test_a_network_slower_than_pytorch_is_told_as_it_is() -> None:
 def test_what_was_wrong_and_what_was_done_is_told() -> None:
     wrong, late = "wrong in the network (relative error 0.3)", "no verified record"
     fallbacks = (
-        Fallback("conv", wrong, Used.RECORD),
-        *(Fallback(f"pool{at}", late, Used.FIRST_CHOICE) for at in range(5)),
-        Fallback("mask", late, Used.UNSCHEDULED),
+        Fallback("conv", wrong, FallbackKernel.RECORD),
+        *(Fallback(f"pool{at}", late, FallbackKernel.FIRST_CHOICE) for at in range(5)),
+        Fallback("mask", late, FallbackKernel.UNSCHEDULED),
     )
     network = dataclasses.replace(NETWORK, fallbacks=fallbacks, checked_on="board", torch_secs=None)
     text = " ".join(_text(render_summary(dataclasses.replace(RESULT, networks=(network,))), 200).split())

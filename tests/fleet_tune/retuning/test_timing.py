@@ -18,7 +18,7 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import FleetTuneError
 from fleet_tune.retuning.service import baselines_of, verdict_of
-from fleet_tune.retuning.timing import Timer, checked, met, timer_on
+from fleet_tune.retuning.timing import Timer, compare_versions, time_with_probe, timer_on
 from fleet_tune.retuning.version_repository import INPUTS
 from policies.measuring.duel import MAX_PAIRS
 from policies.retuning.slowdown import Baseline, Finding, found
@@ -61,19 +61,19 @@ def timer() -> Iterator[Timer]:
 def test_a_version_of_a_quarter_of_the_work_is_faster_and_never_the_other_way(
     timer: Timer, versions: dict[int, Path]
 ) -> None:
-    meeting = met(timer, versions[4], versions[1], to_the_end=False)
-    verdict = verdict_of(meeting)
+    comparison = compare_versions(timer, versions[4], versions[1], to_the_end=False)
+    verdict = verdict_of(comparison)
     assert verdict.faster
     assert verdict.ratio < 0.7
-    before, after = baselines_of(meeting)
+    before, after = baselines_of(comparison)
     assert after.network_secs < before.network_secs
     assert after.probe_secs == before.probe_secs > 0
-    assert not verdict_of(met(timer, versions[1], versions[4], to_the_end=False)).faster
+    assert not verdict_of(compare_versions(timer, versions[1], versions[4], to_the_end=False)).faster
 
 
 def test_on_a_further_device_the_same_version_is_timed_to_the_end(timer: Timer, versions: dict[int, Path]) -> None:
-    meeting = met(timer, versions[1], versions[1], to_the_end=True)
-    assert len(meeting.turns) == MAX_PAIRS or verdict_of(meeting).faster
+    comparison = compare_versions(timer, versions[1], versions[1], to_the_end=True)
+    assert len(comparison.turns) == MAX_PAIRS or verdict_of(comparison).faster
 
 
 def test_a_version_that_runs_no_more_is_told_and_a_device_that_runs_nothing_is_none(
@@ -84,17 +84,17 @@ def test_a_version_that_runs_no_more_is_told_and_a_device_that_runs_nothing_is_n
     for path in versions[1].iterdir():
         (torn / path.name).write_bytes(path.read_bytes())
     (torn / "network.so").write_bytes(b"\0" * 4096)
-    meeting = met(timer, torn, versions[1], to_the_end=False)
-    assert meeting.last_problem
-    assert not meeting.turns
+    comparison = compare_versions(timer, torn, versions[1], to_the_end=False)
+    assert comparison.last_problem
+    assert not comparison.turns
     with pytest.raises(FleetTuneError):
-        met(timer, versions[1], torn, to_the_end=False)
+        compare_versions(timer, versions[1], torn, to_the_end=False)
     assert timer.secs(versions[1]) > 0, "the device is as it was"
 
 
 def test_what_takes_four_times_as_long_as_its_baseline_is_seen(timer: Timer, versions: dict[int, Path]) -> None:
-    pairs = checked(timer, versions[1], None, slower=0.05, drift=0.25)
+    pairs = time_with_probe(timer, versions[1], None, slower=0.05, drift=0.25)
     secs = [pair.network_secs for pair in pairs]
     fast = Baseline(min(secs) / 4, pairs[0].probe_secs)
-    seen = checked(timer, versions[1], fast, slower=0.05, drift=0.25)
+    seen = time_with_probe(timer, versions[1], fast, slower=0.05, drift=0.25)
     assert found(seen, fast, 0.05, 0.25) in (Finding.SLOWER, Finding.DRIFTED)

@@ -18,7 +18,7 @@ from fleet_tune.base.errors import StoreUnreachableError
 from fleet_tune.base.records.sharing.postgres import TeamStore
 from fleet_tune.base.records.sharing.shared import SharedReader, shared_store
 from fleet_tune.base.records.sharing.store_place import StorePlace
-from fleet_tune.base.records.sharing.team import Met, Team, met
+from fleet_tune.base.records.sharing.team import SyncResult, Team, sync_team
 from fleet_tune.base.records.stores.origin import Effort
 from fleet_tune.base.records.stores.reader import UNIT
 from fleet_tune.runs.shared_store.exchange import StoreUploader
@@ -60,12 +60,12 @@ def test_two_users_share_what_they_find(served: Served, tmp_path: Path) -> None:
     bob = Team(StorePlace(tmp_path / "bob.db", served.address("bob")))
     own = write(tmp_path / "run" / "records.db", "a", of("a", "1", 2e-3), of("a", "2", 1e-3, 2))
     StoreUploader(own, tmp_path / "alice.db").give()
-    assert (alice.meet().given, bob.meet().taken) == (2, 2)
+    assert (alice.sync().given, bob.sync().taken) == (2, 2)
     write(tmp_path / "bob.db", "b", of("b", "3", 5e-4, 3))
-    assert bob.meet().given == 1
-    again = alice.meet()
+    assert bob.sync().given == 1
+    again = alice.sync()
     assert (again.taken, again.given) == (1, 0)
-    assert alice.meet() == bob.meet()
+    assert alice.sync() == bob.sync()
     for name in ("alice", "bob"):
         with SharedReader(tmp_path / f"{name}.db") as reader:
             assert sorted(record.uid for record in reader) == ["1", "2", "3"]
@@ -79,18 +79,18 @@ def test_a_run_goes_on_without_the_server_and_hands_over_later(
     served.empty()
     place = StorePlace(tmp_path / "copy.db", served.address("alice"))
     write(place.path, "a", of("a", "1", 1e-3))
-    Team(place).meet()
+    Team(place).sync()
     assert served.end() == 128 + signal.SIGTERM
     with pytest.raises(StoreUnreachableError, match="does not answer: Connection refused"):
-        Team(place).meet(hurry=True)
+        Team(place).sync(hurry=True)
     with caplog.at_level(logging.WARNING):
-        assert met(place) is not None
+        assert sync_team(place) is not None
     (line,) = caplog.messages
     assert "the copy of its records on this machine is used" in line
     assert place.server.rpartition("@")[0].rpartition(":")[2] not in line, "a password is shown to nobody"
     write(place.path, "b", of("b", "2", 5e-4, 2))
     served.start()
-    assert Team(place).meet().given == 1
+    assert Team(place).sync().given == 1
     with TeamStore(place.server) as store:
         assert [record.uid for record in held(store.since(0))] == ["1", "2"]
 
@@ -108,12 +108,12 @@ def test_what_one_key_spoils_ends_nobodys_run(served: Served, tmp_path: Path, ca
         store.add([of("bad", "y", 1e-3, task=DENSE)])
     first = StorePlace(tmp_path / "copy.db", served.address("alice"))
     write(first.path, "a", of("a", "1", 1e-3))
-    assert Team(first).meet() == Met(0, 1)
+    assert Team(first).sync() == SyncResult(0, 1)
     other = StorePlace(tmp_path / "other.db", served.address("bob"))
     caplog.clear()
     team = Team(other)
-    assert team.meet() == Met(1, 0)
-    assert team.meet() == Met(0, 0)
+    assert team.sync() == SyncResult(1, 0)
+    assert team.sync() == SyncResult(0, 0)
     (line,) = caplog.messages
     assert line.endswith("4 wrong rows are set aside")
     with SharedReader(other.path) as reader:
@@ -124,9 +124,9 @@ def test_a_server_that_is_another_one_gets_everything(served: Served, tmp_path: 
     served.empty()
     place = StorePlace(tmp_path / "copy.db", served.address("alice"))
     write(place.path, "a", of("a", "1", 1e-3), of("a", "2", 1e-3, 2))
-    assert Team(place).meet().given == 2
+    assert Team(place).sync().given == 2
     with emptied(served) as store:
-        assert Team(place).meet().given == 2
+        assert Team(place).sync().given == 2
         assert len(held(store.since(0))) == 2
 
 
@@ -150,25 +150,25 @@ def test_a_server_that_was_restored_from_a_backup_and_has_grown_since_gets_what_
     served.empty()
     places = {name: StorePlace(tmp_path / f"{name}.db", served.address(name)) for name in ("alice", "bob", "carla")}
     write(places["alice"].path, "a", of("a", "1", 4e-3), of("a", "2", 3e-3, 2))
-    assert Team(places["alice"]).meet() == Met(0, 2)
+    assert Team(places["alice"]).sync() == SyncResult(0, 2)
     dump = backup(served)
     # What comes after the backup is lost on the server: some of it alice has handed over, some she has taken.
     write(places["bob"].path, "b", of("b", "3", 2e-3, 3))
-    assert Team(places["bob"]).meet() == Met(2, 1)
+    assert Team(places["bob"]).sync() == SyncResult(2, 1)
     write(places["alice"].path, "c", of("c", "4", 2e-3, 4))
-    assert Team(places["alice"]).meet() == Met(1, 1)
+    assert Team(places["alice"]).sync() == SyncResult(1, 1)
     restore(served, dump)
     # Another one, who knows nothing of it, adds as many: the numbers that were lost are given again.
     write(places["carla"].path, "d", of("d", "5", 2e-3, 5), of("d", "6", 1e-3, 6))
-    assert Team(places["carla"]).meet() == Met(2, 2)
+    assert Team(places["carla"]).sync() == SyncResult(2, 2)
     caplog.clear()
-    assert Team(places["bob"]).meet(with_efforts=False) == Met(2, 1)
-    assert Team(places["alice"]).meet() == Met(2, 1)
+    assert Team(places["bob"]).sync(with_efforts=False) == SyncResult(2, 1)
+    assert Team(places["alice"]).sync() == SyncResult(2, 1)
     assert [line for line in caplog.messages if "restored from a backup: it is read anew" in line] == caplog.messages
     assert len(caplog.messages) == 2
-    assert Team(places["bob"]).meet() == Met(1, 0), "what alice alone had"
-    assert Team(places["alice"]).meet() == Met(0, 0)
-    assert Team(places["carla"]).meet() == Met(2, 0)
+    assert Team(places["bob"]).sync() == SyncResult(1, 0), "what alice alone had"
+    assert Team(places["alice"]).sync() == SyncResult(0, 0)
+    assert Team(places["carla"]).sync() == SyncResult(2, 0)
     assert len(caplog.messages) == 2
     for place in places.values():
         with SharedReader(place.path) as reader:
@@ -184,16 +184,16 @@ def test_what_was_removed_is_not_handed_over_again_and_counts_for_no_quota(serve
     served.empty()
     place = StorePlace(tmp_path / "copy.db", served.address("alice", records=2))
     write(place.path, "a", of("a", "1", 1e-3), of("a", "2", 2e-3, 2))
-    assert Team(place).meet() == Met(0, 2)
+    assert Team(place).sync() == SyncResult(0, 2)
     with TeamStore(served.folder.key_of(OWNER)) as store:
         assert store.remove(["2", "none"]) == 1
         assert store.remove(["2"]) == 0
-    assert Team(place).meet() == Met(0, 0), "a store whose records were removed is no older one"
+    assert Team(place).sync() == SyncResult(0, 0), "a store whose records were removed is no older one"
     with shared_store(place.path) as copy:  # as one that forgot where it was
         copy.annotate({f"given to {_id_of(place)}": "0"})
-    assert Team(place).meet() == Met(0, 0)
+    assert Team(place).sync() == SyncResult(0, 0)
     write(place.path, "b", of("b", "3", 1e-3, 3))
-    assert Team(place).meet() == Met(0, 1)
+    assert Team(place).sync() == SyncResult(0, 1)
     (found,) = [each for each in keys(served.folder) if each.name == "alice"]
     assert (found.records, found.most_records) == (2, 2)
     with TeamStore(place.server) as store:
@@ -210,7 +210,7 @@ def test_a_meeting_costs_what_is_new(served: Served, tmp_path: Path, monkeypatch
     place = StorePlace(tmp_path / "copy.db", served.address("alice"))
     write(place.path, "a", of("a", "1", 1e-3), of("a", "2", 1e-3, 2, DENSE))
     team = Team(place)
-    assert (team.meet(), team.meet()) == (Met(0, 2), Met(0, 0))
+    assert (team.sync(), team.sync()) == (SyncResult(0, 2), SyncResult(0, 0))
     looked_at: list[str] = []
     written: list[object] = []
     rows, turn = TeamStore._rows, TeamStore._turn
@@ -226,11 +226,11 @@ def test_a_meeting_costs_what_is_new(served: Served, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(TeamStore, "_rows", counted)
     monkeypatch.setattr(TeamStore, "_turn", told)
-    assert team.meet(with_efforts=False) == Met(0, 0)
+    assert team.sync(with_efforts=False) == SyncResult(0, 0)
     assert not written
     tables = {name for name in looked_at if name.startswith("fleet_tune.")}
     assert tables == {"fleet_tune.meta", "fleet_tune.records"}
     assert looked_at.count("fleet_tune.records") == 3, "the last one: whether it is there, and twice which it is"
     write(place.path, "b", of("b", "3", 1e-3, 3))
-    assert team.meet() == Met(0, 1)
+    assert team.sync() == SyncResult(0, 1)
     assert len(written) == 5, "a task, a run, the unit of its class, a record, what that run has spent and no other"

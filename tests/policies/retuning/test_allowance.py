@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.retuning.allowance import WINDOW_SECS, Hours, Used, free_at, left_secs, still_counting, used_secs
+from policies.retuning.allowance import WINDOW_SECS, Hours, UsedTime, free_at, left_secs, still_counting, used_secs
 from tests.helpers.properties import examples
 
 NOW = 1e9
 
 
 def test_what_was_used_counts_for_24_hours() -> None:
-    used = [Used("cpu", NOW - WINDOW_SECS - 100, NOW - WINDOW_SECS + 50, 2), Used("gpu", NOW - 10, NOW, 1)]
+    used = [UsedTime("cpu", NOW - WINDOW_SECS - 100, NOW - WINDOW_SECS + 50, 2), UsedTime("gpu", NOW - 10, NOW, 1)]
     assert used_secs(used, "cpu", NOW) == 100.0
     assert used_secs(used, "cpu", NOW + 50) == 0.0
     assert left_secs(used, "cpu", 2, 0.1, NOW) == pytest.approx(0.1 * WINDOW_SECS * 2 - 100)
@@ -24,7 +24,7 @@ def test_what_was_used_counts_for_24_hours() -> None:
 
 def test_time_is_free_again_when_what_was_used_is_a_day_old() -> None:
     # Of 8640 s a day 8000 were used in one go, with two devices for half of that time.
-    used = [Used("cpu", NOW - 5000, NOW - 1000, 2)]
+    used = [UsedTime("cpu", NOW - 5000, NOW - 1000, 2)]
     assert free_at(used, "cpu", 1, 0.1, NOW, 640.0) == NOW
     # 1000 s more need 360 device seconds to go: 180 s of it.
     assert free_at(used, "cpu", 1, 0.1, NOW, 1000.0) == pytest.approx(NOW - 5000 + 180 + WINDOW_SECS)
@@ -46,7 +46,7 @@ def test_hours_pass_midnight() -> None:
 def test_the_share_is_kept_in_every_window_by_who_begins_what_fits(
     wants: list[tuple[float, float]], share: float
 ) -> None:
-    used: list[Used] = []
+    used: list[UsedTime] = []
     now = NOW
     for secs, pause in wants:
         now += pause
@@ -55,7 +55,7 @@ def test_the_share_is_kept_in_every_window_by_who_begins_what_fits(
             assert secs > share * WINDOW_SECS
             continue
         assert at >= now
-        used.append(Used("cpu", at, at + secs, 1))
+        used.append(UsedTime("cpu", at, at + secs, 1))
         now = at + secs
     for each in used:
         assert used_secs([u for u in used if u.ended <= each.ended], "cpu", each.ended) <= share * WINDOW_SECS + 1e-3

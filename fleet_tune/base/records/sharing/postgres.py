@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fleet_tune.base.domain import Record, Task
 from fleet_tune.base.errors import RecordStoreError, RequestError, StoreUnreachableError, UnreadableRecordError
-from fleet_tune.base.records.sharing.checked import checked_effort, checked_task, checked_unit
 from fleet_tune.base.records.sharing.store_place import shown
+from fleet_tune.base.records.sharing.validation import checked_effort, checked_task, checked_unit
 from fleet_tune.base.records.stores.codec import decode_record, encode_record
 from fleet_tune.base.records.stores.origin import Effort, Origin, decode_origin, encode_origin
 from fleet_tune.base.records.stores.reader import UNIT, split_task_id

@@ -16,7 +16,7 @@ _MOST_EMPTY = 1_000_000
 """A damaged file may name any number as the last one."""
 
 
-class Salvage(SharedReader):
+class DamagedReader(SharedReader):
     """A store of which parts of the file cannot be read: a source of
     :func:`fleet_tune.base.records.sharing.shared.copy_records`. ``lost``: records that cannot be read; ``is_damaged``:
     whether anything could not. Raises :class:`DamagedStoreError` where not even the number of records can be told, as

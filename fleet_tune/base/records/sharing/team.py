@@ -23,14 +23,14 @@ _HURRY_SECS = 3.0
 _LOG = logging.getLogger(__name__)
 
 
-def met(place: StorePlace) -> Team | None:
+def sync_team(place: StorePlace) -> Team | None:
     """The team whose copy a store is, met; None for a store of its own. One that does not answer is warned of: what is
     here is used. Raises :class:`RecordStoreError` where it refuses."""
     if not place.server:
         return None
     team = Team(place)
     try:
-        team.meet()
+        team.sync()
     except StoreUnreachableError as error:
         team.is_away = True
         _LOG.warning(
@@ -41,7 +41,7 @@ def met(place: StorePlace) -> Team | None:
 
 
 @dataclass(frozen=True)
-class Met:
+class SyncResult:
     """What went from the server to the copy, and from the copy to the server: records."""
 
     taken: int
@@ -51,7 +51,7 @@ class Met:
 class Team:
     """The server of a ``place`` and its copy. Every method raises :class:`StoreUnreachableError` where the server does
     not answer, :class:`RecordStoreError`; the copy is sound whatever happens. ``is_away``: it did not answer when
-    it was :func:`met`."""
+    it was :func:`sync_team`."""
 
     is_away = False
 
@@ -60,13 +60,13 @@ class Team:
         self._clock = clock
         self._warned = False
 
-    def meet(self, *, hurry: bool = False, with_efforts: bool = True) -> Met:
+    def sync(self, *, hurry: bool = False, with_efforts: bool = True) -> SyncResult:
         """Take what is new, then hand over what is new here. ``hurry``: what takes long is left to the next one.
         ``with_efforts``: what runs have spent, too, which counts when a run begins and is known when it ends."""
         deadline = self._clock() + _HURRY_SECS if hurry else float("inf")
         with TeamStore(self._place.server, hurry=hurry) as server, shared_store(self._place.path) as copy:
             taken = self._take(server, copy, with_efforts)
-            return Met(taken, self._give(server, copy, lambda: self._clock() > deadline, with_efforts))
+            return SyncResult(taken, self._give(server, copy, lambda: self._clock() > deadline, with_efforts))
 
     def remove(self, uids: Collection[str]) -> int:
         """Remove records from the server."""

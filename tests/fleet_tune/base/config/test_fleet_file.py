@@ -25,7 +25,7 @@ from fleet_tune.base.config.fleet_file import (
     parse_connection,
     with_listed,
 )
-from fleet_tune.base.config.patience import BOARD, CPU, GPU, Patience
+from fleet_tune.base.config.timeouts import BOARD, CPU, GPU, DeviceTimeouts
 from fleet_tune.base.config.values import duration
 from fleet_tune.base.domain import StopRule
 from fleet_tune.base.errors import FleetFileError, UserError
@@ -69,8 +69,8 @@ def test_how_long_a_device_is_waited_for_is_its_own(tmp_path: Path) -> None:
     slow = "= 8\nconnect_secs = 60\nupload_secs = 300.5\nsilence_secs = 20\ncandidate_secs = 7\nprobe_secs = 9\n"
     fleet = _load(tmp_path, FULL.replace("= 8", slow) + '[[device]]\nname = "last"\n')
     patience = {device.name: device.patience for device in fleet.devices}
-    assert patience["jetson-1"] == Patience(60.0, 300.5, 20.0, 7.0, 9.0)
-    assert patience["last"] == CPU == Patience(15.0, 60.0, 3.0, 10.0, 60.0)
+    assert patience["jetson-1"] == DeviceTimeouts(60.0, 300.5, 20.0, 7.0, 9.0)
+    assert patience["last"] == CPU == DeviceTimeouts(15.0, 60.0, 3.0, 10.0, 60.0)
     assert patience["last"].sending_secs(40e6) == 100.0
 
 
@@ -86,7 +86,7 @@ def test_how_long_a_device_is_waited_for_is_its_own(tmp_path: Path) -> None:
         ("tracker://10.0.0.2:9190/orin", {"kind": "cuda", "arch": "sm_87"}, BOARD),
     ],
 )
-def test_what_nobody_says_is_what_is_usual_for_the_kind(connect: str, target: Any, kind: Patience) -> None:
+def test_what_nobody_says_is_what_is_usual_for_the_kind(connect: str, target: Any, kind: DeviceTimeouts) -> None:
     assert DeviceConfig(name="a", connect=connect, target=target).patience == kind
     mine = DeviceConfig(name="a", connect=connect, target=target, candidate_secs=77.0).patience
     assert mine == replace(kind, candidate_secs=77.0)

@@ -20,11 +20,11 @@ from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.base.errors import DatasetError, ModelFileError, RecordFileError, RecordStoreError
 from fleet_tune.base.records.datasets import dataset as datasets
 from fleet_tune.base.records.datasets import model_file
-from fleet_tune.base.records.sharing import exchange
+from fleet_tune.base.records.sharing import records_file
+from fleet_tune.base.records.sharing.maintenance import StoreMaintenance
 from fleet_tune.base.records.sharing.postgres import TeamStoreChanges
-from fleet_tune.base.records.sharing.salvage import Salvage
+from fleet_tune.base.records.sharing.salvage import DamagedReader
 from fleet_tune.base.records.sharing.shared import CopyResult, copy_records, shared_store
-from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
 from fleet_tune.base.records.stores.codec import (
     decode_record,
     decode_state,
@@ -118,7 +118,7 @@ def test_any_damage_of_a_store(damage: dict[int, int]) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(RecordStoreError):
         path = Path(folder) / "records.db"
         path.write_bytes(content)
-        with contextlib.suppress(RecordStoreError), Salvage(path) as source:
+        with contextlib.suppress(RecordStoreError), DamagedReader(path) as source:
             with shared_store(Path(folder) / "saved.db") as saved:
                 assert copy_records(source, saved).records <= 30
             assert source.lost <= 31
@@ -135,7 +135,7 @@ def test_any_damage_of_a_store(damage: dict[int, int]) -> None:
 
 
 LINES: list[Any] = [
-    {"kind": "head", "format": exchange.FORMAT, "version": 1},
+    {"kind": "head", "format": records_file.FORMAT, "version": 1},
     {"kind": "task", "hash": "w", "name": "n", "flop": 1.0, "module": "{}", "class": "c", "target": "{}", "weight": 1},
     {"kind": "run", "run": "r", "class": "c", "origin": {"target": "", "cpu_model": "", "threads": 1, "versions": {}}},
     {"kind": "unit", "name": "class c", "secs": 0.1},
@@ -157,7 +157,7 @@ def test_any_file_of_records(content: bytes, deflated: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(RecordFileError):
         path = Path(folder) / ("records.jsonl.gz" if deflated else "records.jsonl")
         path.write_bytes(content)  # no deflated file in the one case, a whole one in the other
-        source = exchange.RecordsFile(path)
+        source = records_file.RecordsFile(path)
         with shared_store(Path(folder) / "store.db") as target:
             copy_records(source, target)
 

@@ -39,11 +39,11 @@ TEAM = "postgresql://alice@db.example/kernels"
 
 
 def beginning(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, store: str | None, **met: Any
+    folder: Path, monkeypatch: pytest.MonkeyPatch, store: str | None, **behavior: Any
 ) -> tuple[SharedStore, list[str]]:
     """The store of a run that synchronizes with its team so, and what the run says that it does."""
     monkeypatch.setenv("XDG_DATA_HOME", str(folder))
-    monkeypatch.setattr("fleet_tune.runs.companions.shared_store.met", Mock(**met, __name__="met"))
+    monkeypatch.setattr("fleet_tune.runs.companions.shared_store.sync_team", Mock(**behavior, __name__="sync_team"))
     said: list[str] = []
     request = run_request("net.onnx", out=folder / "out", store=store)
     reporter = ProgressReporter(request.limits, lambda progress: said.append(progress.doing))
@@ -83,7 +83,7 @@ class Sharing:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fleet_tune.runs.companions.shared_store.EXCHANGE_SECS", 0.001)
         self.told: list[str] = []
-        self.give, self.meet, self.take_new = Step(), Step(), Step()
+        self.give, self.sync, self.take_new = Step(), Step(), Step()
         request = run_request("net.onnx", out=folder / "out", store="")
         self.store = SharedStore(request, "run", ProgressReporter(request.limits, None), Interruption())
         self.store._uploader = self.store._team = self.store._subscription = cast(Any, self)
@@ -113,7 +113,7 @@ async def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sharing:
 async def test_while_the_teams_server_is_away_what_the_copy_has_is_taken_and_that_is_told_once(
     sharing: Sharing,
 ) -> None:
-    sharing.meet.error = StoreUnreachableError("db.example does not answer", "wait")
+    sharing.sync.error = StoreUnreachableError("db.example does not answer", "wait")
     await sharing.minutes()
     told = f"the server of the team's store is not met{MINUTE}db.example does not answer; wait"
     assert sharing.told == [told]
@@ -133,7 +133,7 @@ async def test_whatever_a_step_fails_of_the_others_are_taken_and_it_is_tried_aga
         "what is measured does not come into the store",
         "what others have found is not taken from the store",
     ]
-    assert sharing.meet.count >= 2
+    assert sharing.sync.count >= 2
     sharing.told.clear()
     for step in (sharing.give, sharing.take_new):
         step.error = None

@@ -19,7 +19,7 @@ from fleet_tune.base.domain import Outcome
 from fleet_tune.base.errors import FleetTuneError, MemoryLackedError, RecordStoreError
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
-from fleet_tune.base.results import Used
+from fleet_tune.base.results import FallbackKernel
 from fleet_tune.runs.cancellation import Cancellation, CancelledBuildError
 from fleet_tune.runs.publishing.compile_request import CompileRequest
 from fleet_tune.runs.publishing.networks import check_records, compile_limit_secs, publish_networks
@@ -39,7 +39,7 @@ def test_wrong_kernels_and_kernels_that_crash_are_found_and_replaced(example: Ex
     assert error < 1e-5
     assert [entry["trace"] for entry in manifest["tasks"]] == [json.loads(right), None, json.loads(trace(third))]
     used = [(each.task, each.used) for each in result.fallbacks]
-    assert used == [(first.workload.name, Used.RECORD), (second.workload.name, Used.UNSCHEDULED)]
+    assert used == [(first.workload.name, FallbackKernel.RECORD), (second.workload.name, FallbackKernel.UNSCHEDULED)]
     assert "relative error" in result.fallbacks[0].reason
     assert "process on the device ended" in result.fallbacks[1].reason
     assert manifest["fallbacks"][0]["reason"] == result.fallbacks[0].reason
@@ -59,7 +59,7 @@ def test_a_kernel_that_crashes_on_this_machine_ends_no_process_of_ours(example: 
     records = example.store(tmp_path / "records.db", [], [], [crashing(example.tasks[2])])
     result = example.built(records, Faked(example.network))
     assert "killed by SIG" in result.fallbacks[2].reason
-    assert {each.used for each in result.fallbacks} == {Used.UNSCHEDULED}
+    assert {each.used for each in result.fallbacks} == {FallbackKernel.UNSCHEDULED}
     assert example.published(tmp_path)[0] < 1e-5
     assert result.checked_on == "this machine"
 

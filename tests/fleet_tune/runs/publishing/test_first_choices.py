@@ -13,7 +13,7 @@ from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.records.stores.reader import RecordReader
-from fleet_tune.base.results import Used
+from fleet_tune.base.results import FallbackKernel
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.preparing.first_choices import FirstChoices
 from tests.helpers.compiling import Example, Faked, Told
@@ -41,7 +41,7 @@ def test_tasks_without_a_record_get_the_analyzers_first_choice(
     assert choices[-1].endswith("(3 of 3 without a record)")
     assert progress.all[first + 1] == "comparing the network with its framework"
     assert "timing the kernels in the network" in progress.all[first:last]
-    assert {each.used for each in result.fallbacks} == {Used.FIRST_CHOICE}
+    assert {each.used for each in result.fallbacks} == {FallbackKernel.FIRST_CHOICE}
     assert len(result.fallbacks) == len(example.tasks)
     error, manifest = example.published(tmp_path)
     example.check_times(result, manifest)

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from fleet_tune.base.records.stores.store import RecordStore
-from fleet_tune.base.results import Fallback, NetworkResult, Used
+from fleet_tune.base.results import Fallback, FallbackKernel, NetworkResult
 from fleet_tune.runs.publishing.manifest import found, made_of
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.records import make_record, ok
@@ -44,7 +44,7 @@ def test_what_was_not_measured_is_left_out() -> None:
 
 
 def test_what_was_measured_is_told_with_what_it_is_compared_with() -> None:
-    fallback = Fallback("conv", "no verified record", Used.UNSCHEDULED)
+    fallback = Fallback("conv", "no verified record", FallbackKernel.UNSCHEDULED)
     result = NetworkResult(
         "cpu", Path("out"), 1.0, 2.5, None, 1e-6, 1e-5, checked_on="board", fallbacks=(fallback,), untuned_earlier=True
     )

@@ -11,7 +11,7 @@ import pytest
 from devices.host import background_load
 from devices.networks.frontend import Network
 from fleet_tune.base.errors import DiskFullError, NetworkRunError
-from fleet_tune.base.results import Notice, Used
+from fleet_tune.base.results import FallbackKernel, Notice
 from fleet_tune.report.network import network_lines
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.publishing.network_runners import LocalNetworkRunner
@@ -136,7 +136,7 @@ def test_a_wrong_kernel_is_found_also_where_the_network_is_timed_in_the_same_pro
     times.keep(example.lowered, make_fingerprint(CLASS), "this machine", 10.0)
     result = example.built(records, Alone(example.network.example_inputs), untuned_times=times)
     assert (result.published, result.untuned_earlier) == ("tuned", True)
-    assert [(each.task, each.used) for each in result.fallbacks] == [(first.workload.name, Used.RECORD)]
+    assert [(each.task, each.used) for each in result.fallbacks] == [(first.workload.name, FallbackKernel.RECORD)]
     assert example.published(tmp_path)[0] < 1e-5
 
 

@@ -15,8 +15,8 @@ import pytest
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.domain import Limits, Outcome, Record, Task
 from fleet_tune.base.errors import RecorderLostError
+from fleet_tune.base.records.sharing.maintenance import StoreMaintenance
 from fleet_tune.base.records.sharing.shared import SharedReader
-from fleet_tune.base.records.sharing.upkeep import StoreMaintenance
 from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore

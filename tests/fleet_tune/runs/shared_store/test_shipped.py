@@ -14,7 +14,7 @@ import pytest
 
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.domain import DeviceClass, Limits, Record, Task
-from fleet_tune.base.records.sharing.exchange import RecordsFile
+from fleet_tune.base.records.sharing.records_file import RecordsFile
 from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, shared_store
 from fleet_tune.base.records.stores.origin import Effort, Origin
 from fleet_tune.base.results import FromStore

@@ -107,9 +107,9 @@ def test_records_of_runs_that_do_not_say_what_they_depend_on_are_left_out(tmp_pa
 def test_seconds_are_counted_at_one_unit_for_each_class(tmp_path: Path, shared: Path) -> None:
     """A probe of 2 ms at speed 1 in one run and of 4 ms in the other: the same kernel has cost 10 ms and 20 ms."""
     write_run(tmp_path / "a.db", "a", of_run("a", "1", 0.010, 1), unit=0.002)
-    met = Comparison("x", 0.022, 0.9, 0.01, 6, True)
+    sync_team = Comparison("x", 0.022, 0.9, 0.01, 6, True)
     second = of_run("b", "2", 0.020, 2)
-    second = dataclasses.replace(second, measurement=dataclasses.replace(second.measurement, comparison=met))
+    second = dataclasses.replace(second, measurement=dataclasses.replace(second.measurement, comparison=sync_team))
     write_run(tmp_path / "b.db", "b", second, unit=0.004)
     copy(tmp_path / "a.db", shared)
     copy(tmp_path / "b.db", shared)
@@ -123,13 +123,13 @@ def test_seconds_are_counted_at_one_unit_for_each_class(tmp_path: Path, shared: 
 
 
 def test_the_last_word_of_a_candidate() -> None:
-    trial, met = of_run("a", "1", 2e-3), of_run("a", "2", 1e-3, revision=1)
+    trial, sync_team = of_run("a", "1", 2e-3), of_run("a", "2", 1e-3, revision=1)
     other, unchecked = of_run("b", "3", 4e-3), of_run("a", "9", 5e-3, revision=2, verified=False)
     wrong = of_run("a", "4", None, outcome=Outcome.WRONG_OUTPUT, revision=2)
     lost = of_run("a", "5", None, outcome=Outcome.DEVICE_LOST)
-    assert last_word([trial, met, other]) == met, "no trial undoes a revision"
-    assert last_word([trial, met, unchecked]) == met, "what was not compared takes nothing from what was"
-    assert last_word([unchecked, met]) == met
+    assert last_word([trial, sync_team, other]) == sync_team, "no trial undoes a revision"
+    assert last_word([trial, sync_team, unchecked]) == sync_team, "what was not compared takes nothing from what was"
+    assert last_word([unchecked, sync_team]) == sync_team
     assert last_word([trial, of_run("b", "10", None)]) == trial, "whichever comes first"
     assert last_word([trial, other]) == other, "of two trials the later one"
     assert last_word([trial, wrong, other]) == wrong, "wrong once is wrong"
@@ -159,11 +159,11 @@ def test_what_was_withdrawn_counts_for_nobody(tmp_path: Path, shared: Path) -> N
 def test_what_is_worth_less_in_the_end_takes_the_place_of_nothing_better(tmp_path: Path) -> None:
     """Candidates 0 to 19 were lucky or wrong: 20 is the best, then 21."""
     lucky = [of_run("a", f"t{at}", 1e-6, at) for at in range(20)]
-    met = [of_run("a", f"m{at}", 1.0 + at, at, revision=1) for at in range(10)]
+    sync_team = [of_run("a", f"m{at}", 1.0 + at, at, revision=1) for at in range(10)]
     wrong = [of_run("a", f"w{at}", None, at, outcome=Outcome.RUN_ERROR, revision=1) for at in range(10, 20)]
     good = [of_run("a", f"g{at}", 1e-4 * at, at) for at in (21, 20)]
     never = [of_run("a", f"n{at}", None, at) for at in (30, 31)]
-    write_run(tmp_path / "a.db", "a", *never, *lucky, *met, *wrong, *good)
+    write_run(tmp_path / "a.db", "a", *never, *lucky, *sync_team, *wrong, *good)
     with SharedReader(tmp_path / "a.db") as reader:
         here = reader.numbers_of(HERE)
         for most in (1, 2, 3, 12):

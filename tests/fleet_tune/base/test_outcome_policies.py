@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.processes.searcher import group_observations
-from fleet_tune.base.domain import LESSONS, Outcome, Record
+from fleet_tune.base.domain import OUTCOME_POLICIES, Outcome, Record
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate
 
@@ -21,7 +21,7 @@ def record(outcome: Outcome, number: int = 0) -> Record:
 
 
 def test_every_outcome_teaches_something_or_says_why_not() -> None:
-    assert set(LESSONS) == set(Outcome)
+    assert set(OUTCOME_POLICIES) == set(Outcome)
     innocent = [outcome for outcome in Outcome if not outcome.blames_candidate]
     assert innocent == [Outcome.DEVICE_LOST, Outcome.KILLED]
 
@@ -38,5 +38,5 @@ def test_the_search_learns_from_what_blames_the_candidate_and_from_nothing_else(
 
 def test_the_guide_says_the_same() -> None:
     guide = (ROOT / "docs" / "devices.md").read_text()
-    for outcome, lesson in LESSONS.items():
+    for outcome, lesson in OUTCOME_POLICIES.items():
         assert f"| `{outcome}` | {'yes' if lesson.blames_candidate else 'no'} | {lesson.why} |" in guide

@@ -20,7 +20,7 @@ from typing import IO, Any, Self
 from fleet_tune.base.domain import Record, Task
 from fleet_tune.base.errors import RecordFileError, UnreadableRecordError
 from fleet_tune.base.records.files.atomic_file import sync_file, sync_folder
-from fleet_tune.base.records.sharing.checked import checked_effort, checked_task, checked_unit
+from fleet_tune.base.records.sharing.validation import checked_effort, checked_task, checked_unit
 from fleet_tune.base.records.stores.codec import record_from_json, record_to_json
 from fleet_tune.base.records.stores.origin import Effort, Origin, decode_origin, encode_origin
 from fleet_tune.base.records.stores.store import class_unit

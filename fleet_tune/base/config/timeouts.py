@@ -9,7 +9,7 @@ SLOWEST_LINK_BYTES = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class DeviceTimeouts:
     """Seconds after which a device counts as lost, or a candidate as too slow. What it does takes its time beside them:
     the more, the more work there is and the slower the device.
 
@@ -29,9 +29,9 @@ class Patience:
         return self.upload_secs + size_bytes / SLOWEST_LINK_BYTES
 
 
-CPU = Patience()
+CPU = DeviceTimeouts()
 """A processor of the host that drives it."""
-GPU = Patience(connect_secs=30.0, silence_secs=5.0, probe_secs=120.0)
+GPU = DeviceTimeouts(connect_secs=30.0, silence_secs=5.0, probe_secs=120.0)
 """A GPU of that host: its driver takes seconds to begin, in which a process may stand still."""
-BOARD = Patience(connect_secs=20.0, upload_secs=120.0, silence_secs=6.0, candidate_secs=30.0, probe_secs=120.0)
+BOARD = DeviceTimeouts(connect_secs=20.0, upload_secs=120.0, silence_secs=6.0, candidate_secs=30.0, probe_secs=120.0)
 """Whatever is reached over a network or a tunnel: it may be small, and the way to it narrow."""
