@@ -170,7 +170,7 @@ class Device(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of the device. May be called twice."""
+        """Release the device. May be called twice."""
 
 
 def oracle_task(artifact: Artifact) -> str:

@@ -59,7 +59,7 @@ class BuildWorker:
     """One warm child process that builds one candidate at a time.
 
     :meth:`build` may be called from any thread; calls queue. The child starts with :meth:`start` or the first build,
-    and again after a crash, a timeout or a recycling. Nobody waits for that start but the next build.
+    and again after a crash, a timeout or a recycling. Only the next build waits for that start.
 
     Args:
         artifacts: folder of artifacts that were built before (see :mod:`devices.builds.cache`); None for none.

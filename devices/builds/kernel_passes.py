@@ -1,4 +1,4 @@
-"""Passes over CPU kernels besides TVM's own, whoever schedules the kernels."""
+"""Passes over CPU kernels besides TVM's own, for every scheduler."""
 
 from __future__ import annotations
 

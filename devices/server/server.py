@@ -54,7 +54,7 @@ class ServerAddressError(UserError):
 class DeviceServer:
     """A supervised TVM RPC server for one device. It ends with the process that started it, also when that is killed.
 
-    Whoever reaches the port, and knows ``secret``, can run code as this user; what they send is plain text. So the
+    Anybody who reaches the port, and knows ``secret``, can run code as this user; what they send is plain text. So the
     default address is loopback. Raises AccountError for a user that it cannot become.
 
     Args:

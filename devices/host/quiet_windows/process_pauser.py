@@ -3,7 +3,7 @@
 Files in one folder on a local file system say which processes may be stopped, which are, and for how long all of them
 together have been:
 
-- ``pausable/``: one file for each process or process group that may be stopped. Whoever put it there holds a lock on it
+- ``pausable/``: one file for each process or process group that may be stopped. Its writer holds a lock on it
   (flock(2), which the kernel releases when a process dies); without that lock the process is not stopped.
 - ``paused/``: one file for each process that has stopped others. It lists them, and is written before they are stopped.
 - ``ledger``: seconds for which windows were open (CLOCK_MONOTONIC), which do not count as a build's seconds.
