@@ -26,8 +26,8 @@ _HELD_SECS = 5.0
 class Connection:
     """Connects to the server of one device; see :class:`devices.client.rpc_device.RpcDevice` for the arguments.
 
-    The caller that notices that a session is lost closes it; the next one is opened when it is needed. Raises TargetError for
-    an unknown target.
+    The caller that notices that a session is lost closes it; the next one is opened when it is needed. Raises
+    TargetError for an unknown target.
     """
 
     def __init__(

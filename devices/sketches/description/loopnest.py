@@ -150,7 +150,8 @@ def frame_extents(block: BlockState) -> list[int]:
 
 
 def moved(block: BlockState) -> None:
-    """Make the loops anew, as moving a block does: one for each iteration variable, over the elements that are needed there."""
+    """Make the loops anew, as moving a block does: one for each iteration variable, over the elements that are needed
+    there."""
     fresh = []
     for factor in block.iters:
         fixed = factor.column is not None or factor.partial or not factor.whole

@@ -15,7 +15,7 @@ from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import FallbackKernel
 from fleet_tune.runs.compile_progress import CompileProgress
-from fleet_tune.runs.preparing.first_choices import FirstChoices
+from fleet_tune.runs.publishing.first_choices import FirstChoices
 from tests.helpers.compiling import Example, Faked, Told
 
 
