@@ -13,7 +13,7 @@
 #                           docs/generated/operators.md
 #   make lint               ruff, mypy --strict and the layer rules
 #   make shipped STORE=FILE   the records that come with fleet-tune, of a store: the three best of each task (docs/store.md)
-#   make bench              the short form of every benchmark; writes docs/benchmarks.md's tables anew
+#   make bench              the short form of every benchmark into bench/results, and the pages of their figures
 #   make clean              remove .venv, caches and the demo's results
 
 SHELL := /bin/bash
@@ -95,7 +95,8 @@ shipped: setup
 	$(BIN)/fleet-tune records export fleet_tune/data/records.jsonl.gz --keep-best 3 --store '$(STORE)'
 
 bench: setup
-	$(BIN)/python -m bench all --short --write docs/benchmarks.md
+	$(BIN)/python -m bench all --short --save
+	$(BIN)/python -m bench docs
 
 clean:
 	rm -rf $(VENV) *.egg-info build dist $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

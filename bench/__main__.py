@@ -10,59 +10,65 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import click
 
-from bench.benchmark import Benchmark, discover, json_option
+from bench.benchmark import Benchmark, discover, json_option, save_option
 from bench.machine import bench_env, cores
 from bench.models import fit_analyzer
+from bench.page import SUMMARY_PAGE, TABLES_PAGE, write_pages
 from bench.processes import ROOT, run_json
 from bench.result import BenchError
-from bench.tables import write_table
+from bench.saved_result import read_results
 
 _TIMEOUT_SECS = 7200.0
 
 
 def command_line(benchmarks: Mapping[str, Benchmark]) -> click.Group:
-    """A command for each benchmark, and ``all``."""
+    """A command for each benchmark, ``all`` and ``docs``."""
     group = click.Group(
         help="Benchmarks of fleet-tune against MetaSchedule, PyTorch and ONNX Runtime, taken in the same run."
     )
     for benchmark in benchmarks.values():
         group.add_command(benchmark.command())
     group.add_command(_all_command(benchmarks))
+    group.add_command(_docs_command(benchmarks))
     group.add_command(fit_analyzer.command())
     return group
 
 
 def _all_command(benchmarks: Mapping[str, Benchmark]) -> click.Command:
-    def call(short: bool, only: tuple[str, ...], write: Path | None, as_json: bool) -> None:
+    def call(short: bool, only: tuple[str, ...], save: bool, as_json: bool) -> None:
         for name in only or benchmarks:
-            benchmark = benchmarks[name]
-            args = ["-m", "bench", name, *(benchmark.short if short else ()), "--json"]
-            command = shlex.join(["python", *args])
-            click.echo(command, err=True)
+            # Each saves its own result, so that a failure later on loses nothing.
+            flags = ["--json", "--save"] if save else ["--json"]
+            args = ["-m", "bench", name, *(benchmarks[name].short if short else ()), *flags]
+            click.echo(shlex.join(["python", *args]), err=True)
             result = run_json(args, env=bench_env(cores()), timeout_secs=_TIMEOUT_SECS)
-            if write is not None:  # after each one, so that a failure later on loses nothing
-                write_table(write, benchmark, result, command)
             click.echo(json.dumps(result if as_json else {**result, "details": "..."}))
 
     options = [
         click.Option(["--short"], is_flag=True, help="The short form of each benchmark."),
         click.Option(["--only"], multiple=True, type=click.Choice(list(benchmarks)), help="Of all, these."),
-        click.Option(
-            ["--write"], type=click.Path(exists=True, path_type=Path), help="Write the tables of this file anew."
-        ),
+        save_option(),
         json_option(),
     ]
     text = "Run every benchmark, each in a process of its own, one after the other."
     return click.Command("all", params=list(options), callback=call, help=text)
 
 
+def _docs_command(benchmarks: Mapping[str, Benchmark]) -> click.Command:
+    def call() -> None:
+        write_pages(read_results(), benchmarks)
+        click.echo(f"written: {SUMMARY_PAGE}, {TABLES_PAGE}")
+
+    text = "Write the summary of docs/benchmarks.md and the page of all tables, from bench/results."
+    return click.Command("docs", callback=call, help=text)
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
     try:
-        command_line(discover())()
+        command_line(discover())(obj=tuple(sys.argv[1:]))
     except BenchError as error:
         raise SystemExit(f"bench: {error}") from error

@@ -1,4 +1,4 @@
-"""What a benchmark is, and how those of all rooms are found."""
+"""A benchmark as a value, and the search for those of all folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from typing import Any
 import click
 
 import bench
+from bench.inputs import files_of_options, inputs
 from bench.result import BenchError, BenchResult
+from bench.saved_result import Provenance
 
 _DECLARED = re.compile(r"^BENCHMARK\b[^=\n]*=", re.MULTILINE)
 
@@ -52,18 +54,40 @@ class Benchmark:
             raise BenchError(f"{self.name}: its options are {sorted(given)}, and it takes {sorted(parameters)}")
 
     def command(self) -> click.Command:
-        """``NAME [options] --json``: its last line of output is the result as a JSON object; else it is for people."""
+        """``NAME [options] --json --save``: the last line of output is the result as a JSON object, or text for
+        people."""
 
-        def call(as_json: bool, **options: Any) -> None:
+        def call(as_json: bool, save: bool, label: str, **options: Any) -> None:
+            if label and not save:
+                raise BenchError("--label names the file that --save writes: add --save")
+            provenance = None
+            if save:
+                arguments = click.get_current_context().obj or (self.name,)
+                files = files_of_options(options.values())
+                provenance = Provenance(self.run.__module__, files, ("-m", "bench", *arguments), label)
             result = self.run(**options)
-            if result is not None:
-                click.echo(result.to_json() if as_json else result.to_text())
+            if result is None:
+                return
+            if provenance is not None:
+                click.echo(f"written to {provenance.save(result, inputs())}", err=True)
+            click.echo(result.to_json() if as_json else result.to_text())
 
-        return click.Command(self.name, params=[*self.options, json_option()], callback=call, help=self.help)
+        parameters: list[click.Parameter] = [*self.options, json_option(), save_option(), label_option()]
+        return click.Command(self.name, params=parameters, callback=call, help=self.help)
 
 
 def json_option() -> click.Option:
     return click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object as the last line.")
+
+
+def save_option() -> click.Option:
+    text = "Write the result to bench/results, for the pages of 'python -m bench docs'."
+    return click.Option(["--save"], is_flag=True, help=text)
+
+
+def label_option() -> click.Option:
+    text = "Name of this result among several of the benchmark: part of the file that --save writes."
+    return click.Option(["--label"], default="", help=text)
 
 
 def discover(package: ModuleType = bench) -> dict[str, Benchmark]:

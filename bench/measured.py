@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.inputs import note_input
 from bench.result import BenchError
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.records.datasets.dataset import load
@@ -45,7 +46,7 @@ def _only_file(folder: Path, option: str) -> Path:
 def read(path: Path) -> Dataset:
     """The dataset at ``path``; :class:`BenchError` where it cannot be read or no candidate of a task ran."""
     try:
-        dataset = load(path)
+        dataset = load(note_input(path))
     except UserError as error:
         raise BenchError(str(error)) from error
     for data in dataset:

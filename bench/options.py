@@ -43,10 +43,6 @@ def limit(least: int) -> click.Option:
     return click.Option(["--limit"], type=click.IntRange(min=least), help=text)
 
 
-def figures(text: str) -> click.Option:
-    return click.Option(["--out"], type=click.Path(path_type=Path), help=text)
-
-
 def kept_runs() -> click.Option:
     text = "File where each run is kept: the same command goes on where it was interrupted."
     return click.Option(["--parts"], type=click.Path(path_type=Path), help=text)

@@ -11,7 +11,6 @@ that it never saw the task that it is adapted to.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -51,7 +50,6 @@ def run(
     *,
     peer: bool = True,
     within: bool = True,
-    out: Path | None = None,
 ) -> BenchResult:
     """All figures. ``models``: labels of :data:`CONTENDERS`, none: all of them. ``limit``: candidates of each task.
     ``within``: in-domain too, not across tasks alone.
@@ -127,10 +125,7 @@ def run(
     asked = ASKED if ASKED in shown[label] else str(counts[0])
     ours = shown[label][asked]["top_1"]
     theirs = shown[PEER][asked]["top_1"] if peer else None
-    result = BenchResult("cost-model", ours, theirs, ours / theirs if theirs else None, "Top-1", details)
-    if out is not None:
-        out.write_text(json.dumps(json.loads(result.to_json()), separators=(",", ":")) + "\n")
-    return result
+    return BenchResult("cost-model", ours, theirs, ours / theirs if theirs else None, "Top-1", details)
 
 
 def _pretrained(
@@ -252,7 +247,6 @@ BENCHMARK = Benchmark(
         options.limit(40),
         click.Option(["--peer/--no-peer"], default=True, show_default=True, help="MetaSchedule's model too."),
         click.Option(["--within/--no-within"], default=True, show_default=True, help="In-domain too."),
-        options.figures("Also write the figures here."),
         options.jobs(),
     ),
     short=("--seeds", "1", "--limit", "160"),

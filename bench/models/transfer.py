@@ -21,6 +21,7 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.inputs import note_input
 from bench.machine import bench_env
 from bench.measured import OTHER_CLASS, labels, other_tasks_path, read
 from bench.models.laboratory import load_model, method_named
@@ -79,11 +80,11 @@ def priors(
     saved: list[bytes] = []
     shared: CostModel | None = None
     if source == "pretrained" and chosen.starts_from:
-        shared = read_model(BUILTIN_PATHS[chosen.starts_from])[0]
+        shared = read_model(note_input(BUILTIN_PATHS[chosen.starts_from]))[0]
     elif source == "pretrained" and name:
         shared = general_prior(taught, 0, name, from_analyzer=False)
     elif source == "pretrained":
-        shared = read_model(BUILTIN_PATHS[BUILTIN])[0]
+        shared = read_model(note_input(BUILTIN_PATHS[BUILTIN]))[0]
     for data in target:
         model: CostModel | None
         same = [each for each in other if each.task.workload.hash == data.task.workload.hash]

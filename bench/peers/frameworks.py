@@ -23,7 +23,8 @@ import click
 import numpy as np
 import torch
 
-from bench.processes import ROOT, die_with_parent
+from bench.peers.example import load_example
+from bench.processes import die_with_parent
 from bench.result import BenchError
 
 Outputs = list[np.ndarray]
@@ -32,21 +33,6 @@ _WARM_RUNS = 5
 _FEWEST_RUNS = 10
 # Above it a side computes something else than PyTorch, and its time means nothing. Relative to the largest output.
 _LARGEST_ERROR = 1e-2
-
-
-def load_example(spec: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """The torch module and example inputs of ``file.py:function``, the path relative to the repository."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    path, _, function = spec.partition(":")
-    module_spec = spec_from_file_location("bench_model", ROOT / path)
-    if module_spec is None or module_spec.loader is None or not function:
-        raise BenchError(f"{spec}: not of the form file.py:function")
-    module = module_from_spec(module_spec)
-    sys.modules["bench_model"] = module
-    module_spec.loader.exec_module(module)
-    model, inputs = getattr(module, function)()
-    return model.eval(), inputs
 
 
 def eager(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], _folder: Path | None) -> Callable[[], Any]:

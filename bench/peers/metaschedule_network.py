@@ -25,7 +25,7 @@ from tvm.relax.frontend.torch import from_exported_program
 from tvm.s_tir import meta_schedule as ms
 
 from bench.machine import cores
-from bench.peers.frameworks import load_example
+from bench.peers.example import load_example
 from bench.peers.metaschedule import Timeline
 from bench.processes import die_with_parent
 from devices.instruction_sets import native_cpu

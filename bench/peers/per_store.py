@@ -105,7 +105,7 @@ def _candidates_hash(dataset: Dataset) -> str:
 
 
 @derived_object
-class _LaidOut(ms.feature_extractor.PyFeatureExtractor):  # type: ignore[misc]
+class PrecomputedFeatures(ms.feature_extractor.PyFeatureExtractor):  # type: ignore[misc]
     """Answers with the features that its caller laid out: those of the candidates in the same call."""
 
     def __init__(self, laid_out: Features) -> None:
@@ -122,7 +122,9 @@ def ranking(data: TaskData, features: Features, records: Rows, explored: Rows, c
     module = parse_module(data.task.workload.module)
     context = ms.TuneContext(module, target=parse_target(data.task.device_class.target), num_threads=1)
     laid_out: Features = []
-    model = ms.cost_model.XGBModel(extractor=_LaidOut(laid_out), num_warmup_samples=0, num_tuning_cores=cores)
+    model = ms.cost_model.XGBModel(
+        extractor=PrecomputedFeatures(laid_out), num_warmup_samples=0, num_tuning_cores=cores
+    )
     stand_in = ms.search_strategy.MeasureCandidate(Schedule(module), [])
     results = [
         ms.runner.RunnerResult([float(cost)], None) if np.isfinite(cost) else ms.runner.RunnerResult(None, "failed")

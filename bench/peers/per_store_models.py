@@ -21,7 +21,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from bench.measured import Rows, first, read
 from bench.models.ranking import Ranked, parts
-from bench.peers.per_store import Features, _LaidOut, all_features, extract, ranking
+from bench.peers.per_store import Features, PrecomputedFeatures, all_features, extract, ranking
 from bench.processes import die_with_parent
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target
@@ -52,7 +52,7 @@ class _Together:
 
     def __init__(self) -> None:
         self._laid_out: Features = []
-        extractor = _LaidOut(self._laid_out)
+        extractor = PrecomputedFeatures(self._laid_out)
         self.model = ms.cost_model.XGBModel(extractor=extractor, num_warmup_samples=0, num_tuning_cores=1)
 
     def learn(self, data: TaskData, features: Features, rows: Rows) -> None:

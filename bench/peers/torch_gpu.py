@@ -13,7 +13,7 @@ from typing import Any
 import click
 import torch
 
-from bench.peers.frameworks import load_example
+from bench.peers.example import load_example
 from bench.processes import die_with_parent
 
 _WARM_RUNS, _RUNS = 20, 100

@@ -25,7 +25,7 @@ from bench.models.laboratory.trial_time import PerSecond
 from bench.result import BenchError, BenchResult
 from bench.search import replay_pool
 from bench.search.genetic import genetic_method
-from bench.search.kept_runs import REPLAYED, KeptRuns
+from bench.search.kept_runs import REPLAYED, KeptRuns, kept_code
 from bench.search.replay import is_deep
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import Replayed, overall, quartiles, run_task
@@ -164,7 +164,7 @@ def run(
         if seed < of[name]
         for at in chosen
     }
-    made = played(dataset, jobs, KeptRuns(parts, dataset, REPLAYED), calls)
+    made = played(dataset, jobs, KeptRuns(parts, dataset, REPLAYED, kept_code(parts, __name__)), calls)
     runs = {(name, at): [made[name, at, seed] for seed in range(of[name])] for name in keys for at in chosen}
     lines = figures(runs, list(keys), chosen)
     details = {

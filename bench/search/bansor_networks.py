@@ -24,7 +24,7 @@ from bench.benchmark import Benchmark
 from bench.measured import labels, pick, read
 from bench.result import BenchResult
 from bench.search import replay_pool
-from bench.search.kept_runs import COURSES, KeptRuns
+from bench.search.kept_runs import COURSES, KeptRuns, kept_code
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import TOLERANCE, Course, quartiles, run_course
 from bench.tables import markdown
@@ -71,7 +71,7 @@ def run(
         for batch in batches
         for name, method in variants(batch).items()
     }
-    runs = played(dataset, jobs, KeptRuns(parts, dataset, COURSES), calls)
+    runs = played(dataset, jobs, KeptRuns(parts, dataset, COURSES, kept_code(parts, __name__)), calls)
     figures = {
         str(batch): lines({name: [runs[batch, name, seed] for seed in range(seeds)] for name in variants(batch)})
         for batch in batches

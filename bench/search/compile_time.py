@@ -26,7 +26,7 @@ from bench.models.laboratory import method_named
 from bench.result import BenchResult
 from bench.search import replay_pool
 from bench.search.ablations import PRETRAINED, ablations
-from bench.search.kept_runs import KeptRuns, Kind
+from bench.search.kept_runs import KeptRuns, Kind, kept_code
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import RecordedTask
 from bench.tables import markdown
@@ -97,7 +97,7 @@ def run(dataset: Path, tasks: Sequence[str], trials: int, jobs: int, parts: Path
         for at in chosen
         for name, method in variants().items()
     }
-    made = played(dataset, jobs, KeptRuns(parts, dataset, COSTS), calls)
+    made = played(dataset, jobs, KeptRuns(parts, dataset, COSTS, kept_code(parts, __name__)), calls)
     costs = {name: {names[at]: asdict(made[name, at]) for at in chosen} for name in variants()}
     details: dict[str, Any] = {
         "tasks": [names[at] for at in chosen],

@@ -12,7 +12,6 @@ on them), by MetaSchedule's cost model trained on the same records (:mod:`bench.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -37,9 +36,7 @@ _RANDOM_DRAWS = 50
 """Random choices for each seed."""
 
 
-def run(
-    dataset: Path, seeds: int, calibration: int, share: int, limit: int | None, jobs: int, out: Path | None = None
-) -> BenchResult:
+def run(dataset: Path, seeds: int, calibration: int, share: int, limit: int | None, jobs: int) -> BenchResult:
     """Both figures over the dataset's tasks that have enough candidates; ``jobs``: processes of the peer's feature
     extraction and training."""
     everything = read(dataset)
@@ -91,10 +88,7 @@ def run(
         "dataset": dataset.name,
     }
     ours, peer = means[OURS], means["metaschedule"]
-    result = BenchResult("draft", ours, peer, ours / peer if peer > 0 else None, "Best-1", details)
-    if out is not None:
-        out.write_text(json.dumps(json.loads(result.to_json()), separators=(",", ":")) + "\n")
-    return result
+    return BenchResult("draft", ours, peer, ours / peer if peer > 0 else None, "Best-1", details)
 
 
 def best_1(
@@ -184,7 +178,6 @@ BENCHMARK = Benchmark(
         options.count("--calibration", 64, "Records to learn from."),
         options.count("--share", 8, "One in so many is kept."),
         options.limit(1),
-        options.figures("Also write the figures here, for bench.search.plots."),
         options.jobs(),
     ),
     short=("--seeds", "10", "--limit", "300"),

@@ -1,9 +1,8 @@
 """Runs of a replay that are kept in a file, so that a long one can be made in parts.
 
 A run follows from its method, the dataset, the task and the seed alone: each line of the file is one, with these and
-what came of it. It is found by the whole method (all of its parts and numbers), whatever a table calls it; a change of
-the code that a method's numbers do not show is not seen: then begin a new file. Several kinds of runs have each their
-own lines in a file.
+what came of it. It is found by the whole method (all of its parts and numbers), whatever a table calls it, and by the
+code that made it: runs of other code are made again. Several kinds of runs have each their own lines in a file.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from bench.dependencies import code_digest
 from bench.result import BenchError
 from bench.search.replay_runs import Course, Replayed
 from policies.search.methods import Method
@@ -50,8 +50,10 @@ class KeptRuns(Generic[Run]):
     """The runs of one dataset and kind in ``path``, which is made when the first is added; none are kept where it is
     None."""
 
-    def __init__(self, path: Path | None, dataset: Path, kind: Kind[Run]) -> None:
+    def __init__(self, path: Path | None, dataset: Path, kind: Kind[Run], code: str = "") -> None:
+        """``code``: the digest of the code that makes the runs (:func:`bench.dependencies.code_digest`)."""
         self._path = path
+        self._code = code
         self._dataset = hashlib.blake2b(dataset.read_bytes(), digest_size=8).hexdigest()
         self._kind = kind
         self._runs: dict[Key, Run] = {}
@@ -61,7 +63,7 @@ class KeptRuns(Generic[Run]):
             try:
                 line = json.loads(text)
                 key = (line["dataset"], line["method"], line["task"], line["seed"])
-                if line.get("kind", "") == kind.name:
+                if line.get("kind", "") == kind.name and line.get("code", "") == code:
                     self._runs[key] = kind.run(line)
             except (ValueError, KeyError, TypeError) as error:
                 raise BenchError(f"{path}: line {number} is no run of a replay ({error!r}): remove it") from error
@@ -75,10 +77,14 @@ class KeptRuns(Generic[Run]):
         if self._path is None:
             return
         about = {"dataset": self._dataset, "method": digest(method), "task": task, "seed": seed}
-        if self._kind.name:
-            about["kind"] = self._kind.name
+        about |= {name: value for name, value in (("kind", self._kind.name), ("code", self._code)) if value}
         with self._path.open("a") as file:
             file.write(json.dumps({**about, **self._kind.fields(run)}) + "\n")
+
+
+def kept_code(path: Path | None, module: str) -> str:
+    """The digest of the code of a benchmark's ``module`` for runs that are kept in ``path``; empty if none are."""
+    return "" if path is None else code_digest(module)
 
 
 def digest(method: Method) -> str:

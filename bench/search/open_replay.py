@@ -29,7 +29,7 @@ from bench.models.laboratory import method_named
 from bench.processes import die_with_parent
 from bench.result import BenchResult
 from bench.search.filling import KINDS, Kind
-from bench.search.kept_runs import KeptRuns
+from bench.search.kept_runs import KeptRuns, kept_code
 from bench.search.kept_runs import Kind as KindOfRun
 from bench.search.open_runs import OpenRun, OpenTask, run_open
 from bench.search.replay import all_methods, is_deep
@@ -147,7 +147,7 @@ def play(
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(dataset,)) as pool:
         waiting: dict[Future[Any], Callable[[Any], None]] = {}
         for kind in fillings:
-            kept = KeptRuns(parts, dataset, kept_as(kind, most_trials))
+            kept = KeptRuns(parts, dataset, kept_as(kind, most_trials), kept_code(parts, __name__))
             for at in tasks:  # one task after the other: a process keeps the few models that it used last
                 known: Future[Any] = pool.submit(_one_filling, at, kind)
                 waiting[known] = partial(models.__setitem__, (kind, at))

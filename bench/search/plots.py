@@ -1,4 +1,4 @@
-"""Draws the plots of docs/search.md from the figures that ``bench replay --out`` and ``bench draft --out`` wrote.
+"""Plots of the results that ``bench replay --save`` and ``bench draft --save`` wrote.
 
 ``python -m bench.search.plots --replay bench/results/replay.json --draft bench/results/draft.json``; needs matplotlib
 (``pip install .[bench]``). The same figures give the same SVG files, byte for byte.
@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ import click
 
 from bench.processes import ROOT
 from bench.result import BenchError
+from bench.saved_result import RESULTS, read_result
 
 IMAGES = ROOT / "docs" / "images"
-RESULTS = ROOT / "bench" / "results"
 
 _COLOURS = {
     "fleet": "#c1272d",
@@ -95,12 +94,8 @@ def _save(figure: Any, path: Path) -> None:
     pyplot().close(figure)
 
 
-def _details(path: Path) -> dict[str, Any]:
-    try:
-        details: dict[str, Any] = json.loads(path.read_text())["details"]
-    except (OSError, ValueError, KeyError) as error:
-        raise BenchError(f"no figures in {path}: run the benchmark with --out") from error
-    return details
+def _details(path: Path) -> Any:
+    return read_result(path).result["details"]
 
 
 @click.command()

@@ -9,7 +9,6 @@ tasks together as one network, with each rule that gives trials to tasks.
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -26,7 +25,7 @@ from bench.measured import labels, pick, read
 from bench.models.laboratory import method_named
 from bench.result import BenchError, BenchResult
 from bench.search import replay_pool
-from bench.search.kept_runs import REPLAYED, KeptRuns
+from bench.search.kept_runs import REPLAYED, KeptRuns, kept_code
 from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
@@ -74,18 +73,22 @@ def run(
     batch: int | None = None,
     pretrained: bool = False,
     model: Path | None = None,
-    out: Path | None = None,
     parts: Path | None = None,
 ) -> BenchResult:
-    """The tables of :func:`figures`. ``batch``: trials of a round of every method, None for its own; ``tasks``:
-    parts of names, none for all; ``deep_seeds``: at most so many seeds of a method that trains a neural network,
-    None for all; ``network_seeds``: runs of all tasks together, 0 for none; ``curve_trials``: trials that a run
-    goes on for at least; ``pretrained``: each method starts from the model that comes with fleet-tune (alone,
-    without effects and networks), or from ``model``, a file of ``fleet-tune model pretrain``; ``out``: also write
-    the figures there, for ``bench.search.plots``; ``parts``: a file of runs that need not be made again, to which
-    those that are made are added, and no curves are drawn.
+    """Tables of trials by method and task, of each effect on and off, and of all tasks together.
 
-    :class:`BenchError` where a method has no such model, or it was trained on the dataset."""
+    Args:
+        tasks: Parts of the names of tasks; all if there is none.
+        deep_seeds: Most seeds of a method that trains a neural network; None for all.
+        network_seeds: Runs of all tasks together; 0 for none.
+        curve_trials: Trials that a run goes on for at least, for its curve.
+        batch: Trials of a round of every method; None for each method's own.
+        pretrained: Each method starts from the model that comes with fleet-tune: without effects and networks.
+        model: File of ``fleet-tune model pretrain`` to start from in its place.
+        parts: File of runs that need not be made again, to which new runs are added; no curves are drawn.
+
+    Raises :class:`BenchError` if a method has no such model, or the model was trained on the dataset.
+    """
     methods = all_methods(methods)
     pretrained = pretrained or model is not None
     if pretrained and (effects or network_seeds):
@@ -131,10 +134,7 @@ def run(
     trials = details["overall"]
     ours = trials[OURS if OURS in methods else methods[0]]
     peer = trials[PEER] if PEER in methods and len(methods) > 1 else None
-    result = BenchResult("replay", ours, peer, peer / ours if peer is not None else None, "trials", details)
-    if out is not None:
-        out.write_text(json.dumps(json.loads(result.to_json()), indent=1) + "\n")
-    return result
+    return BenchResult("replay", ours, peer, peer / ours if peer is not None else None, "trials", details)
 
 
 def play(
@@ -153,7 +153,7 @@ def play(
     order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks). ``parts``: a file
     of runs that are not made again. ``starts``: the file of the model from which each variant starts."""
     kind = begun_with(starts.values()) if starts else REPLAYED
-    kept, names = KeptRuns(parts, dataset, kind), labels(read(dataset))
+    kept, names = KeptRuns(parts, dataset, kind, kept_code(parts, __name__)), labels(read(dataset))
     runs: dict[tuple[str, int, int], Replayed] = {}
     totals: dict[tuple[str, int], int] = {}
     with replay_pool.replaying(dataset, jobs) as pool:
@@ -364,7 +364,6 @@ BENCHMARK = Benchmark(
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="Start from this file of 'fleet-tune model pretrain' in its place.",
         ),
-        options.figures("Also write the figures here, for bench.search.plots."),
         options.kept_runs(),
         options.jobs(),
     ),

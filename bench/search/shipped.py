@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from bench.inputs import note_input
 from bench.result import BenchError
 from bench.search.kept_runs import REPLAYED, Kind
 from bench.search.replay_runs import Replayed
@@ -24,7 +25,7 @@ def model_at(path: Path) -> CostModel:
 
 def start_of(name: str, given: Path | None) -> Path:
     """The file that a method starts from which asks for the model ``name``: ``given``, or the one that comes along."""
-    return BUILTIN_PATHS[name] if given is None else given.absolute()
+    return note_input(BUILTIN_PATHS[name] if given is None else given.absolute())
 
 
 def refuse_taught(dataset: Path, measured: Dataset, paths: Iterable[Path]) -> None:

@@ -22,11 +22,9 @@ import pytest
 from bench.benchmark import Benchmark, discover
 from bench.processes import ROOT
 from bench.result import BenchError, BenchResult
-from bench.tables import write_table
 
 BENCHMARKS = discover()
 SAMPLES = Path(__file__).parent / "samples"
-PAGE = ROOT / "docs" / "benchmarks.md"
 
 
 def sample(benchmark: Benchmark) -> dict[str, Any]:
@@ -48,16 +46,14 @@ def test_it_is_told_in_one_line(benchmark: Benchmark) -> None:
 
 def test_its_options_and_its_short_form_are_what_it_takes(benchmark: Benchmark) -> None:
     command = benchmark.command()
-    taken = {option.name for option in benchmark.options} | {"as_json"}
+    taken = {option.name for option in benchmark.options} | {"as_json", "save", "label"}
     for arguments in ([], [*benchmark.short, "--json"]):
         context = command.make_context(benchmark.name, list(arguments))
         assert set(context.params) == taken
         assert context.params["as_json"] == bool(arguments)
 
 
-def test_its_table_is_written_into_its_section(benchmark: Benchmark, tmp_path: Path) -> None:
-    page = tmp_path / "benchmarks.md"
-    page.write_text(PAGE.read_text())
+def test_its_table_is_made_of_its_result(benchmark: Benchmark) -> None:
     result = sample(benchmark)
     assert list(result) == ["bench", "ours", "peer", "ratio", "unit", "details"]
     assert result["bench"] == benchmark.name
@@ -70,28 +66,6 @@ def test_its_table_is_written_into_its_section(benchmark: Benchmark, tmp_path: P
         assert re.fullmatch(r"\| ---( \| ---:)+ \|", align)
         assert rows
         assert rows[0].count("|") == first.count("|")
-    write_table(page, benchmark, result, "the command")
-    before, after = (path.read_text().split(f"<!-- bench:{benchmark.name} -->") for path in (PAGE, page))
-    assert (len(after), after[0]) == (2, before[0])
-    end = f"<!-- /bench:{benchmark.name} -->"
-    assert after[1].startswith(f"\n`the command`\n\n{table}\n\n")
-    assert after[1].partition(end)[2] == before[1].partition(end)[2]
-
-
-def test_the_page_has_the_figures_of_a_run_of_it(benchmark: Benchmark) -> None:
-    part = PAGE.read_text().partition(f"<!-- bench:{benchmark.name} -->")[2].partition("<!-- /bench:")[0]
-    assert part.strip() == "Not run yet." or re.search(rf"`[^`]*python -m bench {benchmark.name}[ `]", part)
-
-
-def test_what_is_stored_for_the_plots_is_a_result_of_today() -> None:
-    paths = sorted((ROOT / "bench" / "results").glob("*.json"))
-    assert paths
-    for path in paths:
-        assert BENCHMARKS[path.stem].table(json.loads(path.read_text())).startswith("| ")
-
-
-def test_the_page_has_no_other_sections() -> None:
-    assert sorted(re.findall(r"<!-- bench:(.*) -->", PAGE.read_text())) == sorted(BENCHMARKS)
 
 
 def test_every_process_that_is_started_is_a_module() -> None:
@@ -133,11 +107,9 @@ BENCHMARK = Benchmark(
 
 
 def test_adding_one_touches_one_file(tmp_path: Path) -> None:
-    """In a copy of bench/: one more file, and it has a command, a place in ``all``, and its table is written."""
+    """In a copy of bench/: one more file, and it has a command and a place in ``all``."""
     shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("data", "__pycache__"))
     (tmp_path / "bench" / "networks" / "counting.py").write_text(EXAMPLE)
-    page = tmp_path / "page.md"
-    page.write_text("<!-- bench:counting -->\n<!-- /bench:counting -->\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
 
     def call(*arguments: str) -> str:
@@ -148,9 +120,8 @@ def test_adding_one_touches_one_file(tmp_path: Path) -> None:
 
     assert re.search(r"counting +Counts to what it is told\.", call("--help"))
     assert call("counting", "--count", "5").startswith("counting: ours 5 pieces, peer 2 pieces, ratio 2.50\n")
-    last = call("all", "--short", "--only", "counting", "--write", str(page), "--json").splitlines()[-1]
+    last = call("all", "--short", "--only", "counting", "--json").splitlines()[-1]
     assert json.loads(last)["ours"] == 3.0
-    assert "`python -m bench counting --count 3 --json`\n\n| counted | 3 |\n\n" in page.read_text()
 
 
 def test_two_of_the_same_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,11 +75,11 @@ def test_other_tasks_are_others() -> None:
 
 
 def test_a_small_run_of_light_models(tmp_path: Path) -> None:
-    out, ours, others = (tmp_path / name for name in ("figures.json", "ours.ftd", "others.ftd"))
+    ours, others = (tmp_path / name for name in ("ours.ftd", "others.ftd"))
     for path, whole in ((ours, read(dataset_path(None))), (others, read(other_tasks_path(None)))):
         save(dataclasses.replace(whole, tasks=tuple(first(data, 60) for data in whole.tasks[:2])), path)
     models = ("default", "analyzer", "boosted-invariant", "mlp")
-    result = run(ours, others, models, 1, 60, 1, peer=False, out=out)
+    result = run(ours, others, models, 1, 60, 1, peer=False)
     inside, across = result.details["in_domain"], result.details["across"]
     assert set(inside) == set(models)
     assert set(across) == {"analyzer", "boosted-invariant", "mlp"}
@@ -89,7 +89,6 @@ def test_a_small_run_of_light_models(tmp_path: Path) -> None:
             for figures in by_count.values():
                 assert 0 < figures["top_1"] <= figures["top_5"] <= 1
                 assert -1 <= figures["correlation"] <= 1
-    assert out.exists()
     assert "| `boosted-invariant` |" in BENCHMARK.table({"details": result.details})
     with pytest.raises(BenchError, match="no model of the comparison"):
         run(ours, others, ("oracle",), 1, None, 1, peer=False)
