@@ -14,12 +14,16 @@ A pure state machine over :class:`fleet_tune.base.device_state.DeviceState`; eve
 - A lease is given to a device that may work and that nobody holds; its epoch is one above the last. Whatever ends it
   (its release, or the loss of the device, which passing the deadline counts as) makes later results of that epoch old,
   and they are refused.
+
+The ``kind`` of an event is the word under which stores keep it (:attr:`fleet_tune.base.device_state.DeviceEvent.kind`):
+it stays, whatever the class is called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from fleet_tune.base.device_state import Admin, Connectivity, DeviceState, Health, Lease
 
@@ -41,6 +45,7 @@ class NotAllowedError(ValueError):
 class Joined:
     """The device answers, for the first time or again."""
 
+    kind: ClassVar[str] = "joined"
     detail: str = ""
 
 
@@ -48,6 +53,7 @@ class Joined:
 class ProbePassed:
     """The probe ran, in ``secs`` per run."""
 
+    kind: ClassVar[str] = "probe_passed"
     secs: float
 
 
@@ -55,6 +61,7 @@ class ProbePassed:
 class ProbeFailed:
     """The device answers, but its probe does not run."""
 
+    kind: ClassVar[str] = "probe_failed"
     detail: str
 
 
@@ -62,14 +69,16 @@ class ProbeFailed:
 class Lost:
     """The device does not answer any more. ``candidate_id``: which one it was running, empty for none."""
 
+    kind: ClassVar[str] = "lost"
     detail: str
     candidate_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
+class OwnerEnded:
     """The process on our side that owns the device was ended, which says nothing of the device."""
 
+    kind: ClassVar[str] = "interrupted"
     detail: str
 
 
@@ -77,6 +86,7 @@ class Interrupted:
 class Measured:
     """The device gave results that say nothing against it."""
 
+    kind: ClassVar[str] = "measured"
     count: int
 
 
@@ -84,6 +94,7 @@ class Measured:
 class Acquitted:
     """A candidate turned out to be poison: the device was lost by its fault."""
 
+    kind: ClassVar[str] = "acquitted"
     candidate_id: str
 
 
@@ -91,11 +102,14 @@ class Acquitted:
 class ProbationBegun:
     """The quarantine is over."""
 
+    kind: ClassVar[str] = "probation_begun"
+
 
 @dataclass(frozen=True, slots=True)
 class Leased:
     """Work for ``secs`` at most is given to the device by the run ``owner``."""
 
+    kind: ClassVar[str] = "leased"
     owner: str
     secs: float
 
@@ -104,13 +118,15 @@ class Leased:
 class Released:
     """The work under the lease ``epoch`` ended."""
 
+    kind: ClassVar[str] = "released"
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class AdminChanged:
     """A person's order: ``admin`` is DRAINING, MAINTENANCE, RETIRED, or ACTIVE for "use it again"."""
 
+    kind: ClassVar[str] = "ordered"
     admin: Admin
     reason: str
 
@@ -120,13 +136,13 @@ Event = (
     | ProbePassed
     | ProbeFailed
     | Lost
-    | Interrupted
+    | OwnerEnded
     | Measured
     | Acquitted
     | ProbationBegun
     | Leased
     | Released
-    | Ordered
+    | AdminChanged
 )
 
 
@@ -223,7 +239,7 @@ def _step(state: DeviceState, event: Event, now: float) -> Change:
                 return Change(state, f"it does not answer{_of(detail)}")
             gone = replace(_free(state), connectivity=Connectivity.OFFLINE)
             return _failed(gone, candidate_id, f"it does not answer{_of(detail)}", now)
-        case Interrupted(detail):
+        case OwnerEnded(detail):
             if state.connectivity is Connectivity.OFFLINE:
                 return Change(state, f"it does not answer{_of(detail)}")
             gone = replace(_free(state), connectivity=Connectivity.OFFLINE)
@@ -256,7 +272,7 @@ def _step(state: DeviceState, event: Event, now: float) -> Change:
             if not state.lease.held or epoch != state.lease.epoch:
                 raise NotAllowedError(f"lease {epoch} is not the one in force ({state.lease})")
             return Change(_free(state), "its work is done")
-        case Ordered(admin, reason):
+        case AdminChanged(admin, reason):
             return _ordered(state, admin, reason)
 
 

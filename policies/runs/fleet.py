@@ -3,7 +3,6 @@ becomes an event that the store keeps."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from fleet_tune.base.device_state import LEASE_KINDS, Admin, Connectivity, DeviceEvent, DeviceState, Health
@@ -107,7 +106,7 @@ class Fleet:
         if change.stored:
             # The end of a lease is also the end of a draining: that one is of interest.
             drained = isinstance(event, health.Released) and change.state.admin is not before.admin
-            self._note(device_id, "drained" if drained else _kind(event), change.reason, now)
+            self._note(device_id, "drained" if drained else event.kind, change.reason, now)
             if change.state.word != before.word:
                 text = f"device {device_id} is {change.state.word}: {change.reason}"
                 self._lines.append(Log("info" if change.state.word in _CALM else "warning", text))
@@ -173,11 +172,6 @@ class Fleet:
 
 def _is_usable(state: DeviceState) -> bool:
     return (state.connectivity, state.health, state.admin) == (Connectivity.ONLINE, Health.GOOD, Admin.ACTIVE)
-
-
-def _kind(event: health.Event) -> str:
-    """``probe_passed`` for ``ProbePassed``."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
 
 
 def _of(reason: str) -> str:

@@ -63,13 +63,13 @@ from policies.runs.fleet import Fleet
 from policies.runs.membership import Membership
 from policies.runs.notices import Notices
 from policies.runs.plan import RunPlan
-from policies.runs.stages.building import BuildStage, Job
+from policies.runs.stages.building import Buildable, BuildStage
 from policies.runs.stages.final_round import FinalRound
 from policies.runs.stages.granting import Granting
 from policies.runs.stages.measuring import MeasureStage
 from policies.runs.stages.occupation import Occupation
 from policies.runs.stages.pace import Pace
-from policies.runs.tasks import OracleState, TaskTrials, Trial
+from policies.runs.tasks import OracleBuild, OracleState, TaskTrials, Trial
 from policies.runs.times.time_budget import TimeBudget
 from policies.runs.times.timers import Timers
 from policies.runs.times.usage import Usage
@@ -230,7 +230,7 @@ class RunState:
                     return []
                 job, secs = ended
                 self._given_up[_BUILT] = 0
-                self._pace.built(job.device_class, secs)
+                self._pace.built(job.task.device_class.name, secs)
                 return self._is_built(job) if failure is None else self._not_built(job, trace, failure)
             case BuilderLost():
                 return self._builder_lost(event, now)
@@ -259,7 +259,7 @@ class RunState:
                 self._occupation.waits(device_id, behind, now)
             case AdminRequested(device_id, admin, reason):
                 if device_id in self.fleet:
-                    self.fleet.happened(device_id, health.Ordered(admin, reason), now)
+                    self.fleet.happened(device_id, health.AdminChanged(admin, reason), now)
                 if device_id in self._devices.leases.lanes:
                     self._look_at.append(device_id)
             case DevicesRestored(states, orders, began_unix_secs):
@@ -334,13 +334,13 @@ class RunState:
             fresh = [each for each in event.candidates if not any(each.id in ids for ids in known)]
             if fresh and task.oracle is OracleState.NOT_BUILT:
                 task.oracle = OracleState.ON_ITS_WAY
-                self._builds.add(Job(task.task, None))
+                self._builds.add(OracleBuild(task.task))
                 best = task.ranking.best
                 if best is not None and best.id not in task.artifacts:  # of an earlier run: others are to meet it
-                    self._builds.add(Job(task.task, Trial(best), finalist=True))
+                    self._builds.add(Trial(task.task, best, is_finalist=True))
             for candidate in fresh:
                 task.under_way.add(candidate.id)
-                self._builds.add(Job(task.task, Trial(candidate)))
+                self._builds.add(Trial(task.task, candidate))
         return self._finish(task, task.exhausted_reason())
 
     def _proposal_lost(self, event: ProposalLost, now: float) -> list[Command]:
@@ -358,33 +358,33 @@ class RunState:
             commands += self._finish(task, reason)
         return commands
 
-    def _is_built(self, job: Job) -> list[Command]:
+    def _is_built(self, job: Buildable) -> list[Command]:
         task = self.tasks[job.task.id]
-        if job.trial is None:
+        if isinstance(job, OracleBuild):
             if task.oracle is not OracleState.FAILED:  # nothing more of the task is wanted
                 task.oracle = OracleState.READY
                 self._devices.queue.oracle_ready(job.task.id)
             return []
-        candidate_id = job.trial.candidate.id
-        if not job.finalist and task.oracle is OracleState.FAILED:
+        candidate_id = job.candidate.id
+        if not job.is_finalist and task.oracle is OracleState.FAILED:
             task.under_way.discard(candidate_id)
             return [DropArtifacts((candidate_id,))]
         task.artifacts.add(candidate_id)
-        if not job.finalist and self.phase is Phase.TUNING:
-            self._devices.queue.add(job.trial)
+        if not job.is_finalist and self.phase is Phase.TUNING:
+            self._devices.queue.add(job)
         return []
 
-    def _not_built(self, job: Job, trace: str, failure: Measurement) -> list[Command]:
+    def _not_built(self, job: Buildable, trace: str, failure: Measurement) -> list[Command]:
         task = self.tasks[job.task.id]
         commands = self._counted(_BUILT, failure) if failure.outcome is Outcome.KILLED else []
-        if job.trial is None:
+        if isinstance(job, OracleBuild):
             return commands + self._without_oracle(task, failure.detail)
-        if job.finalist:
+        if job.is_finalist:
             self._final_round.not_built(job)
             return commands
         if failure.outcome is Outcome.KILLED:
-            return self._give_up(job.trial.candidate, failure) + commands
-        return [RecordFailure(job.trial.candidate, trace, failure)]
+            return self._give_up(job.candidate, failure) + commands
+        return [RecordFailure(job.candidate, trace, failure)]
 
     def _give_up(self, candidate: Candidate, failure: Measurement) -> list[Command]:
         """The candidate is left out of the run, without a record: nobody knows anything of it."""
@@ -424,8 +424,10 @@ class RunState:
         task.oracle = OracleState.FAILED
         task_id = task.task.id
         dropped = self._devices.queue.drop_task(task_id)
-        jobs = self._builds.drop(lambda job: job.task.id == task_id and not job.finalist)
-        dropped += [job.trial for job in jobs if job.trial is not None]
+        jobs = self._builds.drop(
+            lambda job: job.task.id == task_id and not (isinstance(job, Trial) and job.is_finalist)
+        )
+        dropped += [job for job in jobs if isinstance(job, Trial)]
         # What a builder works on, or a failure that is being recorded, stays under way until it ends.
         task.under_way -= {trial.candidate.id for trial in dropped}
         unwanted, task.artifacts = tuple(sorted(task.artifacts)), set()
@@ -553,18 +555,18 @@ class RunState:
         commands += self._devices.start(now, self._builds.nothing_soon(now))
         return commands
 
-    def _build_limit_secs(self, job: Job) -> float:
+    def _build_limit_secs(self, job: Buildable) -> float:
         if self._plan.build_timeout_secs is not None:
             return self._plan.build_timeout_secs
         limit_secs = self.tasks[job.task.id].build_limit.secs
         # Without its oracle a task is nothing, and a finalist has been built before.
-        return max(limit_secs, UNKNOWN_SECS) if job.trial is None or job.finalist else limit_secs
+        return max(limit_secs, UNKNOWN_SECS) if isinstance(job, OracleBuild) or job.is_finalist else limit_secs
 
     def _end_tuning(self) -> None:
         """Nothing more is granted; what is measured now is stored, what is only built is dropped."""
         self.phase = Phase.LAST_BATCHES
         for job in self._builds.drop(lambda _: True):
-            if job.trial is None:
+            if isinstance(job, OracleBuild):
                 self.tasks[job.task.id].oracle = OracleState.NOT_BUILT
         self._devices.end_tuning()
         for task in self.tasks.values():

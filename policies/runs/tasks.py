@@ -27,14 +27,39 @@ class OracleState(enum.Enum):
 
 @dataclass(slots=True)
 class Trial:
-    """A candidate under way. ``losses``: the devices that were lost while it ran, in order. ``kills``: how often a
-    process that measured it was ended from outside. ``alone``: it is measured in a batch of its own, because a process
-    that measured it with others ended and nobody knows by whose fault."""
+    """A candidate under way: it waits for a builder, is built, waits for a device, and is measured."""
 
+    task: Task
     candidate: Candidate
+    is_finalist: bool = False
+    """True for a candidate that is built for a shoot-out: it has a record already."""
+    lost_builders: int = 0
+    """Builders that were lost over it, maybe by its fault."""
+    build_kills: int = 0
+    """Times that a process that built it was ended from outside."""
     losses: list[str] = field(default_factory=list)
+    """Devices that were lost while it ran, in order."""
     kills: int = 0
+    """Times that a process that measured it was ended from outside."""
     alone: bool = False
+    """True once it is measured in a batch of its own: a process that measured it with others has ended, and nobody
+    knows by whose fault."""
+
+
+@dataclass(slots=True)
+class OracleBuild:
+    """The oracle of a task on its way through the builders."""
+
+    task: Task
+    lost_builders: int = 0
+    """Builders that were lost over it."""
+    build_kills: int = 0
+    """Times that a process that built it was ended from outside."""
+
+    @property
+    def candidate(self) -> None:
+        """An oracle is built from no candidate: its program is unscheduled."""
+        return None
 
 
 def killed(what: str, times: int, detail: str) -> Measurement:

@@ -198,7 +198,7 @@ class World(Settings):
         trials = self.trials()
         assert len({record.candidate.id for record in trials}) == len(trials)
         # The oracle of a task all of whose candidates did not build may come too late.
-        wanted = any(job.trial is not None for job in self.state._builds._jobs.values())
+        wanted = any(job.candidate is not None for job in self.state._builds._jobs.values())
         assert not wanted or self.state._stopped or self.limits.time_budget_secs is not None
         for task in self.state.tasks.values():
             assert task.trials == sum(record.task_id == task.task.id for record in trials)

@@ -5,33 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
-from fleet_tune.base.domain import Measurement, Outcome, Task
+from fleet_tune.base.domain import Measurement, Outcome
 from policies.runs.commands import Build
 from policies.runs.events import BuilderLossCause
 from policies.runs.plan import Flow
-from policies.runs.tasks import Trial, killed
+from policies.runs.tasks import OracleBuild, Trial, killed
 from policies.runs.times.timers import Timers
 
 _LONG = "a build takes long"  # with spaces, which the name of no device has
 
 
-@dataclass(slots=True)
-class Job:
-    """Something to build: the candidate of ``trial``, or the task's oracle where that is None. ``finalist``: for a
-    shoot-out. ``lost_builders``: how many builders were lost over it, maybe by its fault; ``kills``: how often a
-    process that built it was ended from outside."""
-
-    task: Task
-    trial: Trial | None
-    finalist: bool = False
-    lost_builders: int = 0
-    kills: int = 0
-
-    @property
-    def device_class(self) -> str:
-        return self.task.device_class.name
+Buildable = Trial | OracleBuild
 
 
 class BuildStage:
@@ -43,12 +28,14 @@ class BuildStage:
     seconds that a job may take.
     """
 
-    def __init__(self, builders: Iterable[int], flow: Flow, timers: Timers, limit_of: Callable[[Job], float]) -> None:
+    def __init__(
+        self, builders: Iterable[int], flow: Flow, timers: Timers, limit_of: Callable[[Buildable], float]
+    ) -> None:
         self._flow = flow
         self._timers = timers
         self._limit_of = limit_of
-        self._queue: deque[Job] = deque()
-        self._jobs: dict[int, Job] = {}
+        self._queue: deque[Buildable] = deque()
+        self._jobs: dict[int, Buildable] = {}
         self._began: dict[int, float] = {}  # when each builder was given its job, the last one last
         self._of_class: Counter[str] = Counter()  # jobs that wait or are worked on
         self._there = set(builders)
@@ -95,14 +82,14 @@ class BuildStage:
         last_began = next(reversed(self._began.values()), -math.inf)
         return now >= last_began + self._flow.gather_secs
 
-    def add(self, job: Job) -> None:
-        self._of_class[job.device_class] += 1
+    def add(self, job: Buildable) -> None:
+        self._of_class[job.task.device_class.name] += 1
         self._queue.append(job)
 
-    def drop(self, unwanted: Callable[[Job], bool]) -> list[Job]:
+    def drop(self, unwanted: Callable[[Buildable], bool]) -> list[Buildable]:
         """Take the jobs that nobody wants any more out of the queue; those that a builder works on stay."""
         dropped = [job for job in self._queue if unwanted(job)]
-        self._of_class.subtract(job.device_class for job in dropped)
+        self._of_class.subtract(job.task.device_class.name for job in dropped)
         self._queue = deque(job for job in self._queue if not unwanted(job))
         return dropped
 
@@ -130,27 +117,26 @@ class BuildStage:
             builder, job = self._free.pop(), self._queue.popleft()
             self._jobs[builder], self._began[builder] = job, now
             self._timers.at(now + self._flow.gather_secs, _LONG)
-            candidate = None if job.trial is None else job.trial.candidate
-            commands.append(Build(builder, job.task, candidate, self._limit_of(job)))
+            commands.append(Build(builder, job.task, job.candidate, self._limit_of(job)))
         return commands
 
     def works(self, builder: int) -> bool:
         """Whether the builder has a job."""
         return builder in self._jobs
 
-    def ended(self, builder: int, now: float) -> tuple[Job, float] | None:
+    def ended(self, builder: int, now: float) -> tuple[Buildable, float] | None:
         """The job that the builder has done, and which frees it, with the seconds that it took; None for one that was
         given up before."""
         began, job = self._began.get(builder, now), self._taken_from(builder)
         if job is None:
             return None
-        self._of_class[job.device_class] -= 1
+        self._of_class[job.task.device_class.name] -= 1
         self._free.append(builder)
         self._failures.pop(builder, None)
         self._absences.pop(builder, None)
         return job, now - began
 
-    def lost(self, builder: int, detail: str, cause: BuilderLossCause) -> tuple[Job, Measurement] | None:
+    def lost(self, builder: int, detail: str, cause: BuilderLossCause) -> tuple[Buildable, Measurement] | None:
         """The builder was lost over its job. It rests for :meth:`rest_secs`, until :meth:`rested`; the job is put back,
         or given up with the failure that is the answer then: KILLED, which is nobody's, or one that blames it. What is
         put back waits behind all others: none of them waits for it. A builder that is ``ABSENT`` has not seen the job,
@@ -168,9 +154,9 @@ class BuildStage:
             case BuilderLossCause.NOT_BEGUN:
                 self._failures[builder] = self._failures.get(builder, 0) + 1
             case BuilderLossCause.OUTSIDE:
-                job.kills += 1
-                if job.kills >= self._flow.kills:
-                    failure = killed("that built it", job.kills, detail)
+                job.build_kills += 1
+                if job.build_kills >= self._flow.kills:
+                    failure = killed("that built it", job.build_kills, detail)
             case BuilderLossCause.JOB:
                 job.lost_builders += 1
                 if job.lost_builders >= self._flow.attempts:
@@ -178,7 +164,7 @@ class BuildStage:
         if failure is None:
             self._queue.append(job)
             return None
-        self._of_class[job.device_class] -= 1
+        self._of_class[job.task.device_class.name] -= 1
         return job, failure
 
     def rest_secs(self, builder: int) -> float:
@@ -201,6 +187,6 @@ class BuildStage:
         if builder in self._there:
             self._free.insert(0, builder)
 
-    def _taken_from(self, builder: int) -> Job | None:
+    def _taken_from(self, builder: int) -> Buildable | None:
         self._began.pop(builder, None)
         return self._jobs.pop(builder, None)

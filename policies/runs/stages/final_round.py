@@ -17,10 +17,10 @@ from policies.measuring.deadline import shoot_out_secs
 from policies.runs.commands import Command, ShootOut
 from policies.runs.fleet import Fleet
 from policies.runs.plan import RunPlan
-from policies.runs.stages.building import BuildStage, Job
+from policies.runs.stages.building import BuildStage
 from policies.runs.stages.leases import Work
 from policies.runs.stages.measuring import MeasureStage
-from policies.runs.tasks import OracleState, TaskTrials, Trial, gain_at_stake
+from policies.runs.tasks import OracleBuild, OracleState, TaskTrials, Trial, gain_at_stake
 from policies.runs.times.timers import Timers
 
 # What a device that cannot work yet is waited for: shoot-outs are worth no more, and the next run holds those left out.
@@ -83,12 +83,11 @@ class FinalRound:
         """No further one begins."""
         self._contests.clear()
 
-    def not_built(self, job: Job) -> None:
-        """A finalist of a shoot-out could not be built."""
-        assert job.trial is not None
-        for contest in self._contests.get(job.task.device_class.name, ()):
-            if contest.task.task.id == job.task.id:
-                contest.left_out.add(job.trial.candidate.id)
+    def not_built(self, finalist: Trial) -> None:
+        """Skip a finalist that could not be built."""
+        for contest in self._contests.get(finalist.task.device_class.name, ()):
+            if contest.task.task.id == finalist.task.id:
+                contest.left_out.add(finalist.candidate.id)
 
     def start(self, now: float) -> list[Command]:
         """Build what the next shoot-outs need, bring devices back, and begin every shoot-out that can begin."""
@@ -141,10 +140,10 @@ class FinalRound:
         task = contest.task
         if task.oracle is OracleState.NOT_BUILT:  # of an earlier run, or dropped when this one ended
             task.oracle = OracleState.ON_ITS_WAY
-            self._builds.add(Job(task.task, None))
+            self._builds.add(OracleBuild(task.task))
         for candidate in contest.finalists:
             if candidate.id not in task.artifacts:
-                self._builds.add(Job(task.task, Trial(candidate), finalist=True))
+                self._builds.add(Trial(task.task, candidate, is_finalist=True))
 
     def _begin(self, contest: PendingShootOut, device_id: str, now: float) -> ShootOut:
         limit_secs = self._devices.limit_secs(device_id, contest.task.task.id)

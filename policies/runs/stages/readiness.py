@@ -92,7 +92,7 @@ class Readiness:
         again counts as lost: its quarantines grow longer and longer."""
         lane.interruptions += self._fleet[lane.device_id].connectivity is Connectivity.ONLINE
         often = lane.interruptions > self._plan.flow.kills
-        self._fleet.happened(lane.device_id, health.Lost(detail) if often else health.Interrupted(detail), now)
+        self._fleet.happened(lane.device_id, health.Lost(detail) if often else health.OwnerEnded(detail), now)
 
     def _give_up_if_hopeless(self, lane: Lane, now: float) -> list[Command]:
         return self._patience.give_up_if_hopeless(lane, now) if self._tuning else []

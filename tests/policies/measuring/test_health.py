@@ -1,22 +1,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.base.device_state import Admin, Connectivity, DeviceState, Health, Lease
+from fleet_tune.base.device_state import LEASE_KINDS, Admin, Connectivity, DeviceState, Health, Lease
 from policies.measuring import health
 from policies.measuring.health import (
     Acquitted,
+    AdminChanged,
     Event,
     Joined,
     Leased,
     Lost,
     Measured,
     NotAllowedError,
-    Ordered,
     ProbationBegun,
     ProbeFailed,
     ProbePassed,
@@ -140,7 +141,7 @@ def test_a_candidate_is_tried_on_another_device_if_there_is_one() -> None:
 
 
 def test_draining_ends_in_maintenance_when_the_work_is_done() -> None:
-    draining = step(LEASED, Ordered(Admin.DRAINING, "new kernel"), 100.0)
+    draining = step(LEASED, AdminChanged(Admin.DRAINING, "new kernel"), 100.0)
     assert (draining.state.admin, draining.state.lease.held) == (Admin.DRAINING, True)
     assert "new kernel" in draining.reason
     assert draining.state.lease.accepts(1)  # what it runs still counts
@@ -149,26 +150,26 @@ def test_draining_ends_in_maintenance_when_the_work_is_done() -> None:
     assert not health.may_work(drained)
     assert after(Lost("x"), state=draining.state).admin is Admin.MAINTENANCE
     # An idle device is drained at once.
-    assert after(Ordered(Admin.DRAINING, ""), state=GOOD).admin is Admin.MAINTENANCE
-    resumed = after(Ordered(Admin.ACTIVE, "done"), state=drained)
+    assert after(AdminChanged(Admin.DRAINING, ""), state=GOOD).admin is Admin.MAINTENANCE
+    resumed = after(AdminChanged(Admin.ACTIVE, "done"), state=drained)
     assert (resumed.admin, resumed.health) == (Admin.ACTIVE, Health.UNKNOWN)
 
 
 @pytest.mark.parametrize("admin", [Admin.MAINTENANCE, Admin.RETIRED])
 def test_an_order_takes_a_device_out_and_resume_brings_it_back(admin: Admin) -> None:
-    out = after(Ordered(admin, "fan is dead"), state=GOOD)
+    out = after(AdminChanged(admin, "fan is dead"), state=GOOD)
     assert out.word == admin.value
     assert not health.may_work(out)
     assert not health.needs_probe(out)
-    assert not step(out, Ordered(Admin.DRAINING, ""), 0.0).stored
-    assert health.needs_probe(after(Ordered(Admin.ACTIVE, ""), state=out))
+    assert not step(out, AdminChanged(Admin.DRAINING, ""), 0.0).stored
+    assert health.needs_probe(after(AdminChanged(Admin.ACTIVE, ""), state=out))
 
 
 def test_resume_ends_a_quarantine_and_nothing_else_of_an_active_device() -> None:
     quarantined = after(*[ProbeFailed("x")] * 3, state=GOOD)
-    resumed = after(Ordered(Admin.ACTIVE, "cable replaced"), state=quarantined)
+    resumed = after(AdminChanged(Admin.ACTIVE, "cable replaced"), state=quarantined)
     assert (resumed.health, resumed.losses, resumed.quarantines) == (Health.UNKNOWN, (), 0)
-    assert not step(GOOD, Ordered(Admin.ACTIVE, ""), 0.0).stored
+    assert not step(GOOD, AdminChanged(Admin.ACTIVE, ""), 0.0).stored
 
 
 def test_a_run_begins_with_what_the_last_one_kept() -> None:
@@ -183,7 +184,7 @@ def test_only_what_can_come_back_by_itself_is_waited_for_without_end() -> None:
     assert health.may_return(GOOD)
     assert not health.may_return(after(Lost("x"), state=GOOD))
     assert health.may_return(after(*[ProbeFailed("x")] * 3, state=GOOD))
-    assert not health.may_return(after(Ordered(Admin.RETIRED, ""), state=GOOD))
+    assert not health.may_return(after(AdminChanged(Admin.RETIRED, ""), state=GOOD))
 
 
 # Any sequence of events --------------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ _events: st.SearchStrategy[Event] = st.one_of(
     st.just(ProbationBegun()),
     st.builds(Leased, st.just("run"), st.floats(0.1, 100.0)),
     st.builds(Released, st.integers(0, 10)),
-    st.builds(Ordered, st.sampled_from(Admin), st.just("because")),
+    st.builds(AdminChanged, st.sampled_from(Admin), st.just("because")),
 )
 _histories = st.lists(st.tuples(_events, st.floats(0.0, 40.0)), max_size=60)
 
@@ -234,7 +235,7 @@ def test_whatever_happens_the_rules_hold(history: list[tuple[Event, float]]) -> 
         assert (state.until_unix_secs > 0) == (state.health is Health.QUARANTINED)
         # Quarantined devices leave it by probation, by an acquittal or by a person's word alone.
         if before.health is Health.QUARANTINED and state.health is not Health.QUARANTINED:
-            assert isinstance(event, ProbationBegun | Acquitted | Ordered)
+            assert isinstance(event, ProbationBegun | Acquitted | AdminChanged)
             if isinstance(event, ProbationBegun):
                 assert now >= before.until_unix_secs
         # Good comes of the probe alone.
@@ -246,3 +247,20 @@ def test_whatever_happens_the_rules_hold(history: list[tuple[Event, float]]) -> 
         assert state.admin is not Admin.DRAINING or state.lease.held
         highest = max(highest, state.lease.epoch)
     assert state.lease.epoch == highest
+
+
+def test_the_stored_kinds_of_events_stay_what_they_are() -> None:
+    assert [each.kind for each in get_args(Event)] == [
+        "joined",
+        "probe_passed",
+        "probe_failed",
+        "lost",
+        "interrupted",
+        "measured",
+        "acquitted",
+        "probation_begun",
+        "leased",
+        "released",
+        "ordered",
+    ]
+    assert {"leased", "released"} == set(LEASE_KINDS)

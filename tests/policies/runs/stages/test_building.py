@@ -5,7 +5,8 @@ from __future__ import annotations
 from fleet_tune.base.domain import Outcome
 from policies.runs.events import BuilderLossCause
 from policies.runs.plan import Flow
-from policies.runs.stages.building import BuildStage, Job
+from policies.runs.stages.building import BuildStage
+from policies.runs.tasks import OracleBuild
 from policies.runs.times.timers import Timers
 from tests.helpers.tasks import make_task
 
@@ -13,7 +14,7 @@ from tests.helpers.tasks import make_task
 def stage(builders: int, *names: str) -> BuildStage:
     made = BuildStage(range(builders), Flow(), Timers(), lambda _job: 10.0)
     for name in names:
-        made.add(Job(make_task(name), None))
+        made.add(OracleBuild(make_task(name)))
     return made
 
 
@@ -90,12 +91,12 @@ def test_as_many_builders_work_as_are_needed_and_always_the_same() -> None:
     builds = stage(8)
     for at_a_time, expected in ((1, [0]), (2, [0, 1]), (5, [1, 0, 2, 3, 4]), (1, [4]), (1, [4])):
         for at in range(at_a_time):
-            builds.add(Job(make_task(f"job {at}"), None))
+            builds.add(OracleBuild(make_task(f"job {at}")))
         given = [command.builder for command in builds.start(0.0)]
         assert given == expected
         for builder in given:
             assert builds.ended(builder, 1.0) is not None
-    builds.add(Job(make_task("lost"), None))
+    builds.add(OracleBuild(make_task("lost")))
     [command] = builds.start(2.0)
     assert builds.lost(command.builder, "killed", BuilderLossCause.OUTSIDE) is None
     builds.rested(command.builder)

@@ -17,7 +17,7 @@ def queue_of(count: int) -> tuple[BuiltQueue, TaskTrials, list[Trial]]:
     task.oracle = OracleState.READY
     queue = BuiltQueue({TASK.id: task})
     queue.add_class(BOARD)
-    trials = [Trial(make_candidate(TASK, number)) for number in range(count)]
+    trials = [Trial(TASK, make_candidate(TASK, number)) for number in range(count)]
     for trial in trials:
         task.under_way.add(trial.candidate.id)
         queue.add(trial)
@@ -72,7 +72,7 @@ def test_a_suspect_stays_for_a_device_that_may_try_it() -> None:
 def test_trials_wait_for_the_oracle_of_their_task() -> None:
     queue, task, _ = queue_of(0)
     task.oracle = OracleState.ON_ITS_WAY
-    trial = Trial(make_candidate(TASK, 1))
+    trial = Trial(TASK, make_candidate(TASK, 1))
     queue.add(trial)
     assert (queue.waiting, queue.count(BOARD)) == (1, 0)
     task.oracle = OracleState.READY

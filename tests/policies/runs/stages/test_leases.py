@@ -8,7 +8,9 @@ from policies.measuring import health
 from policies.runs.fleet import Fleet
 from policies.runs.stages.leases import Leases, Work
 from policies.runs.tasks import Trial
-from tests.helpers.tasks import make_candidate
+from tests.helpers.tasks import make_candidate, make_task
+
+TASK = make_task()
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def test_an_answer_under_an_old_lease_is_late(leases: Leases) -> None:
 
 
 def test_devices_and_the_candidates_on_them_are_counted(leases: Leases) -> None:
-    batch = [Trial(make_candidate("task", number)) for number in range(3)]
+    batch = [Trial(TASK, make_candidate(TASK, number)) for number in range(3)]
     leases.lease("a", Work.BATCH, 10.0, 1.0, batch)
     assert leases.occupied("board") == (1, 1, 3)
     assert leases.any_leased
