@@ -21,8 +21,8 @@ class Fleet:
 
     def __init__(self, device_classes: Mapping[str, str], run_id: str, changes: int = 0) -> None:
         self.changes = changes  # kept so far, other than leases
-        self.unkept = 0  # commands whose changes are not durable yet
-        self.changed: dict[str, None] = {}  # devices whose state has changed since somebody cleared this
+        self._unstored = 0  # commands whose changes are not durable yet
+        self._changed: dict[str, None] = {}  # devices whose state has changed since the last take_changed
         self._run_id = run_id
         self._began_unix_secs = 0.0
         self._states = dict.fromkeys(device_classes, DeviceState())
@@ -102,7 +102,7 @@ class Fleet:
         before = self._states[device_id]
         change = health.step(before, event, self._unix(now))
         self._set(device_id, change.state)
-        self.changed[device_id] = None
+        self._changed[device_id] = None
         if change.stored:
             # The end of a lease is also the end of a draining: that one is of interest.
             drained = isinstance(event, health.Released) and change.state.admin is not before.admin
@@ -142,14 +142,23 @@ class Fleet:
     @property
     def is_kept(self) -> bool:
         """Whether every change so far is durable."""
-        return self.unkept == 0 and not self._events
+        return self._unstored == 0 and not self._events
+
+    def events_stored(self, commands: int) -> None:
+        """Note that the changes of so many commands are durable."""
+        self._unstored -= commands
+
+    def take_changed(self) -> list[str]:
+        """Return the devices whose state has changed since the last call."""
+        changed, self._changed = list(self._changed), {}
+        return changed
 
     def drain(self) -> list[Command]:
         """What is to be logged and kept since the last call."""
         commands: list[Command] = [*self._lines]
         if self._events:
             commands.append(StoreDeviceEvents(tuple(self._events)))
-            self.unkept += 1
+            self._unstored += 1
         self._lines, self._events = [], []
         return commands
 

@@ -25,7 +25,6 @@ class Membership:
     def __init__(
         self,
         plan: RunPlan,
-        tasks: dict[str, TaskTrials],
         fleet: Fleet,
         devices: MeasureStage,
         granting: Granting,
@@ -33,7 +32,6 @@ class Membership:
         usage: Usage,
     ) -> None:
         self._plan = plan
-        self._tasks = tasks
         self._fleet = fleet
         self._devices = devices
         self._granting = granting
@@ -61,7 +59,6 @@ class Membership:
         self._devices.add_class(device_class)
         added = [TaskTrials(each, self._plan.limits.task_trials) for each in event.tasks]
         for task in added:
-            self._tasks[task.task.id] = task
             self._granting.add(task)
         return added
 

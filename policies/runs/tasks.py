@@ -135,8 +135,89 @@ class TaskTrials:
         limits = [limit for limit in (self._limit, self.enough or None) if limit is not None]
         return min([grant, *(max(0, limit - self.spent - self.in_flight) for limit in limits)])
 
-    def learn(self, record: Record) -> tuple[str, ...]:
-        """A record of this task is durable. Ids of the candidates whose artifacts are not wanted any more."""
+    # Description and oracle ------------------------------------------------------------------------------------------
+
+    def describe(self, rules: tuple[str, ...], enough: int) -> None:
+        """Set the rules of the sketches, and the number of trials that are enough; see :class:`PlannedTask`."""
+        self.rules, self.enough = rules, enough
+
+    def skip(self) -> None:
+        """Skip the task: it has no sketch."""
+        self.is_left_out = True
+
+    def oracle_begun(self) -> None:
+        """Note that the oracle waits for a builder."""
+        self.oracle = OracleState.ON_ITS_WAY
+
+    def oracle_ready(self) -> None:
+        """Note that the oracle is built."""
+        self.oracle = OracleState.READY
+
+    def oracle_dropped(self) -> None:
+        """Note that the oracle waits for no builder any more, and is not built."""
+        self.oracle = OracleState.NOT_BUILT
+
+    # Candidates ------------------------------------------------------------------------------------------------------
+
+    def reserve(self, trials: int) -> None:
+        """Set the number of trials that are being granted."""
+        self.reserved = trials
+
+    def proposed(self, number: int, is_tuning: bool, exhausted: bool) -> None:
+        """Note the number of the last offer, and, while the run is tuning, if there is another one to come."""
+        self.offer = number
+        if is_tuning:
+            self.exhausted = exhausted
+
+    def knows(self, candidate_id: str) -> bool:
+        """Return true for a candidate of this run: under way, recorded or given up."""
+        return any(candidate_id in ids for ids in (self.under_way, self.recorded, self.given_up))
+
+    def begin(self, candidate_id: str) -> None:
+        """Note that a candidate is under way."""
+        self.under_way.add(candidate_id)
+
+    def built(self, candidate_id: str) -> None:
+        """Note that a candidate has an artifact."""
+        self.artifacts.add(candidate_id)
+
+    def end(self, candidate_id: str) -> None:
+        """Note that a candidate is not under way any more; one that was given up has been stored after all."""
+        self.under_way.discard(candidate_id)
+        self.given_up.discard(candidate_id)
+
+    def give_up(self, candidate_id: str) -> None:
+        """Skip a candidate: it gets no record."""
+        self.under_way.discard(candidate_id)
+        self.artifacts.discard(candidate_id)
+        self.given_up.add(candidate_id)
+
+    def drop(self, candidate_ids: Iterable[str]) -> tuple[str, ...]:
+        """Drop candidates that will not be measured, as the oracle is of no use. Return the ids of all artifacts, which
+        are not wanted any more."""
+        self.oracle = OracleState.FAILED
+        self.under_way.difference_update(candidate_ids)
+        unwanted, self.artifacts = tuple(sorted(self.artifacts)), set()
+        return unwanted
+
+    def finish(self, reason: str) -> bool:
+        """Finish the task, if there is a reason and it is not finished yet. Return true if it is finished now."""
+        if not reason or self.finish_reason:
+            return False
+        self.finish_reason = reason
+        return True
+
+    def end_tuning(self) -> None:
+        """Keep the artifacts from now on: a shoot-out may want them."""
+        self.is_tuned = False
+
+    def learn(self, record: Record, *, is_ours: bool = False) -> tuple[str, ...]:
+        """Take in a committed record. Return the ids of the candidates whose artifacts are not wanted any more.
+
+        ``is_ours``: true for a record of this run.
+        """
+        if is_ours:
+            self.recorded.add(record.candidate.id)
         best_secs = self.best_secs
         self.ranking.add(record)
         now_secs = self.best_secs

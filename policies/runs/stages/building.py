@@ -41,6 +41,7 @@ class BuildStage:
         self._there = set(builders)
         self._free = sorted(self._there, reverse=True)  # the last one is the next
         self._failures: dict[int, int] = {}  # how often each builder has failed by itself since it built something
+        self._resting: dict[str, int] = {}  # lost builders by the name of their timer
         self._absences: dict[int, int] = {}  # how often each builder was not there, in a row
 
     @property
@@ -181,6 +182,17 @@ class BuildStage:
             self._failures.get(builder, 0) >= self._flow.starts or self._absences.get(builder, 0) >= self._flow.looks
             for builder in self._there
         )
+
+    def rest(self, builder: int, now: float) -> None:
+        """Let a lost builder rest; :meth:`timer_due` ends it."""
+        name = f"builder {builder}"  # with a space, which the name of no device has
+        self._resting[name] = builder
+        self._timers.at(now + self.rest_secs(builder), name)
+
+    def timer_due(self, name: str) -> None:
+        """End the rest of a builder, if the timer of this name is one."""
+        if name in self._resting:
+            self.rested(self._resting.pop(name))
 
     def rested(self, builder: int) -> None:
         """A lost builder may work again, after those that were not lost, unless it has left."""

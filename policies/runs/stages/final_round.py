@@ -139,7 +139,7 @@ class FinalRound:
         contest.asked_for = True
         task = contest.task
         if task.oracle is OracleState.NOT_BUILT:  # of an earlier run, or dropped when this one ended
-            task.oracle = OracleState.ON_ITS_WAY
+            task.oracle_begun()
             self._builds.add(OracleBuild(task.task))
         for candidate in contest.finalists:
             if candidate.id not in task.artifacts:

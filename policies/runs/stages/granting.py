@@ -133,7 +133,7 @@ class Granting:
     def _released(self, task_id: str) -> float:
         """The answer is no longer awaited; when it was asked for."""
         task = self._tasks[task_id]
-        task.reserved = 0
+        task.reserve(0)
         return self._asked.pop((task.device_class, task.searcher))
 
     def _asked_of(self, searcher: int) -> int:
@@ -182,7 +182,7 @@ class Granting:
         if choice is None:
             return None
         task = tasks[choice.index]
-        task.reserved = min(task.room(self._share(task, grant)), room)
+        task.reserve(min(task.room(self._share(task, grant)), room))
         return Propose(task.task.id, task.reserved, task.offer)
 
     def _usable(self, device_class: str) -> int:

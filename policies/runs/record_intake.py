@@ -1,0 +1,87 @@
+"""The committed records, as the state of a run takes them in."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from fleet_tune.base.domain import Outcome, Record
+from policies.runs.commands import Command, DropArtifacts, RecordFailure
+from policies.runs.stages.built_queue import BuiltQueue
+from policies.runs.stages.task_ends import TaskEnds
+from policies.runs.tasks import TaskTrials
+
+_RATE_WINDOW_SECS = 20.0
+
+
+class RecordIntake:
+    """Records of the run and of earlier ones, each taken in once, and the counts of them."""
+
+    def __init__(self, run_id: str, tasks: Mapping[str, TaskTrials], queue: BuiltQueue, ends: TaskEnds) -> None:
+        self.outcomes: Counter[Outcome] = Counter()  # of trials
+        self.new_trials = 0  # of this run
+        self._run_id = run_id
+        self._tasks = tasks
+        self._queue = queue
+        self._ends = ends
+        self._cursor = 0  # sequence number of the last record
+        self._early: dict[str, list[Record]] = {}  # records of tasks that are not part of the run, or not yet
+        self._recent: deque[float] = deque()  # seconds of the run at which its last trials were committed
+        self._recording: set[str] = set()  # candidates whose failure is being made durable
+
+    @property
+    def is_recording(self) -> bool:
+        """True while the record of a failure is not durable."""
+        return bool(self._recording)
+
+    def take(self, records: Sequence[Record], now: float) -> list[Command]:
+        """Take in committed records, in the order of their sequence numbers; one may come twice."""
+        commands: list[Command] = []
+        for record in records:
+            if record.seq <= self._cursor:
+                continue  # read twice
+            self._cursor = record.seq
+            is_ours = record.run_id == self._run_id
+            if record.revision == 0:
+                self.outcomes[record.measurement.outcome] += 1
+                if is_ours:
+                    self.new_trials += 1
+                    self._recent.append(now)
+            task = self._tasks.get(record.task_id)
+            if task is None:
+                self._early.setdefault(record.task_id, []).append(record)
+                continue
+            if is_ours:
+                task.end(record.candidate.id)
+                self._recording.discard(record.candidate.id)
+                self._queue.drop_recorded(record.candidate)
+            commands += self._learn(task, record)
+        return commands
+
+    def add_task(self, task: TaskTrials) -> list[Command]:
+        """Take in the records of earlier runs for a task that joins."""
+        return [command for record in self._early.pop(task.task.id, ()) for command in self._learn(task, record)]
+
+    def _learn(self, task: TaskTrials, record: Record) -> list[Command]:
+        unwanted = task.learn(record, is_ours=record.run_id == self._run_id)
+        dropped = [DropArtifacts(unwanted)] if unwanted else []
+        return [*dropped, *self._ends.finish_if_done(task)]
+
+    def expect(self, commands: Iterable[Command]) -> None:
+        """Wait for the records of the failures that these commands make durable."""
+        # What is recorded already comes no second time: nobody waits for it.
+        self._recording |= {
+            each.candidate.id
+            for each in commands
+            if isinstance(each, RecordFailure) and each.candidate.id not in self._tasks[each.candidate.task_id].recorded
+        }
+
+    def begin_rate(self) -> None:
+        """Count the rate from now on: the records so far are those of earlier runs."""
+        self._recent.clear()
+
+    def records_per_sec(self, now: float) -> float:
+        """Return the rate of the last seconds."""
+        while self._recent and self._recent[0] < now - _RATE_WINDOW_SECS:
+            self._recent.popleft()
+        return len(self._recent) / min(_RATE_WINDOW_SECS, max(now, 1e-9))
