@@ -11,6 +11,7 @@
 #   make zoo                networks of torchvision, transformers and every usual layer, and all of ONNX's own tests of single
 #                           operators, through our import, as tables (hours; installs what it needs into .venv/zoo); writes
 #                           docs/generated/operators.md
+#   make docs               the reference of the command line, docs/generated/cli.md
 #   make lint               ruff, mypy --strict and the layer rules
 #   make shipped STORE=FILE   the records that come with fleet-tune, of a store: the three best of each task (docs/store.md)
 #   make bench              the short form of every benchmark into bench/results, and the pages of their figures
@@ -38,7 +39,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ZOO := $(VENV)/zoo
 
-.PHONY: help setup demo test test-long soak fuzz test-arm64 zoo lint shipped bench clean
+.PHONY: help setup demo test test-long soak fuzz test-arm64 zoo docs lint shipped bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -84,6 +85,9 @@ zoo: setup $(ZOO)/.installed
 $(ZOO)/.installed: tests/zoo/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --upgrade --target $(ZOO) -r $<
 	touch $@
+
+docs: setup
+	$(BIN)/python -m tests.docs.cli_reference
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What the store takes, from rows as runs make them: what docs/records.md says of a month holds."""
+"""What the store takes, from rows as runs make them: what docs/store.md says of a month holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.runs import made_up_records, records
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 
-DOCS = Path(__file__).parents[3] / "docs" / "records.md"
+DOCS = Path(__file__).parents[3] / "docs" / "store.md"
 
 
 def test_a_month_of_a_hundred_devices_stays_below_what_is_stated(tmp_path: Path) -> None:
