@@ -62,9 +62,9 @@ def broken_links(page: Path, text: str) -> list[str]:
             continue
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        if not file.exists():
-            broken.append(target)
-        elif anchor and file.suffix == ".md" and anchor not in anchors_of(text if file == page else file.read_text()):
+        if not file.exists() or (
+            anchor and file.suffix == ".md" and anchor not in anchors_of(text if file == page else file.read_text())
+        ):
             broken.append(target)
     return broken
 
@@ -87,7 +87,9 @@ def _ours(line: str) -> Iterator[list[str]]:
     ends = [at for at, word in enumerate(words) if word in {"&&", "||", "|", ";", "&", ">"}]
     for begin, end in zip([0, *(at + 1 for at in ends)], [*ends, len(words)], strict=True):
         part = words[begin:end]
-        while part and re.fullmatch(r"\w+=.*|--", part[0]):  # a variable before the command; the end of another's options
+        while part and re.fullmatch(
+            r"\w+=.*|--", part[0]
+        ):  # a variable, or the end of options
             part.pop(0)
         if part and (part[0].rpartition("/")[2] in {"fleet-tune", "make"} or part[:3] == ["python", "-m", "bench"]):
             yield part
