@@ -41,10 +41,8 @@ def encode(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> byt
 
 
 def decode(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """What :func:`encode` was given, the arrays read-only; also bytes of the format's version 1.
-
-    ValueError for other bytes, :class:`DamagedError` and :class:`NewerFormatError` among them.
-    """
+    """Return what :func:`encode` was given, with read-only arrays. Reads bytes of the format's version 1 too. Raises
+    ValueError for other bytes, :class:`DamagedError` and :class:`NewerFormatError` among them."""
     try:
         arrays = load(content)
         length = int.from_bytes(content[:_HEADER_BYTES], "little")
@@ -75,7 +73,7 @@ def _renamed(name: str) -> str:
 
 
 def _digest(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Of all values and of every array with its name, type and shape."""
+    """Return a digest of all values and of every array with its name, type and shape."""
     state = hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=16)
     for name in sorted(arrays):
         values = arrays[name]

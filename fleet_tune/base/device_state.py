@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 
 
 class Connectivity(enum.StrEnum):
-    """Whether the device answers."""
+    """Connectivity of a device: does it answer?"""
 
     ONLINE = "online"
     OFFLINE = "offline"
 
 
 class Health(enum.StrEnum):
-    """Whether the device may be trusted. Only a GOOD one gets work: the others run the probe first, and a
-    QUARANTINED one not even that before its probation begins."""
+    """Trust in a device. Only a GOOD one gets work. The others run the probe first; a QUARANTINED one waits for its
+    probation before that."""
 
     UNKNOWN = "unknown"
     GOOD = "good"
@@ -29,7 +29,7 @@ class Health(enum.StrEnum):
 
 
 class Admin(enum.StrEnum):
-    """What people want of the device. A DRAINING one finishes what it runs and is then in MAINTENANCE."""
+    """Wish of an administrator for the device. A DRAINING one finishes what it runs and is then in MAINTENANCE."""
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -51,7 +51,7 @@ class Lease:
         return bool(self.owner)
 
     def accepts(self, epoch: int) -> bool:
-        """Whether a result of this epoch counts."""
+        """Return true if a result of this epoch counts."""
         return self.held and epoch == self.epoch
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 
 
 class Outcome(enum.StrEnum):
-    """How a trial ended. ``OK`` is the only one with run times."""
+    """End of a trial. ``OK`` is the only one with run times."""
 
     OK = "ok"
     BUILD_ERROR = "build_error"
@@ -28,18 +28,19 @@ class Outcome(enum.StrEnum):
 
     @property
     def blames_candidate(self) -> bool:
-        """Whether the search may learn from this outcome (see :data:`OUTCOME_POLICIES`)."""
+        """True if the search may learn from this outcome (see :data:`OUTCOME_POLICIES`)."""
         return OUTCOME_POLICIES[self].blames_candidate
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomePolicy:
-    """What an outcome teaches. ``blames_candidate``: it is the candidate's own and would be the same on any device of
-    the class, so the search learns from it; otherwise it learns nothing, and may propose the candidate again.
-    ``why``: in words."""
+    """Rule for one outcome: may the search learn from it?"""
 
     blames_candidate: bool
+    """True if the outcome is the candidate's own and would be the same on any device of the class: the search learns
+    from it. False: the search learns nothing, and may propose the candidate again."""
     why: str
+    """Reason in words."""
 
 
 OUTCOME_POLICIES: Mapping[Outcome, OutcomePolicy] = {
@@ -64,31 +65,32 @@ outside again and again is left out of the run, and not blamed."""
 
 @dataclass(frozen=True, slots=True)
 class DeviceAbstraction:
-    """What the analyzer (the closed-form cost) knows of a device (Pruner section 4.1), probed when the device joins.
-
-    ``peak_flops`` in FLOP/s of all cores together, ``bandwidth_bytes`` in bytes/s of main memory, sizes in bytes.
-    ``cores``: CPU threads used, or streaming multiprocessors. ``lanes``: float32 values per vector register, or the
-    warp size. ``registers``: vector registers per core, or 32-bit registers per multiprocessor. ``l1_bytes``: L1
-    data cache per core, or shared memory per block. ``l2_bytes``: L2 per core, or the chip's L2. ``l3_bytes``:
-    shared last-level cache, 0 where there is none.
-
-    ``tensor_cores`` of a multiprocessor, and ``tensor_flops``, the FLOP/s of all of them for 16-bit operands: what the
-    maker publishes of the architecture, nothing that was measured; 0 where there are none, or the architecture is
-    unknown.
-    """
+    """Figures of a device for the analyzer, the closed-form cost (Pruner section 4.1). They are probed when the device
+    joins."""
 
     kind: str  # "cpu" or "cuda"
     cores: int
+    """CPU threads that are used, or streaming multiprocessors."""
     lanes: int
+    """float32 values per vector register, or the warp size."""
     registers: int
+    """Vector registers per core, or 32-bit registers per multiprocessor."""
     l1_bytes: int
+    """L1 data cache per core, or shared memory per block, in bytes."""
     l2_bytes: int
+    """L2 per core, or the chip's L2, in bytes."""
     l3_bytes: int
+    """Shared last-level cache in bytes. 0 without one."""
     peak_flops: float
+    """FLOP/s of all cores together."""
     bandwidth_bytes: float
+    """Bytes/s of main memory."""
     max_threads_per_block: int = 0
     tensor_cores: int = 0
+    """Tensor cores of a multiprocessor. 0 if there are none, or the architecture is unknown."""
     tensor_flops: float = 0.0
+    """FLOP/s of all tensor cores for 16-bit operands. The maker publishes it for the architecture; it is not measured.
+    0 if there are none, or the architecture is unknown."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("cpu", "cuda"):
@@ -109,16 +111,16 @@ UNSCHEDULED_LOSS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """Devices that are interchangeable for measurement. ``target``: canonical JSON text of the TVM target."""
+    """Devices that are interchangeable for measurement."""
 
     name: str
     target: str
+    """Canonical JSON text of the TVM target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What a device said of itself when it joined; ``probe_secs`` is the run time of the probe. ``driver``: version of
-    the GPU's, ``microcode``: of the processor's; empty where that is unknown."""
+    """Description of a device by itself when it joined."""
 
     device_class: DeviceClass
     abstraction: DeviceAbstraction
@@ -126,30 +128,37 @@ class Fingerprint:
     threads: int
     tvm_version: str
     probe_secs: float
+    """Run time of the probe in seconds."""
     driver: str = ""
+    """Version of the GPU's driver. Empty if it is unknown."""
     microcode: str = ""
+    """Version of the processor's microcode. Empty if it is unknown."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One TensorIR function. ``hash``: structural hash; ``flop``: float operations per run; ``module``: JSON text of
-    an IRModule whose only function is ``main`` (carried, never parsed outside ``devices``)."""
+    """One TensorIR function."""
 
     hash: str
+    """Structural hash."""
     name: str
     flop: float
+    """Float operations per run."""
     module: str = field(repr=False)
+    """JSON text of an IRModule whose only function is ``main``. Only ``devices`` parses it."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A workload to tune for one device class; ``weight``: how often the network calls it. ``imported``: traces with
-    decisions (JSON texts) whose sketches it has beside those that the rules make; they were found elsewhere."""
+    """A workload to tune for one device class."""
 
     workload: Workload
     device_class: DeviceClass
     weight: int = 1
+    """Number of times that the network calls it in one run."""
     imported: tuple[str, ...] = field(default=(), repr=False)
+    """Traces with decisions, as JSON texts. The task has their sketches beside those of the rules; they were found
+    elsewhere."""
 
     def __post_init__(self) -> None:
         if self.weight < 1:
@@ -162,16 +171,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A sketch with all decisions taken.
-
-    ``sketch_id`` is the sketch's content hash (indices may shift between versions of the sketch rules), ``decisions``
-    the flat decision vector in the sketch's column order (see :mod:`fleet_tune.base.sketch`).
-    """
+    """A sketch with all decisions taken."""
 
     task_id: str
     sketch: int
+    """Index of the sketch in the task."""
     sketch_id: str
+    """Content hash of the sketch. Indices may shift between versions of the sketch rules."""
     decisions: tuple[int, ...]
+    """Flat decision vector in the sketch's column order (see :mod:`fleet_tune.base.sketch`)."""
 
     @cached_property
     def id(self) -> str:
@@ -182,33 +190,36 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a candidate did against the incumbent of its task, by runs in turn (:mod:`policies.measuring.duel`).
-
-    ``against``: the incumbent's candidate id; ``against_rank_secs``: what it was chosen by. ``ratio``: of this one's
-    seconds to the incumbent's; ``error``: its standard error, as a share of it; ``runs``: of both together.
-    ``faster``: beyond doubt, so that this one is the incumbent now.
-    """
+    """Result of a duel of a candidate with the incumbent of its task, by runs in turn
+    (:mod:`policies.measuring.duel`)."""
 
     against: str
+    """Candidate id of the incumbent."""
     against_rank_secs: float
+    """Rank of the incumbent, in seconds."""
     ratio: float
+    """Seconds of this candidate divided by those of the incumbent."""
     error: float
+    """Standard error of the ratio, as a share of it."""
     runs: int
+    """Runs of both together."""
     faster: bool
+    """True if this candidate is faster beyond doubt. It is the incumbent then."""
 
     @property
     def rank_secs(self) -> float:
-        """What this one is to be chosen by: before the incumbent if it is faster, and behind it if it is not."""
+        """Seconds by which this candidate is chosen: before the incumbent if it is faster, and behind it otherwise."""
         return self.against_rank_secs * (self.ratio if self.faster else max(1.0, self.ratio))
 
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The best of a task so far, as a device is told of it; none by default. ``rank_secs``: what it was chosen by."""
+    """The best candidate of a task so far, as a device is told of it. By default there is none."""
 
     candidate_id: str = ""
     cost_secs: float = math.inf
     rank_secs: float = math.inf
+    """Seconds by which it was chosen."""
 
 
 UNKNOWN_SPREAD = 0.05
@@ -219,27 +230,26 @@ HALF_WEIGHT_ERROR = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Outcome of a trial.
-
-    ``run_secs``: mean seconds per run of each micro-batch, in order; empty unless the outcome is OK.
-    ``stopped``: why the measurement ended: ``converged`` (coefficient of variation), ``raced`` (clearly slower than
-    the incumbent), ``maximum``, ``duel``, or empty on failure. ``verified``: the output was compared with the
-    unscheduled program's and agrees; it says nothing of times. ``speed``: how fast the device was meanwhile, as a
-    multiple of the speed at which its seconds are counted; ``speed_error``: standard error of that, as a share of it.
-    ``comparison``: how it did against the incumbent, None where they did not meet. ``detail``: the error text of a
-    failure.
-    """
+    """Outcome of a trial."""
 
     outcome: Outcome
     run_secs: tuple[float, ...] = ()
+    """Mean seconds per run of each micro-batch, in order. Empty unless the outcome is OK."""
     build_secs: float = 0.0
     measure_secs: float = 0.0
     stopped: str = ""
+    """Reason why the measurement ended: ``converged`` (coefficient of variation), ``raced`` (clearly slower than the
+    incumbent), ``maximum`` or ``duel``. Empty for a failure."""
     verified: bool = False
+    """True if the output was compared with that of the unscheduled program and agrees. It says nothing of times."""
     detail: str = ""
+    """Error text of a failure."""
     speed: float = 1.0
+    """Speed of the device meanwhile, as a multiple of the speed at which its seconds are counted."""
     speed_error: float = 0.0
+    """Standard error of the speed, as a share of it."""
     comparison: Comparison | None = None
+    """Result against the incumbent. None if there was no duel."""
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != bool(self.run_secs):
@@ -272,21 +282,21 @@ class Measurement:
 
     @property
     def rank_secs(self) -> float:
-        """What candidates are chosen by: how they did against an incumbent, or else the cost and its standard error;
-        infinite for a failure."""
+        """Seconds by which candidates are chosen: the result against an incumbent, else the cost with its standard
+        error. Infinite for a failure."""
         if self.comparison is not None:
             return self.comparison.rank_secs
         return self.cost_secs * (1 + self.error) if self.run_secs else math.inf
 
     @property
     def weight(self) -> float:
-        """What the cost counts in training, beside 1 for one that is certain, as a failure is."""
+        """Weight of the cost in training. 1 for a certain cost, and for a failure."""
         return 1 / (1 + (self.error / HALF_WEIGHT_ERROR) ** 2) if self.run_secs else 1.0
 
     @property
     def spread(self) -> float:
-        """How far the micro-batches lie apart: 1.4826 times their median absolute deviation, as a share of the median
-        (for a normal distribution that is the standard deviation's share). NaN for fewer than two."""
+        """Spread of the micro-batches: 1.4826 times their median absolute deviation, as a share of the median (for a
+        normal distribution, the share of the standard deviation). NaN for fewer than two."""
         if len(self.run_secs) < 2:
             return math.nan
         middle = self.raw_secs
@@ -294,7 +304,8 @@ class Measurement:
 
 
 def _median(values: Sequence[float]) -> float:
-    """As :func:`statistics.median`, which takes several times as long; a store has millions of these. At least one."""
+    """Return the median of at least one value. :func:`statistics.median` takes several times as long, and a store has
+    millions of these."""
     if len(values) == 1:
         return values[0]
     ordered = sorted(values)
@@ -304,23 +315,24 @@ def _median(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Record:
-    """A measurement as stored. ``seq`` is given by the store (0 before), ``uid`` makes appending idempotent,
-    ``trace``: JSON text of the TVM schedule trace with its decisions, ``unix_secs``: when it was measured.
-
-    ``revision``: 0 for a trial. A higher one is no trial: it says of a candidate that was tried before what is known
-    better now (it met the incumbent in the final round), and takes the place of what earlier records of the candidate
-    say. What was verified once stays so, until a record says that it failed.
-    """
+    """A measurement as stored."""
 
     uid: str
+    """Unique id, which makes appending idempotent."""
     run_id: str
     candidate: Candidate
     trace: str = field(repr=False)
+    """JSON text of the TVM schedule trace with its decisions."""
     measurement: Measurement
     device_id: str
     unix_secs: float
+    """Time of the measurement."""
     seq: int = 0
+    """Number that the store gives. 0 before."""
     revision: int = 0
+    """0 for a trial. A higher revision is no trial: it has newer knowledge of a candidate that was tried before (it met
+    the incumbent in the final round), and replaces what earlier records of the candidate say. A verified candidate
+    stays verified until a record says that it failed."""
 
     @property
     def task_id(self) -> str:
@@ -329,29 +341,34 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """How a measurement goes, and when it ends (AdaTune section 4.1, and racing beyond it).
+    """Rule for the course and the end of a measurement (AdaTune section 4.1, and racing beyond it).
 
-    After at least one run and ``warm_up_secs`` that are not counted, micro-batches of at least ``micro_batch_secs``
-    each (of ``micro_batch_runs`` runs where that is not 0) are timed until the coefficient of variation of the running
-    throughput over at least ``min_batches`` of them falls to ``max_cv``, at most ``max_batches`` times, or until the
-    candidate has lost against the incumbent: its fastest of ``k`` micro-batches is slower by more than the share
-    ``(race_factor - 1) / k``. ``race_factor`` is infinite to let every candidate finish.
-
-    ``timeout_secs`` bounds the whole; with an incumbent it is ``timeout_factor`` times the incumbent's cost, but not
-    less than ``min_timeout_secs`` (see :func:`policies.measuring.stopping.following`). ``flush_bytes``: memory that is
-    copied before every run, to empty the caches; 0 leaves them as the run before left them."""
+    A warm-up that is not counted precedes the micro-batches. The measurement ends when the running throughput has
+    converged, or when the candidate has lost against the incumbent: its fastest of ``k`` micro-batches is slower by
+    more than the share ``(race_factor - 1) / k``.
+    """
 
     micro_batch_secs: float = 0.004
+    """Least seconds of a micro-batch."""
     min_batches: int = 3
+    """Least number of micro-batches."""
     max_batches: int = 10
+    """Largest number of micro-batches."""
     max_cv: float = 0.03
+    """Coefficient of variation of the running throughput at which the measurement has converged."""
     race_factor: float = 1.5
+    """Bound of the race against the incumbent. Infinite: every candidate finishes."""
     timeout_secs: float = 10.0
+    """Limit of the whole measurement. With an incumbent it is ``timeout_factor`` times the incumbent's cost, but at
+    least ``min_timeout_secs`` (see :func:`policies.measuring.stopping.following`)."""
     timeout_factor: float = 200.0
     min_timeout_secs: float = 2.0
     warm_up_secs: float = 0.0
+    """Seconds of runs before the first micro-batch; at least one run."""
     flush_bytes: int = 0
+    """Memory that is copied before every run to empty the caches. 0 leaves the caches as they are."""
     micro_batch_runs: int = 0
+    """Runs of a micro-batch. 0: ``micro_batch_secs`` decides."""
 
     def __post_init__(self) -> None:
         for name in ("micro_batch_secs", "min_batches", "timeout_secs", "timeout_factor", "min_timeout_secs"):
@@ -366,25 +383,29 @@ class StopRule:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What a result must stand before it counts: a cost below ``below_secs`` is measured again by ``rule``, and the
-    second result takes the place of the first, whose luck made it look good."""
+    """Condition under which a result is measured again before it counts. The second result replaces the first, which
+    may have looked good by luck."""
 
     below_secs: float
+    """Costs below this are measured again."""
     rule: StopRule
+    """Rule of the second measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a run ends; None: no limit. ``time_budget_secs``: seconds of tuning, counted from when every
-    task is described. ``trials``: of all tasks together,
-    ``task_trials``: of each task; both count the trials of earlier runs in the same store.
+    """Conditions under which a run ends. None: no limit.
 
-    Raises ValueError for a limit that is not positive, or a time that is not finite.
+    Trials of earlier runs in the same store count. Raises ValueError for a limit that is not positive, or a time that
+    is not finite.
     """
 
     time_budget_secs: float | None = None
+    """Seconds of tuning, counted from the moment when every task is described."""
     trials: int | None = None
+    """Trials of all tasks together."""
     task_trials: int | None = None
+    """Trials of each task."""
 
     def __post_init__(self) -> None:
         budget = self.time_budget_secs

@@ -47,7 +47,7 @@ class RetuneFileError(UserError):
 
 
 class RetuneError(UserError):
-    """What keeps networks tuned cannot do what was asked: see the next step."""
+    """The service that keeps networks tuned cannot do what was asked: see the next step."""
 
 
 class FleetOrdersError(UserError):
@@ -99,7 +99,7 @@ class ModelFileError(UserError):
 
 
 class TransferError(UserError):
-    """What ``--transfer-from`` names holds nothing to learn from: give another source."""
+    """The source of ``--transfer-from`` holds nothing to learn from: give another one."""
 
 
 class WindowFolderError(UserError):

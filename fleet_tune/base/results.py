@@ -12,22 +12,29 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """State of one task. ``best_secs``: the incumbent's cost, infinite while there is none. ``finish_reason``: why a
-    finished task gets no more trials, empty while it is tuned. ``described``: whether its sketches are known, without
-    which it is not tuned."""
+    """State of one task."""
 
     task_id: str
+    """The task's id: the workload's hash and the device class."""
     name: str
     device_class: str
     weight: int
+    """Number of times that the network calls the kernel in one run."""
     flop: float
+    """Float operations of one call."""
     sketches: int
+    """Number of sketches that the task has."""
     trials: int
+    """Trials of the task, earlier runs included."""
     best_secs: float
+    """Cost of the incumbent in seconds. Infinite while there is none."""
     finished: bool = False
     best_rule: str = ""
+    """Rule that made the incumbent's sketch."""
     finish_reason: str = ""
+    """Reason why a finished task gets no more trials. Empty while the task is tuned."""
     described: bool = True
+    """True if the sketches of the task are known. Without them it is not tuned."""
 
     @property
     def gflops(self) -> float:
@@ -36,7 +43,7 @@ class TaskProgress:
 
 
 class DeviceTime(enum.StrEnum):
-    """What a device that can work does with its time: it measures, or waits for something."""
+    """Ways in which a working device spends its time: it measures, or it waits for something."""
 
     MEASURE = "measure"
     SEARCH = "search"  # for candidates
@@ -52,8 +59,8 @@ BUSY_SHARE = 0.9
 
 
 def bound_by(shares: Mapping[str, float]) -> str:
-    """What bounds a class by the shares of its devices' time: :attr:`DeviceTime.MEASURE` where they hardly wait, else
-    what they wait for most; empty while nothing is known."""
+    """Return the main use of a class's device time. :attr:`DeviceTime.MEASURE` if the devices hardly wait, else their
+    longest wait. Empty while nothing is known."""
     if not shares:
         return ""
     if shares.get(DeviceTime.MEASURE, 0.0) >= BUSY_SHARE:
@@ -64,54 +71,59 @@ def bound_by(shares: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that a run warns of: the ``number``-th of this run, ``at_secs`` after its begin. What was told
-    ``times`` times in short time is one notice, with the seconds of the last time."""
+    """A warning of a run. Repeated warnings within a short time are one notice."""
 
     number: int
+    """Number of the notice in this run."""
     at_secs: float
+    """Seconds after the run's begin, of the last repetition."""
     text: str
     times: int = 1
+    """Number of repetitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One snapshot of a session.
-
-    ``outcomes``: trials of this store by outcome (earlier runs included), ``trials``: their sum; ``new_trials``: those
-    of this run. ``queues``: items waiting, by stage. ``devices``: state of each device by id. ``device_changes``: how
-    many changes of devices this run has kept, other than leases. ``vitals``: by device id what it last told of its
-    hardware (``temperature_celsius``, ``clock_hertz``, each where it is known) and its ``speed``, 1 where it is as fast
-    as usual. ``notices``: the last of what the run warns of, oldest first. ``device_time``: by device class, shares of
-    the time of its devices by what they did with it lately (:class:`DeviceTime`), and ``device_time_whole`` since the
-    tuning began. Limits are None where the user set none; ``time_budget_secs`` counts from the run's begin and grows
-    while tasks are still being described. ``doing``: what is done just now in a phase that has no trials. ``silent``:
-    processes of the run that are gone or give no sign of life, with the second of the run since which. ``behind``: by
-    device id, the run whose turn it is while this one waits, with the second since which.
-    """
+    """One snapshot of a session. Limits are None if the user set none."""
 
     phase: str
     elapsed_secs: float
     time_budget_secs: float | None
+    """Limit of the tuning time, counted from the run's begin. It grows while tasks are still being described."""
     trial_limit: int | None
     trials: int
+    """Trials in this store, earlier runs included: the sum of ``outcomes``."""
     new_trials: int
+    """Trials of this run."""
     outcomes: Mapping[str, int]
+    """Trials in this store by outcome, earlier runs included."""
     records_per_sec: float
     queues: Mapping[str, int]
+    """Number of waiting items, by stage."""
     devices: Mapping[str, str]
+    """State of each device, by id."""
     tasks: tuple[TaskProgress, ...]
     device_changes: int = 0
+    """Number of changes of devices that this run has kept, leases excepted."""
     vitals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Latest hardware values by device id: ``temperature_celsius`` and ``clock_hertz`` if they are known, and
+    ``speed``, which is 1 at the device's usual speed."""
     notices: tuple[Notice, ...] = ()
+    """The last warnings of the run, oldest first."""
     device_time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Recent shares of the devices' time by device class and use (:class:`DeviceTime`)."""
     device_time_whole: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The same shares since the tuning began."""
     doing: str = ""
+    """Current activity in a phase that has no trials."""
     silent: Mapping[str, float] = field(default_factory=dict)
+    """Processes of the run that are gone or give no sign of life, each with the second of the run since which."""
     behind: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """By device id, the run whose turn it is while this one waits, and the second of the run since which."""
 
     @property
     def bounds(self) -> dict[str, str]:
-        """What bounds each device class now; see :func:`bound_by`."""
+        """Limits of each device class now; see :func:`bound_by`."""
         return {device_class: bound_by(shares) for device_class, shares in self.device_time.items()}
 
     @property
@@ -125,69 +137,70 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Transferred:
-    """What a run has learned before its first trial.
-
-    ``source``: the path that was named, or ``pretrained`` for the cost model that comes with fleet-tune.
-    ``candidates``: how many measured candidates it holds, 0 where it is a cost model; ``left_out``: records that fit no
-    sketch of today's. ``own_tasks``: how many tasks start from a cost model of their own workload's records,
-    ``shared_tasks``: how many start from one of all workloads; the others start from nothing, or from what the store
-    that runs share has of similar ones (:attr:`FromStore.taught`).
-    """
+    """Knowledge that a run has from its source before its first trial."""
 
     source: str
+    """The path that was named, or ``pretrained`` for the cost model that comes with fleet-tune."""
     candidates: int
+    """Number of measured candidates in the source. 0 for a cost model."""
     left_out: int
+    """Number of records that fit none of today's sketches."""
     own_tasks: int
+    """Number of tasks that start from a cost model of their own workload's records."""
     shared_tasks: int
+    """Number of tasks that start from one cost model of all workloads. The others start from nothing, or from the
+    store's records of similar tasks (:attr:`FromStore.taught`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromStore:
-    """What a run has taken from the store that several runs share, before its first trial.
-
-    ``path``: of the store. ``records``: how many it took, one for each candidate. ``known``: tasks of which it had
-    some; ``settled``: those of them that need no trial, because as much was spent on them before. ``confirmed``: tasks
-    of which other versions have records, as much was spent on them, and the best few are tried once more;
-    ``seeded``: other tasks whose search begins with what was found for them by other versions, or for similar ones.
-    ``shipped``: tasks of which the store has nothing, and which begin with records that come with fleet-tune;
-    ``shipped_confirmed``: those of them that were measured on the same kind of processor, as much was spent on them,
-    and the best few are tried once more. ``taught``: tasks whose cost model starts from what the store has of similar
-    ones, ``learned``: how many candidates that are.
-    """
+    """Results that a run takes from the store that runs share, before its first trial."""
 
     path: str
+    """Path of the store."""
     records: int
+    """Number of records that were taken, one for each candidate."""
     known: int
+    """Number of tasks of which the store had records."""
     settled: int
+    """Number of known tasks that need no trial, because as much was spent on them before."""
     confirmed: int = 0
+    """Number of tasks with records of other versions, on which as much was spent: the best few candidates are tried
+    once more."""
     seeded: int = 0
+    """Number of other tasks whose search begins with results of other versions or of similar tasks."""
     shipped: int = 0
+    """Number of tasks unknown to the store that begin with records that come with fleet-tune."""
     shipped_confirmed: int = 0
+    """Number of shipped tasks that were measured on the same kind of processor with as much effort: the best few
+    candidates are tried once more."""
     taught: int = 0
+    """Number of tasks whose cost model starts from the store's records of similar tasks."""
     learned: int = 0
+    """Number of candidates in those records."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedPart:
-    """What a run does without, and why, in one line. ``what``: a whole ``task`` that has no sketch and whose kernel
-    stays untuned, a ``sketch`` of a task that has others, the ``description`` of a sketch, which is then searched by
-    its decisions alone, a ``rewrite`` of the whole network, which is right without it, the ``check`` of the untuned
-    network, or a stored ``record`` that cannot be read. ``task``: its name, empty for the whole network; ``rule``: the
-    sketch's, empty for all others."""
+    """A part that a run skips."""
 
     what: Literal["task", "sketch", "description", "rewrite", "check", "record"]
+    """The kind of part. ``task``: it has no sketch and its kernel stays untuned. ``sketch``: the task has other
+    sketches. ``description``: the sketch is searched by its decisions alone. ``rewrite``: a rewrite of the whole
+    network, which is right without it. ``check``: the check of the untuned network. ``record``: a stored record that
+    cannot be read."""
     task: str
+    """Name of the task. Empty for the whole network."""
     device_class: str
     rule: str
+    """Rule of the sketch. Empty for everything else."""
     reason: str
+    """Reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What ``--dry-run`` prints: the tasks (no trials yet), and what would be done with them. ``transferred``: what the
-    search would start from, None for nothing. ``left_out``: what cannot be tuned or not as well as the rest.
-    ``inputs``: where the inputs are from on which the network is compared and timed. ``store``: what would be taken
-    from the store that several runs share, None without one."""
+    """Output of ``--dry-run``: the tasks, without trials, and the plan for them."""
 
     network: str
     method: str
@@ -196,13 +209,17 @@ class Plan:
     trial_limit: int | None
     time_budget_secs: float | None
     transferred: Transferred | None = None
+    """Knowledge from which the search would start. None: it starts from nothing."""
     left_out: tuple[SkippedPart, ...] = ()
+    """Parts that cannot be tuned, or not as well as the rest."""
     inputs: str = ""
+    """Origin of the inputs on which the network is compared and timed."""
     store: FromStore | None = None
+    """Results that would be taken from the store that runs share. None without a store."""
 
 
 class FallbackKernel(enum.StrEnum):
-    """What a task gets in the compiled network in place of the best of its records."""
+    """Kernel of a task in the compiled network, in place of the best of its records."""
 
     RECORD = "record"  # the next best
     FIRST_CHOICE = "first choice"  # the analyzer's, measured when the tuning was over
@@ -211,11 +228,11 @@ class FallbackKernel(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A task whose kernel in the compiled network is not the best of its records, or that had none. ``reason``: why, in
-    one line."""
+    """A task whose kernel in the compiled network is not the best of its records, or that had no record."""
 
     task: str
     reason: str
+    """Reason in one line."""
     used: FallbackKernel
 
 
@@ -225,42 +242,45 @@ CLOCK_SECS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """The kernel of a task in a compiled network. ``calls``: in one run. Seconds are those of one call: ``alone_secs``
-    of its record, at the device's usual speed (None where it has none), ``secs`` in its place in the network."""
+    """Time of a task's kernel in a compiled network. Seconds are those of one call."""
 
     task_id: str
     task: str
     calls: int
+    """Number of calls in one run."""
     alone_secs: float | None
+    """Seconds of the record, at the device's usual speed. None without a record."""
     secs: float
+    """Seconds in its place in the network."""
 
     @property
     def is_clear(self) -> bool:
-        """Whether the clock's own time is small against the kernel's."""
+        """True if the clock's own time is small against the kernel's."""
         return self.secs >= 10 * CLOCK_SECS
 
 
 @dataclass(frozen=True, slots=True)
 class InNetwork:
-    """Where the time of a compiled network goes. ``secs``: of a whole run, in turn with the runs in which the kernels
-    were timed, at another moment than the latencies of the network. ``others_secs``: of kernels that are no task's.
-    ``left_over_secs``: what a run in which they were timed took beside all kernels: calls, allocation, the watching."""
+    """Distribution of the run time of a compiled network over its kernels."""
 
     secs: float
+    """Seconds of a whole run, in turn with the runs in which the kernels were timed. It was timed at another moment
+    than the network's latencies."""
     kernels: tuple[KernelTime, ...]
     others_secs: float
+    """Seconds of the kernels that belong to no task."""
     left_over_secs: float
+    """Remaining seconds of a run in which kernels were timed: calls, allocation and the timing itself."""
 
     @property
     def alone_secs(self) -> float | None:
-        """What the kernels of all tasks would take in a run if they took what they take alone; None where one is not
-        known."""
+        """Seconds of all tasks' kernels in a run, if each took what it takes alone. None if one is not known."""
         known = [each.calls * each.alone_secs for each in self.kernels if each.alone_secs is not None]
         return sum(known) if len(known) == len(self.kernels) else None
 
     @property
     def kernels_secs(self) -> float:
-        """What all kernels take in a run."""
+        """Seconds of all kernels in a run."""
         return self.others_secs + sum(each.calls * each.secs for each in self.kernels)
 
     @property
@@ -271,17 +291,21 @@ class InNetwork:
 
 @dataclass(frozen=True, slots=True)
 class ChosenInPlace:
-    """A task whose kernel is not the one that is the fastest alone, because another is faster in its place in the
-    network. ``candidate_id``: of the other; ``compared``: ids of all candidates that were timed there, that one first.
-    ``ratio``: of the other's seconds to that one's there, the geometric mean of so many ``rounds``; ``error``: its
-    standard error, as a share of it."""
+    """A task whose kernel is not the fastest one alone, because another kernel is faster in its place in the
+    network."""
 
     task_id: str
     candidate_id: str
+    """Id of the chosen candidate."""
     compared: tuple[str, ...]
+    """Ids of all candidates that were timed in the network. The fastest one alone is the first."""
     ratio: float
+    """Seconds of the chosen candidate divided by those of the fastest one alone, in the network: the geometric mean of
+    all rounds."""
     error: float
+    """Standard error of the ratio, as a share of it."""
     rounds: int
+    """Number of rounds."""
 
 
 BUSY_CORES = 0.25
@@ -290,7 +314,7 @@ wait for each other, so that the one beside which another process runs delays al
 
 
 def is_busy(others_cores: float | None) -> bool:
-    """Whether others take so much; not where nobody knows."""
+    """Return true if other processes take that much. False if it is not known."""
     return others_cores is not None and others_cores >= BUSY_CORES
 
 
@@ -298,19 +322,7 @@ def is_busy(others_cores: float | None) -> bool:
 class NetworkResult:
     """The compiled network of one device class, measured on its device.
 
-    Latencies are medians in seconds; None stands for what was not measured: ``torch_secs`` where the network is an ONNX
-    file or was not run on the tuning machine, and all of them where the network could not be run. ``max_abs_error`` and
-    ``max_rel_error`` compare the published network's outputs with the framework's on the example inputs; the relative
-    one is divided by the largest absolute value of the framework.
-
-    ``checked_on``: where the outputs were compared before the network was published: ``this machine`` or a device;
-    empty where they were not, and ``unchecked`` says why. ``published``: ``untuned`` where that is faster than the
-    ``tuned`` one, or where ``problem`` says what is wrong with that, and ``nothing`` where ``problem`` says why.
-    ``fallbacks``: the tasks that got something else than their best. ``chosen_in_place``: those that got what is the
-    best in the network, and not alone. ``in_network``: where the time of the published
-    network goes, None where its kernels were not timed. ``untuned_earlier``: an earlier run has timed the untuned one,
-    and the tuned one takes far less. ``others_cores``: the processor cores that other processes took
-    of those that the network needs while it was timed, on the average; None where nobody knows, as of a device.
+    Latencies are medians in seconds. All of them are None if the network could not be run.
     """
 
     device_class: str
@@ -318,21 +330,37 @@ class NetworkResult:
     tuned_secs: float | None
     untuned_secs: float | None
     torch_secs: float | None
+    """Latency in PyTorch. None if the network is an ONNX file or was not run on the tuning machine."""
     max_abs_error: float | None
+    """Largest absolute difference between the outputs of the published network and of the framework, on the example
+    inputs."""
     max_rel_error: float | None
+    """The same difference, divided by the largest absolute value of the framework."""
     checked_on: str = ""
+    """Place where the outputs were compared before the network was published: ``this machine`` or a device. Empty if
+    they were not compared."""
     unchecked: str = ""
+    """Reason why the outputs were not compared."""
     published: Literal["tuned", "untuned", "nothing"] = "tuned"
+    """The network that was published. ``untuned``: it is faster, or ``problem`` says what is wrong with the tuned one.
+    ``nothing``: ``problem`` says why."""
     problem: str = ""
     fallbacks: tuple[Fallback, ...] = ()
+    """Tasks that did not get their best kernel."""
     chosen_in_place: tuple[ChosenInPlace, ...] = ()
+    """Tasks that got the kernel that is best in the network, and not the one that is best alone."""
     in_network: InNetwork | None = None
+    """Distribution of the published network's time. None if its kernels were not timed."""
     untuned_earlier: bool = False
+    """True if an earlier run has timed the untuned network, and the tuned one takes far less."""
     others_cores: float | None = None
+    """Average number of the network's processor cores that other processes took while it was timed. None if it is not
+    known, as on a device."""
 
     @property
     def on_busy_host(self) -> bool:
-        """Whether others worked so much while the network was timed that its times are not those of the machine."""
+        """True if other processes worked so much while the network was timed that its times are not those of the
+        machine."""
         return is_busy(self.others_cores)
 
     @property
@@ -343,12 +371,12 @@ class NetworkResult:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What the collecting of a dataset ends with. ``dataset``: the file, None where nothing was measured; the counts
-    and ``interrupted`` are those of :class:`TuneResult`."""
+    """Result of collecting a dataset. The counts and ``interrupted`` are those of :class:`TuneResult`."""
 
     network: str
     out: Path
     dataset: Path | None
+    """The file. None if nothing was measured."""
     outcomes: Mapping[str, int]
     new_trials: int
     elapsed_secs: float
@@ -358,11 +386,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """What a tuning run ends with. ``interrupted``: it was stopped by a signal before its budget was used;
-    ``signal_number``: by which one, 0 without a signal. ``transferred``: what the search started from, None for
-    nothing; ``left_out``, ``inputs``: as in the plan; ``notices``: the last of what the run warned of. ``device_time``:
-    by device class, shares of the time of its devices by what they did with it (:class:`DeviceTime`), ``bounds``: what
-    bounded each class, by these. ``store``: what it took from the store that several runs share, None without one."""
+    """Result of a tuning run."""
 
     network: str
     out: Path
@@ -371,16 +395,24 @@ class TuneResult:
     new_trials: int
     elapsed_secs: float
     interrupted: bool
+    """True if a signal stopped the run before its budget was used."""
     networks: tuple[NetworkResult, ...] = field(default=())
     signal_number: int = 0
+    """Number of that signal. 0 without a signal."""
     transferred: Transferred | None = None
+    """Knowledge from which the search started. None: it started from nothing."""
     left_out: tuple[SkippedPart, ...] = ()
+    """Parts that could not be tuned, or not as well as the rest."""
     inputs: str = ""
+    """Origin of the inputs on which the network was compared and timed."""
     notices: tuple[Notice, ...] = ()
+    """The last warnings of the run."""
     device_time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Shares of the devices' time by device class and use (:class:`DeviceTime`)."""
     store: FromStore | None = None
+    """Results that were taken from the store that runs share. None without a store."""
 
     @property
     def bounds(self) -> dict[str, str]:
-        """What bounded each device class; see :func:`bound_by`."""
+        """Limits of each device class; see :func:`bound_by`."""
         return {device_class: bound_by(shares) for device_class, shares in self.device_time.items()}

@@ -1,4 +1,4 @@
-"""What a search is given of one task."""
+"""Input of a search: one task."""
 
 from __future__ import annotations
 

@@ -49,9 +49,10 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of ``values`` (an unroll limit, a vector length, ...); ``name`` says of what."""
+    """One of several values: an unroll limit, a vector length, ..."""
 
     name: str
+    """Name of the chosen quantity."""
     values: tuple[int, ...]
 
     @property
@@ -61,7 +62,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a block is computed: a loop depth of the block that it is computed at, or one of the two above."""
+    """Place where a block is computed: a loop depth of the block that it is computed at, or one of the two above."""
 
     block: str
     locations: tuple[int, ...]
@@ -76,18 +77,17 @@ Decision = Tile | Choice | Location
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An iteration axis of a statement before any split.
-
-    ``digits``: where loops were fused before they were split, or where a buffer is indexed by quotients and remainders
-    of the axis, the extents that the axis is made of, from the slowest; their product is ``extent``. Empty for a plain
-    axis, which is its own only digit. ``extent`` is an upper bound where the real one follows from a decision (the
-    partial results of an rfactor).
-    """
+    """An iteration axis of a statement before any split."""
 
     name: str
     extent: int
+    """Extent of the axis. An upper bound if the real one follows from a decision (the partial results of an rfactor).
+    """
     reduction: bool
     digits: tuple[int, ...] = ()
+    """Extents that the axis is made of, from the slowest; their product is ``extent``. Used if loops were fused before
+    they were split, or if a buffer is indexed by quotients and remainders of the axis. Empty for a plain axis, which is
+    its own only digit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,110 +139,117 @@ class Access:
 class Statement:
     """One block of the scheduled program.
 
-    ``loops``: from the outermost to the innermost. ``flop_per_point``: float operations per innermost iteration.
-    ``accumulator_depth``: number of leading loops outside the register-resident accumulator tile, None where the
-    accumulator lives in memory. ``location_column``: the decision column that says where this block is computed, None
-    where it is fixed; then ``fixed_depth`` leading loops of the main statement enclose it (0 for its own loop nest).
-    ``parallel_limit`` / ``vectorize_limit``: leading loops are fused and run in parallel, the innermost is vectorised,
-    up to these extents (0: only loops whose ``kind`` says so). ``unroll_column``: column of the unroll Choice.
-
-    Where a statement is computed inside of another one and its loops are known all the same, ``loops`` lists the
+    A statement may be computed inside of another one and its loops be known all the same. ``loops`` then lists the
     enclosing ones too, on its own axes (an axis that no access depends on repeats the computation), and its place is
-    that of a nest of its own (``fixed_depth`` 0). ``fusible``: number of leading loops that may be fused into one
-    parallel loop, because no other statement stands between them; None: all of them. ``vectorizable``: the innermost
-    loop encloses no other statement.
-    ``held_depth``: of those enclosing loops, the number outside of which no more is kept of what it writes than it
-    computes inside of them. ``warp``: lanes that work together on one iteration of the innermost thread loop (tensor
-    cores), else 1. ``versions``: how many of each buffer that it writes are kept at once, for as many iterations of a
-    software pipeline.
+    that of a nest of its own (``fixed_depth`` 0).
     """
 
     name: str
     axes: tuple[Axis, ...]
     loops: tuple[Loop, ...]
+    """Loops from the outermost to the innermost."""
     accesses: tuple[Access, ...]
     flop_per_point: float
+    """Float operations per innermost iteration."""
     accumulator_depth: int | None = None
+    """Number of leading loops outside the register-resident accumulator tile. None: the accumulator lives in memory."""
     location_column: int | None = None
+    """Decision column of the place where this block is computed. None: the place is fixed."""
     fixed_depth: int = 0
+    """Number of leading loops of the main statement that enclose it, for a fixed place. 0: it has its own loop nest."""
     parallel_limit: int = 0
+    """Extent up to which leading loops are fused and run in parallel. 0: only loops whose ``kind`` says so."""
     vectorize_limit: int = 0
+    """Extent up to which the innermost loop is vectorised. 0: only loops whose ``kind`` says so."""
     unroll_column: int | None = None
+    """Column of the unroll Choice."""
     fusible: int | None = None
+    """Number of leading loops that may be fused into one parallel loop, because no other statement stands between them.
+    None: all of them."""
     vectorizable: bool = True
+    """True if the innermost loop encloses no other statement."""
     held_depth: int = 0
+    """Number of the enclosing loops outside of which no more of its output is kept than is computed inside of them."""
     warp: int = 1
+    """Lanes that work together on one iteration of the innermost thread loop (tensor cores), else 1."""
     versions: int = 1
+    """Number of copies of each written buffer that are kept at once, for as many iterations of a software pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowStep:
-    """What a row-wise kernel does to every row at one go: it reduces the row, or computes something of each element.
+    """Step of a row-wise kernel on every row: it reduces the row, or computes something of each element.
 
-    ``elements``: of a row. ``few``: of a reduction, the lanes that are added up last, one by one; 0 where it computes
-    element by element. ``column``: the decision column that its lanes follow from, None where they are 1: of a
-    reduction that of a :class:`Choice` (``few`` times the chosen value), else the innermost factor of a tile.
-
-    For each element (what is the same for a whole row is not counted): ``operations``, float additions,
-    multiplications and comparisons, ``divisions``, and ``calls`` of functions such as exp; the values of it that are
-    read (``reads``) and written (``writes``).
+    Operations are counted for each element. What is the same for a whole row is not counted.
     """
 
     name: str
     elements: int
+    """Elements of a row."""
     few: int
+    """Lanes of a reduction that are added up last, one by one. 0: the step computes element by element."""
     column: int | None
+    """Decision column that the lanes follow from: for a reduction that of a :class:`Choice` (``few`` times the chosen
+    value), else the innermost factor of a tile. None: 1 lane."""
     operations: int
+    """Float additions, multiplications and comparisons."""
     divisions: int
+    """Divisions."""
     calls: int
+    """Calls of functions such as exp."""
     reads: int
+    """Values that are read."""
     writes: int
+    """Values that are written."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowWise:
-    """A kernel that takes a few rows through all of its steps before it goes on to the next, in parallel.
-
-    ``rows``: of all. ``together``: the decision column that holds how many rows go through a step together.
-    ``steps``: in their order. For each row: ``held_bytes``, what all of its buffers have of it, and ``moved_bytes``,
-    what those of them have that outlast the kernel: its arguments and results.
-    """
+    """A kernel that takes a few rows through all of its steps before it goes on to the next rows, in parallel."""
 
     rows: int
+    """Number of all rows."""
     together: int
+    """Decision column with the number of rows that go through a step together."""
     steps: tuple[RowStep, ...]
+    """Steps in their order."""
     held_bytes: int
+    """Bytes of all buffers for each row."""
     moved_bytes: int
+    """Bytes of arguments and results for each row."""
 
 
 @dataclass(frozen=True)
 class Sketch:
     """One design space of a task.
 
-    ``variants``: where several statements may be computed at different places, the description for every combination
-    of places; the decision vector chooses the variant ``variant_of[i]``, ``i`` being its Location columns read as the
-    digits of a number (the first the slowest, the base of each the number of its locations). ``statements`` is then
-    the first variant. Empty where ``statements`` describes every candidate.
-
-    ``rule``: the sketch rule that made it. ``statements``: the main statement (most operations) first; empty where the
-    trace could not be described so. ``row_wise``: what it does to a row, of sketches of that kind, which have no
-    statements: a loop whose extent is chosen from a list is none of what these know. One with neither is not described
-    (``undescribed`` says why): it can be sampled and measured, and is modelled from its decisions alone.
+    A sketch with neither statements nor row-wise steps is not described: it can be sampled and measured, and is
+    modelled from its decisions alone.
     """
 
     index: int
     rule: str
+    """Sketch rule that made it."""
     trace_text: str
     decisions: tuple[Decision, ...]
     statements: tuple[Statement, ...]
+    """Statements, the main one (most operations) first. Empty if the trace could not be described so."""
     undescribed: str = ""
+    """Reason why it is not described. Empty if it is."""
     variants: tuple[tuple[Statement, ...], ...] = ()
+    """Descriptions for every combination of places, if several statements may be computed at different places.
+    ``statements`` is then the first variant. Empty if ``statements`` describes every candidate."""
     variant_of: tuple[int, ...] = ()
+    """Variant of each combination of places. The decision vector chooses ``variant_of[i]``: ``i`` are its Location
+    columns read as the digits of a number (the first is the slowest, the base of each is the number of its locations).
+    """
     row_wise: RowWise | None = None
+    """Steps on a row, for row-wise kernels. Such sketches have no statements, which cannot express a loop whose extent
+    is chosen from a list."""
 
     @property
     def described(self) -> bool:
-        """Whether the analyzer knows what its candidates do."""
+        """True if the analyzer knows what its candidates do."""
         return bool(self.statements) or self.row_wise is not None
 
     @cached_property

@@ -29,8 +29,8 @@ def _store_option(command: _F) -> _F:
 
 
 class _OfStores(click.Group):
-    """What is wrong with a store is told with what a command about stores can do: there is no run to name another
-    output folder for, or to go without a store."""
+    """Report errors of a store with what a command on stores can do. There is no run that could take another output
+    folder or go without a store."""
 
     def invoke(self, ctx: click.Context) -> Any:
         from fleet_tune.base.errors import DamagedStoreError, RecordStoreError
@@ -314,7 +314,7 @@ def _named(store: str | None) -> Path:
 
 
 def _changed(store: str | None) -> None:
-    """What came into the copy of a team's store goes to the server; later, where that did not answer a moment ago."""
+    """Send changes in the copy of a team's store to the server; later, if that did not answer a moment ago."""
     from fleet_tune.base.records.sharing.team import sync_team
 
     if not click.get_current_context().meta.get(_AWAY):

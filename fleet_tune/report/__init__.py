@@ -1,1 +1,1 @@
-"""What a person reads: of runs, devices, datasets and cost models."""
+"""Reports for people: on runs, devices, datasets and cost models."""

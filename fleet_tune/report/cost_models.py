@@ -1,4 +1,4 @@
-"""What a person sees of cost models: their manifest, and how well they rank."""
+"""Reports on cost models: their manifest, and their ranking quality."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def render_manifest(manifest: Manifest, path: Path) -> RenderableType:
-    """What a cost model is, what it learned from, and its figures."""
+    """Render a cost model's manifest: its kind, its data, and its figures."""
     facts = fact_grid()
     facts.add_row("cost model", Text(f"{manifest.model}, for {manifest.device_kind} devices"))
     facts.add_row("features", Text(f"version {manifest.feature_version}"))

@@ -1,4 +1,4 @@
-"""What a dataset holds: a table for a person, JSON values for a program."""
+"""Reports on a dataset: a table for people, JSON values for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be said of a compiled network beside its times, in lines for a person."""
+"""Remarks on a compiled network beside its times, in lines for people."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def _left(progress: Progress) -> str:
 
 
 def _share_done(progress: Progress) -> float | None:
-    """How much of the budget is used, 0 to 1; of two limits, the one that is nearer."""
+    """Return the used share of the budget, 0 to 1; of two limits, the nearer one."""
     shares = []
     if progress.time_budget_secs:
         shares.append(progress.elapsed_secs / progress.time_budget_secs)

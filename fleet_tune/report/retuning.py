@@ -1,4 +1,4 @@
-"""What a service keeps tuned, for a person and for a program."""
+"""Reports on the service that keeps networks tuned, for people and for programs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a finished run or a plan looks like: for a person (rich renderables) and for a program (JSON values).
+"""Reports on a finished run or a plan, for people (rich renderables) and for programs (JSON values).
 
-The live view of a run that goes on is in :mod:`fleet_tune.report.progress`.
+The live view of a run is in :mod:`fleet_tune.report.progress`.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ def task_table(
     placed = {kernel.task_id: kernel for each in timed.values() for kernel in each.kernels}
 
     def secs_of(task: TaskProgress) -> float:
-        """Of all calls; infinite where that is not known."""
+        """Return the seconds of all calls. Infinite if they are not known."""
         if task.device_class not in timed:
             return task.weight * task.best_secs
         kernel = placed.get(task.task_id)
         return math.inf if kernel is None else kernel.calls * kernel.secs
 
     def shown_secs(task: TaskProgress) -> float | None:
-        """Of one call; None where the clock cannot tell."""
+        """Return the seconds of one call. None if the clock cannot tell."""
         kernel = placed.get(task.task_id)
         return None if kernel is None or not kernel.is_clear else kernel.secs
 
@@ -145,7 +145,8 @@ def task_table(
 
 
 def _has_something(task: TaskProgress, placed: Collection[str] = ()) -> bool:
-    """Whether something was tried of a task or is known; ``placed``: ids of those that were timed in a network."""
+    """Return true if something of a task was tried or is known. ``placed``: ids of the tasks that were timed in a
+    network."""
     return task.trials > 0 or math.isfinite(task.best_secs) or task.task_id in placed
 
 
@@ -157,7 +158,8 @@ def _rule_of(task: TaskProgress) -> str:
 
 
 def render_summary(result: TuneResult) -> RenderableType:
-    """What a run ends with: its tasks, the networks with speed-ups and errors, where they are and how to load them."""
+    """Render the summary of a run: its tasks, the networks with speed-ups and errors, their folders and the way to load
+    them."""
     parts: list[RenderableType] = []
     if any(map(_has_something, result.tasks)):
         timed = {each.device_class: each.in_network for each in result.networks if each.in_network is not None}
@@ -210,7 +212,7 @@ def render_summary(result: TuneResult) -> RenderableType:
 
 
 def render_plan(plan: Plan) -> RenderableType:
-    """What ``--dry-run`` prints: the tasks, their sketches, the devices and the limits."""
+    """Render the output of ``--dry-run``: the tasks, their sketches, the devices and the limits."""
     table = _table("task", "device class")
     _add_numbers(table, "calls", "GFLOP", "share", "sketches")
     totals: dict[str, float] = {}
@@ -279,7 +281,7 @@ def save_svg(renderable: RenderableType, path: Path, title: str, width: int = 11
 
 
 def format_bounds(device_time: Mapping[str, Mapping[str, float]]) -> str:
-    """What bounds each device class, and for how much of their time its devices measure; see
+    """Describe the limits of each device class, and the share of time in which its devices measure; see
     :attr:`fleet_tune.base.results.Progress.device_time`."""
     texts = []
     for device_class, shares in device_time.items():

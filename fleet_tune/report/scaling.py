@@ -1,4 +1,4 @@
-"""How a run scales, for a person as tables and bars, for a program as JSON."""
+"""Reports on scaling: tables and bars for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MIB = 2**20
 
 
 def render_scaling(uses: Sequence[FleetUsage]) -> RenderableType:
-    """What the devices did, a bar for how busy they were, and what the processes took."""
+    """Render the work of the devices, a bar for their use, and the resources of the processes."""
     return Group(
         _devices(uses),
         Text(),
@@ -59,7 +59,7 @@ def _devices(uses: Sequence[FleetUsage]) -> Table:
 
 
 def _helpers(uses: Sequence[FleetUsage]) -> Table:
-    """How many builders and searchers there were: not beside the rest, which would be too wide for a terminal."""
+    """Return the numbers of builders and searchers as a table of its own, which fits a terminal."""
     table = _table("devices", "builders", "searchers")
     for use in uses:
         table.add_row(f"{use.devices:,}", f"{use.builders:,}", f"{use.searchers:,}")
@@ -67,7 +67,7 @@ def _helpers(uses: Sequence[FleetUsage]) -> Table:
 
 
 def _bars(uses: Sequence[FleetUsage]) -> Table:
-    """How busy the devices were, and each class of them."""
+    """Return bars for the use of the devices, and of each class of them."""
     grid = Table.grid(padding=(0, 1))
     for use in uses:
         for name, share in (("all", use.busy), *use.busy_by_class.items()):

@@ -1,4 +1,4 @@
-"""What a run does without, in lines for a person."""
+"""Parts that a run skips, in lines for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a record store has, and whether it counts: tables for a person, JSON values for a program."""
+"""Reports on a record store and on which records count: tables for people, JSON values for programs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def render_statistics(what: Statistics) -> RenderableType:
 
 
 def _of(origin: Origin | None) -> str:
-    """What records depend on, in a few words."""
+    """Describe an origin in a few words."""
     if origin is None:
         return _UNKNOWN
     other = origin.versions.get(MEASURED_BY)
@@ -180,7 +180,7 @@ def why_json(found: Sequence[tuple[Task, Sequence[RecordVerdict]]], shipped: Map
 
 
 def integrity_lines(what: IntegrityReport) -> list[str]:
-    """What is wrong with a store, a line each; of many the first ones, and how many there are more."""
+    """Describe the damage of a store, a line each; of many the first ones, and the number of the others."""
     lines = [*what.file, *what.damaged]
     if what.orphans:
         lines.append(f"{plural(what.orphans, 'record')} without a task")

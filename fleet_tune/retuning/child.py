@@ -1,6 +1,6 @@
-"""What a step of the service does in a process of its own: ``python -m fleet_tune.retuning.child ORDER ANSWER PARENT``.
+"""Child process of the service, for one step: ``python -m fleet_tune.retuning.child ORDER ANSWER PARENT``.
 
-``ORDER`` is a JSON file with the step's name under ``step`` and its arguments; ``ANSWER`` is written when it has ended:
+``ORDER`` is a JSON file with the step's name under ``step`` and its arguments. ``ANSWER`` is written at the end:
 ``{"answer": ...}``, or ``{"problem": ...}`` in one line. TVM, torch and Ray are loaded here, and gone when it ends.
 """
 
@@ -40,7 +40,7 @@ def _device(fleet: str | None, name: str) -> DeviceConfig:
 
 
 def ask(fleet: str | None, devices: Sequence[str], address: str | None = None) -> list[dict[str, str]]:
-    """What devices are: the fields of :class:`policies.retuning.state.DeviceAnswer`."""
+    """Return descriptions of devices: the fields of :class:`policies.retuning.state.DeviceAnswer`."""
     from fleet_tune.base.records.stores.origin import encode_origin
     from fleet_tune.runs.fleet.device_check import check_devices
     from fleet_tune.runs.origins import origin_of
@@ -132,7 +132,7 @@ def check(
 
 
 def prune(store: str, keep_best: int) -> int:
-    """How many records were pruned: those beside the best candidates of each task and origin."""
+    """Prune a store and return the number of removed records. The best candidates of each task and origin stay."""
     from fleet_tune.base.records.sharing.maintenance import PruneRule
     from fleet_tune.runs.shared_store.upkeep import pruned
 

@@ -64,8 +64,11 @@ class ProcessStepRunner:
         self._stop.wait(min(secs, threading.TIMEOUT_MAX))
 
     def digest(self, network: NetworkConfig) -> str:
-        """Of the file itself, of those beside it whose names begin with its own (weights of a large ONNX model), of the
-        file of inputs, and of the function's name. Files that a Python file imports are not looked at."""
+        """Return a digest of the network's files and of the function's name.
+
+        The files are the network's own, those beside it whose names begin with its own (weights of a large ONNX model),
+        and the file of inputs. Files that a Python file imports are not looked at.
+        """
         try:
             file, function = locate(network.path)
             beside = sorted(file.parent.glob(f"{_escaped(file.name)}*")) if file.suffix == ".onnx" else [file]

@@ -73,8 +73,12 @@ def run_service(config: RetuneConfig, once: bool = False) -> int:
 
 
 class ConfigWatch:
-    """Whether the service's own file, or its fleet file, has changed since it was read. ``config``: as it is now. What
-    cannot be read, or names another folder or store, is told once, and the last one stays."""
+    """Watch on the service's own file and its fleet file. Calling it returns true if they have changed since they were
+    read.
+
+    ``config`` is the present content. A file that cannot be read, or that names another folder or store, is reported
+    once, and the last content stays.
+    """
 
     def __init__(self, config: RetuneConfig) -> None:
         self.config = config
@@ -111,7 +115,7 @@ class ConfigWatch:
 
 @contextlib.contextmanager
 def _logged(folder: Path) -> Iterator[None]:
-    """What happens is told on stderr, and in files of at most 6 MB together."""
+    """Write the log to stderr, and to files of at most 6 MB together."""
     folder.mkdir(parents=True, exist_ok=True)
     kept = logging.handlers.RotatingFileHandler(folder / "service.log", maxBytes=LOG_BYTES, backupCount=LOG_FILES)
     handlers: list[logging.Handler] = [kept, logging.StreamHandler()]
@@ -130,12 +134,12 @@ def _logged(folder: Path) -> Iterator[None]:
 
 
 def read_only(config: RetuneConfig) -> Retuner:
-    """What a service knows, as its file says, also while it runs. Raises :class:`RetuneError`."""
+    """Return the state of a service from its file, also while it runs. Raises :class:`RetuneError`."""
     return Retuner(rules_of(config), load_state(config.folder / STATE_FILE), differences)
 
 
 def is_running(config: RetuneConfig) -> bool:
-    """Whether a service keeps networks tuned in this folder."""
+    """Return true if a service keeps networks tuned in this folder."""
     path = config.folder / LOCK_FILE
     if not path.exists():
         return False

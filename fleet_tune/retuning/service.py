@@ -72,7 +72,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def rules_of(config: RetuneConfig) -> Rules:
-    """What a file asks for, as the policy takes it."""
+    """Return the rules of a file, as the policy takes them."""
     time, watch = config.time, config.watch
     return Rules(
         subjects=tuple(
@@ -99,7 +99,7 @@ def repository_of(config: RetuneConfig) -> VersionRepository:
 
 
 def differences(then: str, now: str) -> str:
-    """In which parts two origins differ, in words."""
+    """Describe the parts in which two origins differ."""
     with contextlib.suppress(UnreadableRecordError):
         return "; ".join(decode_origin(then).differences(decode_origin(now)))
     return ""
@@ -171,7 +171,8 @@ class Service:
         self._due = math.inf
 
     def late_secs(self, now: float) -> float:
-        """By how much what it does has taken longer than it may: what is ended by force does not come back."""
+        """Return the seconds by which the present step has taken longer than it may. What is ended by force does not
+        come back."""
         return max(0.0, now - self._due)
 
     def run(self, once: bool = False) -> None:
@@ -398,7 +399,7 @@ class Service:
         self._due = self._now() + secs + _SPARE_SECS
 
     def _note_untold(self) -> None:
-        """What an earlier service has published and was killed over, before it could note that."""
+        """Note a version for the hook that an earlier service published, and could not note before it was killed."""
         doing = self.state.doing
         if doing is not None and isinstance(doing.action, TuneDeployment):
             each = self.retuner.view.deployment(doing.action.network, doing.action.device_class)
@@ -436,14 +437,14 @@ class Service:
         return self.config.folder / WORK / action.network / action.device_class / digests
 
     def _remove_other_work(self, folder: Path) -> None:
-        """What was measured for an earlier network or origin is in the store."""
+        """Remove the work of earlier networks or origins. Their measurements are in the store."""
         with contextlib.suppress(OSError):
             for other in folder.parent.iterdir():
                 if other != folder:
                     shutil.rmtree(other, ignore_errors=True)
 
     def _remove_work_of_others(self) -> None:
-        """What runs have left of networks that the file does not name any more; their versions stay."""
+        """Remove the work of networks that the file does not name any more. Their versions stay."""
         with contextlib.suppress(OSError):
             for folder in (self.config.folder / WORK).iterdir():
                 if folder.name not in self._networks:
@@ -464,7 +465,8 @@ class Service:
         return self.steps.moment().unix_secs
 
     def _save(self) -> None:
-        """What cannot be written, on a disk that is full say, is told, and written after the next step."""
+        """Save the state. A failure, on a full disk for example, is logged, and the state is written after the next
+        step."""
         try:
             save_state(self._path, self.state)
         except UserError as error:
@@ -477,14 +479,14 @@ def _log(event: ServiceEvent) -> None:
 
 
 def verdict_of(comparison: VersionComparison) -> Verdict:
-    """What the turns of a meeting say of the new version; there is at least one."""
+    """Return the verdict of a comparison on the new version. There is at least one pair."""
     verdict = judged([math.log(each.new_secs / each.last_secs) for each in comparison.turns], out_of_time=True)
     assert verdict is not None
     return verdict
 
 
 def baselines_of(comparison: VersionComparison) -> tuple[Baseline, Baseline]:
-    """Of the last version and of the new one."""
+    """Return the baselines of the last version and of the new one."""
     return (
         baseline([Timed(each.last_secs, each.probe_secs) for each in comparison.turns]),
         baseline([Timed(each.new_secs, each.probe_secs) for each in comparison.turns]),
@@ -526,7 +528,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_networks(config: RetuneConfig, steps: StepRunner) -> list[str]:
-    """What cannot be read of the networks' files, each in a line."""
+    """Return the problems with reading the networks' files, each in a line."""
     problems = []
     for network in config.networks:
         try:

@@ -17,8 +17,8 @@ _NO_SPACE = 28
 
 
 def load_state(path: Path) -> ServiceState:
-    """What a file holds; a new book where there is none. Raises :class:`RetuneError` for a file that cannot be read, or
-    of a newer version."""
+    """Return the state in a file, or a new one if there is no file. Raises :class:`RetuneError` for a file that cannot
+    be read, or of a newer version."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

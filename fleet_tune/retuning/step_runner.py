@@ -1,4 +1,4 @@
-"""What the service has others do, each a step that ends: the interface of its hands."""
+"""Interface of the steps that the service has others do. Each step ends."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class StepRunner(Protocol):
     fails or takes longer, :class:`StoppedError` where the service is to end."""
 
     def digest(self, network: NetworkConfig) -> str:
-        """Of the network's files, as they are now. Raises :class:`StepError`."""
+        """Return a digest of the network's files, as they are now. Raises :class:`StepError`."""
 
     def ask(self, devices: Sequence[str], limit_secs: float) -> list[DeviceAnswer]:
-        """What the devices are, those that do not answer with their problem."""
+        """Ask the devices what they are. Those that do not answer are returned with their problem."""
 
     def tune(
         self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float
@@ -97,4 +97,4 @@ class StepRunner(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """Whether the service is to end."""
+        """True if the service is to end."""

@@ -85,13 +85,13 @@ class VersionRepository:
         return sorted((path.parent.parent.name, path.parent.name) for path in self._root.glob(f"*/*/{CURRENT}"))
 
     def current(self, network: str, device_class: str) -> PublishedVersion | None:
-        """What users load now; None where there is nothing, or it cannot be read."""
+        """Return the current version, which users load. None if there is none, or it cannot be read."""
         number = self.current_number(network, device_class)
         return None if number is None else self._version(self.place(network, device_class), number)
 
     def damage(self, network: str, device_class: str, anew: bool = False) -> str:
-        """What is wrong with the files of what users load now, in words; empty for nothing, and where there is none.
-        They are read again where they have changed since, or ``anew``."""
+        """Describe the damage of the current version's files. Empty if there is none, or no version. They are read
+        again if they have changed since, or ``anew``."""
         number = self.current_number(network, device_class)
         if number is None:
             return ""
@@ -111,7 +111,7 @@ class VersionRepository:
         return None
 
     def is_rolled_back(self, network: str, device_class: str) -> bool:
-        """Whether there are newer versions than what users load now."""
+        """Return true if there are newer versions than the current one."""
         newest = max(_numbers(self.place(network, device_class)), default=0)
         return newest > (self.current_number(network, device_class) or newest)
 
@@ -121,7 +121,7 @@ class VersionRepository:
         return [each for number in _numbers(place) if (each := self._version(place, number)) is not None]
 
     def is_withdrawn(self, network: str, device_class: str, made_of: str) -> bool:
-        """Whether the same was published and rolled back."""
+        """Return true if the same network was published and rolled back."""
         return made_of in _withdrawn(self.place(network, device_class))
 
     def publish(self, network: str, device_class: str, source: Path, provenance: Mapping[str, Any]) -> PublishedVersion:
@@ -225,7 +225,7 @@ def _stamps(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _damage(folder: Path, number: int) -> str:
-    """What is wrong with the files of a version, in words; empty for nothing."""
+    """Describe the damage of a version's files. Empty if there is none."""
     try:
         files: dict[str, Any] = json.loads((folder / MANIFEST).read_text())["files"]
         for name, digest in files.items():

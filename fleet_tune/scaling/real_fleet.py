@@ -1,4 +1,4 @@
-"""How a run scales on a real fleet: a network is tuned on more and more of its devices, one count after the other."""
+"""Scaling of a run on a real fleet: a network is tuned on more and more of its devices, one count after the other."""
 
 from __future__ import annotations
 
@@ -89,9 +89,11 @@ def _kind(device: DeviceConfig) -> str:
 
 
 def run_fleet_scaling(request: FleetScaleRequest, on_count: Callable[[int], None]) -> list[FleetUsage]:
-    """What parts of the fleet do while they tune the network, in the order of the request. ``on_count`` is told each
-    count when its run starts. Raises KeyboardInterrupt where a signal came, :class:`RequestError` where a device does
-    not answer or the network has too little to tune, and as runs do."""
+    """Tune the network on parts of the fleet and return the use of each, in the order of the request.
+
+    ``on_count`` is told each count when its run starts. Raises KeyboardInterrupt after a signal, :class:`RequestError`
+    if a device does not answer or the network has too little to tune, and as runs do.
+    """
     uses = []
     for count in request.devices:
         on_count(count)

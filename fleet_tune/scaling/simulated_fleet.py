@@ -1,4 +1,4 @@
-"""How a run scales: the real runtime with more and more simulated devices, one count after the other."""
+"""Scaling of the real runtime: more and more simulated devices, one count after the other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ScaleRequest:
     address: str | None = None
 
     def fleet(self, count: int) -> SimulatedFleet:
-        """That of one of the counts."""
+        """Return the fleet of one of the counts."""
         return SimulatedFleet(count, self.candidate_secs, self.build_secs, self.faults)
 
 
@@ -80,8 +80,11 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def run_scaling(request: ScaleRequest, on_count: Callable[[int], None]) -> list[FleetUsage]:
-    """What fleets of so many devices do, in the order of the request. ``on_count`` is told each count when its fleet
-    starts. Raises ClusterError where the cluster cannot be reached, or is lost."""
+    """Run fleets of so many devices and return the use of each, in the order of the request.
+
+    ``on_count`` is told each count when its fleet starts. Raises ClusterError if the cluster cannot be reached, or is
+    lost.
+    """
     with connected(request.address) as cluster:
 
         async def play() -> list[FleetUsage]:

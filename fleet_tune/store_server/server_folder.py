@@ -47,13 +47,13 @@ host {DATABASE} all all scram-sha-256
 
 @dataclass(frozen=True)
 class PostgresUser:
-    """As whom PostgreSQL's programs run, which refuse to run as root. ``user``: None for who we are."""
+    """The user that runs PostgreSQL's programs, which refuse to run as root. ``user``: None for the present one."""
 
     user: str | None
 
     @property
     def options(self) -> dict[str, object]:
-        """Of :class:`subprocess.Popen`."""
+        """Return options of :class:`subprocess.Popen`."""
         if self.user is None:
             return {}
         entry = pwd.getpwnam(self.user)
@@ -67,7 +67,7 @@ class PostgresUser:
 
 
 def postgres_user() -> PostgresUser:
-    """Who we are, or a user without rights where we are root. Raises :class:`ServerError` where there is none."""
+    """Return the present user, or one without rights if that is root. Raises :class:`ServerError` if there is none."""
     if os.geteuid() != 0:
         return PostgresUser(None)
     for name in _USERS:
@@ -109,7 +109,7 @@ class ServerFolder:
 
     @property
     def is_made(self) -> bool:
-        """Whether there is a server in it."""
+        """True if the folder has a server."""
         return (self.data / "PG_VERSION").is_file()
 
     def prepare(self) -> None:
@@ -133,7 +133,7 @@ class ServerFolder:
             ) from error
 
     def _left_over(self) -> list[Path]:
-        """What one that was killed has left."""
+        """Return the leftovers of a server that was killed."""
         return [*self.path.glob(f"{_MAKING}*"), *self.path.glob(f".{self._about.name}.*.part")]
 
     def make(self, by: PostgresUser, binaries: Path) -> None:
@@ -196,7 +196,7 @@ class ServerFolder:
 
     @property
     def encrypts(self) -> bool:
-        """Whether the server has a certificate."""
+        """True if the server has a certificate."""
         return (self.data / "server.crt").is_file()
 
     def write_key(self, name: str, password: str) -> Path:

@@ -1,4 +1,4 @@
-"""What ``fleet-tune model`` does: train models on measured candidates, and say how good they are."""
+"""Work of ``fleet-tune model``: train models on measured candidates, and report their quality."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ COMPACT = dataclasses.replace(TRANSFERRED, rounds=100, depth=5)
 
 @dataclasses.dataclass(frozen=True)
 class TaskQuality:
-    """How well a model ranks the candidates of a task: Pruner's Top-k (equation 2: the best run time over the best one
-    among the k that are ranked first, 1 at best) and Spearman's rank correlation with the run times."""
+    """Ranking quality of a model on the candidates of a task: Pruner's Top-k (equation 2: the best run time over the
+    best one among the k that are ranked first, 1 at best) and Spearman's rank correlation with the run times."""
 
     name: str
     device_class: str
@@ -132,7 +132,7 @@ def finetune(source: Path, sources: Sequence[Path], out: Path, momentum: float |
 
 
 def evaluate(source: Path, sources: Sequence[Path]) -> list[TaskQuality]:
-    """How well a model file ranks the candidates of each task."""
+    """Return the ranking quality of a model file on the candidates of each task."""
     model, _ = read_model(source)
     tasks, _ = read_tasks(sources)
     return quality(model, tasks)
@@ -171,7 +171,8 @@ def export(source: Path, out: Path, device_class: str | None) -> Manifest:
 
 
 def quality(model: CostModel, tasks: Iterable[TaskData]) -> list[TaskQuality]:
-    """How well a model ranks each task that has a success. ValueError for a model of one task's features."""
+    """Return the ranking quality of a model on each task that has a success. Raises ValueError for a model of one
+    task's features."""
     if not transferable(model):
         raise ValueError("the model reads the features of one task")
     found = []

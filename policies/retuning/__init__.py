@@ -1,1 +1,1 @@
-"""What keeps networks tuned for months: what is done next, what that is worth, and what may be published."""
+"""Decisions of the service that keeps networks tuned: the next action, its worth, and what may be published."""

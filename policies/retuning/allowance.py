@@ -1,7 +1,7 @@
-"""What of the devices' time may be used, and when.
+"""Allowance of the devices' time.
 
-Of each class the share of its devices' time that is used is kept in every window of 24 hours, whatever its beginning:
-something is begun only where what was used in the last 24 hours and all that it may take fit into the share.
+The share of each class's device time is kept in every window of 24 hours, whatever its beginning: an action begins only
+if the use of the last 24 hours and all that it may take fit into the share.
 """
 
 from __future__ import annotations

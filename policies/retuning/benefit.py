@@ -77,7 +77,7 @@ class Evidence:
 
 
 def evidence(spans: Sequence[Span]) -> Evidence:
-    """Of the spans of one network, oldest first."""
+    """Return the evidence of the spans of one network, oldest first."""
     over = under = 0.0
     weight = 1.0
     for span in reversed(spans):
@@ -90,7 +90,7 @@ def evidence(spans: Sequence[Span]) -> Evidence:
 
 
 def faded(effort_secs: float, elapsed_secs: float, half_life_secs: float) -> float:
-    """What of an effort still counts after so long."""
+    """Return the part of an effort that still counts after so long."""
     return effort_secs * math.exp2(-max(0.0, elapsed_secs) / half_life_secs)
 
 
@@ -104,6 +104,6 @@ def expected_share(slope: float, effort_secs: float, more_secs: float, lost_log:
 
 
 def value(latency_secs: float, calls_a_day: float, share: float, device_secs: float) -> Value:
-    """What ``device_secs`` are worth that save this share of the latency."""
+    """Return the worth of ``device_secs`` that save this share of the latency."""
     saved = latency_secs * share
     return Value(device_secs, saved, saved * calls_a_day)

@@ -1,4 +1,4 @@
-"""What is done next."""
+"""Planner of the service: the next action."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ActionPlanner:
         self._valuation = valuation
 
     def next(self, moment: Moment) -> Action:
-        """What to do now."""
+        """Return the next action."""
         now, state, rules = moment.unix_secs, self._view.state, self._view.rules
         look_at = state.looked_at + rules.files_every_secs
         if not state.looked_at or look_at <= now or state.looked_at > now:  # the last: the clock was set back

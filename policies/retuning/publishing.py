@@ -1,9 +1,9 @@
-"""Whether a new version of a network takes the place of the last one, and which old ones are kept.
+"""Decision on a new version: does it replace the last one, and which old ones are kept?
 
 On the first device the new one has to be faster beyond doubt, by the rule of duels: of two equal ones that is found at
-most once in 200 times. On each further device of the class, up to as many as are asked for, it must not be slower:
-its ratio, the mean of as many pairs as the duel took, is at most 1. So more devices make a false improvement rarer,
-and what is faster on one device alone is not published.
+most once in 200 times. On each further device of the class, up to as many as are asked for, it must not be slower: its
+ratio, the mean of as many pairs as the duel took, is at most 1. So more devices make a false improvement rarer, and a
+version that is faster on one device alone is not published.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from policies.measuring.duel import Verdict
 
 @dataclass(frozen=True, slots=True)
 class DeviceComparison:
-    """How a new version met the last one on a device: ``verdict.ratio`` is of its seconds to the last one's."""
+    """Comparison of a new version with the last one on a device. ``verdict.ratio`` is of its seconds to the last
+    one's."""
 
     device: str
     verdict: Verdict
@@ -32,7 +33,7 @@ class Decision:
 
 
 def decide(met: Sequence[DeviceComparison]) -> Decision:
-    """What meetings on at least one device say, the first one's first."""
+    """Decide by comparisons on at least one device, the first one's first."""
     first, *others = met
     worst = max(met, key=lambda each: each.verdict.ratio)
     if not first.verdict.faster:
@@ -45,7 +46,7 @@ def decide(met: Sequence[DeviceComparison]) -> Decision:
 
 
 def should_continue(met: Sequence[DeviceComparison]) -> bool:
-    """Whether it is worth while to meet on another device."""
+    """Return true if a comparison on another device is worth while."""
     return met[0].verdict.faster and all(each.verdict.ratio <= 1.0 for each in met[1:])
 
 
@@ -55,7 +56,7 @@ def _told(met: DeviceComparison) -> str:
 
 
 def superseded(versions: Sequence[int], current: int, keep: int) -> list[int]:
-    """Which versions are not kept: all but the current one, the one before it, and the ``keep`` newest."""
+    """Return the versions that are not kept: all but the current one, the one before it, and the ``keep`` newest."""
     older = [each for each in versions if each < current]
     kept = {current, *older[-1:], *sorted(versions)[-keep:]}
     return [each for each in versions if each not in kept]

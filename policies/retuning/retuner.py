@@ -209,7 +209,7 @@ class Retuner:
             self.tell(now, "replaced", f"version {version} is the current one", each.network, each.device_class)
 
     def interrupted(self, now: float) -> None:
-        """What was being done was ended by us: it counts as used time, and is chosen anew."""
+        """End the present action early. It counts as used time, and is chosen anew."""
         if self.state.doing is not None:
             self._end(now)
 

@@ -1,4 +1,4 @@
-"""What the service is asked for, and when it is."""
+"""Rules of the service, and the time of a decision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the file asks for; see :mod:`fleet_tune.base.config.retune_file`."""
+    """Rules of the file; see :mod:`fleet_tune.base.config.retune_file`."""
 
     subjects: tuple[Subject, ...]
     devices: tuple[str, ...]

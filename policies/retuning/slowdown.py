@@ -27,7 +27,7 @@ LEAST_PAIRS = 6
 
 
 class Finding(enum.StrEnum):
-    """What pairs say of a network."""
+    """Finding of pairs on a network."""
 
     FINE = "fine"
     SLOWER = "slower"
@@ -51,14 +51,14 @@ class Baseline:
 
 
 def baseline(pairs: Sequence[Timed]) -> Baseline:
-    """Of at least one pair."""
+    """Return the baseline of at least one pair."""
     return Baseline(
         statistics.median(each.network_secs for each in pairs), statistics.median(each.probe_secs for each in pairs)
     )
 
 
 def found(pairs: Sequence[Timed], against: Baseline, slower: float, drift: float) -> Finding | None:
-    """What the pairs so far say; None to go on. ``slower``, ``drift``: the bounds, as shares."""
+    """Return the finding of the pairs so far; None to go on. ``slower``, ``drift``: the bounds, as shares."""
     if len(pairs) < LEAST_PAIRS:
         return None
     beside = _beside(pairs, against)
@@ -75,8 +75,8 @@ def found(pairs: Sequence[Timed], against: Baseline, slower: float, drift: float
 
 
 def has_recovered(pairs: Sequence[Timed], against: Baseline, slower: float) -> bool:
-    """Whether the network is faster than at its baseline, beside the probe and by more than a bound, beyond doubt: that
-    was taken while something slowed it down."""
+    """Return true if the network is faster than at its baseline, beside the probe and by more than a bound, beyond
+    doubt: something slowed it down while the baseline was taken."""
     verdict = judged([ratio + math.log1p(slower) for ratio in _beside(pairs, against)], out_of_time=True)
     return verdict is not None and verdict.faster
 

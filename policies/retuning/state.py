@@ -1,6 +1,6 @@
-"""What the service knows: plain values, which are kept in a file so that a restart goes on where it was.
+"""State of the service: plain values, which are kept in a file so that a restart goes on from there.
 
-A *deployment* is a network on one device class: what a version is kept of. Times are unix seconds.
+A *deployment* is a network on one device class, of which versions are kept. Times are unix seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PendingTrigger:
 
 @dataclass(frozen=True)
 class SlowdownSuspicion:
-    """What one device found of a deployment, and another one is to confirm from ``again_at`` on."""
+    """Finding of one device on a deployment, which another one is to confirm from ``again_at`` on."""
 
     device: str
     finding: Finding
@@ -150,7 +150,7 @@ class TuneDeployment:
 
 @dataclass
 class Wait:
-    """Nothing to do before ``until``, and why."""
+    """The next action: wait until ``until``, for the reason ``why``."""
 
     until: float
     why: str
@@ -163,7 +163,7 @@ Action = LookAtFiles | UsesDevices | Wait
 
 @dataclass
 class ActionInProgress:
-    """What was begun and has not ended."""
+    """An action that was begun and has not ended."""
 
     action: UsesDevices
     began: float

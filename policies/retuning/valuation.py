@@ -22,11 +22,11 @@ class Valuation:
         self._view = view
 
     def value_of(self, each: Deployment, now: float, device_secs: float | None = None) -> Value:
-        """What a span more is expected to buy a deployment with a version, or so many ``device_secs``."""
+        """Return the expected worth of one more span for a deployment with a version, or of so many ``device_secs``."""
         return self.value_with(each, now, device_secs, self.slopes()[each.name])
 
     def slopes(self) -> dict[str, float]:
-        """Of each deployment by its name; the prior of each is that of all others."""
+        """Return the slope of each deployment, by its name. The prior of each is the slope of all others."""
         found = {each.name: benefit.evidence(each.spans) for each in self._view.active()}
         whole = sum(found.values(), benefit.Evidence())
         return {
@@ -48,11 +48,11 @@ class Valuation:
         return benefit.value(each.secs, self._view.subjects[each.network].calls_a_day, share, cost)
 
     def next_hour(self, each: Deployment, now: float) -> Value:
-        """What the next hour of a device is expected to buy."""
+        """Return the expected worth of the next hour of a device."""
         return self.value_of(each, now, HOUR_SECS)
 
     def describe(self, value: Value) -> str:
-        """In words."""
+        """Describe a value in words."""
         days = f"pays back in {value.payback_days:.3g} days" if math.isfinite(value.payback_days) else "never pays back"
         return (
             f"{value.device_secs / HOUR_SECS:.2g} device hours buy {value.saved_secs * 1e3:.3g} ms a call, "
@@ -60,11 +60,11 @@ class Valuation:
         )
 
     def pays(self, value: Value) -> bool:
-        """Whether it pays back in time."""
+        """Return true if it pays back in time."""
         return value.payback_days <= self._view.rules.payback_days
 
     def is_worth(self, each: Deployment, now: float) -> bool:
-        """Whether another span of a deployment with a version pays back in time."""
+        """Return true if another span of a deployment with a version pays back in time."""
         return self.pays(self.value_of(each, now))
 
     def urgency(self, each: Deployment) -> float:
@@ -77,7 +77,7 @@ class Valuation:
         return self._view.subjects[each.network].calls_a_day * secs * share
 
     def overdue_secs(self, each: Deployment, now: float) -> float:
-        """How long its oldest trigger has waited for more than half of the window."""
+        """Return the seconds that its oldest trigger has waited beyond half of the window."""
         waited = now - min(pending.since for pending in each.pending)
         return max(0.0, waited - WINDOW_SECS / 2)
 

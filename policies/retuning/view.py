@@ -44,11 +44,11 @@ class ServiceView:
 
     @property
     def ask_secs(self) -> float:
-        """What asking one device takes."""
+        """Seconds that asking one device takes."""
         return ASK_SECS if self.state.ask_secs is None else self.state.ask_secs
 
     def counts(self, names: Sequence[str]) -> dict[str, int]:
-        """How many of these devices answered when they were asked last, by class."""
+        """Return the number of these devices that answered when they were asked last, by class."""
         counts: dict[str, int] = {}
         for device in self.state.devices:
             if device.name in names and not device.problem:
@@ -57,8 +57,8 @@ class ServiceView:
 
     @property
     def ask_every_secs(self) -> float:
-        """How often all devices are asked: as often as is wanted, if no more than half of the share goes into it. Where
-        devices become slow, asking alone would else take all that there is."""
+        """Seconds between two rounds of asking all devices: as wanted, if no more than half of the share goes into it.
+        If devices become slow, asking alone would otherwise take all that there is."""
         return max(self.rules.devices_every_secs, 2 * self.ask_secs * len(self.rules.devices) / self.rules.share)
 
     def reserve_secs(self, device_class: str) -> float:
@@ -67,5 +67,5 @@ class ServiceView:
         return asks * self.ask_secs * len(self.rules.devices) * len(self.online(device_class))
 
     def overhead_secs(self, each: Deployment) -> float:
-        """What a run of it takes beside its tuning."""
+        """Return the seconds that a run takes beside its tuning."""
         return OVERHEAD_SECS if each.overhead_secs is None else each.overhead_secs

@@ -1,1 +1,2 @@
-"""What people write: the fleet file, and where a TOML key stands in it; and the request of a run, checked."""
+"""Files and options that people write: the fleet file, the place of a TOML key in it, and the checked request of a
+run."""

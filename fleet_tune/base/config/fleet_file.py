@@ -151,7 +151,7 @@ class DeviceConfig(Frozen):
 
     @property
     def patience(self) -> DeviceTimeouts:
-        """How long it is waited for: as its entry says, else as devices of its kind are."""
+        """Timeouts of this device: those of its entry, else those of its kind."""
         given = {each.name: getattr(self, each.name) for each in fields(DeviceTimeouts)}
         return replace(self._usual_patience, **{name: secs for name, secs in given.items() if secs is not None})
 
@@ -164,7 +164,7 @@ class DeviceConfig(Frozen):
 
     @property
     def is_dialled_at_home(self) -> bool:
-        """Whether ``connect`` means something else on every host: the host itself, or a port of it."""
+        """True if ``connect`` means something else on every host: the host itself, or a port of it."""
         connection = self.connection
         if isinstance(connection, RpcConnection | TrackerConnection):
             return connection.host.lower().rstrip(".") in _LOOPBACK
@@ -172,8 +172,11 @@ class DeviceConfig(Frozen):
 
     @property
     def shares_host(self) -> bool:
-        """Whether the device shares the cores of the host that drives it. One at a port of that host does, unless it
-        has another target than the host's own: then the port leads through a tunnel."""
+        """True if the device shares the cores of the host that drives it.
+
+        A device at a port of that host does, unless its target differs from the host's own: then the port leads through
+        a tunnel.
+        """
         return self.connect == "local" or (self.is_dialled_at_home and self.target == "native")
 
     @property
@@ -245,7 +248,8 @@ class FleetConfig(Frozen):
         return self.model_copy(update=changes)
 
     def where(self, device: str, key: str) -> str:
-        """Where a device's key is set, for messages: ``fleet.toml, line 7``; ``the default fleet`` without a file."""
+        """Return the place where a device's key is set, for messages: ``fleet.toml, line 7``; ``the default fleet``
+        without a file."""
         if self.source is None:
             return "the default fleet"
         index = [config.name for config in self.devices].index(device)
@@ -366,7 +370,8 @@ def _check_via(source: FleetSource, index: int, table: DeviceConfig) -> None:
 
 
 def _address(table: DeviceConfig) -> tuple[str, str, int] | None:
-    """Where the device's own server is, seen from which host; None for one that has none, or that a tracker finds."""
+    """Return the place of the device's own server, and the host from which it is seen. None for a device without one,
+    or one that a tracker finds."""
     connection = table.connection
     if not isinstance(connection, RpcConnection):
         return None

@@ -88,7 +88,7 @@ class NetworkConfig(Frozen):
 
 
 class TimeConfig(Frozen):
-    """What may be used of the devices, and when a run is worth it."""
+    """Limits on the use of the devices, and the condition for a run to be worth it."""
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
     hours: str | None = None
@@ -104,7 +104,7 @@ class TimeConfig(Frozen):
 
 
 class WatchConfig(Frozen):
-    """How networks and devices are watched."""
+    """Rules for watching networks and devices."""
 
     files_every: _Secs = 60.0
     devices_every: _Secs = 6 * 3600.0
@@ -115,7 +115,7 @@ class WatchConfig(Frozen):
 
 
 class PublishConfig(Frozen):
-    """How a version is compared before it is published, and how many are kept."""
+    """Rules for comparing a version before it is published, and the number of versions that are kept."""
 
     devices: Annotated[int, Field(ge=1, le=64)] = 3
     versions: Annotated[int, Field(ge=2, le=1000)] = 5

@@ -1,4 +1,4 @@
-"""How long a device is waited for, and what is sent to it and runs there."""
+"""Timeouts for a device, for what is sent to it, and for what runs there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DeviceTimeouts:
     probe_secs: float = 60.0
 
     def sending_secs(self, size_bytes: float) -> float:
-        """What sending so much may take."""
+        """Return the seconds that sending so much may take."""
         return self.upload_secs + size_bytes / SLOWEST_LINK_BYTES
 
 

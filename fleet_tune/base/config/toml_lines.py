@@ -1,4 +1,4 @@
-"""Where in a TOML text a value stands.
+"""Place of a value in a TOML text.
 
 ``tomllib`` tells no line numbers, so prefixes of the text are parsed: a statement ends on the first line up to which
 the text is valid TOML and has the value. TOML's own parser decides, so this holds for every way to write a value
@@ -44,7 +44,7 @@ def line_of_error(error: tomllib.TOMLDecodeError, text: str) -> int:
 
 
 def _known_depth(value: Any, path: Sequence[str | int]) -> int:
-    """How many leading keys and indices of ``path`` lead to a value."""
+    """Return the number of leading keys and indices of ``path`` that lead to a value."""
     for depth, key in enumerate(path):
         try:
             value = value[key]

@@ -1,7 +1,7 @@
-"""What options, keys and arguments of the Python API may be: numbers in their ranges, paths, flags.
+"""Checks of options, keys and arguments of the Python API: numbers in their ranges, paths, flags.
 
-All of them are checked here, so that what is wrong with one is one line that says what it may be and where it is given.
-Needs nothing but Python: a board checks its options with it.
+Every wrong value gives one line that says what is allowed and where the value is given. The module needs nothing but
+Python: a board checks its options with it.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def cluster_address(value: Any) -> str | None:
 
 
 def is_host(text: str) -> bool:
-    """Whether ``text`` can be the name or address of a host. To look up one that cannot, such as ``a..b``, raises no
-    OSError."""
+    """Return true if ``text`` can be the name or address of a host. Others, such as ``a..b``, make a look-up raise
+    something else than OSError."""
     try:
         return 0 < len(text.encode("idna")) <= _MOST_HOST and text.isprintable() and not re.search(r"\s", text)
     except UnicodeError:

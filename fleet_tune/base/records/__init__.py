@@ -1,1 +1,1 @@
-"""What is kept in files: the record store, datasets, cost-model files, orders for devices."""
+"""Stored files: the record store, datasets, cost-model files, orders for devices."""

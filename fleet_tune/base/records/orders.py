@@ -1,8 +1,9 @@
-"""What people want of the devices of a fleet file: a small SQLite file beside it, which command line and runs share.
+"""Orders of people for the devices of a fleet file, in a small SQLite file beside it, which command line and runs
+share.
 
 ``fleet.toml`` has its orders in ``fleet.orders.db``. An order (drain, maintenance, retire, resume) holds for every run
-that uses the fleet file, also for later ones; a run that goes on obeys within a second. The file also says which runs
-used the fleet last, so that ``fleet-tune device list`` finds what they know of the devices.
+that uses the fleet file, also for later ones; a running one obeys within a second. The file also says which runs used
+the fleet last, so that ``fleet-tune device list`` finds what they know of the devices.
 
 Any number of processes read and write it: every call opens the file for one short transaction. A fleet without a file,
 or a file that does not exist yet, has no orders.
@@ -43,7 +44,7 @@ class Order:
 
 
 def orders_path(fleet_file: Path) -> Path:
-    """Where the orders of a fleet file are."""
+    """Return the path of the orders of a fleet file."""
     return fleet_file.absolute().with_suffix(".orders.db")
 
 

@@ -1,1 +1,1 @@
-"""What is learnt from: datasets and cost-model files."""
+"""Sources of learning: datasets and cost-model files."""

@@ -53,7 +53,8 @@ def encode_sketches(sketches: Sequence[sketch.Sketch]) -> dict[str, Any]:
 
 
 def decode_sketches(value: Any) -> tuple[sketch.Sketch, ...]:
-    """What :func:`encode_sketches` wrote; raises as :func:`decode_value` does. Equal statements are one object."""
+    """Return what :func:`encode_sketches` wrote. Equal statements are one object. Raises as :func:`decode_value`
+    does."""
     statements = decode_value(value["statements"])
     return tuple(decode_value(each, statements) for each in value["sketches"])
 
@@ -81,10 +82,8 @@ def encode_value(value: Any, table: _Statements | None = None) -> Any:
 
 
 def decode_value(value: Any, statements: Sequence[sketch.Statement] = ()) -> Any:
-    """What :func:`encode_value` wrote; lists become tuples. ``statements``: its table.
-
-    ValueError for a type that this version does not know, TypeError where a field without a default is missing.
-    """
+    """Return what :func:`encode_value` wrote; lists become tuples. ``statements``: its table. Raises ValueError for a
+    type that this version does not know, TypeError if a field without a default is missing."""
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return tuple(decode_value(item, statements) for item in value)
     if not isinstance(value, Mapping):
@@ -113,10 +112,8 @@ def encode_array(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def decode_array(value: Mapping[str, Any]) -> NDArray[Any]:
-    """What :func:`encode_array` wrote: integers as int64, floats in the width they were stored in.
-
-    ValueError where the values do not fill the shape.
-    """
+    """Return what :func:`encode_array` wrote: integers as int64, floats in their stored width. Raises ValueError if the
+    values do not fill the shape."""
     if value["dtype"] not in _DTYPES:
         raise ValueError(f"unknown array type {value['dtype']!r}")
     shape = tuple(int(extent) for extent in value["shape"])

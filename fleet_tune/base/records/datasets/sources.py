@@ -1,4 +1,4 @@
-"""What can be transferred from, told apart by a glance at the files: before anything heavy is loaded."""
+"""Sources of a transfer. A glance at the files tells them apart, before anything heavy is loaded."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ _HEAD_BYTES = 32
 
 
 def is_builtin(path: Path) -> bool:
-    """Whether this names a cost model that comes with fleet-tune, and no file of the user's."""
+    """Return true if this names a cost model that comes with fleet-tune, and no file of the user's."""
     return str(path) in BUILTINS and not path.exists()
 
 
 def check_source(path: Path) -> SourceKind:
-    """What is at ``path``; :class:`TransferError` where nothing is, or nothing that can be learned from.
-
-    A folder is one of a MetaSchedule database, one of a run (with its records.db), or one with a cost model's file.
-    """
+    """Return the kind of the source at ``path``. A folder is one of a MetaSchedule database, one of a run (with its
+    records.db), or one with a cost model's file. Raises :class:`TransferError` if there is nothing, or nothing to learn
+    from."""
     if is_builtin(path):
         return "model"
     try:

@@ -38,7 +38,7 @@ def take_lock(path: Path) -> int:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether the open file is the one that ``path`` names now."""
+    """Return true if the open file is the one that ``path`` names now."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Whether files lie on another machine: SQLite's log is shared memory, and that is of one machine."""
+"""Detection of files on another machine. SQLite's log is shared memory, which works on one machine only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked of a record store that several runs share, and how it is kept small: ``fleet-tune records``."""
+"""Queries on a record store that runs share, and its pruning: ``fleet-tune records``."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class IntegrityReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not (self.damaged or self.file or self.orphans)
 
 
@@ -112,8 +112,8 @@ class StoreMaintenance(SharedReader):
         return self.best(task.id)
 
     def known(self, task: Task, versions: Mapping[str, str], most: int) -> list[Record]:
-        """What is known of the ``most`` best candidates of a task, one record each, the best first: by those of
-        ``versions`` where one of them is verified, else by all."""
+        """Return the records of the ``most`` best candidates of a task, one record each, the best first. Those of
+        ``versions`` count if one of them is verified, else all."""
         here = [number for number, origin in self.origins().items() if origin.versions == versions]
         words = self.last_words(task.id, here, most)
         if words and words[0].measurement.verified:
@@ -153,8 +153,10 @@ class StoreMaintenance(SharedReader):
     def why(
         self, task: Task, versions: Mapping[str, str], now: Mapping[str, Origin] | None = None
     ) -> list[RecordVerdict]:
-        """Of each candidate of a task whether what is known of it counts, the best first. ``now``: what records of a
-        fleet depend on, by device class; None: the ``versions`` alone are compared."""
+        """Return a verdict for each candidate of a task, the best first.
+
+        ``now``: the origins of a fleet's records by device class. None: only ``versions`` are compared.
+        """
         by_candidate: dict[str, list[Record]] = {}
         for record in self.records_of(task.id):
             by_candidate.setdefault(record.candidate.id, []).append(record)
@@ -250,7 +252,7 @@ class Excerpt:
         self.unit_secs = reader.unit_secs
 
     def efforts(self) -> list[tuple[Effort, Origin]]:
-        """What runs have spent, and what their records depend on."""
+        """Return the efforts of runs, with the origins of their records."""
         found: dict[tuple[str, str], tuple[Effort, Origin]] = {}
         for effort, origin in self._reader.efforts():
             key = effort.task_id, encode_origin(origin)
@@ -288,14 +290,15 @@ def prune(path: Path, seqs: Sequence[int]) -> None:
 
 
 def differences_of(origin: Origin | None, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """In which versions what a record depends on differs from ``versions``; of a run that does not say, just that."""
+    """Return the versions in which a record's origin differs from ``versions``; for a run that does not say, just
+    that."""
     if origin is None:
         return ("its run does not say what it depends on",)
     return origin.differences(replace(origin, versions=versions))
 
 
 def _against(word: Record) -> Iterator[str]:
-    """What the last word of a candidate has against it."""
+    """Yield the objections to the last word on a candidate."""
     measured = word.measurement
     outcome = measured.outcome.value.replace("_", " ")
     detail = f": {' '.join(measured.detail.split())}" if measured.detail else ""

@@ -174,7 +174,7 @@ class TeamStore:
     # -- a source ------------------------------------------------------------------------------------------------------
 
     def since(self, cursor: int) -> TeamStoreChanges:
-        """What was added after ``cursor``, as a source of records."""
+        """Return what was added after ``cursor``, as a source of records."""
         return TeamStoreChanges(self._rows, cursor)
 
     def last(self) -> tuple[int, str]:
@@ -183,14 +183,17 @@ class TeamStore:
         return rows[0] if rows else (0, "")
 
     def has(self, seq: int, uid: str) -> bool:
-        """Whether the record of this number is this one, or was. A store that was restored from a backup has another
-        one there or none, and so has every number after it: what is added later has a higher one, and no row goes."""
+        """Return true if the record of this number is this one, or was.
+
+        A store that was restored from a backup has another record there or none, and so for every later number: new
+        records get higher numbers, and no row goes.
+        """
         return bool(self._rows("SELECT 1 FROM fleet_tune.records WHERE seq = %s AND uid = %s", seq, uid))
 
     # -- a target ------------------------------------------------------------------------------------------------------
 
     def put_task(self, task: Task) -> None:
-        """As :meth:`fleet_tune.base.records.stores.store.RecordStore.put_task`."""
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.put_task`."""
         workload = task.workload
         with self._turn() as connection:
             known = connection.execute(
@@ -212,19 +215,19 @@ class TeamStore:
             )
 
     def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
-        """As :meth:`fleet_tune.base.records.stores.store.RecordStore.put_run`."""
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.put_run`."""
         rows = [(run_id, name, encode_origin(origin)) for name, origin in origins.items()]
         self._many("INSERT INTO fleet_tune.run_origins VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", rows)
 
     def lacking(self, efforts: Sequence[Effort]) -> list[Effort]:
-        """As :meth:`fleet_tune.base.records.stores.store.RecordStore.lacking`."""
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.lacking`."""
         query = "SELECT workload, device_class, run_id, secs, trials FROM fleet_tune.efforts WHERE run_id = ANY(%s)"
         rows = self._rows(query, sorted({each.run_id for each in efforts})) if efforts else []
         known = {(f"{workload}@{name}", *others) for workload, name, *others in rows}
         return [each for each in efforts if (each.task_id, each.run_id, each.secs, each.trials) not in known]
 
     def put_efforts(self, efforts: Iterable[Effort]) -> None:
-        """As :meth:`fleet_tune.base.records.stores.store.RecordStore.put_efforts`."""
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.put_efforts`."""
         self._many(
             "INSERT INTO fleet_tune.efforts VALUES (%s, %s, %s, %s, %s) ON CONFLICT (workload, device_class, run_id)"
             " DO UPDATE SET secs=excluded.secs, trials=excluded.trials",
@@ -232,7 +235,7 @@ class TeamStore:
         )
 
     def unit(self, name: str, secs: float) -> float:
-        """As :meth:`fleet_tune.base.records.stores.store.RecordStore.unit`; ``secs`` where what was given is no
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.unit`. Returns ``secs`` if the given value is no
         unit."""
         with self._turn() as connection:
             given = (UNIT + name, repr(secs))
@@ -245,7 +248,7 @@ class TeamStore:
                 return secs
 
     def add(self, records: Sequence[Record]) -> int:
-        """As :meth:`fleet_tune.base.records.stores.store.RecordStore.add`."""
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.add`."""
         added = 0
         for start in range(0, len(records), _AT_ONCE):
             some = {each.uid: each for each in records[start : start + _AT_ONCE]}
@@ -342,10 +345,11 @@ class TeamStore:
 
 
 class TeamStoreChanges:
-    """What a team's store got after ``cursor``: a source of
-    :func:`fleet_tune.base.records.sharing.shared.copy_records`. Every key adds to it: what is wrong is set aside.
+    """Additions to a team's store after a cursor: a source of
+    :func:`fleet_tune.base.records.sharing.shared.copy_records`.
 
-    ``rows``: as those of a :class:`TeamStore`. ``unreadable``: what was set aside, each with its reason.
+    Every key may add to the store, so wrong rows are set aside. ``rows`` are those of a :class:`TeamStore`;
+    ``unreadable`` has what was set aside, each with its reason.
     """
 
     def __init__(self, rows: Callable[..., list[Any]], cursor: int) -> None:
@@ -368,7 +372,7 @@ class TeamStoreChanges:
         return [task for row in rows for task in self._right(f"task {row[0]}@{row[4]}", checked_task, *row)]
 
     def run_origins(self, only: Collection[str] | None = None) -> dict[tuple[str, str], Origin]:
-        """What the records of each run and device class depend on. ``only``: of these runs."""
+        """Return the origins of the records of each run and device class. ``only``: of these runs."""
         query = "SELECT run_id, device_class, origin FROM fleet_tune.run_origins"
         rows = self._rows(query) if only is None else self._rows(f"{query} WHERE run_id = ANY(%s)", sorted(only))
         found = {}
@@ -378,7 +382,7 @@ class TeamStoreChanges:
         return found
 
     def efforts(self) -> list[tuple[Effort, Origin]]:
-        """What runs have spent, and what their records depend on."""
+        """Return the efforts of runs, with the origins of their records."""
         origins = self.run_origins()
         rows = self._rows("SELECT workload, device_class, run_id, secs, trials FROM fleet_tune.efforts")
         found = []
@@ -413,7 +417,7 @@ class TeamStoreChanges:
             cursor = rows[-1][0]
 
     def _right(self, what: str, read: Callable[..., _Read], *values: Any) -> list[_Read]:
-        """What ``read`` makes of ``values``; nothing where they are wrong, or of a newer version."""
+        """Return the result of ``read`` on ``values``; nothing if they are wrong, or of a newer version."""
         try:
             return [read(*values)]
         except (ValueError, RecordStoreError, zlib.error) as error:
@@ -434,7 +438,7 @@ def _row(record: Record) -> tuple[str, str, str, bytes]:
 
 
 def _reason(error: psycopg.Error) -> str:
-    """What the server says, in one line; where it did not come to that, why it cannot be reached."""
+    """Return the server's message in one line, or the reason why it cannot be reached."""
     lines = (error.diag.message_primary or str(error)).strip().splitlines() or [type(error).__name__]
     # Libpq says of each address that "connection to server at ... failed: why", and then asks questions.
     return next((line for line in reversed(lines) if _FAILED in line), lines[0]).rpartition(_FAILED)[2].strip()

@@ -79,7 +79,7 @@ class RecordsFileWriter:
         self._write({"kind": "task", **body, "class": name, "target": task.device_class.target, "weight": task.weight})
 
     def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
-        """What the records of a run depend on, by device class."""
+        """Write the origins of a run's records, by device class."""
         for name, origin in origins.items():
             if (run_id, name) not in self._runs:
                 self._runs.add((run_id, name))
@@ -90,7 +90,7 @@ class RecordsFileWriter:
         return list(efforts)
 
     def put_efforts(self, efforts: Iterable[Effort]) -> None:
-        """What runs have spent."""
+        """Write the efforts of runs."""
         for each in efforts:
             spent = [None if math.isinf(value) else value for value in (each.secs, each.trials)]
             line = {"kind": "effort", "task": each.task_id, "run": each.run_id, "secs": spent[0], "trials": spent[1]}
@@ -128,10 +128,10 @@ class RecordsFileWriter:
 
 
 class RecordsFile:
-    """What such a file holds: a source of :func:`fleet_tune.base.records.sharing.shared.copy_records`.
+    """Content of such a file: a source of :func:`fleet_tune.base.records.sharing.shared.copy_records`.
 
-    ``skipped``: the lines that could not be read, with their numbers and reasons; complete once :meth:`pages` is over.
-    Raises :class:`RecordFileError` where there is no such file, or of a newer version.
+    ``skipped`` has the lines that could not be read, with their numbers and reasons. It is complete once :meth:`pages`
+    is over. Raises :class:`RecordFileError` if there is no such file, or one of a newer version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -155,11 +155,11 @@ class RecordsFile:
         return [task for task in self._tasks.values() if only is None or task.id in only]
 
     def run_origins(self, only: Collection[str] | None = None) -> dict[tuple[str, str], Origin]:
-        """What the records of each run and device class depend on. ``only``: of these runs."""
+        """Return the origins of the records of each run and device class. ``only``: of these runs."""
         return {run: origin for run, origin in self._origins.items() if only is None or run[0] in only}
 
     def efforts(self) -> list[tuple[Effort, Origin]]:
-        """What runs have spent, and what their records depend on."""
+        """Return the efforts of runs, with the origins of their records."""
         known = ((each, self._origins.get((each.run_id, each.task_id.partition("@")[2]))) for each in self._efforts)
         return [(effort, origin) for effort, origin in known if origin is not None]
 

@@ -36,7 +36,7 @@ class RunStore:
         self._store.put_run(run_id, origins)
 
     def lacking(self, efforts: Sequence[Effort]) -> list[Effort]:  # noqa: ARG002
-        """None of them is of this run."""
+        """Return nothing: no effort is of this run."""
         return []
 
     def put_efforts(self, efforts: Iterable[Effort]) -> None:

@@ -1,4 +1,4 @@
-"""What is sound of a store whose file is damaged: where SQLite cannot read many rows at once, each by itself."""
+"""Sound parts of a store whose file is damaged. Rows that SQLite cannot read together are read one by one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DamagedReader(SharedReader):
     is_damaged = False
 
     def origins(self) -> dict[int, Origin]:
-        """As of a :class:`SharedReader`."""
+        """See :class:`SharedReader`. Origins that cannot be read are skipped."""
         try:
             return super().origins()
         except DamagedStoreError:
@@ -38,14 +38,14 @@ class DamagedReader(SharedReader):
             return found
 
     def efforts(self) -> list[tuple[Effort, Origin]]:
-        """None where they cannot be read: the tasks are tuned again."""
+        """See :class:`SharedReader`. There are no efforts if they cannot be read: the tasks are tuned again."""
         try:
             return super().efforts()
         except DamagedStoreError:
             return []
 
     def unit_secs(self, device_id: str, device_class: str) -> float | None:
-        """None where it cannot be read, too."""
+        """See :class:`SharedReader`. Returns None if it cannot be read, too."""
         try:
             return super().unit_secs(device_id, device_class)
         except DamagedStoreError:

@@ -76,7 +76,7 @@ def shared_store(path: Path, busy_secs: float | None = None) -> Iterator[RecordS
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """What is wrong with a shared store, with a next step of its own."""
+    """Raise errors of a shared store with a next step of their own."""
     try:
         yield
     except UnreadableRecordError:
@@ -86,10 +86,10 @@ def _told() -> Iterator[None]:
 
 
 class SharedReader(RecordReader):
-    """What other runs may use of a store, their own or a shared one: by what its records depend on."""
+    """Reader of the records that other runs may use, from their own store or a shared one, by their origins."""
 
     def origins(self) -> dict[int, Origin]:
-        """What records of this store depend on, by number; without those that cannot be read."""
+        """Return the origins of this store's records, by number. Origins that cannot be read are skipped."""
         if not self._has_table("origins"):
             return {}
         found = {}
@@ -99,7 +99,7 @@ class SharedReader(RecordReader):
         return found
 
     def run_origins(self, only: Collection[str] | None = None) -> dict[tuple[str, str], Origin]:
-        """What the records of each run and device class depend on. ``only``: of these runs."""
+        """Return the origins of the records of each run and device class. ``only``: of these runs."""
         origins = {} if only is not None and not only else self.origins()
         if not origins:
             return {}
@@ -112,7 +112,7 @@ class SharedReader(RecordReader):
         return frozenset(number for number, each in self.origins().items() if each == origin)
 
     def efforts(self) -> list[tuple[Effort, Origin]]:
-        """What runs have spent, and what their records depend on."""
+        """Return the efforts of runs, with the origins of their records."""
         if not self._has_table("efforts"):
             return []
         origins = self.run_origins()
@@ -173,7 +173,7 @@ class SharedReader(RecordReader):
         return found
 
     def imported_sketches(self) -> dict[str, tuple[str, ...]]:
-        """By task id a trace of each of its sketches that no rule makes: see
+        """Return by task id a trace of each of its sketches that no rule makes: see
         :attr:`fleet_tune.base.domain.Task.imported`."""
         if not self._has_table("sketch_traces"):
             return {}
@@ -190,8 +190,9 @@ class SharedReader(RecordReader):
         return dict(self._rows(f"SELECT candidate, max(revision) FROM records {where}", *task_id.partition("@")[::2]))
 
     def last_words(self, task_id: str, origins: Collection[int], most: int) -> list[Record]:
-        """What the store has of the ``most`` best candidates of a task with one of these origins, one record each, the
-        best first; then what was not verified, and failures: what was verified once and found wrong later is one."""
+        """Return the last words on the ``most`` best candidates of a task with one of these origins, one record each,
+        the best first. Unverified ones and failures follow; a candidate that was verified once and found wrong later is
+        a failure."""
         if not origins:
             return []
         where = f"workload = ? AND device_class = ? AND origin IN ({', '.join('?' * len(origins))})"
@@ -215,7 +216,7 @@ class SharedReader(RecordReader):
         return words[:most]
 
     def found_wrong(self, task_id: str, origins: Collection[int]) -> list[Record]:
-        """What the store has of those candidates of a task with one of these origins that were found wrong."""
+        """Return the records of candidates of a task with one of these origins that were found wrong."""
         if not origins:
             return []
         where = f"workload = ? AND device_class = ? AND origin IN ({', '.join('?' * len(origins))})"
@@ -238,17 +239,19 @@ class SharedReader(RecordReader):
 
 
 def _are_enough(words: Sequence[Record], most: int, least_secs: float) -> bool:
-    """Whether the ``most`` best are among these words, where all others take ``least_secs`` at least; infinite: they
-    were never verified."""
+    """Return true if the ``most`` best are among these words, and all others take ``least_secs`` at least. Infinite:
+    the others were never verified."""
     if math.isinf(least_secs) and len(words) >= most:
         return True
     return sum(1 for each in words if each.measurement.verified and each.measurement.rank_secs <= least_secs) >= most
 
 
 def last_word(records: Sequence[Record]) -> Record | None:
-    """What records of one candidate, in their order, say of it in the end: a revision takes the place of trials, what
-    was found wrong once stays so, and what ran and was not compared takes nothing from what was (see
-    :meth:`~fleet_tune.base.records.stores.reader.RecordReader.best`). None where they say nothing of it."""
+    """Return the last word of a candidate's records, which are in their order; None if there is none.
+
+    A revision replaces trials. A candidate that was found wrong once stays so, and a run that was not compared takes
+    nothing from one that was (see :meth:`~fleet_tune.base.records.stores.reader.RecordReader.best`).
+    """
     word: Record | None = None
     for record in records:
         if not record.measurement.outcome.blames_candidate:
@@ -261,17 +264,18 @@ def last_word(records: Sequence[Record]) -> Record | None:
 
 
 def _says(record: Record) -> tuple[bool, int]:
-    """How much a record says of its candidate: the later one of two that say as much counts."""
+    """Return the weight of a record's statement on its candidate. Of two equal ones the later one counts."""
     return record.measurement.verified, record.revision
 
 
 def is_withdrawal(record: Record) -> bool:
-    """Whether the record says that a candidate which ran before was found to be wrong."""
+    """Return true if the record says that a candidate which ran before was found to be wrong."""
     return record.revision > 0 and record.measurement.outcome is not Outcome.OK
 
 
 def is_found_wrong(record: Record) -> bool:
-    """Whether the record says for good that its candidate is wrong: it is a withdrawal, or its output was wrong."""
+    """Return true if the record says for good that its candidate is wrong: it is a withdrawal, or its output was
+    wrong."""
     return is_withdrawal(record) or record.measurement.outcome is Outcome.WRONG_OUTPUT
 
 
@@ -298,7 +302,7 @@ class CopyResult:
 
 
 class Source(Protocol):
-    """Where records are copied from: a store (:class:`SharedReader`), or a file."""
+    """Source of copied records: a store (:class:`SharedReader`), or a file."""
 
     def tasks(self, only: Collection[str] | None = None) -> list[Task]: ...
 
@@ -312,7 +316,7 @@ class Source(Protocol):
 
 
 class Target(Protocol):
-    """Where records are copied to: a store (:class:`~fleet_tune.base.records.stores.store.RecordStore`), or a file."""
+    """Target of copied records: a store (:class:`~fleet_tune.base.records.stores.store.RecordStore`), or a file."""
 
     def put_task(self, task: Task) -> None: ...
 

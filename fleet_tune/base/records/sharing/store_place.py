@@ -1,4 +1,4 @@
-"""How people name a store: a file, or the address of a PostgreSQL server, of which a file here is the copy."""
+"""Names of stores as people write them: a file, or the address of a PostgreSQL server with a local copy in a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StorePlace:
 
     @property
     def shown(self) -> str:
-        """As people see it: without the password."""
+        """The name as people see it, without the password."""
         return shown(self.server) if self.server else str(self.path)
 
 
@@ -51,7 +51,7 @@ def place_of(name: str) -> StorePlace:
 
 
 def is_address(name: str) -> bool:
-    """Whether this is the address of a server, and no path."""
+    """Return true if this is the address of a server, and no path."""
     return name.startswith(_SCHEMES)
 
 
@@ -64,7 +64,7 @@ def shown(address: str) -> str:
 
 
 def user_data() -> Path:
-    """Where the stores of this user are. Raises RuntimeError where the user has no home."""
+    """Return the folder of this user's stores. Raises RuntimeError if the user has no home."""
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     return (data / "fleet-tune").absolute()
 

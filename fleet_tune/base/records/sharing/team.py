@@ -113,7 +113,7 @@ class Team:
 
     @staticmethod
     def _is_older(reader: SharedReader, server: TeamStore) -> bool:
-        """Whether the server has lost what was its last record when it was met."""
+        """Return true if the server has lost the record that was its last one at the last synchronization."""
         seq, _, uid = reader.meta().get(f"last seen at {server.id}", "").partition(" ")
         return seq not in ("", "0") and not server.has(int(seq), uid)
 

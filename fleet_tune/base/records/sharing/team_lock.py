@@ -1,4 +1,4 @@
-"""That one service alone keeps networks tuned with a team's store, whatever machines others run on."""
+"""Lock of a team's store: one service alone keeps networks tuned with it, on whatever machine."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def checked_task(
 
 
 def checked_effort(task_id: str, run_id: str, secs: object, trials: object) -> Effort:
-    """What a run has spent: infinite where the search came to its end."""
+    """Return the effort of a run. It is infinite if the search came to its end."""
     spent = _number(secs), _number(trials)
     if not (spent[0] >= 0 and spent[1] >= 0):
         raise ValueError(f"no effort: {secs}, {trials}")

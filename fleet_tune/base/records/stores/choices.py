@@ -1,4 +1,4 @@
-"""Which records of a task turned out to be the fastest in a network, as a store keeps it from run to run.
+"""Records of a task that turned out to be the fastest in a network, as a store keeps them from run to run.
 
 A decision is of one network and one task: an entry of the store's table ``meta``, as JSON. It is replaced by the next
 one; whether it still holds is decided when it is read (:func:`policies.measuring.in_network.still_holds`).
@@ -28,7 +28,7 @@ def kept_choices(reader: RecordReader, network: str) -> dict[str, ChosenInPlace]
 
 
 def _readable(meta: Mapping[str, str], key: str) -> Iterator[ChosenInPlace]:
-    """What another version wrote, or somebody else, counts as absent: the network decides again."""
+    """Yield the decisions that can be read. Those of another version count as absent: the network decides again."""
     for name, text in meta.items():
         if not name.startswith(key):
             continue

@@ -1,5 +1,4 @@
-"""What a record store says of the device classes that it has records of: their targets, and what a device of each said
-of itself."""
+"""Device classes of a record store: their targets, and the fingerprint of a device of each."""
 
 from __future__ import annotations
 
@@ -17,9 +16,12 @@ TARGETS = "targets"
 
 
 def with_classes(stored: Mapping[str, str], prints: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, str]:
-    """What the meta table says of classes, where it said ``stored`` before: classes that it did not know come to those
-    that it does, and of those the last word counts. ``prints``: encoded fingerprints, one of each class. Raises
-    :class:`OutputFolderError` where a class had another target; ``folder`` is for that."""
+    """Return the new content of the meta table on classes. New classes are added to ``stored``; of known ones the last
+    word counts.
+
+    ``prints``: encoded fingerprints, one of each class. ``folder``: for the message. Raises :class:`OutputFolderError`
+    if a class had another target.
+    """
     targets = _loaded(stored, TARGETS, dict)
     known = {name: each for each in _loaded(stored, FINGERPRINTS, list) if (name := _name_of(each)) is not None}
     for each in prints:
@@ -41,7 +43,7 @@ def classes_in(meta: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _apart(there: str, here: str) -> str:
-    """In what two targets differ, key by key where both are written so."""
+    """Describe the difference of two targets, key by key if both are written so."""
     try:
         both = json.loads(there), json.loads(here)
     except ValueError:
@@ -57,7 +59,7 @@ def _shown(value: Any) -> str:
 
 
 def _loaded(stored: Mapping[str, str], key: str, kind: type[Any]) -> Any:
-    """Nothing where nothing is stored, or an early version wrote something else."""
+    """Return nothing if nothing is stored, or an early version wrote something else."""
     try:
         value = json.loads(stored[key])
     except (KeyError, ValueError, RecursionError):

@@ -45,7 +45,7 @@ class _Drift(msgspec.Struct):
 
 
 class _DriftBody(msgspec.Struct):
-    """What a body of version 1 says of its device's speed: how much slower than usual it was."""
+    """Statement of a body of version 1 on its device's speed: the factor by which it was slower than usual."""
 
     measurement: _Drift
 
@@ -191,7 +191,7 @@ def decode_state(body: bytes) -> DeviceState:
 
 
 def _refuse_newer(body: bytes, what: str) -> None:
-    """What a newer version wrote need not have the fields of this one: it is told apart first."""
+    """Raise for a body of a newer version, which need not have the fields of this one."""
     try:
         version = _VERSION.decode(body).version
     except _BROKEN as error:

@@ -136,8 +136,8 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether there is no database, or one that was torn while it was being made: an empty file, zeros, the beginning
-    of a header, a database without a table."""
+    """Return true if there is no database, or one that was torn while it was being made: an empty file, zeros, the
+    beginning of a header, a database without a table."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:

@@ -1,5 +1,7 @@
-"""What a measurement depends on beside its task and its candidate, and what a run has spent on a task: by these a store
-that several runs share tells which of its records count for another run."""
+"""Origins and efforts: what a measurement depends on beside its task and candidate, and what a run has spent on a task.
+
+By these, a store that runs share tells which of its records count for another run.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class Origin:
     machine: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def differences(self, now: Origin) -> tuple[str, ...]:
-        """In which parts this one is another than ``now``, each in words; none where both are equal."""
+        """Describe the parts in which this origin differs from ``now``; none if both are equal."""
         found = []
         for word, then, here in (
             ("target", self.target, now.target),

@@ -1,4 +1,4 @@
-"""What is in a record store, for any number of readers beside the one who writes it."""
+"""Reader of a record store. Any number of readers work beside the one writer."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class RecordReader:
         return self._readable(self._record_rows(where, *split_task_id(task_id)))
 
     def unreadable(self) -> list[str]:
-        """What is set aside, each with the reason: ``record 7: ...``. Reads the whole store."""
+        """Return what is set aside, each with the reason: ``record 7: ...``. Reads the whole store."""
         reasons: list[str] = []
         cursor = 0
         while rows := self._rows_after(cursor, _PAGE_RECORDS, reasons):
@@ -243,7 +243,7 @@ class RecordReader:
         return bool(self._rows("SELECT 1 FROM pragma_table_info('records') WHERE name = ?", name))
 
     def meta(self) -> dict[str, str]:
-        """What the store is bound to, with ``schema_version`` and ``created_unix_secs``."""
+        """Return the properties that the store is bound to, with ``schema_version`` and ``created_unix_secs``."""
         return dict(self._rows("SELECT key, value FROM meta"))
 
     def unit_of(self, name: str) -> float | None:
@@ -271,7 +271,7 @@ class RecordReader:
         self.close()
 
     def _rows_of(self, query: str, names: Collection[str]) -> list[tuple]:  # type: ignore[type-arg]
-        """What a query that ends in ``IN`` finds for these."""
+        """Return the rows of a query that ends in ``IN``, for these values."""
         ordered = sorted(names)
         found = []
         for start in range(0, len(ordered), _NAMES_AT_ONCE):

@@ -302,7 +302,7 @@ def _stored_seqs(connection: sqlite3.Connection, uids: Sequence[str]) -> dict[st
 
 
 def _difference(stored: Mapping[str, str], meta: Mapping[str, str], differing: Sequence[str]) -> str:
-    """How what a store is for differs from what it is to be used for, in words."""
+    """Describe the difference between the store's purpose and its intended use."""
     if NAME in differing:
         return f"it is of the network {_short(stored[NAME])}, and not of {_short(meta[NAME])}"
     if BOUND in differing and NAME in meta:

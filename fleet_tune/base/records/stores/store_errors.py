@@ -23,7 +23,7 @@ _OF_DAMAGE = re.compile(
 
 
 def not_ours(path: Path) -> RecordStoreError:
-    """What is at ``path`` is something else."""
+    """Return the error for a file at ``path`` that is no record store."""
     return RecordStoreError(
         f"{path} is not a record database of fleet-tune", f"{ANOTHER_FOLDER}, or move the file away"
     )
