@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from bench.datasets import dataset_path
 from bench.machine import cores
-from bench.measured import dataset_path
 
 RESNET18 = "examples/networks.py:resnet18"
 WORKLOADS = ("matmul_relu", "conv2d_nhwc")
@@ -43,7 +43,7 @@ def limit(least: int) -> click.Option:
     return click.Option(["--limit"], type=click.IntRange(min=least), help=text)
 
 
-def kept_runs() -> click.Option:
+def run_cache() -> click.Option:
     text = "File where each run is kept: the same command goes on where it was interrupted."
     return click.Option(["--parts"], type=click.Path(path_type=Path), help=text)
 

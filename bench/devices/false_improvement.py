@@ -14,8 +14,8 @@ from typing import Any
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.datasets import labels, pick, read
 from bench.machine import bench_env, cores
-from bench.measured import labels, pick, read
 from bench.processes import run_json
 from bench.result import BenchResult
 from bench.tables import markdown

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from actors.processes.duels import duel
+from bench.datasets import labels, pick, read
 from bench.devices.measure_cost_process import Track, build, choose_rows, load
 from bench.machine import cores
-from bench.measured import labels, pick, read
 from bench.processes import die_with_parent
 from devices.client.session import RpcSession
 from devices.client.workbench import Workbench

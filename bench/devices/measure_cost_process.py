@@ -21,8 +21,8 @@ import click
 import numpy as np
 
 from actors.processes.duels import tournament
+from bench.datasets import labels, pick, read
 from bench.machine import cores
-from bench.measured import labels, pick, read
 from bench.processes import die_with_parent
 from bench.result import BenchError
 from devices.builds.builder import BuildWorker

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.measured import Rows, first, read
+from bench.datasets import Rows, first, read
 from bench.models.laboratory.registry import BOOSTED_RANK, FOREST, MLP, TREE_GRU
 from bench.models.ranking import Floats, Ranked, parts
 from bench.search.draft_process import Scorer, calibrated_predictor, train

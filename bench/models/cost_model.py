@@ -22,9 +22,9 @@ import numpy as np
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.datasets import labels as task_labels
+from bench.datasets import other_tasks_path, read
 from bench.machine import bench_env
-from bench.measured import labels as task_labels
-from bench.measured import other_tasks_path, read
 from bench.models.contenders import CONTENDERS, DEFAULT, across, contenders, in_domain, prediction_secs, pretrain
 from bench.models.ranking import weighted_top_k
 from bench.processes import die_with_parent, run_json

@@ -25,7 +25,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.measured import DATA, read
+from bench.datasets import DATA, read
 from bench.result import BenchError
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.datasets import OTHER_CLASS, read
 from bench.machine import bench_env
-from bench.measured import OTHER_CLASS, read
 from bench.models.laboratory import load_model
 from bench.processes import die_with_parent
 from bench.result import BenchResult

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measured import Rows
+from bench.datasets import Rows
 from bench.result import BenchError
 from fleet_tune.base.task_data import TaskData
 from policies.cost_models.protocol import targets

@@ -21,9 +21,9 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.datasets import OTHER_CLASS, labels, other_tasks_path, read
 from bench.inputs import note_input
 from bench.machine import bench_env
-from bench.measured import OTHER_CLASS, labels, other_tasks_path, read
 from bench.models.laboratory import load_model, method_named
 from bench.processes import die_with_parent
 from bench.result import BenchError, BenchResult

@@ -19,7 +19,7 @@ import click
 import numpy as np
 from tvm.s_tir import meta_schedule as ms
 
-from bench.measured import read
+from bench.datasets import read
 from bench.peers.candidates import Scheduler
 from bench.processes import die_with_parent
 from bench.result import BenchError

@@ -29,7 +29,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from bench.measured import Rows, best_of_share, read, split, with_enough
+from bench.datasets import Rows, best_of_share, read, split, with_enough
 from bench.peers.candidates import Scheduler
 from bench.processes import die_with_parent
 from devices.sketches.spaces import parse_module

@@ -19,7 +19,7 @@ import numpy as np
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from bench.measured import Rows, first, read
+from bench.datasets import Rows, first, read
 from bench.models.ranking import Ranked, parts
 from bench.peers.per_store import Features, PrecomputedFeatures, all_features, extract, ranking
 from bench.processes import die_with_parent

@@ -119,7 +119,7 @@ BENCHMARK = Benchmark(
         ),
         options.count("--real-trials", 600, "Trials of each real run."),
         click.Option(["--network"], default=_REAL_NETWORK, show_default=True, help="Of a real run."),
-        options.kept_runs(),
+        options.run_cache(),
     ),
     short=("--kills", "6", "--trials", "1000", "--devices", "2", "--nodes", "1"),
     run=run,

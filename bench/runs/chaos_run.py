@@ -26,7 +26,7 @@ from actors.run_hosts import RunHosts
 from actors.session_plan import SessionPlan
 from actors.simulation.slow import SlowBuilder, opened_slowly
 from actors.tuning_session import TuningSession
-from bench.measured import OTHER_CLASS, dataset_path
+from bench.datasets import OTHER_CLASS, dataset_path
 from bench.runs.chaos import CANDIDATE_SECS
 from fleet_tune.base.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
 from fleet_tune.base.domain import Limits, Record

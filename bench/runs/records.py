@@ -21,7 +21,7 @@ import click
 from bench import options
 from bench.benchmark import Benchmark
 from bench.result import BenchResult
-from bench.runs import made_up_records
+from bench.runs import synthetic_records
 from bench.tables import markdown
 from fleet_tune.base.records.stores.pages import unpack_pages
 
@@ -58,9 +58,9 @@ async def _written(path: Path, dataset: Path, count: int, followers: int, most_s
     from actors.processes.recorder import Recorder
 
     recorder = Recorder(str(path), {"network": "bench"})
-    await recorder.put_tasks(made_up_records.tasks_of(dataset))
+    await recorder.put_tasks(synthetic_records.tasks_of(dataset))
     # Made beforehand: a run's records come from other processes.
-    made = list(itertools.islice(made_up_records.records(dataset), min(count, int(2 * ASKED_A_SECOND))))
+    made = list(itertools.islice(synthetic_records.records(dataset), min(count, int(2 * ASKED_A_SECOND))))
     batches = iter([made[at : at + _BATCH] for at in range(0, len(made), _BATCH)])
     followed = [0] * followers
     over = asyncio.Event()
@@ -112,7 +112,7 @@ def fill(path: Path, dataset: Path, count: int) -> float | None:
     if count <= 0:
         return None
     secs = 0.0
-    coming = made_up_records.records(dataset, "earlier", seed=1)
+    coming = synthetic_records.records(dataset, "earlier", seed=1)
     with RecordStore(path) as store:
         left = count
         while left > 0:
@@ -136,7 +136,7 @@ async def _start(path: Path, dataset: Path) -> dict[str, Any]:
     from policies.search.bandits import TaskBandit
 
     gc.set_threshold(*GC_THRESHOLDS)  # as the scheduler does
-    tasks = made_up_records.tasks_of(dataset)
+    tasks = synthetic_records.tasks_of(dataset)
     began = time.perf_counter()
     recorder = Recorder(str(path), {"network": "bench"})
     opened_secs = time.perf_counter() - began

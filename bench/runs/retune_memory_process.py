@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-from bench.runs import made_up_records
+from bench.runs import synthetic_records
 from fleet_tune.base.config.retune_file import NetworkConfig, load_retune
 from fleet_tune.base.domain import Record
 from fleet_tune.base.records.stores.origin import Origin
@@ -59,8 +59,8 @@ class StepRunner:
         self._most = most
         self._now = _BEGIN
         self._rng = np.random.default_rng(0)
-        self._coming: Iterator[Record] = made_up_records.records(dataset)
-        self._tasks = made_up_records.tasks_of(dataset)
+        self._coming: Iterator[Record] = synthetic_records.records(dataset)
+        self._tasks = synthetic_records.tasks_of(dataset)
         self._runs = itertools.count(1)
         self._giving: dict[Path, StoreUploader] = {}  # a new one copies all of a store again
         self.records = 0

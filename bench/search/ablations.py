@@ -19,17 +19,17 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
-from bench.measured import labels, pick, read
+from bench.datasets import labels, pick, read
 from bench.models.laboratory import ConfidenceBound, method_named
 from bench.models.laboratory.trial_time import PerSecond
 from bench.result import BenchError, BenchResult
 from bench.search import replay_pool
 from bench.search.genetic import genetic_method
-from bench.search.kept_runs import REPLAYED, KeptRuns, kept_code
 from bench.search.replay import is_deep
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import Replayed, overall, quartiles, run_task
-from bench.search.shipped import model_at, refuse_taught, start_of
+from bench.search.run_cache import REPLAYED, RunCache, cache_code
+from bench.search.start_models import model_at, refuse_training_data, start_of
 from bench.tables import markdown
 from policies.cost_models.registry import BOOSTED
 from policies.search.acquisition import ExpectedImprovement, PredictedMean
@@ -150,7 +150,7 @@ def run(
     of = {name: min(seeds, deep_seeds) if is_deep(method) else seeds for name, method in keys.items()}
     starts = {f"{PRETRAINED}: {name}": method.starts_from for name, method in ablations()[PRETRAINED].items()}
     if PRETRAINED in papers:
-        refuse_taught(dataset, measured, (start_of(name, None) for name in starts.values() if name))
+        refuse_training_data(dataset, measured, (start_of(name, None) for name in starts.values() if name))
 
     def call(name: str, at: int, seed: int) -> Call[Replayed]:
         start = starts.get(name, "")
@@ -164,7 +164,7 @@ def run(
         if seed < of[name]
         for at in chosen
     }
-    made = played(dataset, jobs, KeptRuns(parts, dataset, REPLAYED, kept_code(parts, __name__)), calls)
+    made = played(dataset, jobs, RunCache(parts, dataset, REPLAYED, cache_code(parts, __name__)), calls)
     runs = {(name, at): [made[name, at, seed] for seed in range(of[name])] for name in keys for at in chosen}
     lines = figures(runs, list(keys), chosen)
     details = {
@@ -247,7 +247,7 @@ BENCHMARK = Benchmark(
         options.tasks("all tasks"),
         options.count("--seeds", 10),
         options.count("--deep-seeds", 3, "Seeds at most of variants with a neural network."),
-        options.kept_runs(),
+        options.run_cache(),
         options.jobs(),
     ),
     short=("--paper", "bansor", "--seeds", "3"),

@@ -25,12 +25,12 @@ import numpy as np
 
 from bench import options
 from bench.benchmark import Benchmark
-from bench.measured import labels, pick, read
+from bench.datasets import labels, pick, read
 from bench.result import BenchError, BenchResult
 from bench.search import replay_pool
-from bench.search.kept_runs import KeptRuns, Kind, kept_code
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import TOLERANCE, RecordedTask, quartiles
+from bench.search.run_cache import Kind, RunCache, cache_code
 from bench.tables import markdown
 from devices.timing.evaluator import Evaluation, evaluate
 from fleet_tune.base.domain import StopRule
@@ -156,7 +156,7 @@ def run(dataset: Path, tasks: Sequence[str], seeds: int, jobs: int, parts: Path 
         for name, method in schemes().items()
         for at in chosen
     }
-    runs = played(dataset, jobs, KeptRuns(parts, dataset, TIMED, kept_code(parts, __name__)), calls)
+    runs = played(dataset, jobs, RunCache(parts, dataset, TIMED, cache_code(parts, __name__)), calls)
     lines = figures({name: [[runs[name, at, seed] for at in chosen] for seed in range(seeds)] for name in schemes()})
     details = {
         "tasks": [names[at] for at in chosen],
@@ -202,7 +202,7 @@ BENCHMARK = Benchmark(
         options.dataset(),
         options.tasks("all tasks"),
         options.count("--seeds", 5),
-        options.kept_runs(),
+        options.run_cache(),
         options.jobs(),
     ),
     short=("--seeds", "1"),

@@ -21,12 +21,12 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
-from bench.measured import labels, pick, read
+from bench.datasets import labels, pick, read
 from bench.result import BenchResult
 from bench.search import replay_pool
-from bench.search.kept_runs import COURSES, KeptRuns, kept_code
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import TOLERANCE, Course, quartiles, run_course
+from bench.search.run_cache import COURSES, RunCache, cache_code
 from bench.tables import markdown
 from policies.search.allocation import UcbSketches
 from policies.search.methods import Method, method_named
@@ -71,7 +71,7 @@ def run(
         for batch in batches
         for name, method in variants(batch).items()
     }
-    runs = played(dataset, jobs, KeptRuns(parts, dataset, COURSES, kept_code(parts, __name__)), calls)
+    runs = played(dataset, jobs, RunCache(parts, dataset, COURSES, cache_code(parts, __name__)), calls)
     figures = {
         str(batch): lines({name: [runs[batch, name, seed] for seed in range(seeds)] for name in variants(batch)})
         for batch in batches
@@ -150,7 +150,7 @@ BENCHMARK = Benchmark(
         ),
         options.count("--seeds", 5),
         options.count("--trials", 200, "Of each task."),
-        options.kept_runs(),
+        options.run_cache(),
         options.jobs(),
     ),
     short=("--batch", "16", "--seeds", "1", "--trials", "32"),

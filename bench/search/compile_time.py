@@ -21,14 +21,14 @@ import numpy as np
 
 from bench import options
 from bench.benchmark import Benchmark
-from bench.measured import labels, observations, pick, read
+from bench.datasets import labels, observations, pick, read
 from bench.models.laboratory import method_named
 from bench.result import BenchResult
 from bench.search import replay_pool
 from bench.search.ablations import PRETRAINED, ablations
-from bench.search.kept_runs import KeptRuns, Kind, kept_code
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import RecordedTask
+from bench.search.run_cache import Kind, RunCache, cache_code
 from bench.tables import markdown
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, read_model
 from policies.search.methods import Method
@@ -97,7 +97,7 @@ def run(dataset: Path, tasks: Sequence[str], trials: int, jobs: int, parts: Path
         for at in chosen
         for name, method in variants().items()
     }
-    made = played(dataset, jobs, KeptRuns(parts, dataset, COSTS, kept_code(parts, __name__)), calls)
+    made = played(dataset, jobs, RunCache(parts, dataset, COSTS, cache_code(parts, __name__)), calls)
     costs = {name: {names[at]: asdict(made[name, at]) for at in chosen} for name in variants()}
     details: dict[str, Any] = {
         "tasks": [names[at] for at in chosen],
@@ -134,7 +134,7 @@ BENCHMARK = Benchmark(
         options.dataset(),
         options.tasks("a matmul and a 3x3 convolution", TASKS),
         options.count("--trials", 200, "Of each task."),
-        options.kept_runs(),
+        options.run_cache(),
         options.jobs(),
     ),
     short=("--task", "matmul_add_relu", "--trials", "40"),

@@ -22,8 +22,8 @@ import numpy as np
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.datasets import labels, read, split, with_enough
 from bench.machine import bench_env
-from bench.measured import labels, read, split, with_enough
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult, spread
 from bench.search.draft_process import SCORED, SCORERS

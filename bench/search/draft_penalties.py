@@ -17,7 +17,7 @@ import numpy as np
 
 from bench import options
 from bench.benchmark import Benchmark
-from bench.measured import labels, read
+from bench.datasets import labels, read
 from bench.result import BenchResult
 from bench.tables import markdown
 from fleet_tune.base.domain import DeviceAbstraction

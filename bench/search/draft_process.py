@@ -20,7 +20,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measured import Rows, best_of_share, observations, read, split, with_enough
+from bench.datasets import Rows, best_of_share, observations, read, split, with_enough
 from bench.processes import die_with_parent
 from fleet_tune.base.task_data import TaskData
 from policies.search.draft import DraftSettings, random_generation, scores

@@ -2,7 +2,7 @@
 
 The counterpart of :mod:`bench.search.replay`, whose searches are confined to the recorded candidates. Here a method
 proposes what it likes of the sketches' whole spaces, as in a tuning run, and a candidate that the dataset lacks costs
-what a model of the records fills in (:mod:`bench.search.filling`), by two models that have nothing in common. The
+what a model of the records fills in (:mod:`bench.search.imputation`), by two models that have nothing in common. The
 tables: median trials of each method and task under each of them, and how well each model predicts records that it has
 not seen.
 """
@@ -23,18 +23,18 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.datasets import labels, pick, read
 from bench.machine import bench_env
-from bench.measured import labels, pick, read
 from bench.models.laboratory import method_named
 from bench.processes import die_with_parent
 from bench.result import BenchResult
-from bench.search.filling import KINDS, Kind
-from bench.search.kept_runs import KeptRuns, kept_code
-from bench.search.kept_runs import Kind as KindOfRun
+from bench.search.imputation import KINDS, Kind
 from bench.search.open_runs import OpenRun, OpenTask, run_open
 from bench.search.replay import all_methods, is_deep
 from bench.search.replay_pool import collect
 from bench.search.replay_runs import TOLERANCE, near_best, overall, quartiles
+from bench.search.run_cache import Kind as CachedKind
+from bench.search.run_cache import RunCache, cache_code
 from bench.tables import markdown
 from fleet_tune.base.task_data import TaskData
 from policies.search.generators import AnnealingGenerator
@@ -46,7 +46,7 @@ METHODS = (OURS, "random", *PAPERS)
 """Without those that train a neural network."""
 
 
-def is_slow(method: Method) -> bool:
+def takes_long(method: Method) -> bool:
     """Whether a run takes long: of methods that train a neural network, and of those that walk through the open space
     step by step."""
     return is_deep(method) or isinstance(method.generator, AnnealingGenerator)
@@ -102,7 +102,7 @@ def run(
     variants = {name: method_named(name) for name in all_methods(methods)}
     if batch is not None:
         variants = {name: replace(each, batch=batch) for name, each in variants.items()}
-    seeds_of = {name: min(seeds, slow_seeds) if is_slow(each) else seeds for name, each in variants.items()}
+    seeds_of = {name: min(seeds, slow_seeds) if takes_long(each) else seeds for name, each in variants.items()}
     began = time.perf_counter()
     runs, models = play(dataset, chosen, fillings, variants, seeds_of, most_trials, jobs, parts)
     of_kind = {kind: figures(runs[kind], [names[at] for at in chosen], chosen) for kind in fillings}
@@ -147,7 +147,7 @@ def play(
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(dataset,)) as pool:
         waiting: dict[Future[Any], Callable[[Any], None]] = {}
         for kind in fillings:
-            kept = KeptRuns(parts, dataset, kept_as(kind, most_trials), kept_code(parts, __name__))
+            kept = RunCache(parts, dataset, cache_kind(kind, most_trials), cache_code(parts, __name__))
             for at in tasks:  # one task after the other: a process keeps the few models that it used last
                 known: Future[Any] = pool.submit(_one_filling, at, kind)
                 waiting[known] = partial(models.__setitem__, (kind, at))
@@ -161,7 +161,7 @@ def play(
                         def keep(
                             run: OpenRun,
                             key: tuple[Kind, str, int, int] = (kind, name, at, seed),
-                            kept: KeptRuns[OpenRun] = kept,
+                            kept: RunCache[OpenRun] = kept,
                         ) -> None:
                             runs[key] = run
                             kept.add(variants[key[1]], names[key[2]], key[3], run)
@@ -176,10 +176,10 @@ def play(
     }, models
 
 
-def kept_as(filling: Kind, most_trials: int) -> KindOfRun[OpenRun]:
+def cache_kind(filling: Kind, most_trials: int) -> CachedKind[OpenRun]:
     """How runs are kept: those of another model, or that may take more trials, are others."""
     names = [each.name for each in fields(OpenRun)]
-    return KindOfRun(
+    return CachedKind(
         f"open, {filling}, {most_trials} trials", asdict, lambda line: OpenRun(**{name: line[name] for name in names})
     )
 
@@ -325,7 +325,7 @@ BENCHMARK = Benchmark(
         click.Option(
             ["--batch"], type=click.IntRange(min=1), help="Trials of a round of every method; else each its own."
         ),
-        options.kept_runs(),
+        options.run_cache(),
         options.jobs(),
     ),
     short=("--task", "56x56x64", "--method", "fleet", "--method", "random", "--seeds", "3"),

@@ -1,7 +1,7 @@
 """Searches in the whole space of a recorded task: one run of one method. No process or file here.
 
 The sketches' spaces are searched as a tuning run searches them; a candidate that the dataset has is answered with its
-record, any other one with what a model of the records fills in (:mod:`bench.search.filling`).
+record, any other one with what a model of the records fills in (:mod:`bench.search.imputation`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.result import BenchError
-from bench.search.filling import Filling, Kind
+from bench.search.imputation import CostImputation, Kind
 from bench.search.replay_runs import RANDOM_REASON, TOLERANCE, RecordedTask
 from fleet_tune.base.task_data import TaskData
 from policies.cost_models.protocol import CostModel
@@ -44,7 +44,7 @@ class OpenTask(RecordedTask):
 
     def __init__(self, data: TaskData, kind: Kind) -> None:
         super().__init__(data)
-        self.filling = Filling(data, kind)
+        self.filling = CostImputation(data, kind)
         self.goal_secs = data.best_secs * (1 + TOLERANCE)
 
     def search(self, method: Method, seed: int, prior: CostModel | None = None) -> TaskSearch:

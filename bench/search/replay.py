@@ -21,11 +21,10 @@ import numpy as np
 
 from bench import options
 from bench.benchmark import Benchmark
-from bench.measured import labels, pick, read
+from bench.datasets import labels, pick, read
 from bench.models.laboratory import method_named
 from bench.result import BenchError, BenchResult
 from bench.search import replay_pool
-from bench.search.kept_runs import REPLAYED, KeptRuns, kept_code
 from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
@@ -40,7 +39,8 @@ from bench.search.replay_runs import (
     task_policies,
     with_effect,
 )
-from bench.search.shipped import begun_with, model_at, refuse_taught, start_of
+from bench.search.run_cache import REPLAYED, RunCache, cache_code
+from bench.search.start_models import model_at, refuse_training_data, start_of, started_from
 from bench.tables import markdown
 from policies.search.methods import METHOD_NAMES, Method
 
@@ -98,7 +98,7 @@ def run(
         raise BenchError(f"no model comes along for {', '.join(without)}: name others with --method")
     measured = read(dataset)
     starts = {name: start_of(method_named(name).starts_from, model) for name in methods} if pretrained else {}
-    refuse_taught(dataset, measured, starts.values())
+    refuse_training_data(dataset, measured, starts.values())
     names = labels(measured)
     chosen_tasks = pick(names, tasks)
     variants = {name: method_named(name) for name in methods}
@@ -152,8 +152,8 @@ def play(
     """Runs of each variant on each task by (variant, task), and trials of all tasks together by variant, both in the
     order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks). ``parts``: a file
     of runs that are not made again. ``starts``: the file of the model from which each variant starts."""
-    kind = begun_with(starts.values()) if starts else REPLAYED
-    kept, names = KeptRuns(parts, dataset, kind, kept_code(parts, __name__)), labels(read(dataset))
+    kind = started_from(starts.values()) if starts else REPLAYED
+    kept, names = RunCache(parts, dataset, kind, cache_code(parts, __name__)), labels(read(dataset))
     runs: dict[tuple[str, int, int], Replayed] = {}
     totals: dict[tuple[str, int], int] = {}
     with replay_pool.replaying(dataset, jobs) as pool:
@@ -364,7 +364,7 @@ BENCHMARK = Benchmark(
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="Start from this file of 'fleet-tune model pretrain' in its place.",
         ),
-        options.kept_runs(),
+        options.run_cache(),
         options.jobs(),
     ),
     short=("--method", "all", "--seeds", "3", "--no-effects", "--network-seeds", "0"),

@@ -16,11 +16,11 @@ from typing import Any, Generic, TypeVar
 
 import cloudpickle
 
+from bench.datasets import read
 from bench.machine import bench_env
-from bench.measured import read
 from bench.processes import die_with_parent
-from bench.search.kept_runs import KeptRuns
 from bench.search.replay_runs import RecordedTask
+from bench.search.run_cache import RunCache
 from policies.search.methods import Method
 
 Key = TypeVar("Key")
@@ -68,7 +68,7 @@ class Call(Generic[Run]):
     arguments: tuple[Any, ...]
 
 
-def played(dataset: Path, jobs: int, kept: KeptRuns[Run], calls: Mapping[Key, Call[Run]]) -> dict[Key, Run]:
+def played(dataset: Path, jobs: int, kept: RunCache[Run], calls: Mapping[Key, Call[Run]]) -> dict[Key, Run]:
     """What comes of all ``calls``, in their order: those that are not kept yet are made, and kept."""
     runs = {key: kept.find(call.method, call.task, call.seed) for key, call in calls.items()}
     missing = {key: calls[key] for key, run in runs.items() if run is None}

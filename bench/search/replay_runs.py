@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from bench.measured import observations
+from bench.datasets import observations
 from bench.result import BenchError
 from fleet_tune.base.task_data import TaskData
 from policies.cost_models.protocol import CostModel

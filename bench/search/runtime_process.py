@@ -22,7 +22,7 @@ from actors.run_hosts import RunHosts
 from actors.session_plan import SessionPlan
 from actors.simulation.slow import SlowBuilder, opened_slowly
 from actors.tuning_session import TuningSession
-from bench.measured import read
+from bench.datasets import read
 from bench.models.laboratory import method_named
 from bench.runs.chaos import CANDIDATE_SECS
 from bench.runs.chaos_run import BUILD_SECS, BUILDERS

@@ -11,8 +11,8 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.datasets import read
 from bench.machine import bench_env, cores
-from bench.measured import read
 from bench.models.laboratory import method_named
 from bench.processes import run_json
 from bench.result import BenchResult

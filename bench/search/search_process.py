@@ -17,7 +17,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.measured import observations, read
+from bench.datasets import observations, read
 from bench.models.laboratory import method_named
 from bench.processes import die_with_parent
 from bench.result import BenchError

@@ -19,8 +19,8 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.datasets import labels, pick, read
 from bench.machine import bench_env
-from bench.measured import labels, pick, read
 from bench.processes import Conversation
 from bench.result import BenchError, BenchResult, spread
 from bench.tables import markdown, median_and_range

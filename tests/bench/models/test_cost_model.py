@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.measured import DATA, dataset_path, first, other_tasks_path, read
+from bench.datasets import DATA, dataset_path, first, other_tasks_path, read
 from bench.models.contenders import TaskFeatures
 from bench.models.cost_model import BENCHMARK, _figures, run
 from bench.models.ranking import Ranked, correlation, parts

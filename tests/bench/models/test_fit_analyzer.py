@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.measured import DATA
+from bench.datasets import DATA
 from bench.models.fit_analyzer import (
     DEVELOPMENT,
     KEPT,

@@ -6,8 +6,8 @@ import itertools
 import re
 from pathlib import Path
 
-from bench.measured import dataset_path
-from bench.runs import made_up_records, records
+from bench.datasets import dataset_path
+from bench.runs import records, synthetic_records
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 
@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "store.md"
 
 def test_a_month_of_a_hundred_devices_stays_below_what_is_stated(tmp_path: Path) -> None:
     dataset, path = dataset_path(None), tmp_path / "records.db"
-    made = list(itertools.islice(made_up_records.records(dataset), 4000))
+    made = list(itertools.islice(synthetic_records.records(dataset), 4000))
     with RecordStore(path) as store:
         for at in range(0, len(made), 500):
             store.append(made[at : at + 500])

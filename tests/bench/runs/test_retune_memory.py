@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.measured import dataset_path
+from bench.datasets import dataset_path
 from bench.runs import retune_memory
 from bench.runs.retune_memory_process import played
 

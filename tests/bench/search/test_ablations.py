@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from bench.measured import dataset_path, other_tasks_path, read
+from bench.datasets import dataset_path, other_tasks_path, read
 from bench.models.laboratory.registry import BOOSTED_LOOPS
 from bench.result import BenchError
 from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants, figures
 from bench.search.replay import is_deep
 from bench.search.replay_runs import RecordedTask, Replayed, run_task
-from bench.search.shipped import refuse_taught, start_of
+from bench.search.start_models import refuse_training_data, start_of
 from fleet_tune.base.task_data import TaskData
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, read_model
 from policies.search.generators import GeneticGenerator
@@ -57,9 +57,9 @@ def test_those_that_start_from_a_model_need_data_that_it_has_not_seen() -> None:
     assert [name for name, method in methods.items() if not method.learns_online] == list(methods)[-2:]
     seen, other = dataset_path(None), other_tasks_path(None)
     files = {start_of(start, None) for start in starts.values() if start}
-    refuse_taught(other, read(other), files)
+    refuse_training_data(other, read(other), files)
     with pytest.raises(BenchError, match=r"x86-cpu-pacm\.safetensors was trained on .*znver5-2\.ftd: name another set"):
-        refuse_taught(seen, read(seen), files)
+        refuse_training_data(seen, read(seen), files)
 
 
 def test_an_offline_method_proposes_by_the_model_that_it_starts_from(data: TaskData) -> None:

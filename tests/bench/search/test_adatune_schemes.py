@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bench.search.adatune_schemes import BASELINE, BENCHMARK, TIMED, Timed, figures, measured, run_scheme, schemes
-from bench.search.kept_runs import KeptRuns
 from bench.search.replay_runs import TOLERANCE, RecordedTask
+from bench.search.run_cache import RunCache
 from fleet_tune.base.task_data import TaskData
 from policies.measuring.evaluators import ADAPTIVE, DETERMINISTIC, RACED
 from policies.search.methods import method_named
@@ -74,9 +74,9 @@ def test_figures_are_sums_over_the_tasks() -> None:
 def test_runs_are_kept(tmp_path: Path) -> None:
     dataset, path, run = tmp_path / "set.ftd", tmp_path / "runs.jsonl", Timed(10, 1.5, 2.0, 3.0)
     dataset.write_bytes(b"a dataset")
-    KeptRuns(path, dataset, TIMED).add(schemes()[BASELINE], "conv", 2, run)
-    assert KeptRuns(path, dataset, TIMED).find(schemes()[BASELINE], "conv", 2) == run
-    assert KeptRuns(path, dataset, TIMED).find(schemes()["RFEI + SA + DE"], "conv", 2) is None
+    RunCache(path, dataset, TIMED).add(schemes()[BASELINE], "conv", 2, run)
+    assert RunCache(path, dataset, TIMED).find(schemes()[BASELINE], "conv", 2) == run
+    assert RunCache(path, dataset, TIMED).find(schemes()["RFEI + SA + DE"], "conv", 2) is None
 
 
 def test_its_table() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.search.bansor_networks import BENCHMARK, PEER, lines, variants
-from bench.search.kept_runs import COURSES, REPLAYED, KeptRuns
 from bench.search.replay_runs import TOLERANCE, Course, RecordedTask, run_course, run_network
+from bench.search.run_cache import COURSES, REPLAYED, RunCache
 from fleet_tune.base.task_data import TaskData
 from policies.search.methods import method_named
 from tests.bench.made_up import made_up
@@ -52,11 +52,11 @@ def test_courses_are_kept(tmp_path: Path) -> None:
     dataset, path = tmp_path / "set.ftd", tmp_path / "runs.jsonl"
     dataset.write_bytes(b"a dataset")
     method = method_named("bansor")
-    KeptRuns(path, dataset, COURSES).add(method, "100 trials of a, b", 1, FAST)
-    kept = KeptRuns(path, dataset, COURSES)
+    RunCache(path, dataset, COURSES).add(method, "100 trials of a, b", 1, FAST)
+    kept = RunCache(path, dataset, COURSES)
     assert kept.find(method, "100 trials of a, b", 1) == FAST
     assert kept.find(variants(16)[PEER], "100 trials of a, b", 1) is None
-    assert KeptRuns(path, dataset, REPLAYED).find(method, "100 trials of a, b", 1) is None
+    assert RunCache(path, dataset, REPLAYED).find(method, "100 trials of a, b", 1) is None
 
 
 def test_its_table() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.search.compile_time import BENCHMARK, COSTS, PEER, Cost, search_cost, variants
-from bench.search.kept_runs import KeptRuns
 from bench.search.replay_runs import RecordedTask
+from bench.search.run_cache import RunCache
 from fleet_tune.base.task_data import TaskData
 from policies.search.generators import GeneticGenerator, LatentGenerator
 from policies.search.methods import method_named
@@ -38,8 +38,8 @@ def test_trials_are_told_and_paid_for_once(data: TaskData) -> None:
 def test_costs_are_kept(tmp_path: Path) -> None:
     dataset, path, cost = tmp_path / "set.ftd", tmp_path / "runs.jsonl", Cost(1.0, 2.5, 3.0)
     dataset.write_bytes(b"a dataset")
-    KeptRuns(path, dataset, COSTS).add(method_named("pruner"), "40 trials of conv", 0, cost)
-    assert KeptRuns(path, dataset, COSTS).find(method_named("pruner"), "40 trials of conv", 0) == cost
+    RunCache(path, dataset, COSTS).add(method_named("pruner"), "40 trials of conv", 0, cost)
+    assert RunCache(path, dataset, COSTS).find(method_named("pruner"), "40 trials of conv", 0) == cost
 
 
 def test_its_table() -> None:

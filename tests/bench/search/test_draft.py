@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bench.measured import first, with_enough
+from bench.datasets import first, with_enough
 from bench.result import BenchError
 from bench.search.draft import BENCHMARK, best_1, random_best_1, speed_figures
 from bench.search.draft_process import SCORERS, points, quality, speed

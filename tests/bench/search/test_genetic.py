@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.measured import observations
+from bench.datasets import observations
 from bench.search.genetic import genetic_method, nearest
 from bench.search.replay_runs import RecordedTask, run_task
 from fleet_tune.base.sketch import Choice, Sketch, Tile

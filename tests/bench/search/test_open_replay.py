@@ -9,12 +9,12 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from bench.search.filling import KINDS, Filling, Kind, predicted_held_out, read_points
-from bench.search.kept_runs import REPLAYED, KeptRuns
-from bench.search.open_replay import BENCHMARK, METHODS, PAPERS, figures, is_slow, kept_as
+from bench.search.imputation import KINDS, CostImputation, Kind, predicted_held_out, read_points
+from bench.search.open_replay import BENCHMARK, METHODS, PAPERS, cache_kind, figures, takes_long
 from bench.search.open_runs import OpenRun, OpenTask, run_open
 from bench.search.replay import is_deep
 from bench.search.replay_runs import TOLERANCE, near_best
+from bench.search.run_cache import REPLAYED, RunCache
 from fleet_tune.base.task_data import TaskData
 from policies.cost_models.rank_quality import rank_correlation
 from policies.search.methods import METHOD_NAMES, method_named
@@ -86,7 +86,7 @@ def test_they_scatter_about_the_prediction(task: OpenTask) -> None:
 
 def test_the_two_models_are_two(data: TaskData) -> None:
     matrix = sample(data.sketches[0], 64, np.random.default_rng(1))
-    smooth, trees = (Filling(data, kind).fill(0, matrix).cost_secs for kind in KINDS)
+    smooth, trees = (CostImputation(data, kind).fill(0, matrix).cost_secs for kind in KINDS)
     assert (smooth != trees).sum() > 32
 
 
@@ -95,7 +95,7 @@ def test_nothing_is_faster_than_the_peak_allows(data: TaskData) -> None:
 
     def costs(floor_secs: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         slow = dataclasses.replace(data.abstraction, peak_flops=data.task.workload.flop / floor_secs)
-        filling = Filling(dataclasses.replace(data, abstraction=slow), "smooth")
+        filling = CostImputation(dataclasses.replace(data, abstraction=slow), "smooth")
         return np.concatenate(
             [filling.fill(at, enumerate_all(each)).cost_secs for at, each in enumerate(data.sketches)]
         )
@@ -116,7 +116,7 @@ def test_a_sketch_that_nothing_is_recorded_of_fails(data: TaskData) -> None:
         details=tuple(text for text, its in zip(data.details, mine, strict=True) if its),
     )
     for kind in KINDS:
-        assert np.isinf(Filling(alone, kind).fill(1, data.decisions[1][:5]).cost_secs).all()
+        assert np.isinf(CostImputation(alone, kind).fill(1, data.decisions[1][:5]).cost_secs).all()
 
 
 # -- what is said of the models ----------------------------------------------------------------------------------------
@@ -142,10 +142,10 @@ def test_the_errors_that_are_told_are_those_of_records_not_seen(data: TaskData) 
     run_secs = data.run_secs.copy()
     run_secs[np.flatnonzero(data.ok)] = data.run_secs[shuffled]
     for kind in KINDS:
-        orderly = Filling(data, kind).held_out
+        orderly = CostImputation(data, kind).held_out
         assert orderly.rank > 0.5
         assert orderly.deviation < 0.9 * orderly.spread
-        random = Filling(dataclasses.replace(data, run_secs=run_secs), kind).held_out
+        random = CostImputation(dataclasses.replace(data, run_secs=run_secs), kind).held_out
         assert abs(random.rank) < 0.3
         assert random.deviation > 0.9 * random.spread
 
@@ -206,7 +206,7 @@ def test_what_a_method_learned_of_the_open_it_may_propose(data: TaskData) -> Non
 def test_which_methods_have_fewer_seeds() -> None:
     assert not any(is_deep(method_named(name)) for name in METHODS)
     assert set(PAPERS) < set(METHODS)
-    assert [name for name in METHOD_NAMES if is_slow(method_named(name))] == [
+    assert [name for name in METHOD_NAMES if takes_long(method_named(name))] == [
         "autotvm",
         "adatune",
         "pruner",
@@ -274,11 +274,11 @@ def test_kept_runs_are_those_of_their_setting(tmp_path: Path) -> None:
     dataset, path = tmp_path / "set.ftd", tmp_path / "runs.jsonl"
     dataset.write_bytes(b"a dataset")
     method, run = method_named("random"), OpenRun(12, True, 1, 12, 0.5)
-    KeptRuns(path, dataset, kept_as("smooth", 64)).add(method, "conv", 2, run)
-    assert KeptRuns(path, dataset, kept_as("smooth", 64)).find(method, "conv", 2) == run
-    assert KeptRuns(path, dataset, kept_as("trees", 64)).find(method, "conv", 2) is None
-    assert KeptRuns(path, dataset, kept_as("smooth", 65)).find(method, "conv", 2) is None
-    assert KeptRuns(path, dataset, REPLAYED).find(method, "conv", 2) is None
+    RunCache(path, dataset, cache_kind("smooth", 64)).add(method, "conv", 2, run)
+    assert RunCache(path, dataset, cache_kind("smooth", 64)).find(method, "conv", 2) == run
+    assert RunCache(path, dataset, cache_kind("trees", 64)).find(method, "conv", 2) is None
+    assert RunCache(path, dataset, cache_kind("smooth", 65)).find(method, "conv", 2) is None
+    assert RunCache(path, dataset, REPLAYED).find(method, "conv", 2) is None
 
 
 def test_every_method_searches_the_open() -> None:

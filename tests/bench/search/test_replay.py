@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.measured import dataset_path, observations
+from bench.datasets import dataset_path, observations
 from bench.result import BenchError
 from bench.search import replay_pool
-from bench.search.kept_runs import REPLAYED, KeptRuns
 from bench.search.replay import (
     BENCHMARK,
     all_methods,
@@ -35,7 +34,8 @@ from bench.search.replay_runs import (
     run_task,
     with_effect,
 )
-from bench.search.shipped import begun_with
+from bench.search.run_cache import REPLAYED, RunCache
+from bench.search.start_models import started_from
 from fleet_tune.base.task_data import TaskData
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, read_model
 from policies.search.methods import METHOD_NAMES, method_named
@@ -191,8 +191,8 @@ def test_kept_runs_are_not_made_again(data: TaskData, tmp_path: Path) -> None:
     dataset, path = tmp_path / "set.ftd", tmp_path / "runs.jsonl"
     dataset.write_bytes(b"a dataset")
     run = run_task(RecordedTask(data), method_named("random"), 2, curve_trials=0)
-    KeptRuns(path, dataset, REPLAYED).add(method_named("random"), "conv", 2, run)
-    kept = KeptRuns(path, dataset, REPLAYED)
+    RunCache(path, dataset, REPLAYED).add(method_named("random"), "conv", 2, run)
+    kept = RunCache(path, dataset, REPLAYED)
     known = dataclasses.replace(run, curve=())
     assert kept.find(method_named("random"), "conv", 2) == known
     assert kept.find(dataclasses.replace(method_named("random"), name="by another name"), "conv", 2) == known
@@ -200,13 +200,13 @@ def test_kept_runs_are_not_made_again(data: TaskData, tmp_path: Path) -> None:
     assert kept.find(method_named("random"), "conv", 3) is None
     assert kept.find(method_named("random"), "matmul", 2) is None
     dataset.write_bytes(b"another one")
-    assert KeptRuns(path, dataset, REPLAYED).find(method_named("random"), "conv", 2) is None
+    assert RunCache(path, dataset, REPLAYED).find(method_named("random"), "conv", 2) is None
     assert (
-        KeptRuns(path, dataset, begun_with([BUILTIN_PATHS["pretrained"]])).find(method_named("random"), "conv", 2)
+        RunCache(path, dataset, started_from([BUILTIN_PATHS["pretrained"]])).find(method_named("random"), "conv", 2)
         is None
     )
-    assert KeptRuns(None, dataset, REPLAYED).find(method_named("random"), "conv", 2) is None
+    assert RunCache(None, dataset, REPLAYED).find(method_named("random"), "conv", 2) is None
     with path.open("a") as file:
         file.write("{\n")
     with pytest.raises(BenchError, match="line 2 is no run"):
-        KeptRuns(path, dataset, REPLAYED)
+        RunCache(path, dataset, REPLAYED)

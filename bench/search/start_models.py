@@ -9,8 +9,8 @@ from pathlib import Path
 
 from bench.inputs import note_input
 from bench.result import BenchError
-from bench.search.kept_runs import REPLAYED, Kind
 from bench.search.replay_runs import Replayed
+from bench.search.run_cache import REPLAYED, Kind
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.task_data import Dataset
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, data_sources, read_model
@@ -28,7 +28,7 @@ def start_of(name: str, given: Path | None) -> Path:
     return note_input(BUILTIN_PATHS[name] if given is None else given.absolute())
 
 
-def refuse_taught(dataset: Path, measured: Dataset, paths: Iterable[Path]) -> None:
+def refuse_training_data(dataset: Path, measured: Dataset, paths: Iterable[Path]) -> None:
     """:class:`BenchError` where one of these models was trained on the dataset, or is none."""
     digest = data_sources("", measured).digest
     for path in sorted(set(paths)):
@@ -40,7 +40,7 @@ def refuse_taught(dataset: Path, measured: Dataset, paths: Iterable[Path]) -> No
             raise BenchError(f"{path.name} was trained on {dataset}: name another set with --dataset")
 
 
-def begun_with(paths: Iterable[Path]) -> Kind[Replayed]:
+def started_from(paths: Iterable[Path]) -> Kind[Replayed]:
     """Kept runs of one task that begin with these models, as the files are: of others nothing is found."""
     files = b"".join(path.read_bytes() for path in sorted(set(paths)))
     name = f"pretrained, {hashlib.blake2b(files, digest_size=8).hexdigest()}"

@@ -70,7 +70,7 @@ class CostMean(Protocol):
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutQuality:
     """How well a model predicts records that it has not seen, of log seconds. ``rank``: Spearman's correlation;
     ``fast_rank``: that of the fastest quarter alone; ``deviation``: of its errors; ``fast_deviation``: of the errors of
     the tenth that it predicts fastest; ``spread``: the deviation of the costs themselves."""
@@ -83,7 +83,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Filled:
+class ImputedCosts:
     """What is filled in of ``n`` candidates: seconds of a run, infinite for a failure, and to build and to measure
     (those of the nearest record that ended the same way), each ``(n,)``."""
 
@@ -92,7 +92,7 @@ class Filled:
     measure_secs: Floats
 
 
-class Smooth:
+class SmoothMean:
     """The mean of a Gaussian process (kernel ridge regression) over each sketch's records.
 
     The kernel: Matérn's with 5/2 over all decisions, and the mean of those over each decision by itself, half and half.
@@ -129,7 +129,7 @@ class Smooth:
 
 
 class _Kernel:
-    """See :class:`Smooth`. ``points`` (m, d): the records of one sketch."""
+    """See :class:`SmoothMean`. ``points`` (m, d): the records of one sketch."""
 
     def __init__(self, sketch: Sketch, points: Floats) -> None:
         self._points = points
@@ -158,7 +158,7 @@ def _matern(squares: Floats) -> Floats:
     return np.asarray((1.0 + far + np.square(far) / 3.0) * np.exp(-far))
 
 
-class Trees:
+class TreesMean:
     """Extremely randomised trees over all sketches whose points have the same columns; the sketch is one more.
 
     A third of the columns is tried at each split, as is usual for regression, and a leaf has two records at least.
@@ -199,7 +199,7 @@ def read_points(kind: Kind, sketch: Sketch, matrix: Matrix, device: DeviceAbstra
     return trees.reshape(len(matrix), int(np.prod(trees.shape[1:]))).astype(np.float64)
 
 
-class Filling:
+class CostImputation:
     """The costs of all candidates of a task; see the module's docstring. ``errors`` (n,): the model's on records that
     it has not seen, in the order of what it predicted of them; ``held_out``: what they come to."""
 
@@ -224,7 +224,7 @@ class Filling:
         self._at, self._costs = self._quantiles(np.sort(measured))
         fast = measured <= np.quantile(measured, 0.25)
         first = max(len(measured) // 10, 2)
-        self.held_out = HeldOut(
+        self.held_out = HeldOutQuality(
             rank_correlation(predicted, measured),
             rank_correlation(predicted[fast], measured[fast]),
             float(self.errors.std()),
@@ -237,7 +237,7 @@ class Filling:
         data = self._data
         return self._model.predict(sketch, read_points(self.kind, data.sketches[sketch], matrix, data.abstraction))
 
-    def fill(self, sketch: int, matrix: Matrix) -> Filled:
+    def fill(self, sketch: int, matrix: Matrix) -> ImputedCosts:
         """What candidates ``(n, d)`` of a sketch would have cost, by the model alone, recorded or not."""
         data = self._data
         draws = self._draws(sketch, matrix)
@@ -246,14 +246,14 @@ class Filling:
 
         rows = data.rows(sketch)
         if not len(rows):  # nothing of this sketch was recorded: nothing is known to run
-            return Filled(np.full(len(matrix), np.inf), np.zeros(len(matrix)), np.zeros(len(matrix)))
+            return ImputedCosts(np.full(len(matrix), np.inf), np.zeros(len(matrix)), np.zeros(len(matrix)))
         apart = _squares(log_coordinates(data.sketches[sketch], matrix), self._near[sketch])
         ran = data.ok[rows]
         share = 1.0 - ran[np.argsort(apart, axis=1, kind="stable")[:, :NEAR_RECORDS]].mean(axis=1)
         fails = (draws[:, 1] < share) | ~ran.any()
         alike = np.where(ran[None, :] == ~fails[:, None], apart, np.inf)
         nearest = rows[alike.argmin(axis=1)]
-        return Filled(np.where(fails, np.inf, cost_secs), data.build_secs[nearest], data.measure_secs[nearest])
+        return ImputedCosts(np.where(fails, np.inf, cost_secs), data.build_secs[nearest], data.measure_secs[nearest])
 
     def _scattered(self, sketch: int, matrix: Matrix, draws: Floats) -> Floats:
         """``m(x) + e(x)`` of candidates ``(n, d)``; ``draws`` (n,) in [0, 1) choose among the errors."""
@@ -288,7 +288,7 @@ class Filling:
 
 
 def _fitted(kind: Kind, sketches: Sequence[Sketch], points: Sequence[Floats], log_secs: Sequence[Floats]) -> CostMean:
-    return Smooth(sketches, points, log_secs) if kind == "smooth" else Trees(points, log_secs)
+    return SmoothMean(sketches, points, log_secs) if kind == "smooth" else TreesMean(points, log_secs)
 
 
 def predicted_held_out(

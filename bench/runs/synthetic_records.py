@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.measured import read
+from bench.datasets import read
 from bench.result import BenchError
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record, Task
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from bench.measured import best_of_share, labels, observations, pick, split
+from bench.datasets import best_of_share, labels, observations, pick, split
 from bench.result import BenchError
 from fleet_tune.base.task_data import Dataset, TaskData
 from tests.bench.made_up import made_up

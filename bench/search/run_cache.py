@@ -46,7 +46,7 @@ COURSES: Kind[Course] = Kind(
 """Of all tasks together: their names and the number of trials stand for the task."""
 
 
-class KeptRuns(Generic[Run]):
+class RunCache(Generic[Run]):
     """The runs of one dataset and kind in ``path``, which is made when the first is added; none are kept where it is
     None."""
 
@@ -82,7 +82,7 @@ class KeptRuns(Generic[Run]):
             file.write(json.dumps({**about, **self._kind.fields(run)}) + "\n")
 
 
-def kept_code(path: Path | None, module: str) -> str:
+def cache_code(path: Path | None, module: str) -> str:
     """The digest of the code of a benchmark's ``module`` for runs that are kept in ``path``; empty if none are."""
     return "" if path is None else code_digest(module)
 
