@@ -31,7 +31,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class BuildDone:
     """What became of the job with this number: a failure, an artifact as :func:`actors.clients.artifacts.packed`
     makes it, or what the builder raised. ``lost``: the process does not know the task, for it has begun anew."""
 
@@ -104,7 +104,7 @@ class _Exchange:
         self._actor = actor
         self._caller = uuid.uuid4().hex
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Done]] = {}
+        self._waiting: dict[int, asyncio.Future[BuildDone]] = {}
         self._new: list[Job] = []
         self._lacking: dict[str, Task] = {}  # tasks that the machine has not been told of, of new jobs
         self._told: set[str] = set()
@@ -115,7 +115,7 @@ class _Exchange:
 
     async def build(self, place: int, request: BuildRequest) -> tuple[BuildFailure | None, bytes]:
         number = next(self._numbers)
-        done: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[BuildDone] = asyncio.get_running_loop().create_future()
         self._waiting[number] = done
         self._new.append(Job(number, place, request.task.id, request.candidate, request.timeout_secs))
         if request.task.id not in self._told:
@@ -152,7 +152,7 @@ class _Exchange:
             self._new, self._lacking, self._seen = [], {}, []
             self._told.update(task.id for task in tasks)
             try:
-                done: list[Done] = await ask(
+                done: list[BuildDone] = await ask(
                     self._actor.exchange.remote(self._caller, jobs, tasks, seen, _WAIT_SECS), None, "build"
                 )
             except Exception as error:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from actors.clients.artifacts import packed
-from actors.clients.builder import Done, Job
+from actors.clients.builder import BuildDone, Job
 from actors.clients.calls import remote_actor
 from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, BuildRequest, BuildResult
@@ -52,14 +52,14 @@ class Builders:
         self._former: set[str] = set()
         self._tasks: dict[str, Task] = {}
         self._jobs: dict[int, asyncio.Task[None]] = {}
-        self._done: dict[int, Done] = {}
+        self._done: dict[int, BuildDone] = {}
         self._changed = asyncio.Condition()
         self._calls = 0
         self._mean_secs = 0.0
 
     async def exchange(
         self, caller: str, jobs: Sequence[Job], tasks: Sequence[Task], seen: Sequence[int], wait_secs: float
-    ) -> list[Done]:
+    ) -> list[BuildDone]:
         """Begin ``jobs``; what is done, once something is, at the latest after ``wait_secs``. ``tasks``: of the jobs,
         as far as this process was not told of them. ``seen``: the numbers of what the caller has received. A call that
         another one follows ends at once, and with nothing. Raises ReplacedError."""
@@ -117,22 +117,22 @@ class Builders:
             self._done[job.number] = done
             self._changed.notify_all()
 
-    async def _ended(self, job: Job) -> Done:
+    async def _ended(self, job: Job) -> BuildDone:
         task = self._tasks.get(job.task_id)
         if task is None:  # it was told to the process before this one
-            return Done(job.number, lost=True)
+            return BuildDone(job.number, lost=True)
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
             result = await self._built(job.place, BuildRequest(task, job.candidate, job.timeout_secs))
         except FleetTuneError as error:
-            return Done(job.number, error=error)
+            return BuildDone(job.number, error=error)
         except Exception as error:  # its class may be known to nobody else
-            return Done(job.number, error=RuntimeError(f"{type(error).__name__}: {error}"))
+            return BuildDone(job.number, error=RuntimeError(f"{type(error).__name__}: {error}"))
         self._mean_secs += _MEMORY * (loop.time() - began - self._mean_secs)
         if isinstance(result, Artifact):
-            return Done(job.number, artifact=packed(result))
-        return Done(job.number, failure=result)
+            return BuildDone(job.number, artifact=packed(result))
+        return BuildDone(job.number, failure=result)
 
     async def _built(self, place: int, request: BuildRequest) -> BuildResult:
         return await asyncio.get_running_loop().run_in_executor(

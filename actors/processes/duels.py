@@ -18,7 +18,7 @@ Ask = Callable[[MeasureRequest], Measurement]
 
 
 @dataclass(frozen=True)
-class Met:
+class DuelResult:
     """What a duel made of the challenger; or, where ``rival_failed``, how the incumbent failed in it."""
 
     measured: Measurement
@@ -27,7 +27,7 @@ class Met:
 
 def duel(
     ask: Ask, rival: Artifact, incumbent: Incumbent, challenger: Artifact, rule: StopRule, verified: bool = False
-) -> Met:
+) -> DuelResult:
     """Run the challenger and the incumbent, whose artifact is ``rival``, in turn until it is clear which is faster, for
     about ``rule.timeout_secs`` at most; the first failure ends it. ``verified``: the challenger's outputs are known to
     be right; else they are checked in its first run."""
@@ -45,7 +45,7 @@ def duel(
             artifact = challenger if is_challenger else rival
             measured = ask(MeasureRequest(artifact, best_secs, one_run, placed_anew=True))
             if measured.outcome is not Outcome.OK:
-                return Met(measured, rival_failed=not is_challenger)
+                return DuelResult(measured, rival_failed=not is_challenger)
             left_secs -= measured.measure_secs
             secs[is_challenger] = measured.raw_secs
             if is_challenger:
@@ -65,7 +65,7 @@ def duel(
         verified=verified or runs[0].verified,
         comparison=comparison,
     )
-    return Met(joined)
+    return DuelResult(joined)
 
 
 def tournament(
@@ -89,7 +89,7 @@ def tournament(
             assert champion is not None
             found[champion], champion, met = met.measured, None, None
         if met is None:  # there is nobody to meet
-            met = Met(ask(MeasureRequest(artifact, math.inf, run_rule(rule), placed_anew=True)))
+            met = DuelResult(ask(MeasureRequest(artifact, math.inf, run_rule(rule), placed_anew=True)))
         measured = met.measured
         if measured.outcome is Outcome.DEVICE_LOST:
             return measured

@@ -52,7 +52,7 @@ class RecordIntake:
                 self._early.setdefault(record.task_id, []).append(record)
                 continue
             if is_ours:
-                task.end(record.candidate.id)
+                task.candidates.end(record.candidate.id)
                 self._recording.discard(record.candidate.id)
                 self._queue.drop_recorded(record.candidate)
             commands += self._learn(task, record)
@@ -73,7 +73,8 @@ class RecordIntake:
         self._recording |= {
             each.candidate.id
             for each in commands
-            if isinstance(each, RecordFailure) and each.candidate.id not in self._tasks[each.candidate.task_id].recorded
+            if isinstance(each, RecordFailure)
+            and each.candidate.id not in self._tasks[each.candidate.task_id].candidates.recorded
         }
 
     def begin_rate(self) -> None:

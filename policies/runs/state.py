@@ -279,9 +279,9 @@ class RunState:
             return []
         candidate_id = job.candidate.id
         if not job.is_finalist and task.oracle is OracleState.FAILED:
-            task.end(candidate_id)
+            task.candidates.end(candidate_id)
             return [DropArtifacts((candidate_id,))]
-        task.built(candidate_id)
+        task.candidates.built(candidate_id)
         if not job.is_finalist and self.phase is Phase.TUNING:
             self._devices.queue.add(job)
         return []
@@ -445,5 +445,5 @@ class RunState:
         """The time budget counts from when every task is described: what is tuned before comes on top, so that a task
         that is described late has as much of it as all others. Those of a class that joins while the run goes on have
         what is left."""
-        if not any(task.is_awaited and not task.is_late for task in self.tasks.values()):
+        if not any(task.is_awaited and not task.planned.late for task in self.tasks.values()):
             self._budget.begin(now, len(self.tasks))

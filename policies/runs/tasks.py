@@ -12,6 +12,7 @@ from fleet_tune.base.results import TaskProgress
 from policies.measuring.build_limit import BuildLimit
 from policies.measuring.ranking import Ranking
 from policies.runs.planned_task import PlannedTask
+from policies.runs.task_candidates import TaskCandidates
 from policies.runs.warm_start import CONFIRMED
 from policies.search.bandits import TaskState, kind_of_name
 
@@ -72,29 +73,23 @@ class TaskTrials:
     """One task: its trials, its incumbent, its candidates under way."""
 
     def __init__(self, planned: PlannedTask, limit: int | None = None) -> None:
+        """``limit``: of trials, of this run and of earlier ones."""
+        self.planned = planned
         self.task: Task = planned.task
-        self.trials = 0
-        self.under_way: set[str] = set()  # ids of candidates granted and not yet recorded
+        self.candidates = TaskCandidates()
+        self.ranking = Ranking()
+        self.build_limit = BuildLimit()
+        self.oracle = OracleState.NOT_BUILT
+        self.trials = 0  # with a record
         self.reserved = 0  # trials being granted at the moment
         self.offer = 0  # number of the last offer of candidates that arrived
         self.exhausted = False  # every candidate is measured or under way
         self.finish_reason = planned.settled  # empty while the task is tuned
-        self.is_settled = bool(planned.settled)
         self.enough = planned.enough  # trials after which it needs no more, if one was right; 0 for no such number
-        self.oracle = OracleState.NOT_BUILT
-        self.ranking = Ranking()
-        self.artifacts: set[str] = set()  # ids of candidates that are built and kept: those near the best
-        self.recorded: set[str] = set()  # ids of candidates that have a record of this run
-        self.given_up: set[str] = set()  # ids of candidates that were granted and have none, and get none any more
-        self.is_tuned = True  # while it is, artifacts are let go of
-        self.best_history: list[float] = []  # incumbent's cost after each trial
-        self.build_limit = BuildLimit()
-        self.searcher = planned.searcher
         self.rules = planned.rules  # of its sketches; None while it is being described
         self.is_left_out = planned.rules == ()  # it turned out to have no sketch
-        self.is_late = planned.late
-        self.oracle_secs = planned.oracle_secs  # of one run
-        self.floor_secs = planned.floor_secs
+        self.best_history: list[float] = []  # incumbent's cost after each trial
+        self._keeps_artifacts = False  # once a shoot-out may want them
         self._limit = limit
 
     @property
@@ -112,12 +107,12 @@ class TaskTrials:
 
     @property
     def in_flight(self) -> int:
-        return len(self.under_way) + self.reserved
+        return len(self.candidates.under_way) + self.reserved
 
     @property
     def spent(self) -> int:
         """Trials that count for the limits: those that are made, and those that were given up."""
-        return self.trials + len(self.given_up)
+        return self.trials + len(self.candidates.given_up)
 
     @property
     def limit(self) -> int | None:
@@ -169,36 +164,11 @@ class TaskTrials:
         if is_tuning:
             self.exhausted = exhausted
 
-    def knows(self, candidate_id: str) -> bool:
-        """Return true for a candidate of this run: under way, recorded or given up."""
-        return any(candidate_id in ids for ids in (self.under_way, self.recorded, self.given_up))
-
-    def begin(self, candidate_id: str) -> None:
-        """Note that a candidate is under way."""
-        self.under_way.add(candidate_id)
-
-    def built(self, candidate_id: str) -> None:
-        """Note that a candidate has an artifact."""
-        self.artifacts.add(candidate_id)
-
-    def end(self, candidate_id: str) -> None:
-        """Note that a candidate is not under way any more; one that was given up has been stored after all."""
-        self.under_way.discard(candidate_id)
-        self.given_up.discard(candidate_id)
-
-    def give_up(self, candidate_id: str) -> None:
-        """Skip a candidate: it gets no record."""
-        self.under_way.discard(candidate_id)
-        self.artifacts.discard(candidate_id)
-        self.given_up.add(candidate_id)
-
     def drop(self, candidate_ids: Iterable[str]) -> tuple[str, ...]:
         """Drop candidates that will not be measured, as the oracle is of no use. Return the ids of all artifacts, which
         are not wanted any more."""
         self.oracle = OracleState.FAILED
-        self.under_way.difference_update(candidate_ids)
-        unwanted, self.artifacts = tuple(sorted(self.artifacts)), set()
-        return unwanted
+        return self.candidates.drop(candidate_ids)
 
     def finish(self, reason: str) -> bool:
         """Finish the task, if there is a reason and it is not finished yet. Return true if it is finished now."""
@@ -209,7 +179,7 @@ class TaskTrials:
 
     def end_tuning(self) -> None:
         """Keep the artifacts from now on: a shoot-out may want them."""
-        self.is_tuned = False
+        self._keeps_artifacts = True
 
     def learn(self, record: Record, *, is_ours: bool = False) -> tuple[str, ...]:
         """Take in a committed record. Return the ids of the candidates whose artifacts are not wanted any more.
@@ -217,7 +187,7 @@ class TaskTrials:
         ``is_ours``: true for a record of this run.
         """
         if is_ours:
-            self.recorded.add(record.candidate.id)
+            self.candidates.record(record.candidate.id)
         best_secs = self.best_secs
         self.ranking.add(record)
         now_secs = self.best_secs
@@ -226,15 +196,15 @@ class TaskTrials:
             self.best_history.append(now_secs)
             if record.measurement.run_secs:
                 self.build_limit.observe(record.measurement.build_secs)
-        if not self.is_tuned or not self.artifacts:
+        artifacts = self.candidates.artifacts
+        if self._keeps_artifacts or not artifacts:
             return ()  # a shoot-out may want them
         # Few are near the best, and what is built and not measured yet stays.
-        changed = self.artifacts if now_secs != best_secs else self.artifacts & {record.candidate.id}
+        changed = artifacts if now_secs != best_secs else artifacts & {record.candidate.id}
         unwanted = {each for each in changed if not self.ranking.near_best(each)}
         if not record.measurement.run_secs:
-            unwanted |= self.artifacts & {record.candidate.id}
-        self.artifacts -= unwanted
-        return tuple(sorted(unwanted))
+            unwanted |= artifacts & {record.candidate.id}
+        return self.candidates.drop_artifacts(unwanted)
 
     def state(self, grant: int) -> TaskState:
         """What the bandit sees."""
@@ -244,7 +214,7 @@ class TaskTrials:
             best_history=self.best_history or self._found,
             pending=self.in_flight,
             finished=self.room(grant) == 0,
-            floor_secs=self.floor_secs,
+            floor_secs=self.planned.floor_secs,
             kind=kind_of_name(self.task.workload.name),
         )
 
@@ -297,5 +267,5 @@ def in_flight(tasks: Iterable[TaskTrials]) -> int:
     """Trials under way of these tasks."""
     total = 0
     for task in tasks:  # after every event, for every task: written out
-        total += len(task.under_way) + task.reserved
+        total += len(task.candidates.under_way) + task.reserved
     return total

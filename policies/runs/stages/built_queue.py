@@ -114,4 +114,4 @@ class BuiltQueue:
 
     def is_under_way(self, trial: Trial) -> bool:
         """Return true while the trial has no record."""
-        return trial.candidate.id in self._tasks[trial.candidate.task_id].under_way
+        return trial.candidate.id in self._tasks[trial.candidate.task_id].candidates.under_way

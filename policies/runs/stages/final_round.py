@@ -39,13 +39,15 @@ class PendingShootOut:
 
     @property
     def entered(self) -> list[Candidate]:
-        return [each for each in self.finalists if each.id in self.task.artifacts]
+        return [each for each in self.finalists if each.id in self.task.candidates.artifacts]
 
     @property
     def is_built(self) -> bool:
         """Whether nothing is waited for."""
         settled = self.task.oracle in (OracleState.READY, OracleState.FAILED)
-        return settled and all(each.id in self.task.artifacts or each.id in self.left_out for each in self.finalists)
+        return settled and all(
+            each.id in self.task.candidates.artifacts or each.id in self.left_out for each in self.finalists
+        )
 
     @property
     def is_void(self) -> bool:
@@ -75,7 +77,7 @@ class FinalRound:
         if math.isinf(self._plan.rule.race_factor):
             return  # a dataset is collected: no candidate matters more than another
         for task in sorted(tasks, key=gain_at_stake, reverse=True):
-            finalists = () if task.is_settled else task.ranking.finalists()
+            finalists = () if task.planned.settled else task.ranking.finalists()
             if finalists:
                 self._contests.setdefault(task.device_class, []).append(PendingShootOut(task, finalists))
 
@@ -142,7 +144,7 @@ class FinalRound:
             task.oracle_begun()
             self._builds.add(OracleBuild(task.task))
         for candidate in contest.finalists:
-            if candidate.id not in task.artifacts:
+            if candidate.id not in task.candidates.artifacts:
                 self._builds.add(Trial(task.task, candidate, is_finalist=True))
 
     def _begin(self, contest: PendingShootOut, device_id: str, now: float) -> ShootOut:

@@ -50,7 +50,7 @@ class Granting:
     def add(self, task: TaskTrials) -> None:
         """A task of the run may be granted trials."""
         self.by_class.setdefault(task.device_class, []).append(task)
-        self._sources.setdefault(task.device_class, {}).setdefault(task.searcher, []).append(task)
+        self._sources.setdefault(task.device_class, {}).setdefault(task.planned.searcher, []).append(task)
 
     @property
     def done(self) -> bool:
@@ -118,10 +118,10 @@ class Granting:
         happened to the task while its searcher was asked for nothing else; what was lost together with others says
         nothing of it."""
         task = self._tasks[task_id]
-        losses = self._losses.get(task_id, 0) + (self._asked_of(task.searcher) == 1)
+        losses = self._losses.get(task_id, 0) + (self._asked_of(task.planned.searcher) == 1)
         self._released(task_id)
         self._losses[task_id] = losses
-        source = task.device_class, task.searcher
+        source = task.device_class, task.planned.searcher
         self._rests_until[source] = now + self._plan.flow.rest_of(max(1, losses))
         self._timers.at(self._rests_until[source], "granting")
         return losses
@@ -134,7 +134,7 @@ class Granting:
         """The answer is no longer awaited; when it was asked for."""
         task = self._tasks[task_id]
         task.reserve(0)
-        return self._asked.pop((task.device_class, task.searcher))
+        return self._asked.pop((task.device_class, task.planned.searcher))
 
     def _asked_of(self, searcher: int) -> int:
         """Proposals that a searcher is to answer."""
@@ -143,7 +143,7 @@ class Granting:
     @property
     def _suspected(self) -> set[int]:
         """Searchers that were lost over a task, and have not answered for it since."""
-        return {self._tasks[task_id].searcher for task_id in self._losses}
+        return {self._tasks[task_id].planned.searcher for task_id in self._losses}
 
     def room(self, grant: int) -> int:
         """Trials that the run may grant now, at most ``grant``: an even share of all trials is kept for each task that

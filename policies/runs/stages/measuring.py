@@ -84,7 +84,7 @@ class MeasureStage:
     def limit_secs(self, device_id: str, task_id: str) -> float:
         """Return the seconds that measuring a candidate of the task may take on the device."""
         candidate_secs = self._candidate_secs.get(device_id, self._plan.rule.timeout_secs)
-        return run_limit(candidate_secs, self._tasks[task_id].floor_secs)
+        return run_limit(candidate_secs, self._tasks[task_id].planned.floor_secs)
 
     def end_tuning(self) -> None:
         """Drop the queue. The batches that are on devices end as usual."""
@@ -129,7 +129,7 @@ class MeasureStage:
 
     def _measure(self, device_id: str, batch: list[Trial], now: float) -> Measure:
         limits = {each: self.limit_secs(device_id, each) for each in {trial.candidate.task_id for trial in batch}}
-        oracles = (self._tasks[each].oracle_secs for each in limits)
+        oracles = (self._tasks[each].planned.oracle_secs for each in limits)
         of_batch = (limits[trial.candidate.task_id] for trial in batch)
         deadline_secs = batch_secs(self._plan.window_wait_secs, of_batch, oracles)
         epoch = self.leases.lease(device_id, Work.BATCH, deadline_secs, now, batch)

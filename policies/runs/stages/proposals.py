@@ -39,15 +39,15 @@ class Proposals:
             return self._ends.finish(task, f"converged: {gains}, {expected}")
         if task.oracle is not OracleState.FAILED:
             # A restarted searcher knows what was durable when it read it, not what is under way, or has come since.
-            fresh = [each for each in event.candidates if not task.knows(each.id)]
+            fresh = [each for each in event.candidates if not task.candidates.knows(each.id)]
             if fresh and task.oracle is OracleState.NOT_BUILT:
                 task.oracle_begun()
                 self._builds.add(OracleBuild(task.task))
-                best = task.ranking.best
-                if best is not None and best.id not in task.artifacts:  # of an earlier run: others are to meet it
+                best = task.ranking.best  # of an earlier run: others are to meet it
+                if best is not None and best.id not in task.candidates.artifacts:
                     self._builds.add(Trial(task.task, best, is_finalist=True))
             for candidate in fresh:
-                task.begin(candidate.id)
+                task.candidates.begin(candidate.id)
                 self._builds.add(Trial(task.task, candidate))
         return self._ends.finish(task, task.exhausted_reason())
 

@@ -33,7 +33,7 @@ class TaskEnds:
     def give_up(self, candidate: Candidate, failure: Measurement) -> list[Command]:
         """Skip a candidate for the rest of the run, without a record: its cost is unknown."""
         task = self._tasks[candidate.task_id]
-        task.give_up(candidate.id)
+        task.candidates.give_up(candidate.id)
         name = f"{task.task.workload.name} on {task.device_class}"
         told = Log("warning", f"a candidate of {name} is left out: {failure.detail}")
         return [told, DropArtifacts((candidate.id,)), *self.finish_if_done(task)]

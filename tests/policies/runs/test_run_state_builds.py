@@ -70,7 +70,7 @@ def test_a_builder_that_is_lost_is_no_fault_of_the_candidate_unless_it_happens_a
 
 def test_a_build_whose_process_is_killed_is_made_again_and_in_the_end_left_out_without_blame() -> None:
     world = played({"a": Device("orin")}, builds_killed=0.3, supply=200, seed=3)
-    left_out = world.state.tasks[ORIN.id].given_up
+    left_out = world.state.tasks[ORIN.id].candidates.given_up
     assert 0 < len(left_out) < 20  # a share of 0.3 ** 3
     assert world.outcomes() == {Outcome.OK: 200 - len(left_out)}
     told = [line for line in world.lines if "is left out" in line]

@@ -61,7 +61,7 @@ def test_a_process_that_the_run_ended_for_its_silence_is_no_candidates_fault() -
 def test_a_candidate_whose_session_is_always_killed_is_left_out_and_neither_it_nor_its_device_is_blamed() -> None:
     world = played({"only": Device("orin", killed=frozenset({5}))})
     assert world.outcomes() == {Outcome.OK: 59}
-    assert world.state.tasks[ORIN.id].given_up == {candidate_of(ORIN, 5).id}
+    assert world.state.tasks[ORIN.id].candidates.given_up == {candidate_of(ORIN, 5).id}
     assert world.runs[candidate_of(ORIN, 5).id] == 3
     assert world.kinds("only") == ["joined", "probe_passed"]
     [told] = [each.text for each in world.state.progress(world.now).notices]
@@ -74,7 +74,7 @@ def test_a_candidate_whose_session_is_always_killed_is_left_out_and_neither_it_n
 def test_what_ends_the_process_that_owns_a_device_again_and_again_is_found_and_left_out() -> None:
     world = played({"only": Device("orin", ends_owner=frozenset({5}))})
     assert world.outcomes() == {Outcome.OK: 59}
-    assert world.state.tasks[ORIN.id].given_up == {candidate_of(ORIN, 5).id}
+    assert world.state.tasks[ORIN.id].candidates.given_up == {candidate_of(ORIN, 5).id}
     assert world.kinds("only").count("interrupted") == 3
     assert "lost" not in world.kinds("only")
     assert world.state.fleet["only"].losses == ()
@@ -91,7 +91,7 @@ def test_a_run_whose_sessions_are_all_killed_ends_with_what_is_wrong() -> None:
 
 def test_a_device_whose_process_is_always_ended_rests_for_longer_and_longer() -> None:
     world = played({"bad": Device("orin", ends_owner=frozenset(range(60))), "good": Device("orin", secs=2.0)})
-    assert len(world.trials()) + len(world.state.tasks[ORIN.id].given_up) == 60
+    assert len(world.trials()) + len(world.state.tasks[ORIN.id].candidates.given_up) == 60
     assert len(world.trials()) >= 50
     kinds = world.kinds("bad")
     assert kinds.count("interrupted") == 3

@@ -19,7 +19,7 @@ def queue_of(count: int) -> tuple[BuiltQueue, TaskTrials, list[Trial]]:
     queue.add_class(BOARD)
     trials = [Trial(TASK, make_candidate(TASK, number)) for number in range(count)]
     for trial in trials:
-        task.under_way.add(trial.candidate.id)
+        task.candidates.under_way.add(trial.candidate.id)
         queue.add(trial)
     return queue, task, trials
 
@@ -49,7 +49,7 @@ def test_a_requeued_trial_whose_record_comes_late_is_dropped() -> None:
     queue.requeue(BOARD, take(queue, 2))
     queue.drop_recorded(trials[0].candidate)
     assert queue.of_class(BOARD) == (trials[1],)
-    task.under_way.clear()  # both have a record by now
+    task.candidates.under_way.clear()  # both have a record by now
     queue.requeue(BOARD, take(queue, 1))
     assert queue.waiting == 0
 

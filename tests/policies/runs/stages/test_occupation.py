@@ -19,7 +19,7 @@ def occupation(
     devices: Any = SimpleNamespace(
         occupied=lambda _: (leased, idle, measured), lanes={"a-0": SimpleNamespace(device_class="a")}
     )
-    tasks = [SimpleNamespace(under_way=range(in_flight), reserved=0)]
+    tasks = [SimpleNamespace(candidates=SimpleNamespace(under_way=range(in_flight)), reserved=0)]
     granting: Any = SimpleNamespace(is_asking=lambda _: others.get("asking", False), by_class={"a": tasks})
     return Occupation(building, devices, granting)
 
