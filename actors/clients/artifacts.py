@@ -17,7 +17,7 @@ _SMALL_BYTES = 64 * 1024
 
 
 def packed(artifact: Artifact) -> bytes:
-    """As it travels between processes of a run, in which Ray pickles everything else."""
+    """Pack an artifact for its way between processes of a run: Ray pickles everything else."""
     return pickle.dumps(artifact, pickle.HIGHEST_PROTOCOL)
 
 
@@ -29,7 +29,8 @@ def unpacked(sent: Any) -> Artifact:
 
 
 class Artifacts:
-    """By candidate id, and by task id for its oracle. What is forgotten leaves this process, and the object store."""
+    """Packed artifacts by candidate id, and by task id for its oracle. A forgotten one leaves this process, and the
+    object store."""
 
     def __init__(self) -> None:
         self._sent: dict[str, Any] = {}

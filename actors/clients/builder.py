@@ -32,8 +32,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class BuildDone:
-    """What became of the job with this number: a failure, an artifact as :func:`actors.clients.artifacts.packed`
-    makes it, or what the builder raised. ``lost``: the process does not know the task, for it has begun anew."""
+    """The result of the job with this number: a failure, an artifact as :func:`actors.clients.artifacts.packed` makes
+    it, or the error that the builder raised. ``lost``: the process does not know the task, for it has begun anew."""
 
     number: int
     failure: BuildFailure | None = None
@@ -97,8 +97,8 @@ def builder_clients(builders: Mapping[int, Any]) -> dict[int, BuilderClient]:
 
 
 class _Exchange:
-    """What goes to and fro between this process and the builders of a machine: one call is always there that waits for
-    what is done next, and takes new jobs along."""
+    """The calls between this process and the builders of a machine: one is always there that waits for the next result,
+    and takes new jobs along."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor

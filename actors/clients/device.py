@@ -102,8 +102,8 @@ class DeviceClient(BusyClient):
         self._in_turns = in_turns
 
     async def first_answer(self, tell: Callable[[str], None]) -> Fingerprint:
-        """What the device says of itself, once it answers; not before, however long that takes. Meanwhile ``tell`` is
-        called with what keeps it away, each time that this changes. Raises UserError for what is wrong with it."""
+        """Wait for the fingerprint of a device, however long it takes to answer. Meanwhile ``tell`` is called with the
+        reason why it does not, each time that this changes. Raises UserError for a device that must not be used."""
         last = ""
         while True:
             try:
@@ -194,8 +194,8 @@ def turn_of(title: str) -> str:
 
 
 async def fingerprint_of(actor: Any, device_id: str) -> Fingerprint:
-    """What a device's actor says of it: a slow one takes minutes. Raises DeviceUnreachableError, and UserError for what
-    is wrong with it."""
+    """Ask a device's actor for its fingerprint: a slow one takes minutes. Raises DeviceUnreachableError, and UserError
+    for a device that must not be used."""
     return await waiting.while_alive(
         ask(actor.fingerprint.remote(), WINDOW_WAIT_SECS, f"device {device_id}"),
         lambda: _device_beat(actor),

@@ -38,8 +38,8 @@ class LearnerClient(RestartedClient):
         self._actor.start.remote()
 
     async def failures(self) -> AsyncIterator[str]:
-        """How the learner failed, each time that it does. Its process is then ended, and another one begins anew with
-        the records, a little later each time."""
+        """Yield each failure of the learner. Its process is then ended, and another one begins anew with the records, a
+        little later each time."""
         clock = asyncio.get_running_loop().time
         pause_secs, last_at = 0.0, clock()
         while True:
@@ -82,7 +82,7 @@ class LearnerClient(RestartedClient):
                 yield models
 
     async def _asked(self, reference: Any, what: str) -> Any:
-        """What is answered after ``_FOLLOW_SECS`` at the latest, and counts as lost well after that."""
+        """Ask for an answer that is due after ``_FOLLOW_SECS``, and counts as lost well after that."""
         return await waiting.ask_by_clock(
             waiting.clock_of(self._window), reference, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, what
         )

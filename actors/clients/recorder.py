@@ -118,7 +118,7 @@ class RecorderClient(RestartedClient):
         return seq
 
     async def troubles(self) -> AsyncIterator[tuple[str, bool]]:
-        """What is wrong with the recorder, in words, each time that it is slow, and when it no longer is: then True.
+        """Yield the trouble of the recorder, in words, each time that it is slow, and when it no longer is: then True.
 
         Raises RecorderLostError where it is gone for good, or has not answered for ``_STORE_SECS``."""
         clock = asyncio.get_running_loop().time

@@ -25,7 +25,7 @@ _MEMORY = 0.1  # of the mean of build times, for the last one
 
 
 class Worker(Protocol):
-    """What builds: :class:`devices.builds.builder.BuildWorker`, or a simulation."""
+    """A worker that builds: :class:`devices.builds.builder.BuildWorker`, or a simulation."""
 
     def start(self) -> None: ...
 

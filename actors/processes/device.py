@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 
 def _in_turn(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
-    """What uses the device waits for its turn."""
+    """Let a method that uses the device wait for its turn."""
 
     @functools.wraps(method)
     def waiting(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -302,7 +302,8 @@ class DeviceActor:
         probes: tuple[float, float],
         known: tuple[dict[str, Incumbent], dict[str, Artifact]],
     ) -> list[Measured]:
-        """What was measured between two probes, in order; ``known``: the incumbents before.
+        """Return the measurements between two probes, in order, at the speed of that time; ``known``: the incumbents
+        before.
 
         Meanwhile times were taken for those of one speed. What they are worth is known now, and no time of a speed that
         nobody knew remains as a bar for others.
@@ -314,7 +315,7 @@ class DeviceActor:
         return settled
 
     def _consider(self, artifact: Artifact, measured: Measurement) -> None:
-        """Whether this one is the incumbent of its task now."""
+        """Make this candidate the incumbent of its task, if it ranks before it."""
         assert artifact.candidate is not None
         if measured.verified and measured.rank_secs < self._incumbents[artifact.task_id].rank_secs:
             incumbent = Incumbent(artifact.candidate.id, measured.cost_secs, measured.rank_secs)
@@ -382,13 +383,13 @@ class DeviceActor:
 
 
 def _lost(measured: Sequence[Measured]) -> str:
-    """How the device was lost, which ends a batch; empty if it was not."""
+    """Return how the device was lost, which ends a batch; empty if it was not."""
     lost = (each for _, each in measured if each.outcome is Outcome.DEVICE_LOST)
     return next((each.detail or "lost" for each in lost), "")
 
 
 def _at(measurement: Measurement, speed: tuple[float, float]) -> Measurement:
-    """What was measured at this speed, which has this error."""
+    """Return a measurement with the speed of the device at that time and its error."""
     if measurement.outcome is not Outcome.OK:
         return measurement
     return dataclasses.replace(measurement, speed=speed[0], speed_error=speed[1])

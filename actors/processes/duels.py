@@ -19,7 +19,8 @@ Ask = Callable[[MeasureRequest], Measurement]
 
 @dataclass(frozen=True)
 class DuelResult:
-    """What a duel made of the challenger; or, where ``rival_failed``, how the incumbent failed in it."""
+    """The measurement of the challenger in a duel; or, where ``rival_failed``, that of the incumbent, which failed in
+    it."""
 
     measured: Measurement
     rival_failed: bool = False
@@ -71,7 +72,7 @@ def duel(
 def tournament(
     ask: Ask, artifacts: Sequence[Artifact], incumbent: Incumbent, rule: StopRule
 ) -> dict[int, Measurement] | Measurement:
-    """What is found of the finalists of a task, by their numbers: each meets the best of those before it.
+    """Let the finalists of a task meet: each meets the best of those before it. Return their measurements by number.
 
     ``artifacts``: the incumbent's is the first, if it takes part; nothing is found of it unless it fails. The device's
     loss ends it all: then that measurement alone. Nothing is found of those that did not meet because a process was

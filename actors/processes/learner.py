@@ -105,7 +105,8 @@ class Learner:
         """A sign of life, also while a model is trained."""
 
     async def failure(self, wait_secs: float) -> str:
-        """What ended the training, as soon as something has; empty where nothing has within ``wait_secs``."""
+        """Wait for the error that ends the training. Return it, or an empty text where none has within
+        ``wait_secs``."""
         await self.start()
         if self._worker is None:  # it does not train
             await asyncio.sleep(wait_secs)

@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What somebody wants durable. ``done``: gets the sequence numbers of the records."""
+    """Records and events that wait for the commit. ``done``: gets the sequence numbers of the records."""
 
     records: Sequence[Record]
     events: Sequence[DeviceEvent]
@@ -173,7 +173,7 @@ class Recorder:
         return [(record.seq, encode_record(record)) for record in self._reader.since(cursor, _READ_LIMIT)]
 
     async def storing_secs(self) -> float:
-        """How long something has waited to be durable, or to be read by the thread that writes; 0 for nothing."""
+        """Seconds that the oldest write or read has waited for its thread; 0 for none."""
         now = asyncio.get_running_loop().time()
         return now - min(self._writing.values(), default=now)
 

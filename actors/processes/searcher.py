@@ -165,7 +165,7 @@ class Searcher:
                         self._release(record)
 
     def _is_awaited(self, task_id: str) -> bool:
-        """Whether the search of this task may still begin here."""
+        """Return true if the search of this task may still begin here."""
         return task_id not in self._searches and task_id not in self._others
 
     def _release(self, record: Record) -> None:
@@ -190,14 +190,15 @@ class Searcher:
 
 
 def pools_of(entry: SearchTask) -> tuple[Pool, ...] | None:
-    """What a search of this task may propose; None for everything."""
+    """Return the candidates that a search of this task may propose; None for all."""
     if entry.recorded is None:
         return None
     return tuple(Pool(sketch, matrix) for sketch, matrix in zip(entry.sketches, entry.recorded, strict=True))
 
 
 def model_key(entry: SearchTask, method: Method) -> str:
-    """Which model a task's records are for: its device class' where the tasks of that share a model, else its own."""
+    """Return the key of the model that learns from a task's records: its device class where the tasks of that share a
+    model, else the task."""
     each = method.training is not None and method.training.of_each_task
     alone = each or not OF_A_TASK.isdisjoint(method.views) or entry.own_prior
     return entry.task.id if alone else entry.task.device_class.name
@@ -215,7 +216,7 @@ class Priors:
         return load_model(model, *self._own)
 
     def loaded(self, prior: bytes) -> CostModel | None:
-        """None for no bytes."""
+        """Load the prior of these bytes; None for no bytes."""
         if not prior:
             return None
         if prior not in self._loaded:

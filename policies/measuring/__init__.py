@@ -1,1 +1,1 @@
-"""When a measurement ends, which finalists are measured again, how fast a device is now, and which state it is in."""
+"""Decisions about measurements: their ends, finalists, the speed of a device and the states of its health."""

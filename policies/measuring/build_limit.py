@@ -1,4 +1,4 @@
-"""How long a build may take: a task whose builds are quick gives none of them much longer."""
+"""The timeout of builds: a task whose builds are quick gives none of them much longer."""
 
 from __future__ import annotations
 

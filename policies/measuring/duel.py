@@ -1,4 +1,4 @@
-"""Which of two candidates is faster, by runs in turn: A B, B A, A B, ...
+"""A duel: two candidates run in turn (A B, B A, A B, ...) until it is clear which one is faster.
 
 Two kernels that run one right after the other meet the same device. Each run lays its tensors out anew, for where they
 lie makes up to a tenth of the time. Of every pair the logarithm ``d`` of the challenger's seconds over the incumbent's
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def judged(log_ratios: Sequence[float], out_of_time: bool = False) -> Verdict | None:
-    """What the pairs so far say, in their order; None to go on. ``out_of_time``: there will be no more.
+    """Judge the pairs so far, in their order. Return None to go on. ``out_of_time``: there will be no more pairs.
 
     ValueError for ratios that are not finite, or none.
     """
@@ -68,13 +68,13 @@ def judged(log_ratios: Sequence[float], out_of_time: bool = False) -> Verdict | 
 
 
 def challenger_first(pair: int) -> bool:
-    """Whether the challenger begins the pair of this number (from 0): the order turns around, so that a device that
-    slows down meanwhile favours nobody."""
+    """Return true if the challenger begins the pair of this number, counted from 0. The order alternates, so that a
+    device that slows down favours neither side."""
     return pair % 2 == 1
 
 
 def run_rule(rule: StopRule) -> StopRule:
-    """How each run of a pair is measured: a fixed number of micro-batches, and no racing."""
+    """Return the rule for each run of a pair: a fixed number of micro-batches, and no racing."""
     return replace(
         rule,
         micro_batch_secs=max(rule.micro_batch_secs, CONFIRM_BATCH_SECS),

@@ -1,4 +1,4 @@
-"""How the candidates of a method are measured: the rules that a method can choose from, by their names."""
+"""Measurement rules that a method can choose by name."""
 
 from __future__ import annotations
 

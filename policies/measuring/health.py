@@ -1,4 +1,4 @@
-"""How the state of a device changes: what happened goes in, the new state and the reason come out.
+"""The state machine of a device's health: an event goes in, the new state and the reason come out.
 
 A pure state machine over :class:`fleet_tune.base.device_state.DeviceState`; every time is handed in as unix seconds.
 
@@ -156,18 +156,18 @@ class Change:
 
 
 def may_work(state: DeviceState) -> bool:
-    """Whether the device may be leased: online, good, active, and free."""
+    """Return true if the device may be leased: online, good, active, and free."""
     return _usable(state) and state.health is Health.GOOD and not state.lease.held
 
 
 def needs_probe(state: DeviceState) -> bool:
-    """Whether the probe must run before anything else does."""
+    """Return true if the probe must run before anything else does."""
     return _usable(state) and state.health in (Health.UNKNOWN, Health.SUSPECT)
 
 
 def may_return(state: DeviceState) -> bool:
-    """Whether the device is worth waiting for, however long: it works, or will be tried again by itself. Not one that
-    people took out, that does not answer, or that failed its probation ``HOPELESS_QUARANTINES`` times."""
+    """Return true if the device is worth waiting for, however long: it works, or will be retried by itself. False for a
+    device that people took out, that does not answer, or that failed its probation ``HOPELESS_QUARANTINES`` times."""
     if state.admin is not Admin.ACTIVE:
         return False
     if state.health is Health.QUARANTINED:
@@ -176,13 +176,13 @@ def may_return(state: DeviceState) -> bool:
 
 
 def is_poison(losses: int) -> bool:
-    """Whether a candidate that ran while this many devices were lost is to blame, and not the devices."""
+    """Return true if a candidate that ran while this many devices were lost is to blame, and not the devices."""
     return losses >= POISON_LOSSES
 
 
 def may_try(lost_on: Collection[str], device_id: str, usable: Collection[str]) -> bool:
-    """Whether a candidate that lost the devices ``lost_on`` may be tried on ``device_id``: on another device if there
-    is one among the ``usable`` ones of its class, on the same where it is the only one."""
+    """Return true if a candidate that lost the devices ``lost_on`` may be tried on ``device_id``: on another device if
+    one of its class is ``usable``, on the same where it is the only one."""
     return device_id not in lost_on or not set(usable) - set(lost_on)
 
 

@@ -1,4 +1,4 @@
-"""Which version of a kernel is the fastest in its place in the network.
+"""The choice of the version of a kernel that is the fastest in its place in the network.
 
 A shoot-out decides between kernels that run alone, over and over: their weights and inputs lie in the caches as far as
 they fit. In the network they come from memory, and another kernel may be the fastest there. The versions are timed in
@@ -27,7 +27,7 @@ LEAST_ROUNDS, MOST_ROUNDS = 2, 8
 
 
 def judged_in_place(secs: Sequence[float], incumbent_secs: Sequence[float]) -> Verdict:
-    """What rounds say of a version: both took these seconds in each, two to ``MOST_ROUNDS`` of them."""
+    """Judge a version by its seconds and the incumbent's in each of two to ``MOST_ROUNDS`` rounds."""
     rounds = len(secs)
     if not LEAST_ROUNDS <= rounds <= MOST_ROUNDS:
         raise ValueError(f"{rounds} rounds: from {LEAST_ROUNDS} to {MOST_ROUNDS} tell something")
@@ -47,11 +47,12 @@ def fastest_in_place(secs: Sequence[Sequence[float]]) -> tuple[int, Verdict] | N
 
 
 def is_worth_it(secs: float, before_secs: float) -> bool:
-    """Whether a network is faster than before by what an improvement has to be."""
+    """Return true if a network is faster than before by at least the share ``WORTH``."""
     return secs <= before_secs * (1 - WORTH)
 
 
 def still_holds(chosen: str, compared: Collection[str], best_alone: str) -> bool:
-    """Whether a choice between these candidates holds where ``best_alone`` is the fastest alone by now. Of one that did
-    not run beside the ``chosen`` one nobody knows what it takes in the network: it is better until that is known."""
+    """Return true if a choice between these candidates holds where ``best_alone`` is the fastest alone by now. The time
+    in the network of a candidate that did not run beside the ``chosen`` one is unknown: it counts as better until it is
+    known."""
     return chosen in compared and best_alone in compared

@@ -22,18 +22,18 @@ class Ranked:
 
     @property
     def rank_secs(self) -> float:
-        """What it is chosen by, not less than its cost where it has met nobody."""
+        """Seconds by which it is ranked; at least its cost where it has met no other candidate."""
         return self.measurement.rank_secs
 
     def is_before(self, rank_secs: float) -> bool:
-        """Whether it is chosen before one that is chosen by so many seconds."""
+        """Return true if it ranks before a candidate of ``rank_secs``."""
         if self.measurement.comparison is None and self.cost_secs >= rank_secs:
             return False
         return self.rank_secs < rank_secs
 
 
 class Ranking:
-    """What the records of one task say, one after the other."""
+    """The records of one task, taken in one after the other, and the incumbent that follows from them."""
 
     def __init__(self) -> None:
         self._ranked: dict[str, Ranked] = {}
@@ -90,7 +90,7 @@ class Ranking:
         return self._revisions.get(candidate_id, 0) + 1
 
     def near_best(self, candidate_id: str) -> bool:
-        """Whether a candidate may still be among the finalists; also one of which nothing is known yet."""
+        """Return true if a candidate may still be among the finalists; true also before it is measured."""
         ranked = self._ranked.get(candidate_id)
         return ranked is None or ranked.cost_secs <= self.best_secs * (1 + MAX_MARGIN)
 

@@ -1,4 +1,4 @@
-"""What measuring a candidate may take."""
+"""The timeout of a candidate's measurement."""
 
 from __future__ import annotations
 

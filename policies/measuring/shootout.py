@@ -1,4 +1,4 @@
-"""Which candidates of a task meet when its tuning ends.
+"""The choice of the finalists of a task, which meet when its tuning ends.
 
 Most were given up after a few hundredths of a second, minutes or hours ago. The few that may be faster than the
 incumbent, as far as their costs tell, meet it in turn (:mod:`policies.measuring.duel`).
@@ -21,7 +21,7 @@ MAX_MARGIN = 0.15
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """What is known of a candidate's cost: ``error`` is its standard error, as a share of it."""
+    """The cost of a candidate as known; ``error`` is its standard error, as a share of it."""
 
     candidate_id: str
     cost_secs: float
@@ -44,7 +44,8 @@ def finalists(standings: Iterable[CostEstimate]) -> tuple[str, ...]:
 
 
 def reserve_secs(time_budget_secs: float, tasks: int) -> float:
-    """What of a run's time is kept for the shoot-outs at its end: a second for each task, at most a twentieth."""
+    """Return the seconds of a run that are kept for the shoot-outs at its end: one for each task, at most a
+    twentieth."""
     return min(0.05 * time_budget_secs, 1.0 * tasks)
 
 

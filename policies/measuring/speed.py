@@ -1,4 +1,4 @@
-"""How fast a device is now, by its probe, and what that makes of a time that was measured there.
+"""The speed of a device, taken from its probe, and the cost that follows from a measured time.
 
 A device is not always as fast as it was: it heats up, its clock changes, others use its host. The probe, which always
 does the same, runs before, between and after measurements. A kernel is assumed to follow it:
@@ -25,7 +25,7 @@ MISMATCH = 0.25
 
 
 def changed(before_secs: float, after_secs: float) -> bool:
-    """Whether the speed changed between two probes."""
+    """Return true if the speed changed between two probes."""
     return abs(math.log(after_secs / before_secs)) > CHANGED
 
 
@@ -51,7 +51,7 @@ class Speedometer:
         return self._ordered[len(self._ordered) // 2]
 
     def speed(self, probe_secs: float) -> float:
-        """As a multiple of the speed of the unit; 1 while that is not known."""
+        """Return the speed as a multiple of the unit's; 1 while the unit is not known."""
         return 1.0 if self.unit_secs is None else self.unit_secs / probe_secs
 
     def between(self, before_secs: float, after_secs: float) -> tuple[float, float]:

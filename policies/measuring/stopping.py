@@ -1,4 +1,4 @@
-"""When to stop measuring a candidate (AdaTune section 4.1, and racing beyond it). Runs beside the kernel.
+"""Adaptive stopping of a measurement (AdaTune section 4.1, and racing beyond it). It runs beside the kernel.
 
 What follows from the incumbent is decided here too, before a measurement begins: its timeout (:func:`following`), and
 what a result must stand to become the new incumbent (:func:`confirmation`).
@@ -38,7 +38,7 @@ def throughput_variation(run_secs: Sequence[float]) -> float:
 
 
 def decide(run_secs: Sequence[float], rule: StopRule, incumbent_secs: float) -> str | None:
-    """Whether the measurement ends after these micro-batches (mean seconds per run of each, in order), and why.
+    """Decide if the measurement ends after these micro-batches (mean seconds per run of each, in order), and why.
 
     ``raced``: the fastest of ``k`` micro-batches is slower than the incumbent by more than the share
     ``(race_factor - 1) / k`` (never without an incumbent: infinite, NaN or not positive). What disturbs a run makes it
@@ -69,7 +69,7 @@ def following(rule: StopRule, incumbent_secs: float) -> StopRule:
 
 
 def confirmation(rule: StopRule, incumbent_secs: float) -> Confirmation | None:
-    """What a result below the incumbent's cost must stand: a second, more precise measurement, without racing.
+    """Return the second, more precise measurement, without racing, that a result below the incumbent's cost must stand.
 
     None where every candidate is measured to the end anyway (an infinite ``race_factor``: a dataset is collected), and
     for the first candidate of a task, which need not be precise to be the best so far.

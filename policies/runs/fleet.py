@@ -117,7 +117,7 @@ class Fleet:
         return self.happened(device_id, health.Leased(self._run_id, secs), now).lease.epoch
 
     def quarantine_is_over(self, device_id: str, now: float) -> bool:
-        """Whether the device may be on probation."""
+        """Return true if the device may be on probation."""
         return self._unix(now) >= self._states[device_id].until_unix_secs
 
     def quarantine_ends(self, device_id: str) -> float:
@@ -129,7 +129,7 @@ class Fleet:
         return list(self._usable.get(device_class, ()))
 
     def usable_count(self, device_class: str) -> int:
-        """How many devices of a class work or could."""
+        """Return the number of devices of a class that work or could."""
         return len(self._usable.get(device_class, ()))
 
     def hopeless(self, device_class: str) -> str:
@@ -141,7 +141,7 @@ class Fleet:
 
     @property
     def is_kept(self) -> bool:
-        """Whether every change so far is durable."""
+        """True when every change so far is durable."""
         return self._unstored == 0 and not self._events
 
     def events_stored(self, commands: int) -> None:
@@ -154,7 +154,7 @@ class Fleet:
         return changed
 
     def drain(self) -> list[Command]:
-        """What is to be logged and kept since the last call."""
+        """Return the lines to log and the changes to store since the last call."""
         commands: list[Command] = [*self._lines]
         if self._events:
             commands.append(StoreDeviceEvents(tuple(self._events)))

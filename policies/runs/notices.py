@@ -1,4 +1,4 @@
-"""What a person is told while a run goes on: everything that the run warns of, a few of the last."""
+"""Notices for people while a run goes on: the last few of its warnings."""
 
 from __future__ import annotations
 

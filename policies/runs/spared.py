@@ -29,9 +29,9 @@ def last_snapshot(
     states: Mapping[str, DeviceState],
     notices: Iterable[str] = (),
 ) -> Progress:
-    """How such a run ends, at its second 0. ``plan``: every task of it is settled. ``records``: those of its store.
-    ``states``: of devices, as the store knows them. ``notices``: what people are told first. Raises ValueError for a
-    run that wants something done."""
+    """Return the snapshot of such a run at its end, at its second 0. ``plan``: every task of it is settled.
+    ``records``: those of its store. ``states``: of devices, as the store knows them. ``notices``: the first ones.
+    Raises ValueError for a run that wants something done."""
     state = RunState(plan, bandit)
     events: deque[Event] = deque(map(NoticePosted, notices))
     events += (DevicesRestored(states), RecordsCommitted(records), RecordsCaughtUp())

@@ -83,7 +83,7 @@ _MEND_AND_RESUME = "mend what it names and run the same command again: it resume
 
 
 class Phase(enum.IntEnum):
-    """How far the run is. It goes from one to the next, and may leave some out."""
+    """Phases of a run, in order. A run may skip some."""
 
     STARTING = enum.auto()  # until what earlier runs left is read
     TUNING = enum.auto()  # until a limit is reached, every task is finished, or somebody stops it
@@ -95,7 +95,7 @@ class Phase(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """For people, who need not tell apart how a run ends."""
+        """Name for people; the phases at the end of a run have one name."""
         return self.name.lower() if self in (Phase.STARTING, Phase.TUNING, Phase.FINISHED) else "finishing"
 
 
@@ -133,16 +133,15 @@ class RunState:
 
     @property
     def wake_secs(self) -> float | None:
-        """When a ``Tick`` is due if nothing else happens before."""
+        """Second of the run at which a ``Tick`` is due if nothing else happens before."""
         return self._timers.next_secs
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """What is to be done because of ``event``, in this order."""
+        """Take in ``event``, and return the commands that follow, in their order."""
         return self.handle_all((event,), now)
 
     def handle_all(self, events: Iterable[Event], now: float) -> list[Command]:
-        """What is to be done because of ``events`` of one moment, in their order: what follows from all of them is
-        looked at once."""
+        """Take in ``events`` of one moment, and return the commands that follow from all of them, in their order."""
         if self.phase is Phase.FINISHED:
             return []
         self._count_usage(now)
@@ -312,7 +311,7 @@ class RunState:
         return commands if given_up is None else [*commands, *self._not_built(given_up[0], "", given_up[1])]
 
     def _without_builders(self, detail: str) -> list[Command]:
-        """Nothing can be built on any more; what a shoot-out lacks is left out."""
+        """End the run, as nothing can be built any more; a shoot-out skips the finalists that are not built."""
         if self.phase is Phase.SHOOT_OUTS:
             self._final_round.close()
             return []
@@ -392,7 +391,7 @@ class RunState:
 
     @property
     def _is_done(self) -> bool:
-        """Whether nothing is left to tune, and nothing will come."""
+        """True once nothing is left to tune, and no task will come."""
         return self._granting.done and not self._members.is_awaited
 
     def _give_up_deserted(self, now: float) -> list[Command]:
@@ -420,7 +419,7 @@ class RunState:
         return max(limit_secs, UNKNOWN_SECS) if isinstance(job, OracleBuild) or job.is_finalist else limit_secs
 
     def _end_tuning(self) -> None:
-        """Nothing more is granted; what is measured now is stored, what is only built is dropped."""
+        """End the tuning: measurements under way are stored, candidates that are only built are dropped."""
         self.phase = Phase.LAST_BATCHES
         for job in self._builds.drop(lambda _: True):
             if isinstance(job, OracleBuild):
@@ -434,7 +433,7 @@ class RunState:
         return CatchUpRecords()
 
     def _count_usage(self, now: float) -> None:
-        """What the devices did since it was counted last, while candidates are searched: as what they do now."""
+        """Count the time of the devices since the last call, while the run is tuning: as what they do now."""
         if self.phase is Phase.TUNING and now - self._seen_secs < _COUNT_SECS:
             return
         secs, self._seen_secs = now - self._seen_secs, now

@@ -1,4 +1,4 @@
-"""What a run knows of its tasks: what their records say, and what of them is under way."""
+"""The tasks of a run: their records, and their trials under way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from policies.search.bandits import TaskState, kind_of_name
 
 
 class OracleState(enum.Enum):
-    """Where the artifact of a task's oracle is."""
+    """States of the artifact of a task's oracle."""
 
     NOT_BUILT = enum.auto()
     ON_ITS_WAY = enum.auto()
@@ -98,7 +98,7 @@ class TaskTrials:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether it is still being described."""
+        """True while it is being described."""
         return self.rules is None and not self.is_left_out
 
     @property
@@ -207,7 +207,7 @@ class TaskTrials:
         return self.candidates.drop_artifacts(unwanted)
 
     def state(self, grant: int) -> TaskState:
-        """What the bandit sees."""
+        """Return the state of the task for the bandit."""
         return TaskState(
             weight=self.task.weight,
             flop=self.task.workload.flop,
@@ -220,7 +220,7 @@ class TaskTrials:
 
     @property
     def _found(self) -> list[float]:
-        """What others have found, before the first trial."""
+        """Best cost in the records of other runs, before the first trial; empty for none."""
         return [self.best_secs] if math.isfinite(self.best_secs) else []
 
     def exhausted_reason(self) -> str:

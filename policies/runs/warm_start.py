@@ -1,4 +1,4 @@
-"""What a store that several runs share spares a run: which of its tasks need no trial any more.
+"""Tasks that need no trial any more, thanks to a store that several runs share.
 
 A run spends its limits on its tasks together; what it asks for each is an even share. A task is *settled* where the
 store has a verified record of it, of just what this run's records depend on, and some run has spent at least that share
@@ -25,14 +25,14 @@ CONFIRMED = "confirmed"
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of what a run spends, one task's part. ``secs`` of tuning, ``trials``; None: it has no such limit."""
+    """The part of a run's limits that one task gets: ``secs`` of tuning, and ``trials``; None: no such limit."""
 
     secs: float | None
     trials: float | None
 
 
 def share_of(limits: Limits, tasks: int) -> Share:
-    """What a run with these limits asks for each of its ``tasks``."""
+    """Return the share of each of the ``tasks`` of a run with these limits."""
     of_each = [] if limits.task_trials is None else [float(limits.task_trials)]
     if limits.trials is not None:
         of_each.append(limits.trials / tasks)
@@ -41,8 +41,8 @@ def share_of(limits: Limits, tasks: int) -> Share:
 
 
 def covered(asked: Share, spent: Iterable[tuple[float, float]]) -> bool:
-    """Whether one of the efforts ``spent`` (seconds and trials) is at least what is ``asked``: by one limit, for a run
-    ends with the first that it reaches."""
+    """Return true if one of the efforts ``spent`` (seconds and trials) is at least what is ``asked``: by one limit, for
+    a run ends with the first that it reaches."""
     for secs, trials in spent:
         if asked.secs is not None and secs >= _ENOUGH * asked.secs:
             return True

@@ -1,2 +1,2 @@
-"""What the candidates of a run go through: granting, building, measuring, the final round; how much of them is under
-way, and what the devices do meanwhile."""
+"""The stages of a run's candidates (granting, building, measuring, the final round), their pace, and the occupation of
+the devices."""

@@ -46,7 +46,7 @@ class BuildStage:
 
     @property
     def builders(self) -> int:
-        """How many there are."""
+        """Number of builders."""
         return len(self._there)
 
     @property
@@ -59,17 +59,17 @@ class BuildStage:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is built and nothing waits for it."""
+        """True while nothing is built and nothing waits for it."""
         return not self._jobs and not self._queue
 
     @property
     def saturated(self) -> bool:
-        """Whether no builder is free."""
+        """True while no builder is free."""
         return not self._free
 
     @property
     def room(self) -> int:
-        """How many more may wait: no longer than the builders need for what waits for each."""
+        """Number of builds that may be added: the queue is no longer than the builders need."""
         return self._flow.waiting_per_builder * self.builders - len(self._queue)
 
     def under_way(self, device_class: str) -> int:
@@ -77,7 +77,7 @@ class BuildStage:
         return self._of_class[device_class]
 
     def nothing_soon(self, now: float) -> bool:
-        """Whether nothing is waited for: every build under way takes long, if there is one."""
+        """Return true if no build will end soon: every one under way takes long, if there is one."""
         if self._free and self._queue:
             return False
         last_began = next(reversed(self._began.values()), -math.inf)
@@ -122,7 +122,7 @@ class BuildStage:
         return commands
 
     def works(self, builder: int) -> bool:
-        """Whether the builder has a job."""
+        """Return true if the builder has a job."""
         return builder in self._jobs
 
     def ended(self, builder: int, now: float) -> tuple[Buildable, float] | None:
@@ -169,15 +169,15 @@ class BuildStage:
         return job, failure
 
     def rest_secs(self, builder: int) -> float:
-        """How long a builder rests that was just lost."""
+        """Return the seconds that a builder rests that was just lost."""
         if builder in self._absences:
             return min(self._flow.look_secs, self._flow.rest_of(self._absences[builder]))
         return self._flow.rest_of(self._failures.get(builder, 1))
 
     @property
     def hopeless(self) -> bool:
-        """Whether no builder works: each failed by itself again and again, and built nothing meanwhile, or is gone for
-        minutes."""
+        """True once no builder works: each failed by itself again and again, and built nothing meanwhile, or is gone
+        for minutes."""
         return bool(self._there) and all(
             self._failures.get(builder, 0) >= self._flow.starts or self._absences.get(builder, 0) >= self._flow.looks
             for builder in self._there

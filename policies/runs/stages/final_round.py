@@ -43,7 +43,7 @@ class PendingShootOut:
 
     @property
     def is_built(self) -> bool:
-        """Whether nothing is waited for."""
+        """True once every finalist is built, or cannot be."""
         settled = self.task.oracle in (OracleState.READY, OracleState.FAILED)
         return settled and all(
             each.id in self.task.candidates.artifacts or each.id in self.left_out for each in self.finalists
@@ -51,7 +51,7 @@ class PendingShootOut:
 
     @property
     def is_void(self) -> bool:
-        """Whether there is nothing to decide, now that what could be built is."""
+        """True where there is nothing to decide, now that what could be built is."""
         return self.is_built and (self.task.oracle is OracleState.FAILED or len(self.entered) < 2)
 
 
@@ -69,7 +69,7 @@ class FinalRound:
 
     @property
     def done(self) -> bool:
-        """Whether no shoot-out is left to begin."""
+        """True once no shoot-out is left to begin."""
         return not any(self._contests.values())
 
     def open(self, tasks: Iterable[TaskTrials]) -> None:
@@ -122,7 +122,7 @@ class FinalRound:
         return self._devices.readiness.look_at(device_id, now)
 
     def _is_given_up(self, device_class: str, now: float) -> bool:
-        """Whether no device of the class has come back for long enough, or none can."""
+        """Return true if no device of the class has come back for long enough, or none can."""
         lanes = [self._devices.leases.lanes[each] for each in self._mine(device_class)]
         if self._devices.leases.idle_devices(device_class) or any(lane.work is Work.SHOOT_OUT for lane in lanes):
             self._missing_since.pop(device_class, None)

@@ -54,12 +54,11 @@ class Granting:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is to be tuned, no task that is still being described may be, and nothing is under
-        way."""
+        """True once nothing is under way and no task can get trials, also none that is still being described."""
         return all(self._is_done(tasks) for tasks in self.by_class.values())
 
     def is_asking(self, device_class: str) -> bool:
-        """Whether candidates of the class are awaited, or will be asked for again in a moment."""
+        """Return true if candidates of the class are awaited, or will be asked for again in a moment."""
         return any(source[0] == device_class for source in (*self._asked, *self._rests_until))
 
     def may_be_under_way(self, device_class: str) -> int:
@@ -169,12 +168,12 @@ class Granting:
         return (limit is not None and self._left(limit) <= 0) or not any(task.wanted(grant) for task in tasks)
 
     def _is_short(self, tasks: int) -> bool:
-        """Whether the time may not be enough for a whole grant of every task."""
+        """Return true if the time may not be enough for a whole grant of every task."""
         budget_secs = self._plan.limits.time_budget_secs
         return budget_secs is not None and budget_secs < SHORT_SECS * tasks
 
     def _next(self, tasks: Sequence[TaskTrials], grant: int) -> Propose | None:
-        """What to ask a searcher for, which knows these ``tasks`` of a class."""
+        """Return the proposal to ask a searcher for, which knows these ``tasks`` of a class; None for none."""
         room = self.room(grant)
         if not room or not any(task.room(grant) for task in tasks):
             return None
@@ -189,8 +188,8 @@ class Granting:
         return self._fleet.usable_count(device_class)
 
     def _share(self, task: TaskTrials, grant: int) -> int:
-        """What a task may be granted at once: the first time no more than an even share, so that every task of the
-        class is begun soon."""
+        """Return the number of candidates that a task may be granted at once. The first grant is no more than an even
+        share, so that every task of the class begins soon."""
         if task.trials or task.in_flight:
             return grant
         peers = self.by_class[task.device_class]

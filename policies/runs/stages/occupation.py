@@ -1,4 +1,4 @@
-"""What the devices of a class do at a moment, and what those wait for that have nothing to do."""
+"""The occupation of the devices of a class: their work, and what idle devices wait for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from policies.runs.tasks import in_flight
 
 
 class Occupation:
-    """Of the devices of a run; ``builds``, ``leases`` and ``granting`` say what is under way."""
+    """Occupation of the devices of a run, from its ``builds``, ``leases`` and ``granting``."""
 
     def __init__(self, builds: BuildStage, leases: Leases, granting: Granting) -> None:
         self._builds, self._leases, self._granting = builds, leases, granting
@@ -28,8 +28,8 @@ class Occupation:
             self._behind[device_id] = behind, since
 
     def of(self, device_class: str) -> dict[DeviceTime, int]:
-        """How many devices of the class do what: measure, wait for their turn among the runs that use them, or have
-        nothing to do, and wait for what."""
+        """Return the number of devices of the class by what they do: measure, wait for their turn among the runs that
+        use them, or wait for work, by what it waits for."""
         leased, idle, measured = self._leases.occupied(device_class)
         lanes = (self._leases.lanes.get(each) for each in self._behind)
         behind = min(leased, sum(lane is not None and lane.device_class == device_class for lane in lanes))
@@ -37,7 +37,7 @@ class Occupation:
         return {**counts, self._awaited(device_class, measured): idle} if idle else counts
 
     def _awaited(self, device_class: str, measured: int) -> DeviceTime:
-        """What those devices wait for that have nothing to do; ``measured``: candidates that are on others."""
+        """Return what idle devices wait for; ``measured``: candidates that are on other devices."""
         builds = self._builds.under_way(device_class)
         if builds and self._builds.saturated:
             return DeviceTime.BUILD

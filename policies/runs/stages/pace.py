@@ -1,4 +1,4 @@
-"""How long the parts of a run take lately, and from it how much should be under way (Little's law).
+"""The pace of a run: how long its steps take lately, and the work under way that follows (Little's law).
 
 A device is kept busy by two batches, one on it and one ready for it, and by what is on the way to it: what it measures
 in the seconds that a proposal and a build take. So what is under way for a class grows with the number of its devices
@@ -24,12 +24,12 @@ _DEVICES_A_SEARCHER = 64
 
 
 def searchers(devices: int) -> int:
-    """How many searchers a fleet of so many devices needs, if there are as many tasks and cores for them."""
+    """Return the number of searchers for so many devices, if there are as many tasks and cores."""
     return max(1, math.ceil(devices / _DEVICES_A_SEARCHER))
 
 
 def builders_at_first(devices: int) -> int:
-    """How many builders so many devices may keep busy before anything is known of them."""
+    """Return the number of builders that so many devices may keep busy before their speed is known."""
     return Pace(Flow(), ("",)).under_way("", devices)
 
 
@@ -75,7 +75,7 @@ class Pace:
     # What follows ----------------------------------------------------------------------------------------------------
 
     def candidate_secs(self, device_class: str) -> float:
-        """What a candidate takes on a device of this class."""
+        """Return the seconds of a candidate on a device of this class."""
         return self._class_secs.get(device_class, self._first_secs)
 
     def batch(self, device_id: str, device_class: str) -> int:

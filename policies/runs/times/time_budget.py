@@ -1,4 +1,4 @@
-"""How long a run may tune, and when it is over."""
+"""The time budget of a run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class TimeBudget:
             self._timers.at(secs, "time budget")
 
     def ends_secs(self, now: float) -> float | None:
-        """When it is used up, as far as is known now; None where there is none."""
+        """Return the second of the run at which it is used up, as far as is known now; None without a budget."""
         return self._ends if self._secs is None or self._ends is not None else now + self._secs
 
     def is_over(self, now: float) -> bool:
-        """Whether it is used up."""
+        """Return true if it is used up."""
         return self._ends is not None and now >= self._ends
 
     def tuning_is_over(self, now: float) -> bool:
-        """Whether nothing is left of it but what shoot-outs have."""
+        """Return true if only the share of the shoot-outs is left."""
         return self._tuning_ends is not None and now >= self._tuning_ends

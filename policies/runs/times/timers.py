@@ -1,4 +1,4 @@
-"""When the run has to look again at something though nothing happens."""
+"""Timers of a run: names that are looked at again at a second of the run."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class Timers:
 
     @property
     def next_secs(self) -> float | None:
-        """When the next name is due."""
+        """Second at which the next name is due; None for none."""
         return self._heap[0][0] if self._heap else None

@@ -1,4 +1,4 @@
-"""What the devices of a run do with their time, and so what bounds the run.
+"""The usage of the devices of a run: what they do with their time, and so what bounds the run.
 
 Every second of a device that can work is measuring, or waiting for something. Of what a class waits for most, more
 would make the run faster; a class that hardly waits is bound by its devices themselves.
@@ -41,7 +41,7 @@ class Usage:
                 whole[what] += count * secs
 
     def was(self, device_class: str, what: DeviceTime, secs: float) -> None:
-        """Of the time that a device had a lease, these seconds were something else than measuring."""
+        """Count seconds of leases, which were counted as measuring, as what they were instead."""
         for times in (self._lately[device_class], self._whole[device_class]):
             moved = min(secs, times[DeviceTime.MEASURE])
             times[DeviceTime.MEASURE] -= moved
