@@ -24,7 +24,8 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import NetworkResult
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.cancellation import Cancellation
-from fleet_tune.runs.publishing.class_compilation import ClassCompilation, NetworkCompiler
+from fleet_tune.runs.publishing.class_compilation import publish_class
+from fleet_tune.runs.publishing.class_network import ClassNetwork, NetworkCompiler
 from fleet_tune.runs.publishing.compile_request import CompileRequest
 
 # A network may take so many times as long to compile as the builds of its records took, and at least so many seconds.
@@ -74,18 +75,9 @@ def publish_networks(
     for name, lowered in request.lowered.items():
         folder = folder_of(out, name, max(request.classes, len(request.lowered)))
         runner = request.runners.get(name)
+        network = ClassNetwork(request, lowered, compiler, expected)
         try:
-            results.append(
-                ClassCompilation(
-                    request=request,
-                    lowered=lowered,
-                    folder=folder,
-                    compiler=compiler,
-                    expected=expected,
-                    cancellation=cancellation,
-                    runner=runner,
-                ).publish()
-            )
+            results.append(publish_class(network, folder, runner, cancellation))
         except UserError:
             raise
         except Exception as error:

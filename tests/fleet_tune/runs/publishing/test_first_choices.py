@@ -61,7 +61,7 @@ def test_a_fault_of_the_first_choices_leaves_the_tasks_as_they_are(
     by_id = {entry.task.id: entry for entry in example.entries}
     device = DeviceConfig(name="local", threads=2)
     FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, budget_secs=0.0)(list(by_id))
-    monkeypatch.setattr("fleet_tune.runs.preparing.first_choices.opened", refuse)
+    monkeypatch.setattr("fleet_tune.runs.publishing.first_choices.opened", refuse)
     progress = CompileProgress()
     FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, progress=progress)(list(by_id))
     [notice] = progress.notices

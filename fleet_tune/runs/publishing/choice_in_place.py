@@ -1,0 +1,106 @@
+"""The choice between records that are nearly as good, by their time in the network."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from devices.error_text import brief
+from fleet_tune.base.errors import UncheckedError
+from fleet_tune.base.results import is_busy
+from fleet_tune.runs.publishing import versions_in_place
+from fleet_tune.runs.publishing.class_network import CheckedNetwork, ClassNetwork
+from fleet_tune.runs.publishing.incumbents import Incumbents
+from fleet_tune.runs.publishing.network_runners import NetworkRunner
+from fleet_tune.runs.publishing.versions_in_place import Ranked
+from policies.measuring.in_network import is_worth_it
+
+_LOG = logging.getLogger(__name__)
+
+
+class ChoiceInPlace:
+    """Chooses between the records of tasks of one network. Records that were compared in the network before are not
+    compared again.
+
+    Args:
+        network: the network.
+        runner: runs it.
+        incumbents: the records, and the choices of earlier runs.
+        compile_secs: seconds that it takes to compile the network.
+    """
+
+    def __init__(
+        self, network: ClassNetwork, runner: NetworkRunner, incumbents: Incumbents, compile_secs: float
+    ) -> None:
+        self._network = network
+        self._runner = runner
+        self._incumbents = incumbents
+        self._compile_secs = compile_secs
+
+    def chosen(self, checked: CheckedNetwork) -> CheckedNetwork:
+        """Return the network with the records that are faster in it, if it is right with them and faster as a whole;
+        else ``checked``. What goes wrong is a warning."""
+        network, request = self._network, self._network.request
+        compared = {each.task_id: each.compared for each in checked.chosen}
+        near = {
+            task_id: records
+            for task_id, records in versions_in_place.ranked(checked.records, self._incumbents.next_best).items()
+            if any(each.candidate.id not in compared.get(task_id, ()) for each in records)
+        }
+        networks = versions_in_place.networks_of(checked.records, near)
+        if not networks:
+            return checked
+        while networks and versions_in_place.expected_secs(len(networks), self._compile_secs) > request.spare_secs:
+            networks.pop()
+        if not networks:
+            _LOG.info("no time to choose between kernels of %d tasks by their time in the network", len(near))
+            return checked
+        network.tell(f"choosing between kernels of {len(near)} tasks by their time in the network")
+        deadline = time.monotonic() + 2 * request.spare_secs
+        folders = {0: checked.folder}
+        try:
+            for number, records in enumerate(networks, 1):
+                with self._only_warned("a version of its kernels is not tried"):
+                    folder = checked.folder.with_name(f"version-{number}")
+                    folders[number] = network.compile(records, folder)
+            with self._only_warned("its kernels are not chosen by their time in it"):
+                return self._fastest(checked, near, folders, deadline)
+        finally:
+            for number in set(folders) - {0}:
+                shutil.rmtree(folders[number], ignore_errors=True)
+        return checked
+
+    def _fastest(
+        self, checked: CheckedNetwork, near: Ranked, folders: Mapping[int, Path], deadline: float
+    ) -> CheckedNetwork:
+        """See :meth:`chosen`. ``folders``: the network of each version number."""
+        network, runner = self._network, self._runner
+        if len(folders) == 1:
+            return checked
+        changed = versions_in_place.fastest(near, network.lowered, folders, runner, deadline)
+        if not changed:
+            return checked
+        records = {**checked.records, **{task_id: record for task_id, (record, _) in changed.items()}}
+        folder = network.compile_whole(records, checked.folder.with_name("chosen"))
+        errors, is_right = network.errors_of(runner.outputs(folder))
+        if not is_right:
+            raise UncheckedError(f"with those it is wrong: relative error {errors[1]:.2g}")
+        before_secs, secs = runner.measure_in_turn(checked.folder, folder)
+        if not is_worth_it(secs, before_secs):
+            return checked
+        choices = tuple(why for _, why in changed.values())
+        if not is_busy(runner.others_cores):  # what is kept is not asked again
+            self._incumbents.choose(choices)
+        return checked.with_choices(folder, records, errors, choices)
+
+    @contextlib.contextmanager
+    def _only_warned(self, what: str) -> Iterator[None]:
+        """Turn every error into a warning, ``what`` with its reason: the network is right without it."""
+        try:
+            yield
+        except Exception as error:  # a version that crashes, no space for it: nobody is to blame for what is not used
+            self._network.warn(f"is as it was, {what}: {brief(error)}")

@@ -1,0 +1,114 @@
+"""The work on the network of one device class: what it is compiled from, and the network that it is now."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from devices.networks.lowering import LoweredNetwork, compare, tolerance
+from devices.networks.network import Array
+from fleet_tune.base.domain import Fingerprint, Record
+from fleet_tune.base.results import ChosenInPlace
+from fleet_tune.runs.publishing import manifest
+from fleet_tune.runs.publishing.compile_request import CompileRequest
+from fleet_tune.runs.publishing.network_runners import NetworkRunResult
+
+
+class NetworkCompiler(Protocol):
+    """Compiles networks: :class:`~devices.networks.processes.compile_process.CompileProcess`, or in this process
+    :mod:`devices.networks.network_folder`."""
+
+    def compile_network(
+        self,
+        lowered: LoweredNetwork,
+        best: Mapping[str, str | None],
+        out: Path,
+        manifest_extra: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """See :func:`devices.networks.network_folder.compile_network`."""
+
+
+@dataclass(frozen=True)
+class ClassNetwork:
+    """The network of one device class, which is to be compiled."""
+
+    request: CompileRequest
+    lowered: LoweredNetwork
+    compiler: NetworkCompiler
+    expected: tuple[Array, ...]
+    """Outputs of the network's framework."""
+
+    @property
+    def name(self) -> str:
+        """The name of the device class."""
+        return self.lowered.device_class.name
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The fingerprint of the device class."""
+        return self.request.prints[self.name]
+
+    def compile(self, records: Mapping[str, Record], folder: Path) -> Path:
+        """Compile the network from these records, by task id, to look at it."""
+        return self.compiler.compile_network(self.lowered, traces(records), folder)
+
+    def compile_whole(self, records: Mapping[str, Record], folder: Path) -> Path:
+        """Compile the network with its manifest, so that it may be published."""
+        return self.compiler.compile_network(self.lowered, traces(records), folder, self._manifest(records))
+
+    def compile_untuned(self, records: Mapping[str, Record], folder: Path) -> Path:
+        """Compile the network without schedules, beside the one that is made of ``records``."""
+        extra = {**self._manifest(records), "tasks": {}}
+        return self.compiler.compile_network(self.lowered, {}, folder, extra)
+
+    def errors_of(self, outputs: tuple[Array, ...]) -> tuple[tuple[float, float], bool]:
+        """The absolute and relative error of these outputs, and true if they are right."""
+        absolute, relative = compare(outputs, self.expected)
+        return (absolute, relative), relative <= tolerance(self.lowered)
+
+    def tell(self, doing: str) -> None:
+        """Tell the present step."""
+        self.request.progress.tell(f"{doing} ({self.name})" if len(self.request.lowered) > 1 else doing)
+
+    def warn(self, text: str) -> None:
+        """Tell what the network goes without."""
+        self.request.progress.warn(f"the network of {self.name} {text}")
+
+    def _manifest(self, records: Mapping[str, Record]) -> dict[str, Any]:
+        request = self.request
+        return manifest.made_of(self.lowered.tasks, records, request.rules, self.fingerprint, request.records)
+
+
+@dataclass(frozen=True)
+class CheckedNetwork:
+    """A network that is compiled and may be published."""
+
+    folder: Path
+    records: Mapping[str, Record]
+    """The record of each task id that it is made of."""
+    errors: tuple[float, float] | None = None
+    """Absolute and relative error of its outputs; None where it is not checked."""
+    run: NetworkRunResult | None = None
+    """Its times, if it was timed when it was checked."""
+    chosen: tuple[ChosenInPlace, ...] = ()
+    """Tasks whose record was chosen by its time in the network."""
+
+    def with_choices(
+        self,
+        folder: Path,
+        records: Mapping[str, Record],
+        errors: tuple[float, float],
+        choices: tuple[ChosenInPlace, ...],
+    ) -> CheckedNetwork:
+        """The network with other records for some tasks, compiled in another folder."""
+        changed = {each.task_id for each in choices}
+        chosen = (*(each for each in self.chosen if each.task_id not in changed), *choices)
+        return dataclasses.replace(self, folder=folder, records=records, errors=errors, run=None, chosen=chosen)
+
+
+def traces(records: Mapping[str, Record]) -> dict[str, str | None]:
+    """The trace of each record, by task id."""
+    return {task_id: record.trace for task_id, record in records.items()}

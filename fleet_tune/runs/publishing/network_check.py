@@ -1,0 +1,99 @@
+"""The check of a compiled network: it is run where it will be used, and compared with its framework."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from devices.error_text import brief
+from devices.host.warm_process import ChildStartError
+from devices.networks.network import Array
+from fleet_tune.base.domain import Measurement, Outcome, Record
+from fleet_tune.base.errors import DiskFullError, NetworkRunError, RecordStoreError, UncheckedError, UserError
+from fleet_tune.runs.publishing.class_network import ClassNetwork
+from fleet_tune.runs.publishing.network_runners import NetworkRunner, NetworkRunResult
+
+
+class RunnerLostError(Exception):
+    """The network is wrong and its runner is gone: the kernel at fault cannot be found."""
+
+
+class NetworkCheck:
+    """Compiles a network from given records and checks it.
+
+    Args:
+        network: the network.
+        stage: the folder in which it is compiled.
+        runner: runs the network; None where nothing can.
+        times_it: time the network too when it is run.
+    """
+
+    def __init__(self, network: ClassNetwork, stage: Path, runner: NetworkRunner | None, *, times_it: bool) -> None:
+        self.runner = runner
+        """Runs the network; None once it turned out that nothing can."""
+        self.unchecked = "none of its devices can run it"
+        """The reason why the network is not checked; it counts without a runner."""
+        self.errors: tuple[float, float] | None = None
+        """Absolute and relative error of the last network that was right."""
+        self.compile_secs = 0.0
+        """The longest time that compiling took."""
+        self._network = network
+        self._stage = stage
+        self._times_it = times_it
+        self._suspects: Mapping[str, Record] | None = None  # of the first network that was wrong, until it is right
+        self._timed: tuple[Mapping[str, Record], NetworkRunResult] | None = None
+
+    def judge(self, records: Mapping[str, Record]) -> Measurement | None:
+        """Compile the network from these records and run it; see :data:`fleet_tune.runs.publishing.admission.Judge`."""
+        network = self._network
+        network.tell(f"compiling the network with {len(records)} tuned of {len(network.lowered.tasks)} tasks")
+        began = time.monotonic()
+        try:
+            network.compile(records, self._stage)
+        except (DiskFullError, ChildStartError):
+            raise
+        except Exception as error:  # whatever TVM raises, or a trace that does not fit
+            if isinstance(error, UserError) and not isinstance(error, RecordStoreError):
+                raise  # no linker, no CUDA compiler, no memory: a matter of this machine, not of a record
+            return Measurement(Outcome.BUILD_ERROR, detail=brief(error))
+        self.compile_secs = max(self.compile_secs, time.monotonic() - began)
+        fault = self._fault_of(records)
+        if fault is None and records == self._suspects:
+            self._suspects = None  # it was wrong once, of another cause
+        elif fault is not None and self._suspects is None:
+            self._suspects = dict(records)
+            why = f"{fault.outcome.value.replace('_', ' ')}: {fault.detail}"
+            network.warn(f"is not right ({why}): judging it again")
+        return fault
+
+    def run_of(self, records: Mapping[str, Record]) -> NetworkRunResult | None:
+        """The times of the network that is made of these records, if it was timed last."""
+        return self._timed[1] if self._timed is not None and self._timed[0] == records else None
+
+    def _fault_of(self, records: Mapping[str, Record]) -> Measurement | None:
+        if self.runner is None:
+            return None
+        self._network.tell("comparing the network with its framework")
+        try:
+            outputs = self._outputs(self.runner, records)
+        except NetworkRunError as error:
+            return Measurement(Outcome.RUN_ERROR, detail=str(error))
+        except UncheckedError as error:
+            if self._suspects is not None:
+                raise RunnerLostError(str(error)) from error
+            self._network.warn(f"is not checked: {error}")
+            self.unchecked, self.runner, self.errors = str(error), None, None
+            return None
+        errors, is_right = self._network.errors_of(outputs)
+        if not is_right:
+            return Measurement(Outcome.WRONG_OUTPUT, detail=f"relative error {errors[1]:.2g}")
+        self.errors = errors
+        return None
+
+    def _outputs(self, runner: NetworkRunner, records: Mapping[str, Record]) -> tuple[Array, ...]:
+        if not self._times_it or not records:
+            return runner.outputs(self._stage)
+        run = runner.tried(self._stage)
+        self._timed = dict(records), run
+        return run.outputs

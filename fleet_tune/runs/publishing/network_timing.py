@@ -1,0 +1,206 @@
+"""The times of a network that is right: beside the untuned network, its framework, and kernel by kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from devices.error_text import brief
+from devices.timing.in_network import InNetworkTimes
+from fleet_tune.base.errors import FleetTuneError, NetworkRunError, UncheckedError
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import NetworkResult
+from fleet_tune.runs.publishing.class_network import CheckedNetwork, ClassNetwork
+from fleet_tune.runs.publishing.in_network import in_network
+from fleet_tune.runs.publishing.network_runners import THIS_MACHINE, NetworkRunner
+from fleet_tune.runs.publishing.task_results import usual_secs
+from fleet_tune.runs.publishing.untuned_times import CLEARLY
+
+# Times that differ by less are the same.
+_SAME = 1.02
+_FRAMEWORK_REPEATS = 50
+
+
+@dataclass(frozen=True)
+class TimedNetwork:
+    """A network with its times, and what is to be published by them."""
+
+    result: NetworkResult
+    folder: Path
+    """The network to publish: the tuned one, or the untuned one where that is better."""
+
+
+class NetworkTiming:
+    """Times one network.
+
+    Args:
+        network: the network.
+        runner: runs it.
+        checked: the network as it was compiled and checked.
+        untuned_secs: seconds of the untuned network in an earlier run; None where they are not known.
+    """
+
+    def __init__(
+        self, network: ClassNetwork, runner: NetworkRunner, checked: CheckedNetwork, untuned_secs: float | None
+    ) -> None:
+        self._network = network
+        self._runner = runner
+        self._checked = checked
+        self._untuned_secs = untuned_secs
+
+    def timed(self, result: NetworkResult) -> TimedNetwork:
+        """Add the times to a result."""
+        timed = self._whole(result)
+        return dataclasses.replace(timed, result=self._with_kernels(timed))
+
+    def _whole(self, result: NetworkResult) -> TimedNetwork:
+        """The network as a whole, and the untuned one."""
+        tuned = self._checked.folder
+        clear = self._clearly_faster(result)
+        if clear is not None:
+            return TimedNetwork(clear, tuned)
+        untuned = self._untuned()
+        try:
+            result = self._side_by_side(result, untuned)
+        except NetworkRunError as error:  # twice: beside the untuned one, and alone
+            return self._instead_of(result, untuned, str(error))
+        except UncheckedError as error:  # it takes too long, say
+            self._network.warn(f"is not timed: {error}")
+            return TimedNetwork(result, tuned)
+        if result.tuned_secs is None or result.untuned_secs is None or untuned is None:
+            return TimedNetwork(result, tuned)
+        if result.tuned_secs > _SAME * result.untuned_secs:
+            errors = self._errors_of(untuned)
+            if errors is not None:
+                result = dataclasses.replace(
+                    result, published="untuned", max_abs_error=errors[0], max_rel_error=errors[1]
+                )
+                return TimedNetwork(result, untuned)
+        return TimedNetwork(result, tuned)
+
+    @property
+    def _known_times(self) -> tuple[float, InNetworkTimes] | None:
+        """The times of the tuned network, if it was timed when it was checked."""
+        return None if self._checked.run is None else self._checked.run.times
+
+    def _clearly_faster(self, result: NetworkResult) -> NetworkResult | None:
+        """The result where an earlier run has timed the untuned network, and the tuned one takes far less; None where
+        both have to be timed."""
+        times, run = self._known_times, self._checked.run
+        if times is None or run is None or self._untuned_secs is None or times[0] * CLEARLY > self._untuned_secs:
+            return None
+        timed = dataclasses.replace(
+            result,
+            tuned_secs=times[0],
+            untuned_secs=self._untuned_secs,
+            untuned_earlier=True,
+            others_cores=run.others_cores,
+        )
+        return self._beside_framework(timed)
+
+    def _with_kernels(self, timed: TimedNetwork) -> NetworkResult:
+        """Add the time of each kernel of what is to be published, if it can be had."""
+        result, network = timed.result, self._network
+        if result.secs is None:
+            return result
+        times = self._known_times if timed.folder == self._checked.folder else None
+        try:
+            if times is None:
+                network.tell("timing the kernels in the network")
+            kernels = self._runner.in_place(timed.folder) if times is None else times[1]
+        except Exception as error:
+            network.warn(f"has kernels that are not timed in it: {brief(error)}")
+            return result
+        records = self._checked.records if result.published == "tuned" else {}
+        with RecordReader(network.request.records) as reader:
+            alone = {task_id: usual_secs(reader, record) for task_id, record in records.items()}
+        return dataclasses.replace(result, in_network=in_network(kernels, network.lowered, alone))
+
+    def _untuned(self) -> Path | None:
+        """The folder of the untuned network; None where the network has no schedule, or it cannot be compiled."""
+        if not self._checked.records:
+            return None
+        self._network.tell("compiling the untuned network, to compare")
+        try:
+            return self._network.compile_untuned(self._checked.records, self._checked.folder.with_name("untuned"))
+        except Exception as error:  # whatever TVM raises, or no space: what is to be published is not touched by it
+            self._not_compared(error)
+            return None
+
+    def _side_by_side(self, result: NetworkResult, untuned: Path | None) -> NetworkResult:
+        """Add the times of both networks, as far as they can be had. Raises NetworkRunError, UncheckedError of the
+        tuned network alone."""
+        network, runner, tuned = self._network, self._runner, self._checked.folder
+        untuned_secs: float | None = None
+        network.tell("timing the network")
+        try:
+            if untuned is None:
+                tuned_secs = runner.measure_secs(tuned)
+                untuned_secs = None if self._checked.records else tuned_secs
+            else:
+                tuned_secs, untuned_secs = runner.measure_in_turn(tuned, untuned)
+        except Exception as error:  # of either: the untuned one took too long, say
+            self._not_compared(error)
+            tuned_secs = runner.measure_secs(tuned)
+            return dataclasses.replace(result, tuned_secs=tuned_secs, others_cores=runner.others_cores)
+        others = runner.others_cores
+        timed = dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs, others_cores=others)
+        if untuned_secs is not None and not timed.on_busy_host:
+            times = network.request.untuned_times
+            times.keep(network.lowered, network.fingerprint, runner.name, untuned_secs)
+        return self._beside_framework(timed)
+
+    def _beside_framework(self, result: NetworkResult) -> NetworkResult:
+        """Add the framework's time, if the network runs on this machine and is compared at all."""
+        network = self._network
+        if self._runner.name != THIS_MACHINE or result.untuned_secs is None:
+            return result
+        network.tell("timing the network in its framework")
+        try:
+            threads = network.fingerprint.threads
+            torch_secs = network.request.network.measure_framework_secs(threads, _FRAMEWORK_REPEATS)
+        except Exception as error:
+            network.warn(f"is not compared with its framework's time: {error}")
+            return result
+        return dataclasses.replace(result, torch_secs=torch_secs)
+
+    def _instead_of(self, result: NetworkResult, untuned: Path | None, why: str) -> TimedNetwork:
+        """The untuned network, if it is right, in place of a tuned one that was right and crashes when it is timed."""
+        problem = f"the tuned network fails when it is timed: {why}"
+        errors = self._errors_of(untuned) if untuned is not None else None
+        if untuned is None or errors is None:
+            result = dataclasses.replace(
+                result, published="nothing", problem=problem, max_abs_error=None, max_rel_error=None
+            )
+            return TimedNetwork(result, self._checked.folder)
+        untuned_secs: float | None = None
+        with contextlib.suppress(FleetTuneError):
+            untuned_secs = self._runner.measure_secs(untuned)
+        absolute, relative = errors
+        result = dataclasses.replace(
+            result,
+            published="untuned",
+            problem=problem,
+            untuned_secs=untuned_secs,
+            others_cores=None if untuned_secs is None else self._runner.others_cores,
+            max_abs_error=absolute,
+            max_rel_error=relative,
+        )
+        return TimedNetwork(result, untuned)
+
+    def _errors_of(self, untuned: Path) -> tuple[float, float] | None:
+        """Absolute and relative error of the untuned network; None where it is wrong and not published."""
+        try:
+            errors, is_right = self._network.errors_of(self._runner.outputs(untuned))
+        except Exception as error:
+            self._network.warn(f"cannot be published untuned: {error}")
+            return None
+        if not is_right:
+            self._network.warn(f"cannot be published untuned: relative error {errors[1]:.2g}")
+            return None
+        return errors
+
+    def _not_compared(self, error: Exception) -> None:
+        self._network.warn(f"is not compared with the untuned one: {brief(error)}")
