@@ -4,7 +4,7 @@ A variant's figure is the sum over the tasks of the measured trials until a cand
 of each seed; a line has its median with the quartiles of the seeds, and the geometric mean of the tasks' medians.
 The variants of ``moa-pruner`` start from the model that comes with fleet-tune, all others from nothing: so it needs a
 dataset that this model was not trained on. What else the papers compare has benchmarks of its own, of which
-docs/benchmarks.md, *Ablations*, is the list.
+docs/lab/benchmarks.md, *Ablations*, is the list.
 """
 
 from __future__ import annotations

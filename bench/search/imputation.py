@@ -19,7 +19,7 @@ Two models (:data:`KINDS`), which share neither what they read nor how they lear
   that candidates alike cost alike. It knows nothing of what a decision does.
 - ``trees``: extremely randomised trees on the tree of loops of a candidate (AutoTVM's features for its TreeGRU).
 
-Neither reads anything of the analyzer. docs/benchmarks.md says to which methods they are near all the same.
+Neither reads anything of the analyzer. docs/lab/benchmarks.md says to which methods they are near all the same.
 """
 
 from __future__ import annotations

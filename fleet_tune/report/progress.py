@@ -94,7 +94,7 @@ def progress_line(progress: Progress) -> str:
     if progress.silent:
         parts.append(f"without a sign of life: {_silent(progress)}")
     if progress.device_time:
-        parts.append(f"bound by {format_bounds(progress.device_time)}")
+        parts.append(f"limited by {format_bounds(progress.device_time)}")
     awaited = _awaited(progress)
     if awaited:
         parts.append(f"{plural(awaited, 'task')} still being described")
@@ -212,7 +212,7 @@ class _Panel:
         if progress.silent:
             facts.add_row("silent", cut(_silent(progress), "yellow"))
         if progress.device_time:
-            facts.add_row("bound by", cut(format_bounds(progress.device_time)))
+            facts.add_row("limited by", cut(format_bounds(progress.device_time)))
         facts.add_row("estimate", cut(_networks(progress), "bold"))
         for notice in progress.notices[-_NOTICES:]:
             facts.add_row("noticed", cut(notice_line(notice), "yellow"))

@@ -179,7 +179,7 @@ def render_summary(result: TuneResult) -> RenderableType:
         ),
     )
     if result.device_time and result.new_trials:
-        facts.add_row("bound by", Text(format_bounds(result.device_time)))
+        facts.add_row("limited by", Text(format_bounds(result.device_time)))
     if result.store is not None:
         facts.add_row("store", Text(_from_store(result.store, len(result.tasks))))
     if result.transferred is not None:
@@ -280,13 +280,26 @@ def save_svg(renderable: RenderableType, path: Path, title: str, width: int = 11
     console.save_svg(str(path), title=title)
 
 
+_LIMITS: Mapping[str, str] = {
+    DeviceTime.MEASURE: "measurements",
+    DeviceTime.SEARCH: "the search",
+    DeviceTime.BUILD: "builds",
+    DeviceTime.WINDOW: "quiet windows",
+    DeviceTime.TURN: "other runs",
+    DeviceTime.COMMIT: "the record store",
+    DeviceTime.TASKS: "a lack of tasks",
+}
+
+
 def format_bounds(device_time: Mapping[str, Mapping[str, float]]) -> str:
     """Describe the limits of each device class, and the share of time in which its devices measure; see
     :attr:`fleet_tune.base.results.Progress.device_time`."""
     texts = []
     for device_class, shares in device_time.items():
         measured = shares.get(DeviceTime.MEASURE, 0.0)
-        texts.append(f"{bound_by(shares)} on {device_class} (devices measure {measured:.0%} of the time)")
+        texts.append(
+            f"{_LIMITS.get(bound_by(shares), '')} on {device_class} (devices measure {measured:.0%} of the time)"
+        )
     return ", ".join(texts)
 
 

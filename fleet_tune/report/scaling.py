@@ -45,7 +45,7 @@ def scaling_json(uses: Sequence[FleetUsage]) -> str:
 
 def _devices(uses: Sequence[FleetUsage]) -> Table:
     classes = list(dict.fromkeys(name for use in uses for name in use.busy_by_class))
-    table = _table("devices", "trials/s", "of demand", "busy", *classes, "bound by")
+    table = _table("devices", "trials/s", "of demand", "busy", *classes, "limited by")
     for use in uses:
         table.add_row(
             f"{use.devices:,}",

@@ -30,4 +30,4 @@ FLEET = Method(
 model of other tasks' records and that from the analyzer (AutoTVM's equation 4); AdaTune's expected improvement,
 Bansor's bandits; batches of 8, because nothing waits for a round to end. For half of a batch all sketches compete, and
 one that brings nothing new is worth less by and by. Which parts these are, and their numbers, was chosen on the
-recorded sets: docs/benchmarks.md has what each brings, and how little of it can be told from the spread."""
+recorded sets: docs/lab/benchmarks.md has what each brings, and how little of it can be told from the spread."""

@@ -43,8 +43,8 @@ def test_a_snapshot_in_one_line() -> None:
 
 def test_what_bounds_the_run_is_shown() -> None:
     bound = dataclasses.replace(PROGRESS, device_time={"zen5": {"measure": 0.42, "build": 0.5, "search": 0.08}})
-    said = "build on zen5 (devices measure 42% of the time)"
-    assert f"3.2/s, network 30.00 ms on zen5, bound by {said}, 3:45 left" in progress_line(bound)
+    said = "builds on zen5 (devices measure 42% of the time)"
+    assert f"3.2/s, network 30.00 ms on zen5, limited by {said}, 3:45 left" in progress_line(bound)
     console = Console(file=io.StringIO(), width=100, height=24, force_terminal=True, color_system=None)
     view = ProgressView(console, "net")
     view.update(bound)
@@ -52,7 +52,7 @@ def test_what_bounds_the_run_is_shown() -> None:
         console.print(view._panel)
     lines = capture.get().splitlines()
     assert len(lines) <= 24
-    assert any("bound by" in line and said in line for line in lines)
+    assert any("limited by" in line and said in line for line in lines)
 
 
 def test_processes_without_a_sign_of_life_are_shown_with_how_long() -> None:

@@ -265,7 +265,9 @@ def test_a_run_that_measured_nothing_names_no_records() -> None:
 
 def test_what_bounded_a_run_is_told() -> None:
     bound = dataclasses.replace(RESULT, device_time={"zen5": {"measure": 0.3, "window": 0.2, "build": 0.5}})
-    assert "bound by build on zen5 (devices measure 30% of the time)" in " ".join(_text(render_summary(bound)).split())
+    assert "limited by builds on zen5 (devices measure 30% of the time)" in " ".join(
+        _text(render_summary(bound)).split()
+    )
     plain = to_json(bound)
     assert plain["bounds"] == {"zen5": "build"}
     assert plain["device_time"] == {"zen5": {"measure": 0.3, "window": 0.2, "build": 0.5}}
