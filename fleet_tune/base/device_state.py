@@ -39,12 +39,13 @@ class Admin(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who uses the device until when. ``owner``: run id, empty while nobody does. ``epoch`` only grows, by one with
-    every new lease; a result that carries an older one is refused."""
+    """Right of a run to use a device until a deadline."""
 
     owner: str = ""
+    """Run id. Empty while nobody uses the device."""
     deadline_unix_secs: float = 0.0
     epoch: int = 0
+    """Number of the lease. It only grows, by one with every new lease; a result of an older one is refused."""
 
     @property
     def held(self) -> bool:
@@ -57,21 +58,21 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """The four fields, and what the rules count.
-
-    ``losses``: infrastructure failures since the device last proved itself, each with the id of the candidate that ran
-    then (empty where none did). ``quarantines``: how often it was quarantined since then. ``until_unix_secs``: end of
-    the quarantine. ``good_runs``: measurements since the last failure.
-    """
+    """State of a device: the four fields, and the counts that the rules need."""
 
     connectivity: Connectivity = Connectivity.OFFLINE
     health: Health = Health.UNKNOWN
     admin: Admin = Admin.ACTIVE
     lease: Lease = field(default_factory=Lease)
     losses: tuple[str, ...] = ()
+    """Infrastructure failures since the device last proved itself, each with the id of the candidate that ran then.
+    Empty if none ran."""
     quarantines: int = 0
+    """Number of quarantines since then."""
     until_unix_secs: float = 0.0
+    """End of the quarantine."""
     good_runs: int = 0
+    """Measurements since the last failure."""
 
     @property
     def word(self) -> str:
@@ -91,13 +92,16 @@ LEASE_KINDS = ("leased", "released")
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvent:
-    """One change of a device's state. ``kind``: the name of what happened, ``reason``: why, in words; ``state``: after
-    the change; ``seq`` is given by the store (0 before)."""
+    """One change of a device's state."""
 
     device_id: str
     run_id: str
     kind: str
+    """Name of the event."""
     reason: str
+    """Reason in words."""
     state: DeviceState
+    """State after the change."""
     unix_secs: float
     seq: int = 0
+    """Number that the store gives. 0 before."""

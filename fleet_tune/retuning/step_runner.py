@@ -31,21 +31,26 @@ class OtherNetworkError(StepError):
 
 @dataclass(frozen=True)
 class TuneOutcome:
-    """How a tuning run ended. ``folder``: with the network, as ``fleet-tune tune`` leaves it, and the inputs on which
-    it was compared; None where ``problem`` says why. ``tuned_secs``: of tuning; ``secs``, ``untuned_secs``: latencies,
-    timed in turn, where they were timed; ``trials``: of this run."""
+    """End of a tuning run."""
 
     folder: Path | None
+    """Folder with the network, as ``fleet-tune tune`` leaves it, and the inputs on which it was compared. None: see
+    ``problem``."""
     problem: str = ""
+    """Reason why there is no network."""
     tuned_secs: float = 0.0
+    """Seconds of tuning."""
     secs: float | None = None
+    """Latency, timed in turn with ``untuned_secs``. None if it was not timed."""
     untuned_secs: float | None = None
+    """Latency without tuning. None if it was not timed."""
     trials: int = 0
+    """Trials of this run."""
 
 
 @dataclass(frozen=True)
 class PairedRun:
-    """One pair of runs of two versions in turn, and of the probe. Seconds."""
+    """One run of each of two versions in turn, and of the probe, in seconds."""
 
     last_secs: float
     new_secs: float
@@ -54,10 +59,12 @@ class PairedRun:
 
 @dataclass(frozen=True)
 class VersionComparison:
-    """How two versions met on a device. ``last_problem``: the last one does not run there, and the new one does."""
+    """Comparison of two versions on a device."""
 
     turns: tuple[PairedRun, ...] = ()
+    """Pairs of runs."""
     last_problem: str = ""
+    """Reason why the last version does not run there, while the new one does. Empty if both run."""
 
 
 class StepRunner(Protocol):

@@ -1,8 +1,8 @@
-"""What tuning a network further is expected to buy.
+"""Expected benefit of tuning a network further.
 
-Evidence is what earlier spans of tuning have bought: of each the device seconds that were spent before it (``effort``)
-and in it, and the logarithm of the latency before over that after it, as the two versions met on a device. Latency
-falls about in proportion to the logarithm of the effort, so a network has a *slope* ``s``:
+The evidence is the gain of earlier spans of tuning: of each span the device seconds that were spent before it
+(``effort``) and in it, and the logarithm of the latency before over that after it, as the two versions met on a device.
+Latency falls about in proportion to the logarithm of the effort, so a network has a *slope* ``s``:
 
     gain of a span from effort a to effort b  =  s * ln(b / a)
 
@@ -38,23 +38,28 @@ _OLDER = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one span of tuning has bought. ``effort_before``, ``effort_secs``: device seconds; ``log_gain``: of the
-    latency before over that after it, 0 where nothing was published or better; ``at_unix_secs``: when it ended."""
+    """One span of tuning, and what it has bought."""
 
     effort_before: float
+    """Device seconds that were spent before it."""
     effort_secs: float
+    """Device seconds of the span."""
     log_gain: float
+    """Logarithm of the latency before over that after it. 0 if nothing was published or better."""
     at_unix_secs: float
+    """End of the span."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What so many ``device_secs`` are expected to buy. ``saved_secs``: of each call; ``saved_secs_a_day``: of all
-    calls. ``payback_days``: after so many days they have saved what they took; infinite where nothing is saved."""
+    """Expected worth of some device time."""
 
     device_secs: float
+    """The device time in seconds."""
     saved_secs: float
+    """Saved seconds of each call."""
     saved_secs_a_day: float
+    """Saved seconds of all calls of a day."""
 
     @property
     def payback_days(self) -> float:

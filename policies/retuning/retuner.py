@@ -1,7 +1,7 @@
-"""What is done next, and what follows from how it ended: the service without its hands.
+"""State machine of the service: the next action, and the state after its end.
 
-:meth:`Retuner.next` says what to do now; whoever does it calls :meth:`Retuner.begun` before and one of ``looked``,
-``asked``, ``checked``, ``tuned`` after it. One thing is done at a time. In this order:
+:meth:`Retuner.next` returns the next action. The caller runs it, and calls :meth:`Retuner.begun` before and one of
+``looked``, ``asked``, ``checked``, ``tuned`` after it. One thing is done at a time. In this order:
 
 1. the networks' files are looked at, every ``files_every_secs``;
 2. devices are asked what they are, every ``devices_every_secs`` (those that were lost more often), and less often

@@ -10,11 +10,12 @@ from policies.retuning.benefit import DAY_SECS
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A network that is kept tuned. ``classes``: None for all."""
+    """A network that is kept tuned."""
 
     name: str
     calls_a_day: float
     classes: frozenset[str] | None = None
+    """Device classes for which it is tuned. None: all."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """``unix_secs``, and the seconds since midnight of this machine's time."""
+    """A point in time."""
 
     unix_secs: float
     day_secs: float
+    """Seconds since midnight of this machine's time."""

@@ -1,7 +1,7 @@
-"""Whether a network has become slower than it was when it was published.
+"""Detection of a network that has become slower than it was when it was published.
 
-It is timed in pairs with the device's probe, a kernel that always does the same. Of each pair there are two logarithms,
-against the medians of the *baseline* ``(n0, p0)`` that was taken in the same way:
+The network is timed in pairs with the device's probe, a kernel that always does the same. Of each pair there are two
+logarithms, against the medians of the *baseline* ``(n0, p0)`` that was taken in the same way:
 
     beside the probe:  ln((n / p) / (n0 / p0))        altogether:  ln(n / n0)
 
@@ -9,8 +9,8 @@ against the medians of the *baseline* ``(n0, p0)`` that was taken in the same wa
   the device is as fast as it was, the network is not.
 - *drifted*: altogether by more than another bound, beyond doubt: the device itself has changed.
 
-One device may be at fault: what is found is concluded of the class only where another of its devices finds the same,
-or, where there is none, where the same device finds it again a while later (hosts change their speed for minutes).
+One device may be at fault: a finding holds for the class only if another of its devices confirms it, or, if there is
+none, the same device a while later (hosts change their speed for minutes).
 """
 
 from __future__ import annotations

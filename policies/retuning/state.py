@@ -30,11 +30,13 @@ class Trigger(enum.StrEnum):
 
 @dataclass(frozen=True)
 class PendingTrigger:
-    """A trigger that was not acted on yet. ``since``: when it was seen; ``detail``: in words."""
+    """A trigger that was not acted on yet."""
 
     trigger: Trigger
     since: float
+    """Time at which it was seen."""
     detail: str = ""
+    """Detail in words."""
 
 
 @dataclass(frozen=True)
@@ -49,33 +51,41 @@ class SlowdownSuspicion:
 
 @dataclass
 class Deployment:
-    """What is known of a network on a device class. ``digest``, ``origin``: of the network and of what its records
-    depend on, as its last version was made or confirmed; empty while there is none. ``version``: the current one,
-    ``secs``: its latency when it was published. ``baselines``: by device. ``effort_secs``: device seconds that were
-    spent on this digest and origin, as of ``effort_at``. ``overhead_secs``: what a run takes beside its tuning.
-    ``lost_log``: see :func:`policies.retuning.benefit.expected_share`. ``odd``: devices that are slower than they
-    were, and others of the class are not. ``retry_at``: not before, after so many ``failures``, the last for
-    ``problem``."""
+    """A network on a device class, and what is known of it."""
 
     network: str
     device_class: str
     digest: str = ""
+    """Digest of the network, as its last version was made or confirmed. Empty while there is none."""
     origin: str = ""
+    """Origin of its records, as its last version was made or confirmed. Empty while there is none."""
     version: int | None = None
+    """Current version. None while there is none."""
     secs: float | None = None
+    """Latency of the current version when it was published."""
     baselines: dict[str, Baseline] = field(default_factory=dict)
+    """Baseline by device."""
     spans: list[Span] = field(default_factory=list)
     effort_secs: float = 0.0
+    """Device seconds that were spent on this digest and origin, as of ``effort_at``."""
     effort_at: float = 0.0
     overhead_secs: float | None = None
+    """Seconds that a run takes beside its tuning. None before one was seen."""
     lost_log: float = 0.0
+    """Logarithm of the slowdown; see :func:`policies.retuning.benefit.expected_share`."""
     pending: list[PendingTrigger] = field(default_factory=list)
+    """Triggers that were not acted on yet."""
     suspicion: SlowdownSuspicion | None = None
     odd: dict[str, Finding] = field(default_factory=dict)
+    """Devices that are slower than they were, while others of the class are not."""
     failures: int = 0
+    """Number of failures one after the other."""
     retry_at: float = 0.0
+    """Time before which it is not tuned again after a failure."""
     problem: str = ""
+    """Problem of the last failure."""
     checked_at: float = 0.0
+    """Time of the last check."""
 
     @property
     def name(self) -> str:
@@ -84,18 +94,19 @@ class Deployment:
 
 @dataclass
 class DeviceAnswer:
-    """What a device of the fleet said last. ``origin``: what its records depend on, as text. ``problem``: why it does
-    not answer, empty where it does."""
+    """Last answer of a device of the fleet."""
 
     name: str
     device_class: str = ""
     origin: str = ""
+    """Origin of its records, as text."""
     problem: str = ""
+    """Reason why it does not answer. Empty if it does."""
 
 
 @dataclass(frozen=True)
 class ServiceEvent:
-    """Something that people may want to read of."""
+    """An event that people may want to read of."""
 
     at: float
     kind: str
@@ -106,14 +117,14 @@ class ServiceEvent:
 
 @dataclass
 class LookAtFiles:
-    """The next thing to do: look at the networks' files."""
+    """The next action: look at the networks' files."""
 
     kind: Literal["look"] = "look"
 
 
 @dataclass
 class AskDevices:
-    """The next thing to do: ask these devices what they are."""
+    """The next action: ask these devices what they are."""
 
     devices: list[str]
     limit_secs: float
@@ -122,7 +133,7 @@ class AskDevices:
 
 @dataclass
 class CheckVersion:
-    """The next thing to do: time the current version of a deployment beside the probe on a device."""
+    """The next action: time the current version of a deployment beside the probe on a device."""
 
     network: str
     device_class: str
@@ -133,16 +144,19 @@ class CheckVersion:
 
 @dataclass
 class TuneDeployment:
-    """The next thing to do: tune a deployment for ``secs`` on these devices, and publish what is better. ``digest``,
-    ``origin``: what it is tuned for. ``limit_secs``: after which it is ended, whatever it does."""
+    """The next action: tune a deployment on these devices, and publish the result if it is better."""
 
     network: str
     device_class: str
     digest: str
+    """Digest of the network for which it is tuned."""
     origin: str
+    """Origin for which it is tuned."""
     devices: list[str]
     secs: float
+    """Seconds of tuning."""
     limit_secs: float
+    """Seconds after which the action is ended by force."""
     why: str
     triggers: list[Trigger]
     kind: Literal["tune"] = "tune"
@@ -171,57 +185,72 @@ class ActionInProgress:
 
 @dataclass(frozen=True)
 class TuneDeploymentResult:
-    """How a :class:`TuneDeployment` ended. ``problem``: why there is no network, empty where there is one.
-    ``tuned_secs``: of the run's tuning. ``secs``: latency of what is published now; ``log_gain``: as in
-    :class:`policies.retuning.benefit.Span`. ``version``: the current one, ``published``: whether it is new.
-    ``baselines``: by device, of the version that is published now. ``why``: of the decision."""
+    """End of a :class:`TuneDeployment`."""
 
     problem: str = ""
+    """Reason why there is no network. Empty if there is one."""
     tuned_secs: float = 0.0
+    """Seconds of the run's tuning."""
     secs: float | None = None
+    """Latency of the version that is published now."""
     log_gain: float = 0.0
+    """Gain as in :class:`policies.retuning.benefit.Span`."""
     version: int | None = None
+    """Current version."""
     published: bool = False
+    """True if the current version is new."""
     baselines: dict[str, Baseline] = field(default_factory=dict)
+    """Baselines of the version that is published now, by device."""
     why: str = ""
+    """Reason of the decision."""
 
 
 @dataclass(frozen=True)
 class CheckVersionResult:
-    """How a :class:`CheckVersion` ended. ``pairs``: none where ``problem`` says why."""
+    """End of a :class:`CheckVersion`."""
 
     pairs: tuple[Timed, ...] = ()
+    """Pairs of runs. None if there is a problem."""
     problem: str = ""
+    """Reason why there are no pairs."""
 
 
 @dataclass(frozen=True)
 class PendingHook:
-    """A version that was published, and of which the hook was not told yet. ``before``: the version before it."""
+    """A published version that the hook was not told of yet."""
 
     network: str
     device_class: str
     before: int | None
+    """The version before it."""
 
 
 @dataclass
 class ServiceState:
-    """Everything. ``files``: by network the digest of its file when it was looked at, and ``file_problems`` of those
-    that cannot be read. ``used``: of the last 24 hours. ``asked_at``: when all devices were asked, ``asked_lost_at``:
-    those that did not answer; ``ask_secs``: what it takes for each, None before it was seen. ``untold``: for the hook.
-    ``events``: the last ones."""
+    """State of the service, as it is stored."""
 
     schema_version: int = 1
     files: dict[str, str] = field(default_factory=dict)
+    """Digest of each network's file when it was looked at."""
     file_problems: dict[str, str] = field(default_factory=dict)
+    """Problem of each file that cannot be read, by network."""
     devices: list[DeviceAnswer] = field(default_factory=list)
     deployments: list[Deployment] = field(default_factory=list)
     used: list[UsedTime] = field(default_factory=list)
+    """Used device time of the last 24 hours."""
     events: list[ServiceEvent] = field(default_factory=list)
+    """The last events."""
     looked_at: float = 0.0
     asked_at: float = 0.0
+    """Time at which all devices were asked."""
     asked_lost_at: float = 0.0
+    """Time at which the lost devices were asked."""
     ask_secs: float | None = None
+    """Seconds that asking one device takes. None before it was seen."""
     doing: ActionInProgress | None = None
+    """Action in progress. None while there is none."""
     untold: list[PendingHook] = field(default_factory=list)
+    """Versions that the hook was not told of yet."""
     published: int = 0
+    """Number of published versions."""
     hook_failures: int = 0

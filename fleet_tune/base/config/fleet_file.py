@@ -95,23 +95,28 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 class DeviceConfig(Frozen):
-    """One device. ``via``: the host that drives it, to which ``connect`` and the paths of files are those of that host:
-    a node of the Ray cluster, see :func:`policies.runs.cluster.placement.place_device`; None for the driver's own.
-    ``threads`` and ``device_class`` are None where the device itself shall say. ``key_file``: of the key that its
-    server must have, in a fleet file relative to it; None for that of this user's own servers, if there is one and the
-    server asks. ``count``: of devices that a tracker hands out under one key; :func:`load_fleet` makes as many
-    of it, and of ``all`` one, to which :func:`with_listed` adds. ``connect_secs`` and the other
-    seconds: see :class:`DeviceTimeouts`; None for what is usual for its kind."""
+    """One device of a fleet file."""
 
     name: Name
     connect: str = "local"
+    """Way to the device, as in the fleet file; see :func:`parse_connection`."""
     via: Annotated[str, Field(pattern=r"^[A-Za-z0-9:][A-Za-z0-9._:-]{0,254}$")] | None = None
+    """Host that drives the device: a node of the Ray cluster, see :func:`policies.runs.cluster.placement.place_device`.
+    ``connect`` and the paths of files are seen from it. None: the driver's own host."""
     target: str | dict[str, Any] = "native"
+    """TVM target."""
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Number of threads. None: the device itself says it."""
     device_class: Name | None = None
+    """Name of the device class. None: the device itself says it."""
     key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """File of the key that the device's server must have, relative to the fleet file. None: the key of this user's own
+    servers, if there is one and the server asks."""
     count: Annotated[int, Field(ge=1, le=MOST_OF_A_KEY)] | Literal["all"] = 1
+    """Number of devices that a tracker hands out under one key. :func:`load_fleet` makes as many entries of it. Of
+    ``all`` it makes one, to which :func:`with_listed` adds."""
     connect_secs: _Patient | None = None
+    """Timeout in seconds, as the following ones; see :class:`DeviceTimeouts`. None: the usual one of its kind."""
     upload_secs: _Patient | None = None
     silence_secs: Annotated[float, Field(ge=1, le=3600)] | None = None
     candidate_secs: _Patient | None = None
@@ -186,27 +191,28 @@ class DeviceConfig(Frozen):
 
 
 class BuildConfig(Frozen):
-    """How candidates are built. ``workers``: processes of each host of the cluster that has CPUs for it, None for a
-    number that fits its free CPUs and memory; ``total_workers``: of all hosts together at most. ``timeout_secs``: what
-    a build may take, None for ten times what those of its task take, at least 5."""
+    """Settings of builds."""
 
     workers: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Build processes of each host of the cluster that has CPUs for them. None: a number that fits its free CPUs and
+    memory."""
     total_workers: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """Largest number of build processes of all hosts together."""
     timeout_secs: Annotated[float, Field(gt=0, le=3600)] | None = None
+    """Limit of a build in seconds. None: ten times what builds of its task take, at least 5."""
 
 
 class MeasureConfig(Frozen):
-    """How devices measure, and how they are watched meanwhile. ``check_every_secs``: how often the probe is
-    run, at least. ``realtime``: time kernels of local devices at real-time priority, where that is allowed.
-    ``warm_up_secs``: how long a kernel runs before it is timed.
-    ``flush_cache_bytes``: memory that is copied before each run, to empty the caches; 0 to measure with what the run
-    before left there."""
+    """Settings of measurements, and of the watch on devices meanwhile."""
 
     check_every_secs: Annotated[float, Field(ge=1, le=86400)] = 120.0
+    """Largest interval between two runs of the probe, in seconds."""
     realtime: bool = True
+    """Time kernels of local devices at real-time priority, if that is allowed."""
     # The least timeout of a measurement is 2 s: both leave most of that to the kernel.
     warm_up_secs: Annotated[float, Field(ge=0, le=1)] = 0.0
     flush_cache_bytes: Annotated[int, Field(ge=0, le=256 << 20)] = 0
+    """Memory that is copied before each run to empty the caches. 0: measure with what the run before left there."""
 
     def applied_to(self, rule: StopRule) -> StopRule:
         """``rule`` with this warm-up and this flush."""
@@ -214,17 +220,18 @@ class MeasureConfig(Frozen):
 
 
 class FleetConfig(Frozen):
-    """All devices and how to build for them. ``source``: the file it was read from, None where there was none.
-    ``all_of_a_key``: entries for all the devices that a tracker has under a key, of each of which ``devices`` has one
-    at least, with a number behind its name. ``chosen``: the names of those of the file that count (:meth:`only`), None
-    for all."""
+    """All devices, and the settings of builds and measurements for them."""
 
     devices: Annotated[tuple[DeviceConfig, ...], Field(min_length=1)]
     build: BuildConfig = BuildConfig()
     measure: MeasureConfig = MeasureConfig()
     source: FleetSource | None = None
+    """The file it was read from. None without a file."""
     all_of_a_key: tuple[DeviceConfig, ...] = ()
+    """Entries for all the devices that a tracker has under a key. ``devices`` has at least one of each, with a number
+    behind its name."""
     chosen: frozenset[str] | None = None
+    """Names of the file's devices that count (:meth:`only`). None: all."""
 
     @property
     def datasets(self) -> tuple[Path, ...]:
@@ -258,9 +265,10 @@ class FleetConfig(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class FleetSource(TomlText):
-    """A fleet file as read. ``tables``: which of its [[device]] tables each device of the fleet comes from."""
+    """A fleet file as read."""
 
     tables: tuple[int, ...] = ()
+    """Index of the [[device]] table that each device of the fleet comes from."""
 
 
 FleetConfig.model_rebuild()

@@ -77,23 +77,31 @@ _Secs = Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=values.MOST_S
 
 
 class NetworkConfig(Frozen):
-    """A network to keep tuned. ``classes``: None for all of the fleet."""
+    """A network to keep tuned."""
 
     name: Name
     path: _PathText
+    """Path of the network: an ``.onnx`` or ``.pt2`` file, or ``file.py:function``."""
     calls_per_day: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
     inputs: _PathText | None = None
+    """Path of an ``.npz`` file of inputs. None: the network's own examples."""
     trust: bool = False
+    """True if code in a ``.pt2`` file may run."""
     classes: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)] | None = None
+    """Device classes for which it is tuned. None: all of the fleet."""
 
 
 class TimeConfig(Frozen):
     """Limits on the use of the devices, and the condition for a run to be worth it."""
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Share of each class's device time that may be used in 24 hours."""
     hours: str | None = None
+    """Hours of the day in which devices may be used, as ``22:00-06:00``. None: all."""
     span: Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=_DAY_SECS)] = 600.0
+    """Seconds of tuning of one run."""
     payback: _Secs = 30 * _DAY_SECS
+    """Seconds in which a run must pay back."""
 
     @field_validator("hours")
     @classmethod
@@ -107,18 +115,26 @@ class WatchConfig(Frozen):
     """Rules for watching networks and devices."""
 
     files_every: _Secs = 60.0
+    """Seconds between two looks at the networks' files."""
     devices_every: _Secs = 6 * 3600.0
+    """Seconds between two checks of the devices."""
     slower: Annotated[float, Field(gt=0, le=10)] = 0.05
+    """Share by which a network counts as slower, beside the probe."""
     drift: Annotated[float, Field(gt=0, le=10)] = 0.25
+    """Share by which a network counts as drifted, altogether."""
     again: _Secs = 900.0
+    """Seconds until a suspicion is checked again on the same device."""
     age: _Secs = 90 * _DAY_SECS
+    """Half-life of an effort in seconds."""
 
 
 class PublishConfig(Frozen):
     """Rules for comparing a version before it is published, and the number of versions that are kept."""
 
     devices: Annotated[int, Field(ge=1, le=64)] = 3
+    """Largest number of devices on which two versions are compared."""
     versions: Annotated[int, Field(ge=2, le=1000)] = 5
+    """Number of versions that are kept."""
 
 
 class _RetuneFile(Frozen):
@@ -144,23 +160,27 @@ class _RetuneFile(Frozen):
 
 
 class RetuneConfig(Frozen):
-    """What a file asks for, with absolute paths. ``store_mb``: None for a store that is never pruned; ``server``:
-    address of the server whose copy the store is, empty for none. ``source``: the file as it was read."""
+    """Content of the file, with absolute paths."""
 
     folder: Path
     fleet: FleetConfig
     store: Path
     server: Annotated[str, Field(repr=False)]
+    """Address of the server whose copy the store is. Empty for none."""
     store_mb: int | None
+    """Size above which the store is pruned, in MB. None: never."""
     address: str | None
     hook: tuple[str, ...]
+    """Command that is called after a version was published. Empty for none."""
     metrics_port: int | None
     networks: tuple[NetworkConfig, ...]
     time: TimeConfig
     watch: WatchConfig
     publish: PublishConfig
     source: TomlText
+    """The file as it was read."""
     fleet_path: Path | None
+    """Path of the fleet file. None without one."""
 
 
 def parse_hours(text: str) -> tuple[float, float]:

@@ -24,28 +24,32 @@ _MAX_BYTES = 1 << 28  # a cost model of ours has under a megabyte
 
 @dataclass(frozen=True)
 class DataSource:
-    """A part of the training data. ``digest``: of the candidates and their costs; ``candidates``: their number."""
+    """A part of the training data."""
 
     name: str
     digest: str
+    """Digest of the candidates and their costs."""
     candidates: int
+    """Number of candidates."""
     device_classes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a model file says of its model.
-
-    ``model``: the kind of model; ``header``: its plain values; ``feature_version``: of the features that it was trained
-    on; ``device_kind``: ``cpu`` or ``cuda``; ``data``: what it was trained on; ``metrics``: figures by name.
-    """
+    """Description of a model in its file."""
 
     model: str
+    """Kind of model."""
     header: Mapping[str, Any]
+    """Plain values of the model."""
     feature_version: int
+    """Version of the features that it was trained on."""
     device_kind: str
+    """``cpu`` or ``cuda``."""
     data: tuple[DataSource, ...]
+    """Training data."""
     metrics: Mapping[str, float]
+    """Figures by name."""
     created_by: str
 
 

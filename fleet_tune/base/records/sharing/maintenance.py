@@ -28,58 +28,67 @@ _LOCK_SECS = 0.5
 
 @dataclass(frozen=True)
 class TopTask:
-    """The best of a task in a store. ``record``: its best verified one, None where it has none; ``records``: how many
-    there are. ``differences``: why it is not used here as it is, empty where it is; see :class:`Origin`."""
+    """The best of a task in a store."""
 
     task: Task
     record: Record | None
+    """Best verified record. None if there is none."""
     records: int
+    """Number of records."""
     differences: tuple[str, ...] = ()
+    """Reasons why the record is not used here as it is; see :class:`Origin`. Empty if it is used."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Counts of a store. ``outcomes``: of trials by device class; ``origins``: records by origin, those of runs that do
-    not say what they depend on under None; ``workloads``: trials by workload name and class."""
+    """Counts of a store."""
 
     path: Path
     file_bytes: int
     records: int
     runs: int
     outcomes: Mapping[str, Mapping[str, int]]
+    """Trials by device class and outcome."""
     workloads: Mapping[tuple[str, str], int]
+    """Trials by workload name and device class."""
     origins: Sequence[tuple[Origin | None, int]]
+    """Records by origin. Those of runs that do not say it are under None."""
 
 
 @dataclass(frozen=True)
 class RecordVerdict:
-    """Whether a record counts. ``reasons``: why not, each in a line; none where it does."""
+    """Verdict on a record: does it count?"""
 
     record: Record
     reasons: tuple[str, ...]
+    """Reasons against it, each in a line. Empty if it counts."""
 
 
 @dataclass(frozen=True)
 class PruneRule:
-    """Which records are pruned: those to which everything applies that is given. ``before_unix_secs``: measured before;
-    ``keep_best``: not of this many best candidates of their task and origin, nor what was found wrong;
-    ``versions``: those of the record's origin differ from these; ``device_class``: of this one."""
+    """Rule for pruning. Records to which every given condition applies are removed."""
 
     before_unix_secs: float | None = None
+    """The record was measured before this time."""
     keep_best: int | None = None
+    """The record is not of this many best candidates of its task and origin, and was not found wrong."""
     versions: Mapping[str, str] | None = None
+    """The versions of the record's origin differ from these."""
     device_class: str | None = None
+    """The record is of this device class."""
 
 
 @dataclass(frozen=True)
 class IntegrityReport:
-    """What is wrong with a store. ``damaged``: what cannot be read, each with its reason; ``file``: what SQLite finds
-    wrong with the file; ``orphans``: records without their task."""
+    """Damage of a store."""
 
     records: int
     damaged: tuple[str, ...]
+    """Records that cannot be read, each with the reason."""
     file: tuple[str, ...] = ()
+    """Damage of the file that SQLite finds."""
     orphans: int = 0
+    """Number of records without their task."""
 
     @property
     def is_sound(self) -> bool:
@@ -239,9 +248,11 @@ class StoreMaintenance(SharedReader):
 
 
 class Excerpt:
-    """What a store has of the ``most`` best candidates of each task and origin, one record each, of one class where
-    ``device_class`` names it: a source of :func:`fleet_tune.base.records.sharing.shared.copy_records`. ``most``: None
-    for all records. Of what was spent on a task the most for each origin."""
+    """The best records of a store: a source of :func:`fleet_tune.base.records.sharing.shared.copy_records`.
+
+    It has one record of each of the ``most`` best candidates of each task and origin, of one class if ``device_class``
+    names it. ``most`` None: all records. Of the efforts on a task it has the largest one for each origin.
+    """
 
     def __init__(self, reader: StoreMaintenance, most: int | None, device_class: str | None) -> None:
         self._reader = reader

@@ -42,16 +42,18 @@ def sync_team(place: StorePlace) -> Team | None:
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What went from the server to the copy, and from the copy to the server: records."""
+    """Result of a synchronization: numbers of records."""
 
     taken: int
+    """Records that went from the server to the copy."""
     given: int
+    """Records that went from the copy to the server."""
 
 
 class Team:
     """The server of a ``place`` and its copy. Every method raises :class:`StoreUnreachableError` where the server does
-    not answer, :class:`RecordStoreError`; the copy is sound whatever happens. ``is_away``: it did not answer when
-    it was :func:`sync_team`."""
+    not answer, :class:`RecordStoreError`; the copy is sound whatever happens. ``is_away``: it did not answer
+    :func:`sync_team`."""
 
     is_away = False
 

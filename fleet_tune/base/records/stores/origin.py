@@ -26,19 +26,21 @@ MEASURED_BY = "measured by"
 
 @dataclass(frozen=True)
 class Origin:
-    """Of a device class in one run. ``target``: canonical JSON text of the TVM target. ``versions``: of what makes and
-    measures kernels, by name: TVM's packages, a digest of our own code (``kernels``), the probe. ``machine``: what else
-    its devices and their builds are made of, as far as it is known: the processor's ``microcode``; for a GPU its
-    ``driver`` and the ``compiler`` of its machine code.
+    """Conditions of a device class in one run, on which its measurements depend.
 
     Records of an equal origin count as if the run had measured them itself; those of another one are to be confirmed.
     """
 
     target: str
+    """Canonical JSON text of the TVM target."""
     cpu_model: str
     threads: int
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Versions of the software that makes and measures kernels, by name: TVM's packages, a digest of our own code
+    (``kernels``), the probe."""
     machine: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Other parts of its devices and their builds, as far as they are known: the processor's ``microcode``; for a GPU
+    its ``driver`` and the ``compiler`` of its machine code."""
 
     def differences(self, now: Origin) -> tuple[str, ...]:
         """Describe the parts in which this origin differs from ``now``; none if both are equal."""
@@ -60,13 +62,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a run has spent on a task, as an even share of what it spent on all that it tuned: ``secs`` of tuning and
-    ``trials``; infinite where the search of the task came to its end."""
+    """Effort of a run on a task, as an even share of what it spent on all tuned tasks. Infinite if the search of the
+    task came to its end."""
 
     task_id: str
     run_id: str
     secs: float
+    """Seconds of tuning."""
     trials: float
+    """Number of trials."""
 
 
 def encode_origin(origin: Origin) -> str:
