@@ -25,7 +25,7 @@ _DECLARED = re.compile(r"^BENCHMARK\b[^=\n]*=", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark, with all that the command line, ``make bench`` and docs/benchmarks.md ask of it.
+    """One benchmark, with all that the command line, ``make bench`` and the pages of figures need.
 
     The module of a benchmark has it at its top level as ``BENCHMARK``, which is all that there is to do to add one.
     Such a module must import quickly, that is none of TVM, torch and Ray: what needs these at its top lies in a module
@@ -33,7 +33,7 @@ class Benchmark:
     """
 
     name: str
-    """As on the command line, and in the markers of docs/benchmarks.md."""
+    """Name on the command line, and of the result file."""
     help: str
     """One line."""
     options: Sequence[click.Option]

@@ -84,7 +84,7 @@ def pick(names: Sequence[str], parts: Iterable[str]) -> tuple[int, ...]:
 
 
 def observations(data: TaskData, rows: Sequence[int] | Rows) -> list[Observation]:
-    """What a search is told of the measured candidates at ``rows``."""
+    """Observations of the measured candidates at ``rows``, as a search gets them."""
     observed = []
     for row in rows:
         candidate = data.candidate(int(row))

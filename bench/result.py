@@ -1,4 +1,4 @@
-"""What a benchmark ends with: its result object or an error, and medians with their spread."""
+"""The result of a benchmark or its error, and medians with their spread."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ class BenchError(Exception):
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One benchmark's outcome.
-
-    ``ours`` and ``peer`` are the same figure in ``unit``; ``ratio`` compares them so that above 1 is better for us.
-    ``peer`` and ``ratio`` are None where there is nothing to compare with, ``ours`` too where the machine lacks what
-    the benchmark is about; ``details`` then has the ``reason``. ``details`` is JSON-compatible.
-    """
+    """One benchmark's outcome."""
 
     bench: str
+    """Name of the benchmark."""
     ours: float | None
+    """Our figure in ``unit``; None if the machine lacks what the benchmark needs: ``details`` has the ``reason``."""
     peer: float | None
+    """The same figure of the peer; None if there is nothing to compare with."""
     ratio: float | None
+    """Comparison of both: above 1 is better for us."""
     unit: str
+    """Unit of ``ours`` and ``peer``."""
     details: Mapping[str, Any] = field(default_factory=dict)
+    """All other figures, as values of JSON."""
 
     def to_json(self) -> str:
         """One line of JSON with the keys in the documented order; figures rounded to 5 digits."""
@@ -44,7 +45,7 @@ class BenchResult:
         return json.dumps(body)
 
     def to_text(self) -> str:
-        """For people: the figures in a line, then the details."""
+        """Text for people: the figures in a line, then the details."""
         if self.ours is None:
             return f"{self.bench}: skipped: {self.details['reason']}"
         peer = "" if self.ratio is None else f", peer {self.peer:.4g} {self.unit}, ratio {self.ratio:.2f}"

@@ -40,25 +40,25 @@ class SavedResult:
     bench: str
     """Name of the benchmark."""
     label: str
-    """What tells several results of one benchmark apart, such as the dataset; empty for the only one."""
+    """Label that tells several results of one benchmark apart, such as the dataset; empty for the only one."""
     command: str
-    """As it was typed in the repository."""
+    """Command line as it was typed in the repository."""
     commit: str
-    """Of the checkout when the benchmark began."""
+    """Commit of the checkout when the benchmark began."""
     dirty: bool
     """True if files that could count differed from the commit."""
     date: str
-    """When it began: UTC, ISO 8601, seconds."""
+    """Start of the benchmark: UTC, ISO 8601, seconds."""
     duration_secs: float
     """Seconds on the clock."""
     machine: Mapping[str, Any]
     """CPU model, cores, GiB of memory, system."""
     versions: Mapping[str, str]
-    """Of Python and of the packages that the figures belong to."""
+    """Versions of Python and of the packages that the figures belong to."""
     dependencies: Mapping[str, str]
     """Digests by path of the modules and data files, from when the benchmark began."""
     result: Mapping[str, Any]
-    """What ``--json`` prints, without the machine."""
+    """The object that ``--json`` prints, without the machine."""
 
     @property
     def key(self) -> str:
@@ -71,7 +71,7 @@ class SavedResult:
 
 
 class Provenance:
-    """What is noted when a benchmark begins, for the file that is written when it has ended."""
+    """Facts that are noted when a benchmark begins, for the file that is written when it has ended."""
 
     def __init__(self, module: str, files: Iterable[Path], command: Sequence[str], label: str) -> None:
         """``module``: the benchmark's; ``files``: those that its options name; ``command``: after ``python``.

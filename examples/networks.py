@@ -46,7 +46,7 @@ class _ResidualBlock(nn.Module):
 
 
 class _ResNet(nn.Module):
-    """Of basic blocks, so many in each of the four stages."""
+    """Network of basic blocks, so many in each of the four stages."""
 
     def __init__(self, repeats: tuple[int, int, int, int], classes: int = 1000) -> None:
         super().__init__()

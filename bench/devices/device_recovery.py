@@ -70,7 +70,7 @@ class _Serving:
             raise BenchError("the device server did not start")
 
     def pids(self) -> tuple[int, int]:
-        """Of the process that serves, and of its session."""
+        """Process ids of the server and of its session."""
         (child,) = _children(self.process.pid)
         (session,) = _children(child)
         return child, session
@@ -192,7 +192,7 @@ def run(rounds: int, faults: Sequence[str] = ()) -> BenchResult:
 
 
 def _once(client: _Client, name: str, inject: Callable[[], Any] | None) -> tuple[str, float]:
-    """What became of the candidate that met the fault, and the seconds from the fault to the next good measurement."""
+    """Outcome of the candidate that met the fault, and the seconds from the fault to the next good measurement."""
     if inject is None:
         since = time.monotonic()
         outcome = client.measure(name)

@@ -1,4 +1,4 @@
-"""How often a candidate is taken for faster than itself: duels of A against A, on a real device.
+"""Share of duels in which a candidate is taken for faster than itself: A against A, on a real device.
 
 A new incumbent is one that won by runs in turn against the old one (:mod:`policies.measuring.duel`). Here both sides of
 every duel are the same kernel, so that each win is a mistake. The device is this machine, as it is: a busy one too has
@@ -54,7 +54,7 @@ def summed(figures: Mapping[str, Sequence[Mapping[str, Any]]]) -> BenchResult:
 
 
 def task_figures(duels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the duels of one task say together."""
+    """Figures of all duels of one task."""
     count = len(duels)
     return {
         "duels": count,

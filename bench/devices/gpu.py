@@ -27,7 +27,7 @@ _PROBE_SECS = 300.0
 
 
 def run(workloads: Sequence[str], trials: int) -> BenchResult:
-    """On each workload: MetaSchedule for ``trials`` trials, ours for as long as it took, PyTorch's kernels."""
+    """Figures of each workload: MetaSchedule for ``trials`` trials, ours for as long as it took, PyTorch's kernels."""
     gpu = run_json(["-m", "bench.devices.gpu_probe"], env=bench_env(cores()), timeout_secs=_PROBE_SECS)
     if gpu["reason"]:
         return skipped(gpu["reason"])

@@ -1,4 +1,4 @@
-"""Which GPU this machine has, as one line of JSON: ``python -m bench.devices.gpu_probe``.
+"""The GPU of this machine, as one line of JSON: ``python -m bench.devices.gpu_probe``.
 
 ``reason`` is empty where kernels can be tuned on it, ``target`` then has the attributes of its CUDA target.
 """

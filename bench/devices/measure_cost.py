@@ -1,4 +1,4 @@
-"""What measuring costs, and what is lost by measuring less: device seconds for each candidate, and the regret.
+"""Cost of measuring, and loss by measuring less: device seconds for each candidate, and the regret.
 
 Three ways to measure the same candidates, one after the other on each candidate: ours (adaptive, racing, new incumbents
 measured again, a shoot-out at the end), MetaSchedule's settings (the defaults of its EvaluatorConfig), and a fixed 500
@@ -129,7 +129,8 @@ def task_figures(measured: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _standard_error(samples: Sequence[float]) -> float:
-    """Of the median of the rounds, as a share of it (1.2533 times the mean's, for a normal distribution)."""
+    """Standard error of the median of the rounds, as a share of it (1.2533 times the mean's, for a normal
+    distribution)."""
     return 1.2533 * statistics.stdev(samples) / math.sqrt(len(samples)) / statistics.median(samples)
 
 

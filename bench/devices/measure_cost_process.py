@@ -79,7 +79,7 @@ def build(data: TaskData, rows: Sequence[int], folder: Path) -> None:
 
 
 def load(data: TaskData, row: int, folder: Path) -> Artifact:
-    """What :func:`build` compiled."""
+    """Kernels that :func:`build` compiled."""
     about = json.loads((folder / f"{row}.json").read_text())
     return Artifact(
         task_id=data.task.id,
@@ -108,7 +108,7 @@ class Loaded:
         self._arguments = self._bench.place_anew(self._artifact, self._module, False)
 
     def evaluation(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
-        """By the adaptive evaluator, beside the kernel."""
+        """Measure by the adaptive evaluator, beside the kernel."""
         evaluate = self._bench.session.function("fleet_tune.evaluate")
         text = encode_request(rule, incumbent_secs, self._bench.kind)
         return decode_evaluation(evaluate(self._module, "main", text, *self._arguments))
@@ -137,7 +137,7 @@ class Loaded:
         }
 
     def metaschedule(self) -> dict[str, Any]:
-        """As its RPCRunner does with the defaults of its EvaluatorConfig."""
+        """Measure as MetaSchedule's RPCRunner does, with the defaults of its EvaluatorConfig."""
         from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
         config = EvaluatorConfig()
@@ -215,7 +215,7 @@ class Track:
 
 
 def _cost_by(side: str) -> Callable[[dict[str, Any]], float]:
-    """What a side says that a measured candidate costs."""
+    """Cost of a measured candidate according to a side."""
     return lambda each: float(each[side]["cost_secs"])
 
 
@@ -231,7 +231,7 @@ def to_judge(measured: Sequence[dict[str, Any]], chosen: dict[str, int]) -> list
 def judge(
     bench: Workbench, artifact_of: Callable[[int], Artifact], rows: Sequence[int], rounds: int
 ) -> dict[int, list[float]]:
-    """What each of ``rows`` takes: two micro-batches in each of ``rounds``, in turn, each time in other memory."""
+    """Seconds of each of ``rows``: two micro-batches in each of ``rounds``, in turn, each time in other memory."""
     loaded = {row: Loaded(bench, artifact_of(row)) for row in rows}
     rule = run_rule(StopRule())
     samples: dict[int, list[float]] = {row: [] for row in rows}

@@ -47,7 +47,7 @@ def _process(*arguments: str) -> Iterator[None]:
 
 
 def _wait_for_servers(port: int) -> None:
-    """Until both servers are registered."""
+    """Wait until both servers are registered."""
     from devices.rpc.tracker import TrackerClient
 
     deadline = time.monotonic() + _DEADLINE_SECS

@@ -40,7 +40,7 @@ class Contender:
 
     @property
     def across(self) -> bool:
-        """Whether it says something of tasks that it has no record of."""
+        """True if it predicts tasks that it has no record of."""
         return not self.pretrained and (self.label == ANALYZER or (self.model is not None and self.model.transfers))
 
 
@@ -64,7 +64,7 @@ CONTENDERS: tuple[Contender, ...] = (
 
 
 def contenders(labels: tuple[str, ...]) -> tuple[Contender, ...]:
-    """Those of these labels, in the order of the comparison."""
+    """Contenders with these labels, in the order of the comparison."""
     return tuple(each for each in CONTENDERS if each.label in labels)
 
 

@@ -188,8 +188,8 @@ def _across_figures(waiting: list[Future[tuple[list[list[float]], float]]], weig
 
 
 def _figures(ranked: list[list[list[float]]], weights: Sequence[float], train_secs: Sequence[float]) -> dict[str, Any]:
-    """Of ``ranked[seed][task]`` (:meth:`Ranked.listed`): Top-1 and Top-5 of all tasks together, mean and worst of the
-    seeds; by task the mean Top-1; the mean correlation; the median seconds of training."""
+    """Figures of ``ranked[seed][task]`` (:meth:`Ranked.listed`): Top-1 and Top-5 of all tasks together, mean and worst
+    of the seeds; by task the mean Top-1; the mean correlation; the median seconds of training."""
     table = np.array(ranked)  # (seeds, tasks, 4)
     first = [weighted_top_k(seed[:, 0], seed[:, 1], weights) for seed in table]
     top = [weighted_top_k(seed[:, 0], seed[:, 2], weights) for seed in table]

@@ -1,4 +1,4 @@
-"""How well a ranking of measured candidates does: Pruner's Top-k and the rank correlation."""
+"""Quality of a ranking of measured candidates: Pruner's Top-k and the rank correlation."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ TEST_SHARE = 5
 
 @dataclass(frozen=True)
 class Ranked:
-    """What a ranking of one task's candidates found: seconds of the best of all, of its first, of the best of its first
-    five; and Spearman's correlation with the measured order."""
+    """A ranking of one task's candidates against what was measured."""
 
     best_secs: float
+    """Seconds of the best candidate of all."""
     first_secs: float
+    """Seconds of the candidate that is ranked first."""
     top_secs: float
+    """Seconds of the best among the first five."""
     correlation: float
+    """Spearman's, with the measured order."""
 
     @staticmethod
     def of(scores: Floats, cost_secs: Floats) -> Ranked:

@@ -28,7 +28,7 @@ from bench.tables import markdown, median_and_range
 
 QUIET, NOISY = SIDES = ("quiet", "noisy")
 SPAN_SECS = (5.0, 30.0)
-"""How long the noise lasts each time, and how long it is silent before: drawn evenly."""
+"""Seconds that the noise lasts each time, and seconds of silence before it: drawn evenly."""
 
 _SPIN = "while True: pass"
 _ASKED_LATENCY, _ASKED_TRIALS = 1.05, 0.9
@@ -37,7 +37,7 @@ Spans = Sequence[tuple[float, float]]
 
 
 class Noise:
-    """As a context manager, a process that takes one core for random spans. ``spans``: those that there were, in
+    """Context manager of a process that takes one core for random spans. ``spans``: those that there were, in
     seconds since 1970."""
 
     def __init__(self, seed: int) -> None:
@@ -121,7 +121,7 @@ def _tuned(model: str, out: Path, budget_secs: float, seed: int) -> dict[str, An
 
 
 def _stored(out: Path) -> list[float]:
-    """When each valid trial was stored, in seconds since 1970."""
+    """Times at which each valid trial was stored, in seconds since 1970."""
     from fleet_tune.base.domain import Outcome
     from fleet_tune.base.records.stores.reader import RecordReader
 

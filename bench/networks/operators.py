@@ -142,7 +142,7 @@ def ratios(medians: Mapping[str, float]) -> dict[str, float]:
 
 
 def _above(figures: Mapping[str, Any], peer: str, limit: float) -> bool:
-    """Whether we are behind ``peer``, which also holds where we have no figure at all."""
+    """Return true if ours is slower than ``peer``, or has no figure at all."""
     if "ours" not in figures["median_ms"]:
         return True
     return peer in figures["ratios"] and figures["ratios"][peer] > limit

@@ -36,10 +36,10 @@ def _network(width: int) -> Example:
 
 
 def narrow() -> Example:
-    """Of 32 channels."""
+    """Network of 32 channels."""
     return _network(32)
 
 
 def wide() -> Example:
-    """Of 48 channels."""
+    """Network of 48 channels."""
     return _network(48)

@@ -1,4 +1,4 @@
-"""What a store that runs share saves: the same network again, and a second, similar one.
+"""Time that a shared store saves: the same network again, and a second, similar one.
 
 A first network is tuned cold, and what was measured goes to a store. Then it is tuned again with that store, into
 another folder. A second network is tuned cold, without a store, and warm: with the store and a part of the time.

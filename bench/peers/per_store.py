@@ -41,7 +41,7 @@ CHUNK = 50
 """Candidates that a process schedules at a time."""
 
 Features = list[NDArray[np.float32]]
-"""For each candidate (stores, 164); (0, 164) for one that cannot be scheduled."""
+"""Features of each candidate (stores, 164); (0, 164) for one that cannot be scheduled."""
 
 
 @lru_cache(maxsize=1)

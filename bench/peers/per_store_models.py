@@ -35,7 +35,7 @@ PREDICTED = 512
 def in_domain(
     path: Path, features: list[Features], at: int, counts: tuple[int, ...], seeds: tuple[int, ...], limit: int | None
 ) -> dict[str, list[list[float]]]:
-    """What the rankings of one task's test found (:meth:`Ranked.listed`) and the seconds of the training, by number of
+    """Quality of the rankings of one task's test (:meth:`Ranked.listed`) and the seconds of the training, by number of
     records and seed."""
     data = first(read(path)[at], limit)
     figures: dict[str, list[list[float]]] = {str(count): [] for count in counts}

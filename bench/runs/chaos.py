@@ -45,7 +45,7 @@ def run(
     network: str,
     parts: Path | None,
 ) -> BenchResult:
-    """With ``real``, half of the kills are those of the real run."""
+    """Kill the processes of a run; with ``real``, half of the kills are those of the real run."""
     of_real = kills // 2 if real else 0
     kinds: dict[str, tuple[int, int, str | None]] = {"simulated": (kills - of_real, trials, None)}
     if real:
@@ -71,7 +71,7 @@ def _played(
     network: str | None,
     parts: Path | None,
 ) -> dict[str, Any]:
-    """What came of a run, which is looked for in the file ``parts`` first, and kept there."""
+    """Outcome of a run: from the file ``parts`` if it is there, else it is made and kept there."""
     args = ["-m", "bench.runs.chaos_process", "--kills", str(kills), "--trials", str(trials)]
     args += ["--devices", str(devices), "--nodes", str(nodes), "--seed", str(seed)]
     args += ["--candidate", str(candidate_secs)] if network is None else ["--network", network]

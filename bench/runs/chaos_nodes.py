@@ -19,7 +19,7 @@ from bench.result import BenchError
 from devices.host.children.parent import end_with_parent
 
 CPUS = 1
-"""Of each node, whatever the machine has: so many builders it gets."""
+"""CPUs of each node, whatever the machine has: the number of its builders."""
 _START_SECS = 180.0
 _ATTEMPTS = 3
 _END_SECS = 30.0
@@ -71,7 +71,7 @@ class Node:
         return []
 
     def parts(self, name: str) -> list[psutil.Process]:
-        """Its processes of this name."""
+        """Processes of the node with this name."""
         found = []
         for each in self.family():
             with contextlib.suppress(psutil.Error):
@@ -81,7 +81,7 @@ class Node:
 
     @property
     def is_well(self) -> bool:
-        """Whether its raylet is there and goes on."""
+        """Return true if its raylet is there and not stopped."""
         raylets = self.parts("raylet")
         return bool(raylets) and all(_goes_on(each) for each in raylets)
 
@@ -145,7 +145,7 @@ class Nodes:
 
     @property
     def is_well(self) -> bool:
-        """Whether its server and its head go on; other nodes come and go."""
+        """Return true if its server and its head run; other nodes come and go."""
         if self.head is None or not self.head.is_well:
             return False
         servers = self.head.parts("gcs_server")
@@ -164,7 +164,7 @@ class Nodes:
                 self._unwell[at] = time.monotonic()  # it has a while to start
 
     def victims(self) -> dict[str, list[list[psutil.Process]]]:
-        """What of the cluster itself can be killed, by what it is: groups of processes that go together."""
+        """Parts of the cluster itself that can be killed, by kind: groups of processes that go together."""
         found: dict[str, list[list[psutil.Process]]] = {}
         if self.head is not None:
             for name in ("gcs_server", "raylet"):

@@ -34,7 +34,7 @@ from fleet_tune.base.records.stores.reader import RecordReader
 
 ACTORS = ("Scheduler", "Recorder", "Searcher", "Learner", "Builders", "DeviceActor")
 CHILDREN = {"Builders": "build child", "DeviceActor": "device server"}
-"""What the processes below those actors are called, of a real run."""
+"""Names of the processes below those actors, in a real run."""
 COMMAND = "the command"
 _SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 _KILLED_ONLY = frozenset({COMMAND})
@@ -65,7 +65,8 @@ class Command:
     process: subprocess.Popen[bytes] | None = None
 
     async def work(self) -> None:
-        """Until it is through. Raises :class:`BenchError` where it says nothing for long, or ends again and again."""
+        """Wait until it has ended. Raises :class:`BenchError` where it says nothing for long, or ends again and
+        again."""
         while not await self._once():
             if self.ends[-_MOST_ENDS:] == self.ends[-1:] * _MOST_ENDS:
                 raise BenchError(f"the run ends again and again: {self.ends[-1]}")
@@ -117,7 +118,7 @@ class Command:
                 self.heard_at.append(time.monotonic())
 
     def victims(self) -> Victims:
-        """What of the run can be killed now."""
+        """Parts of the run that can be killed now."""
         found: Victims = {}
         if self.process is not None and self.process.poll() is None:
             with contextlib.suppress(psutil.Error):
@@ -162,7 +163,7 @@ class Monkey:
 
 
 def chosen(victims: Victims, rng: random.Random) -> str:
-    """What is hit next: each kind of process as often, however many there are of it."""
+    """Target of the next kill: each kind of process as often, however many there are of it."""
     return rng.choice(sorted(victims))
 
 

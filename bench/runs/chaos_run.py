@@ -39,7 +39,7 @@ from policies.search.methods.fleet import FLEET
 BUILD_SECS = 0.03
 BUILDERS = 2
 OVER, RECORD = "over", "record "
-"""What its lines begin with: libraries print others."""
+"""Prefix of its lines: libraries print others."""
 
 
 async def simulated(
@@ -101,7 +101,7 @@ async def _while_it_lasts(
 
 
 def _last_seq(out: Path) -> int:
-    """Of what earlier runs have stored."""
+    """Records that earlier runs have stored."""
     try:
         with RecordReader(out / "records.db") as reader:
             return reader.last_seq()

@@ -1,4 +1,4 @@
-"""What the record store holds up to: durable records a second, a start with many, bytes, and what a month takes.
+"""Limits of the record store: durable records a second, a start with many, bytes, and what a month takes.
 
 The recorder is the one of a run (:mod:`actors.processes.recorder`), here without Ray: one writer hands in batches as
 devices do, followers take every page as an actor's answer, in the bytes that would go over the wire."""

@@ -1,4 +1,4 @@
-"""How the resident memory of the service that keeps networks tuned grows over 100,000 simulated records.
+"""Growth of the resident memory of the service that keeps networks tuned over 100,000 simulated records.
 
 The service is real, in virtual time; what its child processes do with records is done in its own process, so that what
 is measured is more than it holds in truth. The first records, in which caches and pools are filled, are not counted.

@@ -72,7 +72,7 @@ class StepRunner:
 
     @property
     def days(self) -> float:
-        """Of virtual time."""
+        """Seconds of virtual time."""
         return (self._now - _BEGIN) / _DAY_SECS
 
     def moment(self) -> Moment:

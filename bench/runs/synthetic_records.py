@@ -18,9 +18,9 @@ def tasks_of(dataset: Path) -> list[Task]:
 
 
 def records(dataset: Path, run_id: str = "run", seed: int = 0) -> Iterator[Record]:
-    """Without end: for one task after the other, random decisions of one of its sketches. The trace is five times that
-    of the sketch with the decisions all over it: those of TVM go on with what its post-processors did, about as long
-    and as far from each other (a convolution's has 6 to 10 kB, of which 140 to 380 bytes are left)."""
+    """Endless records: for one task after the other, random decisions of one of its sketches. The trace is five times
+    that of the sketch with the decisions all over it: those of TVM go on with what its post-processors did, about as
+    long and as far from each other (a convolution's has 6 to 10 kB, of which 140 to 380 bytes are left)."""
     rng = random.Random(seed)
     sketches = [(data.task.id, sketch) for data in read(dataset) for sketch in data.sketches if sketch.trace_text]
     if not sketches:

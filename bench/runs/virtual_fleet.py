@@ -24,7 +24,7 @@ from policies.search.bandits import TaskBandit
 
 @dataclass(frozen=True)
 class Costs:
-    """What things take, in seconds; times of builds and candidates are log-normal around these medians.
+    """Durations in seconds; times of builds and candidates are log-normal around these medians.
 
     ``propose_secs`` for a proposal and ``propose_each_secs`` for each candidate of it; ``build_secs``; ``batch_secs``
     for what a batch takes beside its candidates (calls, probes, artifacts); ``durable_secs`` until records are
@@ -92,7 +92,7 @@ class VirtualFleet:
         self._rng = random.Random(self.seed)
 
     def play(self, until_secs: float) -> None:
-        """Until this second of the run. May be called again with a later one."""
+        """Play until this second of the run. It may be called again with a later one."""
         if not self.now and not self._heap:
             self._handle(ev.DevicesRestored({}, {}))
             self._handle(ev.RecordsCaughtUp())

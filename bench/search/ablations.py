@@ -201,7 +201,8 @@ def _one(method: Method, at: int, seed: int, start: str) -> Replayed:
 def figures(
     runs: Mapping[tuple[str, int], Sequence[Replayed]], variants: Sequence[str], tasks: Sequence[int]
 ) -> dict[str, Any]:
-    """Of each variant: quartiles over the seeds of the sum over the tasks, and the geometric mean of the medians."""
+    """Figures of each variant: quartiles over the seeds of the sum over the tasks, and the geometric mean of the
+    medians."""
     lines = {}
     for name in variants:
         sums = [

@@ -44,8 +44,8 @@ BASELINE = "XGBoost + SA + DE"
 
 
 def schemes() -> dict[str, Method]:
-    """By the paper's names: RFEI is a random forest and expected improvement, (C)SA (contextual) simulated annealing,
-    DE and AE the deterministic and the adaptive evaluator."""
+    """Schemes by the paper's names: RFEI is a random forest and expected improvement, (C)SA (contextual) simulated
+    annealing, DE and AE the deterministic and the adaptive evaluator."""
     adatune = method_named("adatune")
     return {
         BASELINE: replace(method_named("autotvm"), batch=adatune.batch),
@@ -94,7 +94,7 @@ class RecordedTimer:
 def measured(
     batches: Sequence[float], rule: StopRule, incumbent_secs: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """What a candidate with these recorded micro-batches costs by ``rule``, and the seconds that it takes to know."""
+    """Cost by ``rule`` of a candidate with these recorded micro-batches, and the seconds that it takes to measure."""
 
     def by(chosen: StopRule, beside_secs: float) -> Evaluation:
         timer = RecordedTimer(batches, rng)

@@ -36,7 +36,7 @@ BATCHES = (16, 64)
 
 
 def variants(batch: int) -> dict[str, Method]:
-    """With neither bandit, the one over sketches, and both, in rounds of ``batch``."""
+    """Variants with neither bandit, the one over sketches, and both, in rounds of ``batch``."""
     ansor, bansor = method_named("ansor"), method_named("bansor")
     both = {
         PEER: ansor,
@@ -90,7 +90,7 @@ def run(
 
 
 def lines(runs: Mapping[str, Sequence[Course]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Of each variant, quartiles over the seeds: ``latency`` after all trials (1: the best that there is), ``near``:
+    """Quartiles of each variant over the seeds: ``latency`` after all trials (1: the best that there is), ``near``:
     the trials until it is within :data:`TOLERANCE` of that, ``matched``: until it is what Ansor's of the same seed is
     after all trials. A run that does not come so far counts all of its trials."""
     goals = [course.best for course in runs[PEER]]

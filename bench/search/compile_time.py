@@ -1,4 +1,4 @@
-"""What tuning takes by method: Pruner's tables 7 and 13, seconds of search beside those of building and measuring.
+"""Seconds of tuning by method: Pruner's tables 7 and 13, seconds of search beside those of building and measuring.
 
 Each method searches the whole space of a task: it proposes a round, is told of as many recorded candidates of the
 dataset instead (nothing is built or measured), and trains its model, until so many trials are told. Seconds of
@@ -51,7 +51,7 @@ class Cost:
     proposing: float
     training: float
     others: float
-    """Of building and measuring."""
+    """Seconds of building and measuring."""
 
     @property
     def secs(self) -> float:
@@ -62,7 +62,7 @@ COSTS: Kind[Cost] = Kind("cost", asdict, lambda line: Cost(line["proposing"], li
 
 
 def search_cost(task: RecordedTask, method: Method, trials: int, seed: int) -> Cost:
-    """What ``trials`` trials of ``method`` take, in rounds of its own, in the whole space of the task."""
+    """Seconds that ``trials`` trials of ``method`` take, in rounds of its own, in the whole space of the task."""
     data = task.data
     rng = np.random.default_rng([seed, *data.task.id.encode()])
     prior = read_model(BUILTIN_PATHS[method.starts_from])[0] if method.starts_from else None

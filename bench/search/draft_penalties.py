@@ -1,4 +1,4 @@
-"""What Pruner's penalties bring to a draft (its table 10): Best-1 of what is kept of a dataset's candidates.
+"""Effect of Pruner's penalties on a draft (its table 10): Best-1 of what is kept of a dataset's candidates.
 
 Each scorer ranks all candidates of a task that ran, the share of them that it ranks first is kept, and Best-1 is
 equation 3 with k = 1. The paper keeps 50, 128, 256 and 512 of 4,000; the same shares are kept here, at least one. The

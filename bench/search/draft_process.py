@@ -86,7 +86,7 @@ class Scorer:
 
 
 def quality(data: TaskData, seeds: int, calibration: int, share: int, limit: int | None) -> dict[str, list[float]]:
-    """For every scorer the best run time in its share of the explored set, and that set's own best, by seed."""
+    """Best run time of every scorer in its share of the explored set, and that set's own best, by seed."""
     best: dict[str, list[float]] = {name: [] for name in (*SCORERS, "ideal")}
     scorer = Scorer(data)
     for seed in range(seeds):

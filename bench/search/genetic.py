@@ -66,8 +66,8 @@ class OffspringGenerator:
 
 
 def nearest(sketch: Sketch, wanted: Matrix, there: Matrix) -> NDArray[np.intp]:
-    """For each row of ``wanted`` one of ``there``, each only once and as long as there are any: the one that differs in
-    the fewest decisions, of these the one at the least distance of log coordinates."""
+    """Choose for each row of ``wanted`` one of ``there``, each only once and as long as there are any: the one that
+    differs in the fewest decisions, of these the one at the least distance of log coordinates."""
     ids, others = decision_ids(sketch, wanted), decision_ids(sketch, there)
     points, places = log_coordinates(sketch, wanted), log_coordinates(sketch, there)
     differing = (ids[:, None, :] != others[None, :, :]).sum(axis=2)

@@ -57,7 +57,7 @@ LEAST_RECORDS = 8
 LENGTHS = (0.5, 1.0, 2.0, 4.0)
 """Length of the smooth model's kernel, in root mean square distances of a sketch's records."""
 NOISES = (0.003, 0.01, 0.03, 0.1, 0.3)
-"""Its noise, as a share of the signal's variance."""
+"""Noise of the smooth model, as a share of the signal's variance."""
 TREES = 100
 
 
@@ -71,7 +71,7 @@ class CostMean(Protocol):
 
 @dataclass(frozen=True)
 class HeldOutQuality:
-    """How well a model predicts records that it has not seen, of log seconds. ``rank``: Spearman's correlation;
+    """Quality of predictions of records that a model has not seen, of log seconds. ``rank``: Spearman's correlation;
     ``fast_rank``: that of the fastest quarter alone; ``deviation``: of its errors; ``fast_deviation``: of the errors of
     the tenth that it predicts fastest; ``spread``: the deviation of the costs themselves."""
 
@@ -84,8 +84,8 @@ class HeldOutQuality:
 
 @dataclass(frozen=True)
 class ImputedCosts:
-    """What is filled in of ``n`` candidates: seconds of a run, infinite for a failure, and to build and to measure
-    (those of the nearest record that ended the same way), each ``(n,)``."""
+    """Predictions that stand for records of ``n`` candidates: seconds of a run, infinite for a failure, and to build
+    and to measure (those of the nearest record that ended the same way), each ``(n,)``."""
 
     cost_secs: Floats
     build_secs: Floats
@@ -139,7 +139,7 @@ class _Kernel:
         self._units = [max(float(_squares(points[:, its], points[:, its]).mean()), 1e-12) for its in self._blocks]
 
     def between(self, points: Floats, length: float) -> Floats:
-        """Of candidates (n, d) and the records, ``(n, m)``."""
+        """Kernel between candidates (n, d) and the records, ``(n, m)``."""
         parts = zip(self._shares, self._blocks, self._units, strict=True)
         total = np.zeros((len(points), len(self._points)))
         for share, block, unit in parts:
@@ -192,7 +192,8 @@ def _of_sketch(sketch: int, points: Floats) -> NDArray[np.float32]:
 
 
 def read_points(kind: Kind, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
-    """What a model of ``kind`` reads of candidates ``(n, d)``; the decisions where a sketch is not described."""
+    """Features that a model of ``kind`` reads of candidates ``(n, d)``; the decisions where a sketch is not
+    described."""
     if kind == "smooth" or not sketch.statements:
         return log_coordinates(sketch, matrix)
     trees = describe(sketch, matrix, device, (LOOP_TREE,))[LOOP_TREE]
@@ -233,12 +234,12 @@ class CostImputation:
         )
 
     def expected(self, sketch: int, matrix: Matrix) -> Floats:
-        """What the model says of candidates ``(n, d)`` of a sketch, log seconds ``(n,)``."""
+        """Prediction for candidates ``(n, d)`` of a sketch, log seconds ``(n,)``."""
         data = self._data
         return self._model.predict(sketch, read_points(self.kind, data.sketches[sketch], matrix, data.abstraction))
 
     def fill(self, sketch: int, matrix: Matrix) -> ImputedCosts:
-        """What candidates ``(n, d)`` of a sketch would have cost, by the model alone, recorded or not."""
+        """Costs of candidates ``(n, d)`` of a sketch by the model alone, recorded or not."""
         data = self._data
         draws = self._draws(sketch, matrix)
         log_secs = self._as_recorded(self._scattered(sketch, matrix, draws[:, 0]))

@@ -43,11 +43,11 @@ from policies.search.methods import Method
 OURS = "fleet"
 PAPERS = ("autotvm", "adatune", "ansor", "bansor")
 METHODS = (OURS, "random", *PAPERS)
-"""Without those that train a neural network."""
+"""Methods that train no neural network."""
 
 
 def takes_long(method: Method) -> bool:
-    """Whether a run takes long: of methods that train a neural network, and of those that walk through the open space
+    """Return true if a run takes long: methods that train a neural network, and those that walk through the open space
     step by step."""
     return is_deep(method) or isinstance(method.generator, AnnealingGenerator)
 
@@ -70,7 +70,7 @@ def _one_run(at: int, kind: Kind, method: Method, seed: int, most_trials: int) -
 
 
 def _one_filling(at: int, kind: Kind) -> dict[str, float]:
-    """How well a model fills in, and what share of the open space it puts at the target."""
+    """Quality of a model, and the share of the open space that it puts at the target."""
     task = _open_task(at, kind)
     return {**asdict(task.filling.held_out), "at_goal": task.share_at_goal()}
 
@@ -137,7 +137,7 @@ def play(
     jobs: int,
     parts: Path | None = None,
 ) -> tuple[dict[Kind, dict[tuple[str, int], list[OpenRun]]], dict[tuple[Kind, int], dict[str, float]]]:
-    """Of each model the runs of each variant on each task by (variant, task), in the order of the seeds; and what is
+    """Runs under each model of each variant on each task by (variant, task), in the order of the seeds; and what is
     known of each model of each task."""
     names = labels(read(dataset))
     os.environ.update(bench_env(1))  # before the workers start
@@ -177,7 +177,7 @@ def play(
 
 
 def cache_kind(filling: Kind, most_trials: int) -> CachedKind[OpenRun]:
-    """How runs are kept: those of another model, or that may take more trials, are others."""
+    """Kind of the cached runs: runs under another model, or with another limit of trials, are others."""
     names = [each.name for each in fields(OpenRun)]
     return CachedKind(
         f"open, {filling}, {most_trials} trials", asdict, lambda line: OpenRun(**{name: line[name] for name in names})

@@ -55,12 +55,12 @@ class OpenTask(RecordedTask):
         return TaskSearch(task.sketches, task.task.workload.flop, task.abstraction, method, rng, prior=prior)
 
     def has(self, proposal: Proposal) -> bool:
-        """Whether the dataset has a candidate."""
+        """Return true if the dataset has a candidate."""
         (key,) = row_keys(as_matrix([proposal.decisions], len(proposal.decisions)))
         return key in self._row[proposal.sketch]
 
     def outcome(self, proposal: Proposal) -> Observation:
-        """What was recorded of a proposed candidate, else what is filled in."""
+        """Recorded outcome of a proposed candidate, or the imputed one."""
         (outcome,) = self.outcomes([proposal])
         return outcome
 
@@ -79,7 +79,8 @@ class OpenTask(RecordedTask):
         return [answers[each] if each in answers else RecordedTask.outcome(self, each) for each in proposals]
 
     def share_at_goal(self) -> float:
-        """Of the open space, by :data:`SAMPLED` candidates drawn as ``random`` draws them, as they are filled in."""
+        """Share of the open space, by :data:`SAMPLED` candidates drawn as ``random`` draws them, as they are filled
+        in."""
         rng = np.random.default_rng(0)
         owners = np.bincount(rng.integers(len(self.data.sketches), size=SAMPLED), minlength=len(self.data.sketches))
         costs = [

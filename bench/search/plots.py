@@ -44,7 +44,8 @@ def pyplot() -> Any:
 
 
 def best_so_far(details: dict[str, Any], path: Path) -> None:
-    """How near each method is to the best possible after so many trials: geometric mean over the tasks."""
+    """Plot of the best so far of each method as a share of the best possible, by trials: geometric mean over the
+    tasks."""
     plt = pyplot()
     figure, axes = plt.subplots(figsize=(6.4, 3.6))
     spare = iter(_OTHER)

@@ -270,7 +270,7 @@ def all_methods(methods: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_deep(chosen: Method) -> bool:
-    """Whether the method trains a neural network, so that a run of hundreds of trials takes minutes."""
+    """Return true if the method trains a neural network, so that a run of hundreds of trials takes minutes."""
     return chosen.training is not None and chosen.training.learns_on
 
 

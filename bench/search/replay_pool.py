@@ -29,7 +29,7 @@ Run = TypeVar("Run")
 _PROGRESS_SECS = 30.0
 
 tasks: list[RecordedTask] = []
-"""In a process of the pool: the tasks of its dataset."""
+"""Tasks of the dataset, in a process of the pool."""
 
 
 def _start(dataset: Path) -> None:
@@ -69,7 +69,7 @@ class Call(Generic[Run]):
 
 
 def played(dataset: Path, jobs: int, kept: RunCache[Run], calls: Mapping[Key, Call[Run]]) -> dict[Key, Run]:
-    """What comes of all ``calls``, in their order: those that are not kept yet are made, and kept."""
+    """Runs of all ``calls``, in their order: from the cache, or made and cached."""
     runs = {key: kept.find(call.method, call.task, call.seed) for key, call in calls.items()}
     missing = {key: calls[key] for key, run in runs.items() if run is None}
 

@@ -46,23 +46,23 @@ Effect = Literal["draft", "sketch-ucb", "contextual-epsilon", "ei"]
 EFFECTS: tuple[Effect, ...] = ("draft", "sketch-ucb", "contextual-epsilon", "ei")
 _PLANS = 20
 RANDOM_REASON = "random"
-"""Of a proposal that was drawn at random."""
+"""Reason of a proposal that was drawn at random."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """One run. ``trials``: until arrival; ``trial_secs``: what these took to build and measure when they were recorded.
-    ``uninformed``: those among them that were drawn at random in the first round, before anything was known: all of a
-    first batch where a method predicts nothing without records.
-
-    ``curve``: best possible cost divided by the best so far, in (0, 1], at each number of trials of :data:`CURVE`; 0
-    while nothing succeeded; the last known where the run ended before.
-    """
+    """One run."""
 
     trials: int
+    """Trials until a candidate within :data:`TOLERANCE` of the best was measured."""
     trial_secs: float
+    """Seconds that these trials took to build and measure when they were recorded."""
     curve: tuple[float, ...]
+    """Best possible cost divided by the best so far, in (0, 1], at each number of trials of :data:`CURVE`: 0 while
+    nothing succeeded; the last known value after the end of the run."""
     uninformed: int = 0
+    """Trials drawn at random in the first round, before anything was known: all of a first batch if the method predicts
+    nothing without records."""
 
 
 class RecordedTask:
@@ -83,12 +83,12 @@ class RecordedTask:
         return TaskSearch(task.sketches, task.task.workload.flop, task.abstraction, method, rng, self.pools, prior)
 
     def row(self, proposal: Proposal) -> int:
-        """Where a proposed candidate stands in the data."""
+        """Row of a proposed candidate in the data."""
         (key,) = row_keys(np.array([proposal.decisions], dtype=np.int64).reshape(1, -1))
         return int(self._row[proposal.sketch][key])
 
     def outcome(self, proposal: Proposal) -> Observation:
-        """What was recorded of a proposed candidate."""
+        """Recorded outcome of a proposed candidate."""
         (outcome,) = observations(self.data, [self.row(proposal)])
         return outcome
 
@@ -160,7 +160,7 @@ def network_sums(tasks: Sequence[RecordedTask], method: Method, seed: int) -> It
 
 
 def best_sum(tasks: Sequence[RecordedTask]) -> float:
-    """What the weighted sum of the tasks' costs can be, in seconds."""
+    """Least weighted sum of the tasks' costs, in seconds."""
     return float(sum(task.data.task.weight * task.data.best_secs for task in tasks))
 
 
@@ -245,7 +245,7 @@ def with_effect(method: Method, effect: Effect, on: bool) -> Method:
 
 
 def has_effect(method: Method, effect: Effect) -> bool:
-    """Whether the method works so by itself."""
+    """Return true if the method has the effect by itself."""
     return {
         "draft": isinstance(method.generator, DraftGenerator),
         "sketch-ucb": isinstance(method.sketches, UcbSketches),

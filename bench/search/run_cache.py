@@ -25,11 +25,14 @@ Key = tuple[str, str, str, int]
 
 @dataclass(frozen=True)
 class Kind(Generic[Run]):
-    """What is kept of a kind of run: ``fields``, which :func:`json.dumps` takes, and ``run``, made of them again."""
+    """A kind of run, and how its runs are stored."""
 
     name: str
+    """Name in the file; empty for runs of one task."""
     fields: Callable[[Run], Mapping[str, Any]]
+    """Values of a run as :func:`json.dumps` takes them."""
     run: Callable[[Mapping[str, Any]], Run]
+    """The run, made of its values again."""
 
 
 REPLAYED: Kind[Replayed] = Kind(
@@ -37,13 +40,13 @@ REPLAYED: Kind[Replayed] = Kind(
     lambda run: {"trials": run.trials, "trial_secs": run.trial_secs, "uninformed": run.uninformed},
     lambda line: Replayed(line["trials"], line["trial_secs"], (), line["uninformed"]),
 )
-"""Of one task, without its curve."""
+"""Runs of one task, without their curves."""
 COURSES: Kind[Course] = Kind(
     "course",
     lambda run: {"trials": run.trials, "steps": run.steps},
     lambda line: Course(line["trials"], tuple((trial, value) for trial, value in line["steps"])),
 )
-"""Of all tasks together: their names and the number of trials stand for the task."""
+"""Runs of all tasks together: their names and the number of trials stand for the task."""
 
 
 class RunCache(Generic[Run]):
@@ -69,7 +72,7 @@ class RunCache(Generic[Run]):
                 raise BenchError(f"{path}: line {number} is no run of a replay ({error!r}): remove it") from error
 
     def find(self, method: Method, task: str, seed: int) -> Run | None:
-        """What came of a run; None where it was not made yet."""
+        """Return a run; None if it was not made yet."""
         return self._runs.get((self._dataset, digest(method), task, seed))
 
     def add(self, method: Method, task: str, seed: int, run: Run) -> None:
@@ -88,5 +91,5 @@ def cache_code(path: Path | None, module: str) -> str:
 
 
 def digest(method: Method) -> str:
-    """Of all parts and numbers of a method, but its name."""
+    """Digest of all parts and numbers of a method except its name."""
     return hashlib.blake2b(repr(method).replace(repr(method.name), "", 1).encode(), digest_size=8).hexdigest()
