@@ -60,7 +60,7 @@ OUTCOME_POLICIES: Mapping[Outcome, OutcomePolicy] = {
 What teaches nothing is not recorded: such an attempt is made again. So is one without an outcome: a process of ours
 that ends while it builds or measures, a device in quarantine, a lease that ended. A candidate that loses two devices is
 blamed, as RUN_ERROR: devices that work for all others do not fail twice by chance. One whose processes are ended from
-outside again and again is left out of the run, and not blamed."""
+outside again and again is skipped in the run, and not blamed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class DeviceTime(enum.StrEnum):
 
 
 BUSY_SHARE = 0.9
-"""A class whose devices measure for this share of their time is bound by them."""
+"""A class whose devices measure for this share of their time is limited by them."""
 
 
 def bound_by(shares: Mapping[str, float]) -> str:

@@ -25,7 +25,7 @@ _out = click.option("--out", type=click.Path(path_type=Path), required=True, hel
 _seed = click.option("--seed", type=click.IntRange(min=0, max=2**32 - 1), default=0, show_default=True)
 
 
-@click.group()
+@click.group(short_help="Cost models for 'tune --transfer-from'.")
 def model() -> None:
     """Cost models that learned from earlier measurements: what 'tune --transfer-from' starts from."""
 
@@ -35,7 +35,7 @@ def model() -> None:
 @_out
 @cost_model_option("Kind of cost model.", "boosted-invariant")
 @click.option("--compact", is_flag=True, help="Fewer and smaller trees (half a megabyte), or one network of two.")
-@click.option("--no-analyzer", is_flag=True, help="It does not start from the analyzer's prediction.")
+@click.option("--no-analyzer", is_flag=True, help="Do not start from the analyzer's prediction.")
 @_seed
 @json_option
 def pretrain(
@@ -56,8 +56,10 @@ def pretrain(
 @_model
 @_data
 @_out
-@click.option("--moa", is_flag=True, help="By momentum adaptation, a step for each task: neural cost models only.")
-@click.option("--momentum", type=click.FloatRange(0.0, 1.0), default=0.99, show_default=True, help="Of --moa.")
+@click.option(
+    "--moa", is_flag=True, help="Train by momentum adaptation, a step for each task: neural cost models only."
+)
+@click.option("--momentum", type=click.FloatRange(0.0, 1.0), default=0.99, show_default=True, help="Momentum of --moa.")
 @json_option
 def finetune(model: Path, data: tuple[Path, ...], out: Path, moa: bool, momentum: float, as_json: bool) -> None:
     from fleet_tune.base.config import values
@@ -91,7 +93,7 @@ def evaluate(model: Path, data: tuple[Path, ...], as_json: bool) -> None:
 @model.command(short_help="Write the cost model of a run as a file.")
 @click.argument("source", type=click.Path(path_type=Path))
 @_out
-@click.option("--device-class", metavar="NAME", help="Of a run with several: the class whose cost model it is.")
+@click.option("--device-class", metavar="NAME", help="Class whose cost model is written, for a run with several.")
 @json_option
 def export(source: Path, out: Path, device_class: str | None, as_json: bool) -> None:
     """Write the cost model that the run in the folder SOURCE has adapted to its devices (methods pruner and

@@ -12,7 +12,7 @@ from fleet_tune.cli.options import NETWORK_HELP, json_option, network_name, run_
 _file_argument = click.argument("file", type=click.Path(path_type=Path))
 
 
-@click.group()
+@click.group(short_help="Datasets of measured candidates.")
 def dataset() -> None:
     """Measured random candidates, for offline evaluation and as recorded devices."""
 
@@ -76,7 +76,7 @@ def collect(
     return 128 + (result.signal_number or signal.SIGINT) if result.interrupted else 0
 
 
-@dataset.command()
+@dataset.command(short_help="Make a dataset of the records in a folder.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The file to write.")
 @run_options("fleet")
@@ -101,7 +101,7 @@ def show(file: Path, as_json: bool) -> None:
     _show(file, as_json)
 
 
-@dataset.command()
+@dataset.command(short_help="Describe the sketches of a dataset anew.")
 @_file_argument
 @click.option("--out", type=click.Path(path_type=Path), help="The file to write. Default: FILE itself.")
 @json_option
@@ -118,7 +118,7 @@ def refresh(file: Path, out: Path | None, as_json: bool) -> None:
 
 def _tell_left_out(count: int) -> None:
     if count:
-        click.echo(f"left out: {count} of a sketch that this version does not make", err=True)
+        click.echo(f"skipped: {count} of a sketch that this version does not make", err=True)
 
 
 def _show(path: Path, as_json: bool) -> None:

@@ -20,12 +20,12 @@ _fleet_argument = click.argument("fleet", type=click.Path(path_type=Path))
 
 def _order(command: _F) -> _F:
     """The arguments of an order: a fleet file, devices, a reason."""
-    command = click.option("--reason", default="", metavar="TEXT", help="Why, for others to read.")(command)
+    command = click.option("--reason", default="", metavar="TEXT", help="Reason, for others to read.")(command)
     command = click.argument("names", nargs=-1, required=True, metavar="DEVICE...")(command)
     return _fleet_argument(command)
 
 
-@click.command("list")
+@click.command("list", short_help="Print the state of every device.")
 @_fleet_argument
 @click.option("--out", type=click.Path(path_type=Path), help="Output folder of a run. Default: that of the last run.")
 @click.option(
@@ -45,7 +45,7 @@ def list_command(fleet: Path, out: Path | None, events: int, as_json: bool) -> N
         click.echo(listing_json(listing))
 
 
-@click.command()
+@click.command(short_help="Connect to devices and run the probe.")
 @_fleet_argument
 @click.argument("names", nargs=-1, metavar="[DEVICE]...")
 @click.option("--address", help="Address of the Ray cluster whose machines drive devices with via.")
@@ -84,7 +84,7 @@ def drain(fleet: Path, names: tuple[str, ...], reason: str) -> None:
     _give(fleet, names, Admin.DRAINING, reason, "drained: it gets no new work from any run until it is resumed")
 
 
-@click.command()
+@click.command(short_help="Use devices again.")
 @_order
 def resume(fleet: Path, names: tuple[str, ...], reason: str) -> None:
     """Use the devices again, after their probe has run; also ends a quarantine at once."""
@@ -93,7 +93,7 @@ def resume(fleet: Path, names: tuple[str, ...], reason: str) -> None:
     _give(fleet, names, Admin.ACTIVE, reason, "in use again, once its probe has run")
 
 
-@click.command()
+@click.command(short_help="Take devices out of use for good.")
 @_order
 def retire(fleet: Path, names: tuple[str, ...], reason: str) -> None:
     """Take the devices out of use for good; 'resume' would bring them back."""

@@ -46,7 +46,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit code. ``arguments`` None: those of the process."""
+    """Run the command line and return the exit code. ``arguments`` None: those of the process."""
     try:
         code = cli.main(arguments, PROGRAM, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -115,19 +115,21 @@ def _report_options(command: _F) -> _F:
     "forest-knobs, gaussian or pacm."
 )
 @click.option(
-    "--offline-model", is_flag=True, help="Never train the cost model on what is measured: with --transfer-from."
+    "--offline-model",
+    is_flag=True,
+    help="Never train the cost model on measurements of this run: with --transfer-from.",
 )
 @run_options("trials", "time_budget_secs", "fleet", "inputs", "trust_model")
 @click.option(
     "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the network's name."
 )
 @run_options("address", "priority", "weight", "seed", "transfer_from", "store")
-@click.option("--no-store", is_flag=True, help="Neither take from such a database nor give to it.")
+@click.option("--no-store", is_flag=True, help="Neither read nor write a shared store.")
 @run_options("pretrained")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print tasks, weights, sketches, what is learned from and the plan; measure nothing.",
+    help="Print tasks, weights, sketches, sources of learning and the plan; measure nothing.",
 )
 @run_options("metrics_port")
 @_report_options
@@ -207,9 +209,9 @@ def compile_command(
     )
 
 
-@cli.group()
+@cli.group(short_help="Devices of a fleet.")
 def device() -> None:
-    """The devices of a fleet: what runs on them, and what people want of them."""
+    """Devices of a fleet: serve them, list them, check them, and give orders for them."""
 
 
 for admin_command in ADMIN_COMMANDS:
@@ -236,7 +238,7 @@ def version() -> None:
 
 
 def _report(result: TuneResult, as_json: bool, svg: Path | None) -> int:
-    """Prints the result, leaves it in the output folder too, and returns the exit code."""
+    """Print the result, write it to the output folder too, and return the exit code."""
     from fleet_tune.report.result_file import RESULT_FILE, write_result
     from fleet_tune.report.run import make_console, render_summary, save_svg, to_json_line
 
@@ -260,7 +262,7 @@ def _report(result: TuneResult, as_json: bool, svg: Path | None) -> int:
 
 
 def _fail(problem: str, next_step: str) -> int:
-    """Tells a mistake: one line for the problem, one for the next step."""
+    """Report a mistake: one line for the problem, one for the next step."""
     for label, text in (("error", problem), ("next", next_step)):
         click.echo(f"{label}: {' '.join(text.split())}", err=True)
     return 2

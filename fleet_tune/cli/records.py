@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fleet_tune.base.records.sharing.store_place import StorePlace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_class_option = click.option("--class", "device_class", metavar="NAME", help="Of this device class alone.")
+_class_option = click.option("--class", "device_class", metavar="NAME", help="Only this device class.")
 _rows_option = click.option(
     "--rows", type=click.IntRange(1, 1_000_000), default=40, show_default=True, help="Rows to show of a table."
 )
@@ -51,10 +51,10 @@ class _OfStores(click.Group):
 
 @click.group(cls=_OfStores)
 def records() -> None:
-    """Record stores: what runs share, see 'tune --store'."""
+    """Record stores that runs share: see 'tune --store'."""
 
 
-@records.command()
+@records.command(short_help="Print the best record of every task.")
 @_store_option
 @_class_option
 @_rows_option
@@ -73,7 +73,7 @@ def top(store: str | None, device_class: str | None, rows: int, as_json: bool) -
         click.echo(top_json(found))
 
 
-@records.command()
+@records.command(short_help="Print counts of a store.")
 @_store_option
 @json_option
 def stats(store: str | None, as_json: bool) -> None:
@@ -90,7 +90,7 @@ def stats(store: str | None, as_json: bool) -> None:
         click.echo(statistics_json(statistics))
 
 
-@records.command()
+@records.command(short_help="Write records of a store to a file or folder.")
 @click.argument("out", type=click.Path(path_type=Path))
 @_store_option
 @click.option(
@@ -105,7 +105,7 @@ def stats(store: str | None, as_json: bool) -> None:
     "--keep-best",
     type=click.IntRange(1),
     metavar="N",
-    help="Of lines: only the N best candidates of each task and of what it depends on, one record each.",
+    help="JSON lines only: the N best candidates of each task and of what it depends on, one record each.",
 )
 @_class_option
 @json_option
@@ -120,7 +120,7 @@ def export(
     from fleet_tune.runs.shared_store import formats, upkeep
 
     if keep_best is not None and form != "lines":
-        raise RequestError("--keep-best is for files of lines", "leave it out, or the --format")
+        raise RequestError("--keep-best is for files of lines", "omit it, or the --format")
     if form == "metaschedule":
         written = formats.export_metaschedule(_named(store), out.absolute(), device_class)
         if as_json:
@@ -137,10 +137,12 @@ def export(
     _tell(moved.copied, "written", as_json)
 
 
-@records.command("import")
+@records.command("import", short_help="Take records into a store.")
 @click.argument("source", type=click.Path(path_type=Path))
 @_store_option
-@click.option("--class", "device_class", metavar="NAME", help="What a MetaSchedule database was measured on.")
+@click.option(
+    "--class", "device_class", metavar="NAME", help="Device class on which a MetaSchedule database was measured."
+)
 @json_option
 def import_command(source: Path, store: str | None, device_class: str | None, as_json: bool) -> None:
     """Take records into a store: of a file that 'export' wrote, or the schedules of a folder with a MetaSchedule
@@ -156,7 +158,7 @@ def import_command(source: Path, store: str | None, device_class: str | None, as
         if own_sketches and not as_json:
             click.echo(f"{plural(own_sketches, 'record')} of no sketch of ours: kept with sketches of their own")
     elif device_class is not None:
-        raise RequestError(f"{source} has no MetaSchedule database, and only that needs a --class", "leave it out")
+        raise RequestError(f"{source} has no MetaSchedule database, and only that needs a --class", "omit it")
     else:
         moved = upkeep.import_file(source, _named(store))
     _changed(store)
@@ -167,7 +169,7 @@ def import_command(source: Path, store: str | None, device_class: str | None, as
     _tell(moved.copied, "new", as_json, skipped=len(moved.skipped), **more)
 
 
-@records.command()
+@records.command(short_help="Copy records of other stores into a store.")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...", type=click.Path(path_type=Path))
 @_store_option
 @json_option
@@ -212,13 +214,13 @@ def verify(store: str | None, as_json: bool) -> int:
     return 2
 
 
-@records.command()
+@records.command(short_help="Remove records from a store.")
 @_store_option
 @_class_option
-@click.option("--older-than", metavar="TIME", help="Measured so long ago, as 90d or 12h.")
-@click.option("--keep-best", type=click.IntRange(min=0), metavar="N", help="Not of the N best candidates of a task.")
-@click.option("--other-versions", is_flag=True, help="Of other versions of TVM or of our own code than these.")
-@click.option("--dry-run", is_flag=True, help="Say how many these are; remove nothing.")
+@click.option("--older-than", metavar="TIME", help="Records that were measured so long ago, as 90d or 12h.")
+@click.option("--keep-best", type=click.IntRange(min=0), metavar="N", help="Keep the N best candidates of each task.")
+@click.option("--other-versions", is_flag=True, help="Records of other versions of TVM or of fleet-tune.")
+@click.option("--dry-run", is_flag=True, help="Print their number; remove nothing.")
 @json_option
 def prune(
     store: str | None,
@@ -229,7 +231,7 @@ def prune(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove the records to which everything applies that is given; of the rules at least one must be.
+    """Remove the records to which all given rules apply. At least one rule is needed.
 
     --keep-best keeps what was found wrong, too, and the best of each origin by itself.
     """
@@ -254,7 +256,7 @@ def prune(
         click.echo(f"{removed} of {plural(count, 'record')} {'would be' if dry_run else 'were'} removed")
 
 
-@records.command()
+@records.command(short_help="Print which records of a task count, and why.")
 @click.argument("task")
 @_store_option
 @_class_option
@@ -330,5 +332,5 @@ def _tell(copied: CopyResult, word: str, as_json: bool, **more: int) -> None:
     click.echo(f"{plural(copied.records, 'record')} {word}")
     if copied.left_out:
         click.echo(
-            f"left out: {plural(copied.left_out, 'record')} of runs that do not say what they depend on", err=True
+            f"skipped: {plural(copied.left_out, 'record')} of runs that do not say what they depend on", err=True
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _RUN = "run"
 _file_argument = click.argument("file", type=click.Path(path_type=Path))
-_class_option = click.option("--class", "device_class", metavar="NAME", help="Of this device class.")
+_class_option = click.option("--class", "device_class", metavar="NAME", help="Only this device class.")
 
 
 class _WithDefault(click.Group):
@@ -39,7 +39,7 @@ def retune() -> None:
 
 @retune.command(_RUN)
 @_file_argument
-@click.option("--once", is_flag=True, help="Do what is to be done now, and end where there is nothing but to wait.")
+@click.option("--once", is_flag=True, help="Do what is due now, and end instead of waiting.")
 @json_option
 def run(file: Path, once: bool, as_json: bool) -> int:
     """Keep networks tuned; 'fleet-tune retune FILE' is the same."""
@@ -53,7 +53,7 @@ def run(file: Path, once: bool, as_json: bool) -> int:
     return 128 + signal_number if signal_number else 0
 
 
-@retune.command()
+@retune.command(short_help="Print the state of the service.")
 @_file_argument
 @json_option
 def status(file: Path, as_json: bool) -> None:
@@ -104,7 +104,12 @@ def versions(file: Path, network: str | None, as_json: bool) -> None:
 @_file_argument
 @click.argument("network")
 @_class_option
-@click.option("--to", type=click.IntRange(1), metavar="VERSION", help="Default: the one before the current one.")
+@click.option(
+    "--to",
+    type=click.IntRange(1),
+    metavar="VERSION",
+    help="Version to go back to. Default: the one before the current one.",
+)
 def rollback(file: Path, network: str, device_class: str | None, to: int | None) -> None:
     """Make an older version of NETWORK the current one. What is newer is not published again; the hook is run."""
     from fleet_tune.base.config.retune_file import load_retune

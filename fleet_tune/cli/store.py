@@ -16,18 +16,18 @@ _MOST_RECORDS, _MOST_CONNECTIONS = 2**63 - 1, 2**18 - 1
 _folder = click.argument("folder", type=click.Path(path_type=Path))
 
 
-@click.group()
+@click.group(short_help="A team's store on a server.")
 def store() -> None:
     """The store of a team on a server: see 'tune --store postgresql://...'."""
 
 
-@store.command()
+@store.command(short_help="Serve a store until Ctrl-C or SIGTERM.")
 @_folder
 @click.option(
-    "--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where it listens; '*': anywhere."
+    "--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on; '*': every one."
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=5432, show_default=True)
-@click.option("--host", default="", metavar="NAME", help="The name by which others reach it, for their keys.")
+@click.option("--host", default="", metavar="NAME", help="Name by which others reach it, for their keys.")
 def serve(folder: Path, bind: str, port: int, host: str) -> int:
     """Serve the store in FOLDER until Ctrl-C or SIGTERM: a PostgreSQL of its own, made where there is none."""
     from fleet_tune.base.config import values
@@ -67,16 +67,22 @@ def serve(folder: Path, bind: str, port: int, host: str) -> int:
     return 2
 
 
-@store.command()
+@store.command(short_help="Make or change a key of a store.")
 @_folder
 @click.argument("name")
 @click.option(
-    "--records", type=click.IntRange(0, _MOST_RECORDS), metavar="N", help="How many records it may add. Default: any."
+    "--records",
+    type=click.IntRange(0, _MOST_RECORDS),
+    metavar="N",
+    help="Most records that it may add. Default: no limit.",
 )
 @click.option(
-    "--connections", type=click.IntRange(1, _MOST_CONNECTIONS), metavar="N", help="How many at a time. Default: any."
+    "--connections",
+    type=click.IntRange(1, _MOST_CONNECTIONS),
+    metavar="N",
+    help="Most connections at a time. Default: no limit.",
 )
-@click.option("--remove", is_flag=True, help="Nobody comes in with it any more; what it has added stays.")
+@click.option("--remove", is_flag=True, help="Remove the key; its records stay.")
 def key(folder: Path, name: str, records: int | None, connections: int | None, remove: bool) -> None:
     """Make the key NAME for the store that is served from FOLDER, or change its limits; print its file."""
     from fleet_tune.store_server.keys import put_key, remove_key
@@ -91,7 +97,7 @@ def key(folder: Path, name: str, records: int | None, connections: int | None, r
         click.echo(f"{path}: give it to who uses it, for --store @FILE")
 
 
-@store.command("keys")
+@store.command("keys", short_help="Print the keys of a store.")
 @_folder
 @json_option
 def keys_command(folder: Path, as_json: bool) -> None:

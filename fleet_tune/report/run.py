@@ -34,7 +34,7 @@ from fleet_tune.base.results import (
     bound_by,
 )
 from fleet_tune.report.network import network_lines
-from fleet_tune.report.skipped import left_out_lines
+from fleet_tune.report.skipped import skipped_lines
 from fleet_tune.report.words import NONE, format_secs
 
 _WIDTH_WITHOUT_TERMINAL = 120
@@ -184,8 +184,8 @@ def render_summary(result: TuneResult) -> RenderableType:
         facts.add_row("store", Text(_from_store(result.store, len(result.tasks))))
     if result.transferred is not None:
         facts.add_row("learned from", Text(_transferred(result.transferred)))
-    for line in left_out_lines(result.left_out):
-        facts.add_row("left out", Text(line, "yellow"))
+    for line in skipped_lines(result.left_out):
+        facts.add_row("skipped", Text(line, "yellow"))
     for notice in result.notices[-_NOTICES:]:
         facts.add_row("noticed", Text(notice_line(notice), "yellow"))
     if result.inputs and result.networks:
@@ -244,8 +244,8 @@ def render_plan(plan: Plan) -> RenderableType:
         facts.add_row("device", Text(f"{name}: {what}"))
     if plan.inputs:
         facts.add_row("inputs", Text(plan.inputs))
-    for line in left_out_lines(plan.left_out):
-        facts.add_row("left out", Text(line, "yellow"))
+    for line in skipped_lines(plan.left_out):
+        facts.add_row("skipped", Text(line, "yellow"))
     heading = Text.assemble((plan.network, "bold"), f": {plural(len(plan.tasks), 'task')}. Nothing was measured.")
     return Group(heading, table, facts)
 

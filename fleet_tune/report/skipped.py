@@ -11,7 +11,7 @@ _LINES = 8
 _ORDER = ("check", "record", "rewrite", "task", "sketch", "description")
 
 
-def left_out_lines(left_out: Sequence[SkippedPart]) -> list[str]:
+def skipped_lines(left_out: Sequence[SkippedPart]) -> list[str]:
     """One line for each reason, what concerns the whole network first, then whole tasks; of many lines the first, and
     how many there are more."""
     groups: dict[tuple[str, str, str], list[SkippedPart]] = {}

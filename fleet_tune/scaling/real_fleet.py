@@ -58,7 +58,7 @@ def fleet_scale_request(
         raise RequestError(f"--devices has {max(asked)}, and {fleet} has {there}", f"give counts from 1 to {there}")
     if any(isinstance(device.connection, RecordedConnection) for device in config.devices):
         raise RequestError(
-            f"{fleet} has recorded devices, which take no time", "leave them out; without --fleet devices are simulated"
+            f"{fleet} has recorded devices, which take no time", "remove them; without --fleet devices are simulated"
         )
     request = run_request(
         network,
@@ -155,7 +155,7 @@ def _check_all_answer(fleet: FleetConfig, members: Mapping[str, tuple[DeviceConf
     if missing:
         raise RequestError(
             f"{', '.join(missing)}: no answer, or out of use: what fewer devices do says nothing of so many",
-            "see fleet-tune device check, or leave it out of the fleet file",
+            "see fleet-tune device check, or remove it from the fleet file",
         )
 
 

@@ -296,7 +296,7 @@ def load_fleet(path: Path) -> FleetConfig:
             raise FleetFileError(
                 f"{source.where(('device', index, 'connect'))}: connect = {as_toml(table.connect)} is the address of "
                 f"another device already ({first})",
-                "one server is one device: leave one of the two out",
+                "one server is one device: remove one of the two",
             )
         if address is not None:
             addresses[address] = index

@@ -224,7 +224,7 @@ def test_a_dataset_is_refreshed(measured: Any, tmp_path: Path, capsys: pytest.Ca
     path = tmp_path / "old.ftd"
     save(Dataset("toy", packed.fingerprints, (dataclasses.replace(data, sketches=gone),)), path)
     assert cli.main(["dataset", "refresh", str(path), "--out", str(tmp_path / "new.ftd")]) == 0
-    assert "left out: 3 of a sketch" in capsys.readouterr().err
+    assert "skipped: 3 of a sketch" in capsys.readouterr().err
     (renewed,) = load(tmp_path / "new.ftd")
     assert renewed.sketches == data.sketches
     assert len(renewed) == len(data) - 3

@@ -371,21 +371,21 @@ def test_what_is_left_out_is_told_before_and_after() -> None:
         SkippedPart("check", "", "zen5", "", "its process ended: killed by SIGKILL"),
     )
     told = [
-        "left out  the untuned network was not compared with its framework: its process ended: killed by SIGKILL",
-        "left out  the network may be slower than it could be: without fusion: TVM fails at it",
-        "left out  5 tasks stay untuned: sort0, sort1, sort2 and 2 more: no sketch rule applies to it",
-        "left out  1 sketch (rfactor) of conv: refused",
-        "left out  2 sketches (loops) of mask, cast, searched by decisions alone: no block with affine accesses",
+        "skipped  the untuned network was not compared with its framework: its process ended: killed by SIGKILL",
+        "skipped  the network may be slower than it could be: without fusion: TVM fails at it",
+        "skipped  5 tasks stay untuned: sort0, sort1, sort2 and 2 more: no sketch rule applies to it",
+        "skipped  1 sketch (rfactor) of conv: refused",
+        "skipped  2 sketches (loops) of mask, cast, searched by decisions alone: no block with affine accesses",
     ]
     plan = Plan("net", "fleet", {}, TASKS, 64, None, left_out=left_out)
     result = dataclasses.replace(RESULT, left_out=left_out)
     for shown in (render_plan(plan), render_summary(result)):
-        lines = [" ".join(line.split()) for line in _text(shown).splitlines() if "left out" in line]
+        lines = [" ".join(line.split()) for line in _text(shown).splitlines() if "skipped" in line]
         assert lines == [" ".join(line.split()) for line in told]
     assert to_json(plan)["left_out"] == to_json(result)["left_out"] == [dataclasses.asdict(each) for each in left_out]
     many = tuple(SkippedPart("task", f"task{i}", "zen5", "", f"reason {i}") for i in range(20))
     lines = _text(render_plan(dataclasses.replace(plan, left_out=many))).splitlines()
-    assert sum("left out" in line for line in lines) == 8
+    assert sum("skipped" in line for line in lines) == 8
     assert "and 13 more lines (--json)" in lines[-1]
 
 
