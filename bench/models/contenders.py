@@ -30,13 +30,16 @@ VIEWS = tuple(name for name in VIEW_SHAPES if name != "per_store")
 
 @dataclass(frozen=True)
 class Contender:
-    """A model of the comparison. ``model``: None for what needs none; ``from_analyzer``: it starts from the analyzer's
-    prediction; ``pretrained``: it goes on from a training on the other dataset."""
+    """A model of the comparison."""
 
     label: str
+    """Name in the tables."""
     model: CostModelEntry | None = None
+    """Entry of the registry; None if nothing is learned."""
     from_analyzer: bool = False
+    """True if it starts from the analyzer's prediction."""
     pretrained: bool = False
+    """True if it goes on from a training on the other dataset."""
 
     @property
     def across(self) -> bool:

@@ -53,15 +53,17 @@ Victims = dict[str, list[list[psutil.Process]]]
 
 @dataclass
 class Command:
-    """The run, as often as it has to be started. ``heard``: the uids of the records that it told of, in their order;
-    ``heard_at``: when."""
+    """The command of the run, started again as often as it ends early."""
 
     arguments: Sequence[str]
     folder: Path
     nodes: Nodes | None
     heard: list[str] = field(default_factory=list)
+    """Ids of the records that it told of, in their order."""
     heard_at: list[float] = field(default_factory=list)
-    ends: list[str] = field(default_factory=list)  # how it ended before it was through
+    """Times at which it told of them."""
+    ends: list[str] = field(default_factory=list)
+    """Reasons of the ends before the run was complete."""
     process: subprocess.Popen[bytes] | None = None
 
     async def work(self) -> None:
@@ -142,12 +144,15 @@ class Command:
 
 @dataclass
 class Monkey:
-    """Kills and stops what the command consists of, ``kills`` times, at random moments of so many ``trials``."""
+    """Kills and stops processes of the command at random moments."""
 
     kills: int
+    """Number of kills."""
     trials: int
+    """Trials of the run, over which the kills are spread."""
     rng: random.Random
     done: list[dict[str, Any]] = field(default_factory=list)
+    """Kills that were made."""
 
     async def work(self, command: Command) -> None:
         first, last = _MARGIN * self.trials, (1 - _MARGIN) * self.trials

@@ -24,37 +24,47 @@ from policies.search.bandits import TaskBandit
 
 @dataclass(frozen=True)
 class Costs:
-    """Durations in seconds; times of builds and candidates are log-normal around these medians.
-
-    ``propose_secs`` for a proposal and ``propose_each_secs`` for each candidate of it; ``build_secs``; ``batch_secs``
-    for what a batch takes beside its candidates (calls, probes, artifacts); ``durable_secs`` until records are
-    and the run's state has read them; a device goes on meanwhile, no more than a batch ahead.
-    ``crashes``, ``losses``: shares of candidates that crash, and that lose their device, which is then away for
-    ``away_secs``.
-    """
+    """Durations in seconds; times of builds and candidates are log-normal around these medians."""
 
     propose_secs: float = 0.1
+    """Seconds of a proposal."""
     propose_each_secs: float = 0.002
+    """Seconds of each candidate of a proposal."""
     build_secs: float = 0.6
+    """Median seconds of a build."""
     build_spread: float = 0.5
+    """Deviation of the logarithm of a build's seconds."""
     candidate_spread: float = 0.3
+    """Deviation of the logarithm of a candidate's seconds."""
     batch_secs: float = 0.02
+    """Seconds of a batch beside its candidates: calls, probes, artifacts."""
     durable_secs: float = 0.15
+    """Seconds until records are durable and the run's state has read them; a device goes on meanwhile, at most one
+    batch ahead."""
     probe_secs: float = 0.02
+    """Seconds of a probe."""
     crashes: float = 0.019
+    """Share of candidates that crash."""
     losses: float = 0.001
+    """Share of candidates that lose their device."""
     away_secs: float = 5.0
+    """Seconds that a lost device is away."""
 
 
 @dataclass
 class VirtualFleet:
-    """``devices``: the class and the seconds a candidate of each device, by name. ``tasks``: of each class."""
+    """Devices, builders and searchers in virtual time, on the real state of a run."""
 
     devices: Mapping[str, tuple[str, float]]
+    """Device class and seconds of a candidate, by the device's name."""
     builders: int
+    """Number of builders."""
     tasks: int = 24
+    """Tasks of each device class."""
     searchers: int = 1
+    """Number of searchers that share the tasks."""
     costs: Costs = field(default_factory=Costs)
+    """Durations and shares of faults."""
     seed: int = 0
 
     def __post_init__(self) -> None:

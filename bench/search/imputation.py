@@ -71,25 +71,30 @@ class CostMean(Protocol):
 
 @dataclass(frozen=True)
 class HeldOutQuality:
-    """Quality of predictions of records that a model has not seen, of log seconds. ``rank``: Spearman's correlation;
-    ``fast_rank``: that of the fastest quarter alone; ``deviation``: of its errors; ``fast_deviation``: of the errors of
-    the tenth that it predicts fastest; ``spread``: the deviation of the costs themselves."""
+    """Quality of predictions of records that a model has not seen, in log seconds."""
 
     rank: float
+    """Spearman's correlation."""
     fast_rank: float
+    """Spearman's correlation within the fastest quarter."""
     deviation: float
+    """Deviation of the errors."""
     fast_deviation: float
+    """Deviation of the errors of the tenth that is predicted fastest."""
     spread: float
+    """Deviation of the costs themselves."""
 
 
 @dataclass(frozen=True)
 class ImputedCosts:
-    """Predictions that stand for records of ``n`` candidates: seconds of a run, infinite for a failure, and to build
-    and to measure (those of the nearest record that ended the same way), each ``(n,)``."""
+    """Predictions that stand for records of ``n`` candidates."""
 
     cost_secs: Floats
+    """Seconds of a run ``(n,)``; infinite for a failure."""
     build_secs: Floats
+    """Seconds of a build ``(n,)``: those of the nearest record that ended the same way."""
     measure_secs: Floats
+    """Seconds of a measurement ``(n,)``, likewise."""
 
 
 class SmoothMean:

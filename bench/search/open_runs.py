@@ -27,15 +27,18 @@ SAMPLED = 4096
 
 @dataclass(frozen=True)
 class OpenRun:
-    """One run. ``trials``: until arrival, or all of them where it has not ``arrived``; ``recorded``: those among them
-    that the dataset has; ``uninformed``: those that were drawn at random in the first round, before anything was known;
-    ``search_secs``: what proposing, learning and training took."""
+    """One run in the open space."""
 
     trials: int
+    """Trials until arrival, or all of them."""
     arrived: bool
+    """True if a candidate at the target was found."""
     recorded: int
+    """Trials whose candidate the dataset has."""
     uninformed: int
+    """Trials drawn at random in the first round, before anything was known."""
     search_secs: float
+    """Seconds of proposing, learning and training."""
 
 
 class OpenTask(RecordedTask):

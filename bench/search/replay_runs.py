@@ -176,11 +176,13 @@ def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int
 
 @dataclass(frozen=True)
 class Course:
-    """All tasks together for ``trials`` trials. ``steps``: after which trial the weighted sum of the tasks' best costs
-    became less, and what it became, as a multiple of what it can be."""
+    """All tasks together for a number of trials."""
 
     trials: int
+    """Number of trials."""
     steps: tuple[tuple[int, float], ...]
+    """Trials after which the weighted sum of the tasks' best costs became less, each with the new sum as a multiple of
+    the least possible one."""
 
     @property
     def best(self) -> float:

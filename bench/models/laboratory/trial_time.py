@@ -58,22 +58,25 @@ _SKETCH = "sketch."
 
 @dataclass(frozen=True, eq=False)
 class BuildTime:
-    """Build seconds of one task's candidates; make it with :func:`untrained` or :func:`fit_build_time`.
-
-    ``columns`` (k - 1,): columns of the joint symbolic features that it reads; ``unrolled``: that of the straight-line
-    operations in log2, ``inlined``: that of 1 where the inner loop computes an inlined producer at every point (a
-    padding: a condition), each None where no sketch has it. ``centre``, ``scale``, ``weights`` (k,), of the columns and
-    of the operations with a condition. ``deviation``: of log seconds from what is predicted.
-    """
+    """Build seconds of one task's candidates; make it with :func:`untrained` or :func:`fit_build_time`."""
 
     columns: NDArray[np.intp]
+    """Columns of the joint symbolic features that it reads, ``(k - 1,)``."""
     unrolled: int | None
+    """Column of the straight-line operations in log2; None if no sketch has it."""
     inlined: int | None
+    """Column that is 1 if the inner loop computes an inlined producer at every point, a padding: a condition. None if
+    no sketch has it."""
     centre: Floats
+    """Means ``(k,)`` of the columns and of the operations with a condition."""
     scale: Floats
+    """Deviations ``(k,)`` of the same."""
     shift: float
+    """Constant term of the logarithm of seconds over those of the prior."""
     weights: Floats
+    """Weights ``(k,)`` of the same."""
     deviation: float = PRIOR_DEVIATION
+    """Deviation of log seconds from the prediction."""
 
     def secs(self, symbolic: Features) -> Floats:
         """Predicted build seconds ``(n,)`` of joint features ``(n, f)``, NaN where a sketch lacks a column."""
