@@ -11,7 +11,7 @@
 #   make zoo                networks of torchvision, transformers and every usual layer, and all of ONNX's own tests of single
 #                           operators, through our import, as tables (hours; installs what it needs into .venv/zoo); writes
 #                           docs/generated/operators.md
-#   make docs               the reference of the command line, docs/generated/cli.md
+#   make docs               the generated pages: reference of the command line, figures of the benchmarks
 #   make lint               ruff, mypy --strict and the layer rules
 #   make shipped STORE=FILE   the records that come with fleet-tune, of a store: the three best of each task (docs/store.md)
 #   make bench              the short form of every benchmark into bench/results, and the pages of their figures
@@ -88,6 +88,7 @@ $(ZOO)/.installed: tests/zoo/requirements.txt
 
 docs: setup
 	$(BIN)/python -m tests.docs.cli_reference
+	$(BIN)/python -m bench docs
 
 lint: setup
 	$(BIN)/ruff check .
