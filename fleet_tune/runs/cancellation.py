@@ -1,4 +1,4 @@
-"""How the building of networks is ended from another thread than its own."""
+"""Cancellation of compiling, from another thread than the one that compiles."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from fleet_tune.base.errors import FleetTuneError
 
 
 class CancelledBuildError(FleetTuneError):
-    """The networks are not wanted any more."""
+    """Compiling was cancelled."""
 
 
 class Closable(Protocol):
     def close(self) -> None:
-        """From any thread, also while another one uses it; more than once."""
+        """Close it. May be called from any thread, also while another one uses it, and more than once."""
 
 
 class Cancellation:
-    """Once :meth:`cancel` has returned, nothing is published any more, and what was owned is closed."""
+    """Cancels compiling. Once :meth:`cancel` has returned, nothing is published any more, and what was owned is
+    closed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +33,8 @@ class Cancellation:
         return self._came
 
     def own(self, what: Closable) -> None:
-        """Close it when the building is cancelled. Raises :class:`CancelledBuildError` where it is already."""
+        """Close ``what`` when compiling is cancelled. Raises :class:`CancelledBuildError` if it is cancelled
+        already."""
         with self._lock:
             self._owned.callback(what.close)
             came = self._came
@@ -42,15 +44,15 @@ class Cancellation:
 
     @contextlib.contextmanager
     def publishing(self) -> Iterator[None]:
-        """A block that is carried out as a whole: who cancels waits for its end. Raises :class:`CancelledBuildError`
-        where that came first."""
+        """Guard a block that is carried out as a whole: :meth:`cancel` waits for its end. Raises
+        :class:`CancelledBuildError` if that came first."""
         with self._lock:
             if self._came:
                 raise CancelledBuildError
             yield
 
     def cancel(self) -> None:
-        """May be called more than once."""
+        """Cancel compiling. May be called more than once."""
         with self._lock:
             self._came = True
         self._owned.close()

@@ -13,7 +13,7 @@ from fleet_tune.runs.progress_reporter import ProgressReporter
 
 @dataclass(frozen=True)
 class RunContext:
-    """What the steps of one run share."""
+    """The values that the steps of one run share."""
 
     request: RunRequest
     run_id: str

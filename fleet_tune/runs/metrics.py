@@ -160,7 +160,7 @@ class Metrics:
 
 
 class _WithoutCreated(Collector):
-    """What another registry has, without the ``_created`` series that the client library adds to each counter and
+    """The metrics of another registry, without the ``_created`` series that the client library adds to each counter and
     histogram: a scrape knows the time of a restart without them, and the library's own switch is process-wide."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

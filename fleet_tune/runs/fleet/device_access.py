@@ -1,4 +1,4 @@
-"""Opening devices for what is no tuning: from here, or on the machine of a cluster that drives them."""
+"""Access to devices outside of a tuning: from here, or on the machine of a cluster that drives them."""
 
 from __future__ import annotations
 

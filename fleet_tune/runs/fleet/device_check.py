@@ -1,4 +1,4 @@
-"""What ``fleet-tune device`` knows of the devices of a fleet file: asked of them, or kept by the last run."""
+"""The devices of a fleet file for ``fleet-tune device``: asked now, or as the last run has kept them."""
 
 from __future__ import annotations
 
@@ -18,31 +18,35 @@ from fleet_tune.runs.fleet.device_access import opened, reached
 
 @dataclass(frozen=True, slots=True)
 class DeviceCheck:
-    """One device, asked just now. ``state``: ``good``, ``lost`` (does not answer), or ``failed`` (answers, and its
-    probe does not run); ``detail``: why. ``ping_secs``: a round trip; ``probe_secs``: a run of the
-    probe. None stands for what was not found out. ``vitals``: temperature and clock, as far as the device
-    offers them (:meth:`devices.protocol.Device.vitals`)."""
+    """One device, asked just now. None stands for what was not found out."""
 
     device_id: str
     connect: str
     state: str
+    """``good``, ``lost`` (does not answer), or ``failed`` (answers, but its probe does not run)."""
     detail: str = ""
+    """The reason of another state than ``good``."""
     ping_secs: float | None = None
+    """Seconds of a round trip."""
     probe_secs: float | None = None
+    """Seconds of one run of the probe."""
     fingerprint: Fingerprint | None = None
     vitals: Mapping[str, float] = field(default_factory=dict)
+    """Temperature and clock, as far as the device offers them (:meth:`devices.protocol.Device.vitals`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedDevice:
-    """One device as the last run left it. ``admin``: what people want of it now. ``event``: its last change, None where
-    no run has kept one."""
+    """One device as the last run left it."""
 
     device_id: str
     connect: str
     admin: Admin
+    """The state that people want now."""
     order: Order | None
+    """The last order of people; None for none."""
     event: DeviceEvent | None
+    """The last change of the device; None where no run has kept one."""
 
     @property
     def state(self) -> DeviceState:
@@ -51,11 +55,12 @@ class ListedDevice:
 
 @dataclass(frozen=True, slots=True)
 class FleetListing:
-    """``records``: the database that the events are from, None where no run has used the fleet."""
+    """The devices of a fleet, and their last changes."""
 
     devices: tuple[ListedDevice, ...]
     events: tuple[DeviceEvent, ...]
     records: Path | None
+    """The database that the events are from; None where no run has used the fleet."""
 
 
 def check_devices(fleet: FleetConfig, names: Sequence[str] = (), address: str | None = None) -> Iterator[DeviceCheck]:

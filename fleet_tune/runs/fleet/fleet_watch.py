@@ -25,15 +25,16 @@ _ASK_EVERY = 5  # looks, a tracker is asked for its boards
 
 @dataclass(frozen=True)
 class FleetChanges:
-    """What the file wants: names of devices that leave, each with why, and devices that join."""
+    """Changes from the devices of a run to those of the fleet file."""
 
     leave: Mapping[str, str] = field(default_factory=dict)
+    """Names of the devices that leave, each with the reason."""
     join: tuple[DeviceConfig, ...] = ()
 
 
 def changes(there: Mapping[str, DeviceConfig], wanted: FleetConfig) -> FleetChanges:
-    """From the devices that are ``there`` to those that are wanted. One whose entry has changed leaves, and joins as
-    what it is now."""
+    """Compare the devices that are ``there`` with those that are wanted. A device whose entry has changed leaves, and
+    joins as what it is now."""
     entries = {device.name: device for device in wanted.devices}
     leave = {}
     for name, device in there.items():
@@ -46,7 +47,11 @@ def changes(there: Mapping[str, DeviceConfig], wanted: FleetConfig) -> FleetChan
 
 
 class FleetWatch:
-    """``fleet``: as the run began with it. What was changed in its file since it was read is seen at the first look."""
+    """Follows a fleet file. A change since the file was read is seen at the first look.
+
+    Args:
+        fleet: the fleet that the run began with.
+    """
 
     def __init__(self, fleet: FleetConfig) -> None:
         self._fleet = fleet
@@ -60,7 +65,7 @@ class FleetWatch:
         self._joining: dict[str, asyncio.Task[None]] = {}
 
     async def follow(self, session: TuningSession) -> None:
-        """Have the session's devices be those of the file, each where its host is, for ever."""
+        """Keep the devices of the session those of the file, until cancelled."""
         try:
             while True:
                 await asyncio.sleep(LOOK_SECS)
@@ -74,9 +79,9 @@ class FleetWatch:
                 joining.cancel()
 
     def look(self) -> list[tuple[str, bool]]:
-        """Read the file where it has changed, and ask trackers for their boards. What people are to be told: a file
-        that is wrong, once, after which the last good one counts; that it is right again, which is well, as is what in
-        it counts from the next run on."""
+        """Read the file if it has changed, and ask trackers for their boards. Returns notices, each with true if it is
+        nothing bad: a file that is wrong (the last good one counts), a file that is right again, and changes that
+        count from the next run on."""
         told: list[tuple[str, bool]] = []
         signature = self._signature()
         if signature != self._seen:
@@ -96,15 +101,15 @@ class FleetWatch:
         return told
 
     def _count_boards(self) -> None:
-        """Only more of them are news: what is listed no more is lost, as others are, and may come back. A server that
-        begins anew is listed twice for a moment: what is listed at one look alone is not believed."""
+        """Add boards that trackers list at two looks in a row: a server that restarts is listed twice for a moment. A
+        board that is listed no more is lost, as other devices are, and may come back."""
         listed_before, self._listed = self._listed, with_boards(self._fleet)
         if set(self._names(self._listed)) <= set(self._names(listed_before)):
             self._fleet = self._listed
 
     async def apply(self, session: TuningSession) -> None:
-        """Let devices leave, then join: side by side, since the process of a new one may take its time to answer, and
-        that of one on a host that hangs minutes, for which nobody waits."""
+        """Remove devices, then add devices side by side: the process of a new device may take its time to answer, and
+        minutes on a host that hangs."""
         wanted = changes(session.devices, self._fleet)
         for name, reason in wanted.leave.items():
             joining = self._joining.pop(name, None)
@@ -157,7 +162,7 @@ class FleetWatch:
             return False
 
     def _signature(self) -> tuple[int, ...]:
-        """Of the file as it is; the same while nobody writes to it. Empty where there is none."""
+        """The signature of the file, which changes when somebody writes to it. Empty without a file."""
         if self._fleet.source is None:
             return ()
         try:
@@ -168,5 +173,5 @@ class FleetWatch:
 
 
 def _tables(fleet: FleetConfig) -> dict[str, object]:
-    """What of a fleet file stays as a run began with it."""
+    """The tables of a fleet file that stay as a run began with them."""
     return {"[build]": fleet.build, "[measure]": fleet.measure}

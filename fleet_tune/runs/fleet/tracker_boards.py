@@ -1,4 +1,4 @@
-"""How many boards a tracker has: those of entries of the fleet file with ``count = "all"``."""
+"""The number of boards that a tracker has, for entries of the fleet file with ``count = "all"``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _ANSWER_SECS = 5.0
 
 
 def with_boards(fleet: FleetConfig) -> FleetConfig:
-    """The fleet with as many devices as trackers list under the keys all of whose boards are wanted: no fewer than it
-    has, and as it is where a tracker cannot be asked."""
+    """Add the boards that trackers list under the keys all of whose boards are wanted. No device is removed, and the
+    fleet stays as it is where a tracker cannot be asked."""
     counts = {}
     for entry in fleet.all_of_a_key:
         connection = entry.connection

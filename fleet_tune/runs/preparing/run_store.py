@@ -1,4 +1,4 @@
-"""What a run writes into its own record store before it tunes: its network, its device classes, and found records."""
+"""The record store of a run before it tunes: its network, its device classes, and found records are written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fleet_tune.runs.shared_store.damaged_records import set_aside
 from fleet_tune.runs.shared_store.exchange import RecordSink, take
 
 
-class RunStore(RecordSink, Protocol):
+class RunStoreWriter(RecordSink, Protocol):
     """Writes into the store of a run: a :class:`RecordStore`, or the recorder of a run that tunes."""
 
     def put_classes(self, prints: Sequence[Mapping[str, Any]]) -> None:
@@ -43,7 +43,7 @@ def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
     return meta
 
 
-def introduce(prepared: Prepared, request: RunRequest, run_id: str, store: RunStore) -> None:
+def introduce(prepared: Prepared, request: RunRequest, run_id: str, store: RunStoreWriter) -> None:
     """Write the device classes, the origins of the run's records, and the records found in the shared store. Raises
     OutputFolderError where earlier runs in this folder knew a class with another target."""
     _put_classes(prepared, store)
@@ -68,5 +68,5 @@ def without_damaged(prepared: Prepared, records: Path) -> Prepared:
     return prepared.with_left_out(SkippedPart("record", "", "", "", damaged)) if damaged else prepared
 
 
-def _put_classes(prepared: Prepared, store: RunStore) -> None:
+def _put_classes(prepared: Prepared, store: RunStoreWriter) -> None:
     store.put_classes([encode_value(each) for each in prepared.prints.values()])

@@ -1,4 +1,4 @@
-"""Which records a network is made of: the best of each task, as far as the network is right with them.
+"""Admission of records to a network: the best of each task, as far as the network is right with them.
 
 A kernel that was right when it was measured may still be wrong in the network: on other values, at other places in
 memory, beside other kernels. The network is compared with its framework as a whole, and where it is wrong the kernels
@@ -27,25 +27,26 @@ class UnscheduledWrongError(FleetTuneError):
 
 
 class Candidates(Protocol):
-    """Where the records of the tasks come from."""
+    """The source of the records of tasks."""
 
     def best(self, task_id: str) -> Record | None:
-        """The best record of the task that is not known to be wrong."""
+        """Return the best record of the task that is not known to be wrong."""
 
     def blame(self, record: Record, fault: Measurement) -> None:
-        """The record's kernel is wrong in the network: it is the best no more."""
+        """Withdraw a record whose kernel is wrong in the network."""
 
     def supply(self, task_ids: Sequence[str]) -> None:
-        """Find records for tasks that have none left, as far as possible."""
+        """Find records for tasks that have none left, if possible."""
 
 
 @dataclass
 class AdmittedRecords:
-    """``records``: by task id, those with which the network is right. ``faults``: what was wrong with others, in order,
-    by task id."""
+    """Records that a network is made of, and the faults of those that it is not made of."""
 
     records: dict[str, Record] = field(default_factory=dict)
+    """The record of each task id with which the network is right."""
     faults: dict[str, list[Measurement]] = field(default_factory=dict)
+    """The faults of the other records of a task id, in order."""
 
 
 def admit(task_ids: Iterable[str], candidates: Candidates, judge: Judge) -> AdmittedRecords:
@@ -119,7 +120,7 @@ def bisect(
 
 
 def _lasting(judge: Judge, records: Mapping[str, Record]) -> Measurement | None:
-    """What is wrong with the network of these records, if it is so twice."""
+    """Return the fault of the network of these records, if it comes twice."""
     return None if judge(records) is None else judge(records)
 
 

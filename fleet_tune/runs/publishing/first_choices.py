@@ -175,7 +175,7 @@ class FirstChoices:
 
 
 class _Builders:
-    """As many warm build processes as this one may use cores, up to four, which build until ``deadline``."""
+    """Warm build processes, one for each core that this process may use, up to four. They build until ``deadline``."""
 
     def __init__(self, artifacts: Path, deadline: float) -> None:
         count = min(4, len(os.sched_getaffinity(0)))

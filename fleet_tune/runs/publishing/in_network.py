@@ -1,4 +1,4 @@
-"""Where the time of a compiled network goes, by its tasks."""
+"""The time of a compiled network, by its tasks."""
 
 from __future__ import annotations
 

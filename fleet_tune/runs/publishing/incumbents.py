@@ -65,7 +65,7 @@ class Incumbents:
             return reader.best(task_id, candidate_id=choice.candidate_id) or best
 
     def chosen(self, record: Record) -> ChosenInPlace | None:
-        """How the record came to be its task's :meth:`best`, where it is not the best alone."""
+        """Return the choice that made the record its task's :meth:`best`; None for the best alone."""
         choice, best = self._chosen.get(record.task_id), self.next_best(record.task_id, ())
         if choice is None or choice.candidate_id != record.candidate.id:
             return None

@@ -1,4 +1,4 @@
-"""What the manifest of a compiled network says beside how it is loaded: whose kernels are in it, and what was found."""
+"""Entries of the manifest of a compiled network beside those it is loaded by: its kernels, and its measurements."""
 
 from __future__ import annotations
 
@@ -20,8 +20,15 @@ def made_of(
     fingerprint: Fingerprint,
     store: Path,
 ) -> dict[str, Any]:
-    """For which device the network is, and whose kernel each task has: that of its record, by task id, else the one
-    that was imported. ``rules``: the sketch rule of each sketch id. ``store``: the database of the records."""
+    """The device of the network, and the record of each task's kernel.
+
+    Args:
+        tasks: the tasks of the network.
+        records: the record of each task id; a task without one has the kernel that was imported.
+        rules: the sketch rule of each sketch id.
+        fingerprint: the device class.
+        store: the database of the records.
+    """
     with RecordReader(store) as reader:
         entries = {task.id: _entry(task, records.get(task.id), rules, reader) for task in tasks}
     return {
@@ -46,7 +53,7 @@ def _entry(task: Task, record: Record | None, rules: Mapping[str, str], reader: 
 
 
 def found(result: NetworkResult) -> dict[str, Any]:
-    """What was found when the network was tried; what was not measured is left out."""
+    """The measurements of a network; what was not measured is missing."""
     known: dict[str, Any] = {
         "published": result.published,
         "problem": result.problem or None,

@@ -1,4 +1,4 @@
-"""Where a compiled network is run before it is published: on this machine, or on a device of its class."""
+"""Runners of compiled networks before they are published: this machine, or a device of the class."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ THIS_MACHINE = "this machine"
 
 
 class NetworkRunResult(NamedTuple):
-    """What a network gives, and takes: median seconds per run, and the time of each kernel in its place; None where it
-    cannot be timed. ``others_cores``: as of :class:`NetworkRunner`, of then."""
+    """The outputs and times of a network."""
 
     outputs: tuple[Array, ...]
     times: tuple[float, InNetworkTimes] | None
+    """Median seconds per run, and the time of each kernel in its place; None where the network cannot be timed."""
     others_cores: float | None = None
+    """See :attr:`NetworkRunner.others_cores`."""
 
 
 class NetworkRunner(Protocol):
@@ -42,34 +43,39 @@ class NetworkRunner(Protocol):
 
     @property
     def others_cores(self) -> float | None:
-        """Processor cores that other processes took of those that a network needs, on the average, while networks were
-        timed last; None where nobody knows, as of a device."""
+        """The average number of processor cores that other processes took of those that a network needs, while
+        networks were timed last. None where it is not known, as of a device."""
 
     def outputs(self, folder: Path) -> tuple[Array, ...]: ...
 
     def expect(self) -> None:
-        """A network that is being compiled now is tried next."""
+        """Get ready for :meth:`tried`: a network is being compiled."""
 
     def tried(self, folder: Path) -> NetworkRunResult:
-        """All of what the others tell of one network."""
+        """Return the outputs and times of one network."""
 
     def measure_secs(self, folder: Path) -> float:
-        """Median seconds per run."""
+        """Measure the median seconds per run."""
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
-        """Median seconds per run of two networks, under the same conditions as far as possible."""
+        """Measure the median seconds per run of two networks, under the same conditions as far as possible."""
 
     def in_place(self, folder: Path) -> InNetworkTimes:
-        """The time of each kernel in its place in the network."""
+        """Measure the time of each kernel in its place in the network."""
 
     def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
-        """Of several networks, round for round."""
+        """Measure the kernels of several networks, round for round."""
 
     def close(self) -> None: ...
 
 
 class LocalNetworkRunner:
-    """This machine: each run in a process of its own. ``threads``: of the networks; 0: one for each processor."""
+    """This machine, with each run in a process of its own.
+
+    Args:
+        inputs: the example inputs.
+        threads: threads of the networks; 0 for one on each processor.
+    """
 
     name = THIS_MACHINE
 
@@ -120,7 +126,7 @@ class LocalNetworkRunner:
 
 
 class DeviceNetworkRunner:
-    """A device of the fleet, over a session with its server. Opened when it is first needed."""
+    """A device of the fleet, over a session with its server, which is opened when it is first needed."""
 
     def __init__(self, config: DeviceConfig, inputs: Sequence[Array]) -> None:
         self.name = config.name

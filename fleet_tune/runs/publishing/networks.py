@@ -36,12 +36,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def folder_of(out: Path, device_class: str, classes: int) -> Path:
-    """Where the network of a class goes: ``out`` itself for the only class, else a folder of its own."""
+    """The folder of the network of a class: ``out`` itself for the only class, else a folder in it."""
     return out if classes == 1 else out / device_class
 
 
 def check_records(lowered: Mapping[str, LoweredNetwork], entries: Sequence[SearchTask], records: Path) -> None:
-    """Raises :class:`RecordStoreError` where a network that can be tuned has no verified record in the store at all."""
+    """Raise :class:`RecordStoreError` if a network that can be tuned has no verified record in the store at all."""
     with RecordReader(records) as reader:
         if not entries or any(reader.best(task.id) for each in lowered.values() for task in each.tasks):
             return
@@ -55,12 +55,19 @@ def publish_networks(
     request: CompileRequest, out: Path, cancellation: Cancellation, compiler: NetworkCompiler | None = None
 ) -> tuple[NetworkResult, ...]:
     """Compile the network of every device class from its best records, check it where it runs, measure it beside the
-    untuned one, and publish it in ``out`` if it is right; each class by itself.
+    untuned one, and publish it if it is right.
 
-    A task without a record stays as it was imported. Where the network is slower than the untuned one, that is
-    published. What goes wrong with one class is told in its result and takes nothing from the others, except for
-    what the user can mend; where no class got a network, the first error is raised. ``cancellation``: after it nothing
-    is published, and some error is raised."""
+    A task without a record stays as it was imported. If the network is slower than the untuned one, the untuned one is
+    published. An error of one class is in its result and does not affect the others.
+
+    Args:
+        request: the networks and their records.
+        out: the output folder.
+        cancellation: once it came, nothing is published and some error is raised.
+        compiler: compiles the networks; None for a process of its own.
+
+    Raises UserError for what the user can mend, and the first error where no class got a network.
+    """
     if compiler is None:
         limit_secs = compile_limit_secs(request.lowered.values(), request.records)
         with contextlib.closing(CompileProcess(limit_secs)) as process:
@@ -96,8 +103,8 @@ def publish_networks(
 
 
 def compile_limit_secs(lowered: Iterable[LoweredNetwork], records: Path) -> float:
-    """Seconds in which each of these networks is compiled unless the compiler hangs: ten times what the builds of its
-    tasks' best records took together, two minutes at least."""
+    """Seconds after which a compiler counts as hanging: ten times what the builds of the best records of a network took
+    together, two minutes at least."""
     with RecordReader(records) as reader:
         sums = [sum(_build_secs(reader.best(task.id)) for task in each.tasks) for each in lowered]
     return max(_LEAST_COMPILE_SECS, _LONGER * max(sums, default=0.0))

@@ -1,4 +1,4 @@
-"""What the store of a run says of its tasks, for people."""
+"""Results of the tasks of a run from its record store, for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleet_tune.base.results import TaskProgress
 
 
 def task_results(tasks: Iterable[Task], rules: Mapping[str, str], records: Path) -> tuple[TaskProgress, ...]:
-    """The tasks with what a store says of each."""
+    """The progress of each task by its records."""
     with RecordReader(records) as reader:
         return tuple(_task_result(task, rules, reader) for task in tasks)
 
@@ -43,7 +43,7 @@ _REASONS = {
 
 
 def reason_of(faults: Sequence[Measurement]) -> str:
-    """Why a task's best records are not in the network."""
+    """The reason why a task's best records are not in the network."""
     last = faults[-1]
     what = _REASONS.get(last.outcome, "its best is wrong in the network")
     return f"{what} ({last.detail})" if len(faults) == 1 else f"{what} {len(faults)} ({last.detail})"

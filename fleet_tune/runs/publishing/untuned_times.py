@@ -1,8 +1,8 @@
-"""What untuned networks take, as earlier runs of this user have timed them.
+"""Times of untuned networks, as earlier runs of this user have measured them.
 
-An untuned network may take hundreds of times as long as the tuned one, and longer to compile and time than all else of
-a run that has nothing to tune. It is only asked whether it is the faster one; where an earlier run has shown that it is
-far from that, the same again need not be shown.
+An untuned network may take hundreds of times as long as the tuned one, and longer to compile and time than the rest of
+a run that has nothing to tune. If an earlier run has shown that it is far slower than the tuned network, it is not
+measured again.
 """
 
 from __future__ import annotations
@@ -18,19 +18,23 @@ from devices.networks.network_folder import made_of
 from fleet_tune.base.domain import Fingerprint
 
 CLEARLY = 2.0
-"""A tuned network is faster beyond doubt where it takes less than one part in so many of what the untuned one took at
-another moment. What it took while others worked on the host is not kept: that may be many times as much."""
+"""A tuned network is clearly faster if the untuned one took more than so many times as long at another moment. Times
+that were measured while other processes worked on the host are not kept: they may be many times as long."""
 
 
 class UntunedTimes:
-    """Seconds per run, in ``folder``, which other caches may share; None: nothing is kept, and nothing known."""
+    """Cache of the seconds per run of untuned networks.
+
+    Args:
+        folder: the folder of the cache, which other caches may share; None to keep nothing.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._files = None if folder is None else FileCache(folder, ".secs", "times of untuned networks")
 
     def find(self, lowered: LoweredNetwork, fingerprint: Fingerprint, place: str) -> float | None:
-        """Of the same network, compiled by the same code, on the same kind of device, timed at the same place (this
-        machine, or a device by its name)."""
+        """Find the seconds of the same network, compiled by the same code, on the same kind of device, timed at the
+        same place (this machine, or a device by its name)."""
         body = self._files.find(_key(lowered, fingerprint, place)) if self._files else None
         try:
             secs = json.loads(body) if body is not None else None
@@ -39,7 +43,7 @@ class UntunedTimes:
         return secs if isinstance(secs, float) and 0.0 < secs < math.inf else None
 
     def keep(self, lowered: LoweredNetwork, fingerprint: Fingerprint, place: str, secs: float) -> None:
-        """For the runs that follow."""
+        """Keep the seconds for later runs."""
         if self._files is not None:
             self._files.store(_key(lowered, fingerprint, place), json.dumps(float(secs)).encode())
 

@@ -29,8 +29,8 @@ NextBest = Callable[[str, Sequence[Record]], Record | None]
 
 
 def ranked(records: Mapping[str, Record], next_best: NextBest) -> dict[str, tuple[Record, ...]]:
-    """For each task that has more than one, the record that the network is made of and those that alone cost up to
-    ``MAX_MARGIN`` more than the best alone."""
+    """List the records of each task that may be the fastest in the network: the record that the network is made of, and
+    those that alone cost up to ``MAX_MARGIN`` more than the best. Tasks with one such record are missing."""
     near: dict[str, tuple[Record, ...]] = {}
     for task_id, first in records.items():
         of_task = [first]
@@ -54,20 +54,28 @@ def networks_of(records: Mapping[str, Record], near: Ranked) -> list[dict[str, R
 
 
 def expected_secs(networks: int, compile_secs: float) -> float:
-    """What choosing between versions takes, in so many networks beside the first: they and the one of those that are
-    chosen are compiled, all are timed in rounds, and the last one is run and timed."""
+    """Estimate the seconds of a choice between versions in so many networks beside the first: these and the network of
+    the chosen versions are compiled, all are timed in rounds, and the last one is run and timed."""
     rounds = ROUNDS * (_START_SECS + (networks + 1) * _TIMING_SECS)
     return (networks + 1) * compile_secs + rounds + 4 * (_START_SECS + _TIMING_SECS)
 
 
 def fastest(
-    near: Ranked, lowered: LoweredNetwork, folders: Mapping[int, Path], place: NetworkRunner, deadline: float
+    near: Ranked, lowered: LoweredNetwork, folders: Mapping[int, Path], runner: NetworkRunner, deadline: float
 ) -> dict[str, tuple[Record, ChosenInPlace]]:
-    """The record of each task that is the fastest in its place, where that is not the first, and why. ``folders``: of
-    the networks by the number of the version, 0 and others. ``deadline``: monotonic seconds; UncheckedError where the
-    rounds take longer. Raises as ``place`` does too."""
+    """Find the tasks whose fastest record in the network is not the first, with that record and the reason.
+
+    Args:
+        near: the records of each task.
+        lowered: the network.
+        folders: the network of each version number; 0 is the first.
+        runner: runs the networks.
+        deadline: monotonic seconds.
+
+    Raises UncheckedError after the deadline, and as ``runner`` does.
+    """
     rounds = []
-    for timed in place.in_place_in_turn(list(folders.values()), ROUNDS):
+    for timed in runner.in_place_in_turn(list(folders.values()), ROUNDS):
         rounds.append([_secs_by_task(each.kernel_secs, lowered) for each in timed])
         if time.monotonic() > deadline:
             raise UncheckedError("it took too long")
@@ -92,7 +100,7 @@ def _rank_secs(record: Record) -> float:
 
 
 def _secs_by_task(kernel_secs: Mapping[str, float], lowered: LoweredNetwork) -> dict[str, float]:
-    """Of all calls in a run."""
+    """Seconds of all calls of each task in a run."""
     ids = {task.workload.hash: task.id for task in lowered.tasks}
     secs: dict[str, float] = {}
     for name, of_kernel in kernel_secs.items():

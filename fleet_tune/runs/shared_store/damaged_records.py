@@ -1,4 +1,4 @@
-"""What of a record store cannot be read, in words: the rest is used."""
+"""Damaged records of a store, which are skipped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAMED = 3
 
 
 def set_aside(records: Path) -> str:
-    """How many records of a store are damaged, and which, with the reasons; empty where none is."""
+    """A line with the number of damaged records of a store and their reasons; empty if none is damaged."""
     with RecordReader(records) as reader:
         unreadable = reader.unreadable()
     if not unreadable:

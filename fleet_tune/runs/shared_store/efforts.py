@@ -29,8 +29,17 @@ def note_efforts(
     new_trials: int,
     tried: Collection[str],
 ) -> None:
-    """Write into the run's ``own`` store, which nobody else writes now, what it and earlier runs there have spent on
-    each of its ``tasks`` that it tuned. ``tried``: the ids of those that had trials in this run."""
+    """Store what a run and earlier runs in its folder have spent on each task that it tuned.
+
+    Args:
+        own: the store of the run, which nobody else writes now.
+        run_id: the run.
+        limits: the limits of the run.
+        tasks: its tasks.
+        elapsed_secs: seconds of its tuning.
+        new_trials: trials of its tuning.
+        tried: ids of the tasks that had trials in this run.
+    """
     count = max(1, len(tasks))
     asked = share_of(limits, count)
     before = _spent_before(own, run_id)
@@ -47,7 +56,7 @@ def note_efforts(
 
 
 def _spent_before(own: Path, run_id: str) -> dict[str, tuple[float, float]]:
-    """What earlier runs in this folder have spent on its tasks, all together, with what this run depends on."""
+    """Seconds and trials that earlier runs in this folder have spent on each task, with the same origin."""
     with SharedReader(own) as reader:
         origins = reader.run_origins()
         spent: dict[str, tuple[float, float]] = {}
@@ -59,7 +68,7 @@ def _spent_before(own: Path, run_id: str) -> dict[str, tuple[float, float]]:
 
 
 def tried_in(own: Path, after_seq: int = 0) -> set[str]:
-    """The ids of the tasks with trials in a run's own store, those that came after ``after_seq``."""
+    """The ids of the tasks that have trials after ``after_seq`` in the store of a run."""
     if not own.exists():
         return set()
     with RecordReader(own) as reader:

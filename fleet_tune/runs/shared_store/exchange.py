@@ -35,7 +35,7 @@ rest."""
 
 
 class RecordSink(Protocol):
-    """What writes into a run's own store: a :class:`RecordStore`, or whoever does it for a run that goes on."""
+    """Writes into the store of a run: a :class:`RecordStore`, or the recorder of a run that tunes."""
 
     def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
         """See :meth:`RecordStore.put_run`."""
@@ -54,12 +54,19 @@ def take(
     origins: Mapping[str, Origin],
     devices: Mapping[str, Sequence[str]],
 ) -> None:
-    """Write what was found into the run's ``own`` store, by ``store``, with what it depends on: the run's ``origins``,
-    which :func:`look_up` was asked for. ``devices``: the ids of the run's devices of each class, whose seconds are
-    counted at the shared store's unit where they are counted at none yet. What the own store knows of a candidate is
-    left as it is, unless it was found wrong since."""
+    """Write found records into the store of a run. A candidate that the store knows stays as it is, unless it was found
+    wrong since.
+
+    Args:
+        found: the result of :func:`fleet_tune.runs.shared_store.lookup.look_up`.
+        own: the file of the store.
+        store: writes into it.
+        origins: the origin of the records of each device class, as of the look-up.
+        devices: ids of the devices of each class. Their seconds are counted in the unit of the shared store, if they
+            have no unit yet.
+    """
     for run_id, name in sorted(
-        {(word.run_id, class_of(task)) for task, words in found.words.items() for word in words}
+        {(word.run_id, class_of(task)) for task, words in found.records.items() for word in words}
     ):
         store.put_run(run_id, {name: origins[name]})
     factors: dict[str, float] = {}
@@ -67,9 +74,9 @@ def take(
         units = [store.unit(device_id, secs) for device_id in devices.get(name, ())]
         factors[name] = units[0] / secs if units else 1.0
     with SharedReader(own) as reader:
-        known = {task_id: reader.revisions(task_id) for task_id in found.words}
+        known = {task_id: reader.revisions(task_id) for task_id in found.records}
     fresh = []
-    for task_id, words in found.words.items():
+    for task_id, words in found.records.items():
         for word in words:
             last = known[task_id].get(word.candidate.id)
             if last is None or is_found_wrong(word):  # a revision takes the place of those before it
@@ -79,7 +86,7 @@ def take(
 
 
 class StoreUploader:
-    """Copies the records of a run's ``own`` store to the ``shared`` one: what is new each time."""
+    """Copies new records from the store of a run to the shared store."""
 
     def __init__(self, own: Path, shared: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -88,9 +95,14 @@ class StoreUploader:
         self._cursor = 0
 
     def give(self, *, hurry: bool = False, with_efforts: bool = True) -> int:
-        """How many records the shared store did not have. ``hurry``: others who write are hardly waited for, and what
-        takes longer is left to the next run in this folder, which begins at its first record. ``with_efforts``: what
-        was spent, too, which is known at the end. Raises :class:`RecordStoreError`."""
+        """Copy what is new, and return the number of records that the shared store did not have.
+
+        Args:
+            hurry: hardly wait for other writers; what takes longer is left to the next run in this folder.
+            with_efforts: copy what was spent, too, which is known at the end of a run.
+
+        Raises :class:`RecordStoreError`.
+        """
         deadline = self._clock() + _LAST_GIVE_SECS if hurry else math.inf
         with SharedReader(self._own) as reader, shared_store(self._shared, _LAST_GIVE_SECS if hurry else None) as store:
             is_late = lambda: self._clock() > deadline  # noqa: E731
@@ -100,9 +112,9 @@ class StoreUploader:
 
 
 class StoreSubscription:
-    """What others give to the ``shared`` store while the run ``run_id`` goes on, each record once: so that two runs
-    that tune for one class at the same time do not measure the same. Begins with what comes after now: to be made
-    before the run looks up what is there. Raises :class:`RecordStoreError`, as :meth:`new` does."""
+    """Yields the records that other runs add to the shared store while a run goes on, each once: two runs that tune for
+    the same class do not measure the same. To be made before the run looks up what is there. Raises
+    :class:`RecordStoreError`."""
 
     def __init__(self, shared: Path, run_id: str) -> None:
         self._shared = shared
@@ -114,8 +126,8 @@ class StoreSubscription:
 
     @contextlib.contextmanager
     def new(self, tasks: Collection[str], origins: Mapping[str, Origin]) -> Iterator[StoreLookup]:
-        """What has come for these tasks, by their ids, that depends on just the ``origins``, by device class. It comes
-        again where the block fails."""
+        """Yield the new records of these task ids that have the ``origins`` of their device class. They come again if
+        the block fails. Raises :class:`RecordStoreError`."""
         cursor = self._cursor
         words: dict[str, dict[str, Record]] = {}
         with SharedReader(self._shared) as reader:

@@ -1,4 +1,4 @@
-"""Records of a store as what other programs read, and what they write as records: see ``fleet-tune records``."""
+"""Conversion of records to and from the formats of other programs, for ``fleet-tune records``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_WORDS = 10_000
 
 @dataclass(frozen=True)
 class ExportedDatabase:
-    """A MetaSchedule database that was written: of which class, where, and how many records it has."""
+    """A MetaSchedule database that was written."""
 
     device_class: str
     folder: Path

@@ -25,11 +25,11 @@ from policies.runs.warm_start import Share, covered, share_of
 from policies.search.adapting import seeds
 from policies.search.bandits import kind_of_name
 
-# Candidates of a task that are taken: of one that is settled those that the network may be made of; of another one all
-# that a search is likely to remember.
+# Records that are taken of a task: if it is settled those that the network may be made of, else all that a search is
+# likely to remember.
 _TOP = 8
 _MOST = 2000
-# Candidates that confirm what other versions have found; what a search begins with, of how many similar tasks.
+# Candidates that confirm the results of other versions; seeds of each similar task, and how many such tasks.
 _CONFIRMED = 3
 _OF_SIMILAR = 2
 _SIMILAR = 3
@@ -38,43 +38,46 @@ _MOST_SEEDS = 8
 
 @dataclass(frozen=True)
 class StoreLookup:
-    """What the shared store ``path`` has for a run. ``words``: by task id the records of its candidates, the best
-    first, in the store's seconds; ``units``: the probe's seconds at these, by device class. ``settled``: the tasks that
-    need no trial. ``seeds``: by task id traces with their decisions that the search of others begins with;
-    ``confirmed``: those of them of the same workload are tried, and if one is right that is all. ``imported``: by task
-    id its sketches that no rule makes, see :attr:`fleet_tune.base.domain.Task.imported`. ``shipped``: those of the
-    seeded tasks whose seeds come with fleet-tune. ``similar``: by id of each task that is not settled those of the
-    nearest similar ones, ``prior``: what cost models learn from them. ``shown``: what people call the store, empty
-    for its path."""
+    """The records and schedules that the shared store has for a run."""
 
     path: Path
-    words: Mapping[str, Sequence[Record]] = field(default_factory=dict)
+    records: Mapping[str, Sequence[Record]] = field(default_factory=dict)
+    """The last record of each candidate of a task id, the best first, in the seconds of the store."""
     units: Mapping[str, float] = field(default_factory=dict)
+    """The seconds of the probe that the seconds of each device class are counted in."""
     settled: frozenset[str] = frozenset()
+    """Ids of the tasks that need no trial."""
     seeds: Mapping[str, Sequence[Seed]] = field(default_factory=dict)
+    """Schedules that the search of a task id begins with."""
     confirmed: frozenset[str] = frozenset()
+    """Ids of the seeded tasks that end as soon as one of the seeds, which are of the same workload, is right."""
     imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Sketches of a task id that no rule makes; see :attr:`fleet_tune.base.domain.Task.imported`."""
     shipped: frozenset[str] = frozenset()
+    """Ids of the seeded tasks whose seeds come with fleet-tune."""
     similar: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Ids of the most similar tasks of each task that is not settled."""
     prior: StorePrior = field(default_factory=StorePrior)
+    """Cost models trained on the similar tasks."""
     shown: str = ""
+    """The name of the store for people; empty for its path."""
 
     def seeded(self, entry: SearchTask) -> SearchTask:
-        """A task that is described with the candidates that its search begins with."""
+        """Add to a described task the candidates that its search begins with."""
         lanes = entry.abstraction.lanes
         made = seeds(self.seeds.get(entry.task.id, ()), entry.sketches, lanes)[:_MOST_SEEDS]
         enough = len(made) if entry.task.id in self.confirmed else 0
         return dataclasses.replace(entry, seeds=tuple(made), enough=enough) if made else entry
 
     def without_prior(self, entries: Sequence[SearchTask]) -> list[SearchTask]:
-        """Those of these tasks whose cost models learn nothing from the store."""
+        """List the tasks whose cost models learn nothing from the store."""
         return [entry for entry in entries if entry.task.id not in self.prior.learners]
 
     def with_class(self, other: StoreLookup) -> StoreLookup:
-        """Together with what was found for a device class that joined later."""
+        """Add what was found for a device class that joined later."""
         return dataclasses.replace(
             self,
-            words={**self.words, **other.words},
+            records={**self.records, **other.records},
             units={**self.units, **other.units},
             settled=self.settled | other.settled,
             seeds={**self.seeds, **other.seeds},
@@ -87,14 +90,14 @@ class StoreLookup:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why each settled task gets no trial."""
+        """The reason why each settled task gets no trial."""
         return dict.fromkeys(self.settled, SETTLED)
 
     @property
     def summary(self) -> FromStore:
-        """What people see of it."""
-        records = sum(len(words) for words in self.words.values())
-        known = sum(1 for words in self.words.values() if words)
+        """A summary for people."""
+        records = sum(len(each) for each in self.records.values())
+        known = sum(1 for each in self.records.values() if each)
         seeded = self.seeds.keys() - self.confirmed - self.shipped
         return FromStore(
             self.shown or str(self.path),
@@ -118,9 +121,18 @@ def look_up(
     own: Path,
     shipped: ShippedRecords | None = None,
 ) -> StoreLookup:
-    """What the store at ``path`` has of the ``tasks`` of a run with these ``limits``, of just what its records depend
-    on (``origins``, by device class), and what is ``shipped`` of those of which it has nothing. A task with trials in
-    the run's ``own`` store is never settled: the user goes on with it. Raises :class:`RecordStoreError`."""
+    """Look up the tasks of a run in a store.
+
+    Args:
+        path: the store.
+        tasks: the tasks of the run.
+        origins: the origin of the run's records, by device class; only records of the same origin count.
+        limits: the limits of the run.
+        own: the run's own store. A task with trials in it is never settled: the user goes on with it.
+        shipped: records that come with fleet-tune, for tasks of which the store has nothing.
+
+    Raises :class:`RecordStoreError`.
+    """
     tried = tried_in(own)
     asked = share_of(limits, max(1, len(tasks)))
     if not path.exists():
@@ -179,8 +191,8 @@ def _with_shipped(
     tried: Collection[str],
     shipped: ShippedRecords | None,
 ) -> StoreLookup:
-    """The same with what is shipped of these tasks, of which the store has no verified record: before what it has of
-    similar ones, or after that where only similar ones are shipped."""
+    """Add shipped records of these tasks, of which the store has no verified record. They come before the records of
+    similar tasks in the store, or after these if they are of similar tasks themselves."""
     if shipped is None:
         return found
     made: dict[str, Sequence[Seed]] = {}
@@ -206,13 +218,13 @@ def _with_shipped(
 
 
 def _together(words: Sequence[Record], wrong: Sequence[Record]) -> list[Record]:
-    """Words of a task, and what of it was found wrong, each candidate once."""
+    """Merge the last records of a task with those found wrong, each candidate once."""
     known = {word.candidate.id for word in words}
     return [*words, *(word for word in wrong if word.candidate.id not in known)]
 
 
 def _imported_in(own: Path) -> dict[str, tuple[str, ...]]:
-    """The sketches that no rule makes of which a run's own store has records: it goes on with them."""
+    """The sketches that no rule makes of which the run's own store has records."""
     if not own.exists():
         return {}
     with SharedReader(own) as reader:
@@ -220,12 +232,12 @@ def _imported_in(own: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _is_claimed(word: Record) -> bool:
-    """Whether a record is of a candidate that ran elsewhere, where nobody compares outputs."""
+    """Return true for a candidate that ran in MetaSchedule, which compares no outputs."""
     return word.run_id == BY_METASCHEDULE and word.measurement.outcome is Outcome.OK
 
 
 class _OtherOrigins:
-    """What a store has of tasks whatever it depends on: as a beginning."""
+    """Records of tasks with other origins, as seeds."""
 
     def __init__(self, reader: SharedReader) -> None:
         self._reader = reader
@@ -233,14 +245,13 @@ class _OtherOrigins:
         self._sizes: dict[str, list[tuple[str, str, float]]] = {}  # by device class
 
     def of_task(self, task_id: str, most: int = _CONFIRMED) -> list[Seed]:
-        """The best candidates of a task."""
+        """List the best candidates of a task."""
         words = self._reader.last_words(task_id, self._origins, most)
         usable = [word for word in words if word.trace and (word.measurement.verified or _is_claimed(word))]
         return [(word.candidate.sketch_id, word.trace, word.candidate.decisions) for word in usable]
 
     def similar(self, task: Task) -> list[str]:
-        """The ids of the tasks of the same operators and class, those before others whose number of operations is
-        nearest, as many as there is something to learn from."""
+        """List the ids of the tasks of the same operators and class, the nearest number of operations first."""
         name, workload = task.device_class.name, task.workload
         if name not in self._sizes:
             self._sizes[name] = self._reader.workload_sizes(name)
@@ -250,5 +261,5 @@ class _OtherOrigins:
         return [f"{hash_}@{name}" for hash_, _, _ in similar[:MOST_WORKLOADS]]
 
     def of_similar(self, task: Task) -> list[Seed]:
-        """The best of the nearest similar tasks."""
+        """List the best candidates of the nearest similar tasks."""
         return [seed for task_id in self.similar(task)[:_SIMILAR] for seed in self.of_task(task_id, _OF_SIMILAR)]

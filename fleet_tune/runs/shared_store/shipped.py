@@ -1,10 +1,9 @@
-"""The tuned records that come with fleet-tune: what a run begins with where its store knows nothing of a task yet.
+"""The tuned records that come with fleet-tune, for tasks of which the store has nothing yet.
 
 They are a file as ``fleet-tune records export --keep-best`` writes it, of the networks of ``examples/`` on a few common
-CPUs; it may be missing, or have nothing. What it has of a task for the same processor, target and number of threads
-is confirmed on the device as what other versions have found is: tried first, and enough where it is right. What it has
-for other processors, and for similar workloads, is a beginning of the search and no more. Nothing of it counts unless
-it was measured here.
+CPUs; it may be missing or empty. Records of a task for the same processor, target and number of threads are confirmed
+on the device: they are tried first, and suffice if they are right. Records for other processors and for similar
+workloads only seed the search. No record counts unless it was measured here.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class VerifiedCandidate:
 
 
 class ShippedRecords:
-    """What such a ``source`` has; None has nothing."""
+    """The records of a source, which are none without a source."""
 
     def __init__(self, source: Source | None) -> None:
         self._known: dict[str, list[VerifiedCandidate]] = {}  # by hash of the workload, the best first
@@ -74,7 +73,7 @@ class ShippedRecords:
         self._spent = source.efforts()
 
     def here(self, task: Task, origin: Origin) -> list[Seed]:
-        """The best candidates of a task on the same processor, target and number of threads."""
+        """List the best candidates of a task on the same processor, target and number of threads."""
         known = self._known.get(task.workload.hash, ())
         seeds = [each.seed for each in known if _is_same(each.origin, origin)]
         # Several versions may have found the same.
@@ -83,7 +82,7 @@ class ShippedRecords:
         )[:_CONFIRMED]
 
     def suffices(self, task: Task, origin: Origin, asked: Share) -> bool:
-        """Whether as much was spent on the task on the same processor as is ``asked``."""
+        """Return true if as much was spent on the task on the same processor as is ``asked``."""
         spent = [
             (effort.secs, effort.trials)
             for effort, of in self._spent
@@ -92,12 +91,12 @@ class ShippedRecords:
         return covered(asked, spent)
 
     def elsewhere(self, task: Task, origin: Origin) -> list[Seed]:
-        """The best candidates of a task on other processors of its kind: one of each in turn, for their seconds say
-        nothing of each other."""
+        """List the best candidates of a task on other processors of its kind: one of each in turn, because seconds of
+        different processors cannot be compared."""
         return self._in_turn(task.workload.hash, origin, _CONFIRMED)
 
     def of_similar(self, task: Task, origin: Origin) -> list[Seed]:
-        """The best of those workloads of the same operators whose number of operations is nearest."""
+        """List the best candidates of workloads of the same operators, the nearest number of operations first."""
         workload, kind = task.workload, kind_of_name(task.workload.name)
         similar = [
             each
@@ -108,7 +107,7 @@ class ShippedRecords:
         return [seed for each in similar[:_SIMILAR] for seed in self._in_turn(each.hash, origin, _OF_SIMILAR)]
 
     def told(self, task: Task) -> list[str]:
-        """What there is of a task, in words: a line for each processor."""
+        """Describe the records of a task: a line for each processor."""
         machines: dict[str, int] = {}
         for each in self._known.get(task.workload.hash, ()):
             cpu = each.origin.cpu_model or "an unknown processor"
@@ -136,8 +135,7 @@ class ShippedRecords:
 
 
 def shipped() -> ShippedRecords:
-    """The set that comes with fleet-tune, or that :data:`SHIPPED_VARIABLE` names: nothing where there is none, or it
-    cannot be read."""
+    """The records that come with fleet-tune, or that :data:`SHIPPED_VARIABLE` names; none if they cannot be read."""
     named = os.environ.get(SHIPPED_VARIABLE)
     return ShippedRecords(None) if named == "" else _read(SHIPPED_PATH if named is None else Path(named))
 
@@ -154,13 +152,13 @@ def _read(path: Path) -> ShippedRecords:
 
 
 def _machine(origin: Origin) -> tuple[str, str, int]:
-    """LLVM's level of optimization makes no other machine: what is taken from it is confirmed by trials."""
+    """The machine of an origin. LLVM's level of optimization does not count: what is taken is confirmed by trials."""
     target = {key: value for key, value in _target_of(origin).items() if key != "opt-level"}
     return json.dumps(target, sort_keys=True) if target else origin.target, origin.cpu_model, origin.threads
 
 
 def _is_same(one: Origin, other: Origin) -> bool:
-    """Whether both are of the same processor, target and number of threads, whatever their versions."""
+    """Return true if both are of the same processor, target and number of threads, whatever their versions."""
     return _machine(one) == _machine(other)
 
 

@@ -1,11 +1,10 @@
-"""What the cost model of a run learns before its first trial from the store that runs share: how similar workloads ran.
+"""Cost models trained before the first trial on records of similar workloads in the shared store.
 
-Similar are workloads of the same operators on the same device class, those whose schedules a search begins with before
-others. A model of features that all tasks share is trained on their records, one for each class, and takes the place of
-the one that comes with fleet-tune for the tasks that have some.
+Similar workloads have the same operators and the same device class. One model of features that all tasks share is
+trained for each class. For tasks with similar workloads it replaces the model that comes with fleet-tune.
 
-What that may take is bounded: so many workloads, so many records of each, and only workloads whose sketches were
-described on this machine before, by this version. To describe others would take seconds for each.
+The effort is bounded: the number of workloads and of records of each is limited, and only workloads whose sketches were
+described on this machine by this version are used. To describe others would take seconds for each.
 """
 
 from __future__ import annotations
@@ -34,28 +33,30 @@ MOST_RECORDS = 256
 
 
 def learns_from_store(method: Method) -> bool:
-    """Whether a method is taught by similar workloads without being asked to: our own. Those of the papers start from
-    nothing, as they were published, and another cost model is what the user wants to see."""
+    """Return true for a method that learns from the store without being asked to: our own. The methods of papers start
+    from nothing, as they were published."""
     return method.starts_from == BUILTIN and method.learns_online
 
 
 @dataclass(eq=False)
 class StorePrior:
-    """``sources``: by device class the candidates of similar workloads. ``learners``: the ids of the tasks that learn
-    from them."""
+    """Cost models of device classes, trained when they are first used."""
 
     sources: Mapping[str, Sequence[TaskData]] = field(default_factory=dict)
+    """Candidates of similar workloads, by device class."""
     learners: frozenset[str] = frozenset()
+    """Ids of the tasks that start from such a model."""
     seed: int = 0
     _models: dict[str, bytes] = field(default_factory=dict)  # by device class: trained for the first of its tasks
 
     @property
     def candidates(self) -> int:
-        """How many are learned from."""
+        """The number of candidates that are learned from."""
         return sum(len(data) for of_class in self.sources.values() for data in of_class)
 
     def with_prior(self, entry: SearchTask) -> SearchTask:
-        """One of the ``learners``, described, with the model that it starts from. The first of a class trains it."""
+        """Add the model of its class to one of the ``learners``, which is described. The first task of a class trains
+        it."""
         name = entry.task.device_class.name
         if name not in self._models:
             model = general_prior(self.sources[name], self.seed)
@@ -64,7 +65,7 @@ class StorePrior:
         return dataclasses.replace(entry, prior=self._models[name])
 
     def with_class(self, other: StorePrior) -> StorePrior:
-        """Together with those of a device class that joined later."""
+        """Add the models of a device class that joined later."""
         return StorePrior(
             {**self.sources, **other.sources},
             self.learners | other.learners,
@@ -80,9 +81,17 @@ def read_store_prior(
     kept: DescriptionCache,
     seed: int,
 ) -> StorePrior:
-    """What the ``store`` has to teach. ``similar``: by id of each task that is to be tuned the ids of similar ones, the
-    nearest first; ``devices``: by device class; ``kept``: the descriptions there are. Raises
-    :class:`RecordStoreError`."""
+    """Read the records of similar tasks.
+
+    Args:
+        store: the shared store.
+        similar: for the id of each task that is to be tuned, the ids of similar tasks, the nearest first.
+        devices: the abstraction of each device class.
+        kept: the descriptions of tasks on this machine.
+        seed: seed of the training.
+
+    Raises :class:`RecordStoreError`.
+    """
     sources: dict[str, list[TaskData]] = {}
     with SharedReader(store) as reader:
         known = {task.id: task for task in reader.tasks({each for ids in similar.values() for each in ids})}
@@ -103,7 +112,7 @@ def read_store_prior(
 
 
 def _by_rank(lists: Iterable[Sequence[str]]) -> list[str]:
-    """What stands first in any of them, then what stands second, and so on: each once."""
+    """List the first entries of all lists, then the second ones, and so on, each once."""
     ordered = list(lists)
     longest = max(map(len, ordered), default=0)
     return list(dict.fromkeys(ids[at] for at in range(longest) for ids in ordered if at < len(ids)))

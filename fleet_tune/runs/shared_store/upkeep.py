@@ -1,4 +1,4 @@
-"""``fleet-tune records``: what is asked of a record store, and how records go from one place to another."""
+"""Queries of a record store and copies of its records, for ``fleet-tune records``."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _LEAST_TEXT = 3
 
 
 def versions_now() -> dict[str, str]:
-    """Of what makes and measures kernels here: see :class:`fleet_tune.base.records.stores.origin.Origin`. Loads no
-    TVM."""
+    """The versions of the software that makes and measures kernels here; see
+    :class:`fleet_tune.base.records.stores.origin.Origin`. Loads no TVM."""
     return {**tvm_versions(), "kernels": source_digest(), "probe": PROBE}
 
 
@@ -44,24 +44,24 @@ def store_at(path: Path) -> Path:
 
 @contextmanager
 def opened_target(store: Path) -> Iterator[Target]:
-    """Where records are copied to: a store, which is made where it is missing, or the own one of a run."""
+    """Open the store that records are copied to: a shared store, which is made if it is missing, or that of a run."""
     file = target_at(store)
     with shared_store(file) as opened, SharedReader(file) as reader:
         yield RunStore(opened, reader) if BOUND in reader.meta() else opened
 
 
 def target_at(path: Path) -> Path:
-    """As :func:`store_at`, but a file may be missing: it is made."""
+    """The file of a store, which may be missing; see :func:`store_at`."""
     return store_at(path) if path.is_dir() else path
 
 
 @dataclass(frozen=True)
 class CopySummary:
-    """What was copied: see :class:`fleet_tune.base.records.sharing.shared.CopyResult`. ``skipped``: lines of a file
-    that could not be read."""
+    """A summary of what was copied."""
 
     copied: CopyResult
     skipped: Sequence[str] = ()
+    """Lines of a file that could not be read."""
 
 
 def export(store: Path, file: Path, keep_best: int | None = None, device_class: str | None = None) -> CopySummary:
@@ -104,8 +104,14 @@ def _saved(copied: CopyResult, source: DamagedReader) -> CopySummary:
 
 
 def pruned(store: Path, rule: PruneRule, dry_run: bool, server: str = "") -> tuple[int, int]:
-    """How many records of how many a rule prunes, or would. ``server``: address of the team's store whose copy this is;
-    it is pruned, too, and first."""
+    """Prune the records that match a rule, and return their number and that of all records.
+
+    Args:
+        store: the store.
+        rule: says which records are pruned.
+        dry_run: only count.
+        server: address of the team's store whose copy this is, which is pruned first; empty for none.
+    """
     file = store_at(store)
     with StoreMaintenance(file) as reader:
         seqs, count = reader.matching(rule), reader.statistics().records
@@ -118,7 +124,7 @@ def pruned(store: Path, rule: PruneRule, dry_run: bool, server: str = "") -> tup
 
 
 def older_than(secs: float) -> float:
-    """The unix time before which what was measured is older than so many seconds."""
+    """The unix time before which records are older than so many seconds."""
     return time.time() - secs
 
 

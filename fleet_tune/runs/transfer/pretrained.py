@@ -64,7 +64,7 @@ def read_model(path: Path) -> tuple[CostModel, Manifest]:
 
 
 def data_sources(name: str, tasks: Iterable[TaskData]) -> DataSource:
-    """What the manifest says of training data: ``name`` of the file, a digest of candidates and costs."""
+    """The entry of the manifest for training data: the name of its file, and a digest of candidates and costs."""
     state = hashlib.blake2b(digest_size=16)
     count, classes = 0, set()
     for data in tasks:

@@ -1,4 +1,4 @@
-"""``--transfer-from``: what earlier runs, datasets, MetaSchedule databases and pre-trained models teach a new run.
+"""Transfer from earlier runs, datasets, MetaSchedule databases and pre-trained models (``--transfer-from``).
 
 Reading a record database or one of MetaSchedule's loads TVM: the sketches of their tasks are derived anew.
 """
@@ -31,7 +31,7 @@ from policies.cost_models.protocol import CostModel
 from policies.search.methods import Method
 
 PriorKind = Literal["own", "shared", "none"]
-"""What a task starts from: a model of its own workload's records, one that all tasks share, or nothing."""
+"""The model that a task starts from: one of its own workload's records, one that all tasks share, or none."""
 
 _LOG = logging.getLogger(__name__)
 _SKIPPED_LINES = 20
@@ -39,22 +39,25 @@ _SKIPPED_LINES = 20
 
 @dataclass(frozen=True, eq=False)
 class TransferSource:
-    """What a source holds: measured candidates, or a trained model. ``left_out``: records that could not be read as
-    candidates of today's sketches."""
+    """A source of measured candidates, or of a trained model."""
 
     name: str
     tasks: tuple[TaskData, ...] = ()
     model: CostModel | None = None
     device_kind: str = ""
+    """The kind of device that the model is for."""
     left_out: int = 0
+    """Number of records that do not fit the sketches of this version."""
 
 
 def read_source(path: Path, entries: Sequence[SearchTask] = ()) -> TransferSource:
-    """What ``path`` holds: a dataset (.ftd), a records.db or its folder, a store that runs share, a folder of a
-    MetaSchedule database, or a model that ``fleet-tune model`` wrote (``pretrained`` is the one that comes with
-    fleet-tune).
+    """Read a source to learn from.
 
-    ``entries``: the tasks at hand, whose devices may be those that a MetaSchedule database or a store was measured on.
+    Args:
+        path: a dataset (.ftd), a records.db or its folder, a shared store, the folder of a MetaSchedule database, or a
+            model that ``fleet-tune model`` wrote (``pretrained`` is the one that comes with fleet-tune).
+        entries: the tasks at hand, whose devices may be those that a MetaSchedule database or a store was measured on.
+
     Raises :class:`UserError` where it is none of these, damaged, or empty.
     """
     kind = check_source(path)
@@ -77,9 +80,9 @@ def _checked(found: TransferSource) -> TransferSource:
 
 
 def _read_records(path: Path, entries: Sequence[SearchTask]) -> TransferSource:
-    """Of a run's own store the devices are known. A store that runs share does not say what they can do: their numbers
-    are those of a device of the fleet with the same target, else what the target alone tells; and of its tasks those
-    are read that are of the kinds of devices at hand."""
+    """Read a record store. The store of a run says what its devices are. A shared store does not: its devices are taken
+    for those of the fleet with the same target, else for what the target tells, and tasks for other kinds of devices
+    are skipped."""
     from devices.describing.describer import describe_tasks
     from devices.metaschedule.learning import assumed
 
@@ -126,8 +129,8 @@ def _read_metaschedule(path: Path, entries: Sequence[SearchTask]) -> TransferSou
 
 
 def builtin_applies(entries: Sequence[SearchTask], method: Method) -> bool:
-    """Whether a model that comes with fleet-tune is used without being asked for: for our own method and for
-    ``moa-pruner``, where all tasks are for x86 CPUs. The other methods of the papers start from nothing, as they were
+    """Return true if a model that comes with fleet-tune is used without being asked for: for our own method and for
+    ``moa-pruner``, if all tasks are for x86 CPUs. The other methods of papers start from nothing, as they were
     published."""
     path = BUILTIN_PATHS.get(method.starts_from)
     return path is not None and path.is_file() and all(map(_for_x86, entries))
@@ -141,8 +144,8 @@ def _for_x86(entry: SearchTask) -> bool:
 def what_applies(
     entries: Sequence[SearchTask], method: Method, source: Path | None, *, pretrained: bool
 ) -> TransferSource | None:
-    """What ``source`` holds, or the model that comes with fleet-tune where there is no source, ``pretrained`` allows it
-    and it applies; None where the search starts from nothing. Raises :class:`UserError`."""
+    """Read ``source``, or without one the model that comes with fleet-tune, if ``pretrained`` allows it and it applies.
+    Returns None where the search starts from nothing. Raises :class:`UserError`."""
     if source is not None:
         return read_source(source, entries)
     if pretrained and builtin_applies(entries, method):
@@ -188,7 +191,7 @@ class TransferPrior:
             self._refuse()
 
     def prior_kind(self, entry: SearchTask) -> PriorKind:
-        """What a task that is described starts from."""
+        """Return the kind of model that a described task starts from."""
         if entry.task.id not in self._prior_kinds:
             own = teaches_own(self._known.get(entry.task.workload.hash, ()), entry.sketches, entry.abstraction)
             shared: PriorKind = "shared" if entry.abstraction.kind in self._kinds else "none"
@@ -196,7 +199,7 @@ class TransferPrior:
         return self._prior_kinds[entry.task.id]
 
     def with_prior(self, entry: SearchTask) -> SearchTask:
-        """A task that is described with the model that it starts from."""
+        """Add to a described task the model that it starts from."""
         match self.prior_kind(entry):
             case "own":
                 workload = entry.task.workload
@@ -214,7 +217,7 @@ class TransferPrior:
                 return entry
 
     def summary(self, entries: Sequence[SearchTask]) -> Transferred:
-        """What people see of it; ``entries``: the tasks that are described."""
+        """Summarize the transfer to these described tasks for people."""
         learned = [self.prior_kind(entry) for entry in entries]
         return Transferred(
             source=self._knowledge.name,

@@ -333,9 +333,9 @@ def test_what_others_give_comes_again_where_it_could_not_be_taken(shared: Path, 
     with pytest.raises(RecorderLostError), others.new({CONV.id}, HERE) as found:
         raise RecorderLostError("the process that stores the records is gone", "run again")
     with others.new({CONV.id}, HERE) as found:
-        assert len(found.words[CONV.id]) == 1
+        assert len(found.records[CONV.id]) == 1
     with others.new({CONV.id}, HERE) as found:
-        assert not found.words
+        assert not found.records
 
 
 def test_what_others_give_while_a_run_goes_on_is_taken_once_and_is_no_trial(shared: Path, tmp_path: Path) -> None:
@@ -348,14 +348,14 @@ def test_what_others_give_while_a_run_goes_on_is_taken_once_and_is_no_trial(shar
         store.append([record(CONV, 2, 3.0, "ours")])
         others = StoreSubscription(shared, "ours")
         with others.new({CONV.id, DENSE.id}, HERE) as found:
-            assert not found.words, "what was there before was looked up at the start"
+            assert not found.records, "what was there before was looked up at the start"
         StoreUploader(own, shared).give()
         run(tmp_path / "beside", shared, "beside", [record(CONV, 2, 3.5, "beside"), record(CONV, 3, 2.0, "beside")])
         run(tmp_path / "elsewhere", shared, "elsewhere", [record(CONV, 4, 1.0, "elsewhere")], origins=OTHER)
         with others.new({CONV.id}, HERE) as found:
             take(found, own, store, HERE, {"board": ["dev"]})
         with others.new({CONV.id}, HERE) as found:
-            assert not found.words
+            assert not found.records
     with RecordReader(own) as reader:
         taken = [each for each in reader if each.run_id == "beside"]
         assert [(each.candidate.decisions[0], each.revision) for each in taken] == [(3, 1)], "2 was tried here too"

@@ -110,7 +110,7 @@ def test_what_was_found_on_the_same_processor_is_confirmed_whatever_it_is_called
     found = begun(tmp_path, mine, dataclasses.replace(ZEN, versions=NOW))
     assert seeds(found, mine) == ([(1, 32), (2, 16), (4, 8)], 3)
     assert found.settled == frozenset(), "nothing counts that was not measured here"
-    assert not any(found.words.values())
+    assert not any(found.records.values())
     assert found.summary == FromStore(str(tmp_path / "own.db"), 0, 0, 0, 0, 0, 1, 1)
     longer = begun(tmp_path, mine, ZEN, Limits(time_budget_secs=600.0))
     assert seeds(longer, mine) == ([(1, 32), (2, 16), (4, 8)], 0), "more is asked for than was spent"
