@@ -1,6 +1,6 @@
 """The service that keeps networks tuned, for weeks of virtual time in this process: prints its resident memory as JSON.
 
-The service is the real one: its policy, its state file, its versions. Its hands are simulated, and do here what they
+The service is the real one: its policy, its state file, its versions. Its steps are simulated, and do here what they
 else do in child processes with every record of a run: it is appended to the run's store, and copied to the shared one.
 """
 

@@ -1,1 +1,1 @@
-"""Networks that are kept tuned by a long-running service: its hands and its files; policies.retuning decides."""
+"""Service that keeps networks tuned: its steps, its processes and its files. policies.retuning decides."""

@@ -1,4 +1,4 @@
-"""The hands of the service: each step in a child process, so that what it loads and leaves is gone when it ends."""
+"""Steps of the service, each in a child process, so that what it loads and leaves is gone when it ends."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class RetuneMetrics(Collector):
 
     def __init__(self, service: Service, steps: StepRunner, port: int) -> None:
         self._service = service
-        self._hands = steps
+        self._steps = steps
         registry = CollectorRegistry()
         registry.register(self)
         try:
@@ -32,7 +32,7 @@ class RetuneMetrics(Collector):
         self.port: int = self._server.server_port
 
     def collect(self) -> Iterator[Metric]:
-        service, now = self._service, self._hands.moment().unix_secs
+        service, now = self._service, self._steps.moment().unix_secs
         retuner, state = service.retuner, service.state
         latency = _gauge("latency_seconds", "Latency of the current version when it was published.", _OF)
         version = _gauge("version", "Number of the current version.", _OF)

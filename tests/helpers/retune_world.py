@@ -57,7 +57,7 @@ class Usage:
 
 @dataclass
 class World:
-    """The hands of the service. ``base_secs``: of each network as it was imported. ``changes``: what happens when;
+    """The steps of the service. ``base_secs``: of each network as it was imported. ``changes``: what happens when;
     ``kills``: when the service is killed."""
 
     devices: list[WorldDevice]
@@ -138,7 +138,7 @@ class World:
         width = 0.01 if self.rng.random() < 0.95 else 0.1
         return secs * math.exp(width * self.rng.standard_normal())
 
-    # hands
+    # steps of the service
 
     def digest(self, network: NetworkConfig) -> str:
         return self.digests[network.name]

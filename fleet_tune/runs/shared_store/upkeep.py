@@ -14,7 +14,7 @@ from fleet_tune.base.errors import RecordStoreError, RequestError
 from fleet_tune.base.records.datasets.sources import RECORDS_FILE
 from fleet_tune.base.records.sharing.maintenance import Excerpt, PruneRule, RecordVerdict, StoreMaintenance, prune
 from fleet_tune.base.records.sharing.records_file import RecordsFile, RecordsFileWriter
-from fleet_tune.base.records.sharing.run_store import RunStore
+from fleet_tune.base.records.sharing.run_store_target import RunStoreTarget
 from fleet_tune.base.records.sharing.salvage import DamagedReader
 from fleet_tune.base.records.sharing.shared import CopyResult, SharedReader, Target, copy_records, shared_store
 from fleet_tune.base.records.sharing.store_place import StorePlace
@@ -47,7 +47,7 @@ def opened_target(store: Path) -> Iterator[Target]:
     """Open the store that records are copied to: a shared store, which is made if it is missing, or that of a run."""
     file = target_at(store)
     with shared_store(file) as opened, SharedReader(file) as reader:
-        yield RunStore(opened, reader) if BOUND in reader.meta() else opened
+        yield RunStoreTarget(opened, reader) if BOUND in reader.meta() else opened
 
 
 def target_at(path: Path) -> Path:

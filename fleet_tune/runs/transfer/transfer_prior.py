@@ -73,7 +73,7 @@ def read_source(path: Path, entries: Sequence[SearchTask] = ()) -> TransferSourc
 
 def _checked(found: TransferSource) -> TransferSource:
     if found.left_out:
-        _LOG.warning("%s: %d records fit no sketch of this version and are left out", found.name, found.left_out)
+        _LOG.warning("%s: %d records fit no sketch of this version and are skipped", found.name, found.left_out)
     if not any(data.ok.any() for data in found.tasks):
         raise TransferError(f"{found.name} has no measured candidate that can be learned from", "give another source")
     return found

@@ -95,7 +95,7 @@ class TaskFeed:
         tasks = self._prepared.undescribed
         name = tasks[0].task.device_class.name
         _LOG.error("not all tasks of class %s are described", name, exc_info=error)
-        session.notice(f"tasks of class {name} are left out of this run: {error_line(error)}", False)
+        session.notice(f"tasks of class {name} are skipped in this run: {error_line(error)}", False)
         done = {ready.entry.task.id for ready in self.ready}
         for entry in tasks:
             task = entry.task

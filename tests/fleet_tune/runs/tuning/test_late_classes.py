@@ -234,7 +234,7 @@ async def test_tasks_of_a_class_that_cannot_be_described_are_left_out_and_told(
     assert (missing.what, missing.task, missing.device_class) == ("task", "b", "orin")
     assert "did not start: no memory" in missing.reason
     [told] = session.told
-    assert "tasks of class orin are left out of this run" in told
+    assert "tasks of class orin are skipped in this run" in told
     assert "did not start: no memory" in told
 
 

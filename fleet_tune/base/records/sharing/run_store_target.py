@@ -15,7 +15,7 @@ from fleet_tune.base.records.stores.origin import Effort, Origin
 from fleet_tune.base.records.stores.store import RecordStore
 
 
-class RunStore:
+class RunStoreTarget:
     """``store``, which ``reader`` reads: a target of :func:`fleet_tune.base.records.sharing.shared.copy_records`. What
     other runs have spent says nothing of this one: it is left."""
 
