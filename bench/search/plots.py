@@ -1,4 +1,4 @@
-"""Plots of the results that ``bench replay --save`` and ``bench draft --save`` wrote.
+"""Draws plots from the figures that ``bench replay --out`` and ``bench draft --out`` wrote.
 
 ``python -m bench.search.plots --replay bench/results/replay.json --draft bench/results/draft.json``; needs matplotlib
 (``pip install .[bench]``). The same figures give the same SVG files, byte for byte.
@@ -16,7 +16,7 @@ from bench.processes import ROOT
 from bench.result import BenchError
 from bench.saved_result import RESULTS, read_result
 
-IMAGES = ROOT / "docs" / "images"
+IMAGES = ROOT / "docs" / "generated"
 
 _COLOURS = {
     "fleet": "#c1272d",
