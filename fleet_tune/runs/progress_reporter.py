@@ -52,7 +52,7 @@ class ProgressReporter:
         self._waits_for = waits_for
         doing = waits_for or "importing the network, starting the devices"
         if self.syncs_with:
-            doing += f", meeting the store {self.syncs_with}"
+            doing += f", synchronizing the store {self.syncs_with}"
         if self._on_progress is not None:
             begun = (self.elapsed_secs, self._limits.time_budget_secs, self._limits.trials)
             self._on_progress(Progress("starting", *begun, 0, 0, {}, 0.0, {}, {}, (), doing=doing))

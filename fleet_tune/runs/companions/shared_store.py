@@ -83,12 +83,12 @@ class SharedStore(Companion):
             return
         # Efforts are known at the end, and read by runs that begin.
         steps: dict[str, Callable[[], object]] = {
-            "what is measured does not come into the store": lambda: uploader.give(with_efforts=False)
+            "new records are not uploaded to the store": lambda: uploader.give(with_efforts=False)
         }
         if team is not None:
-            steps["the server of the team's store is not met"] = lambda: team.sync(with_efforts=False)
+            steps["the team's store is not synchronized with its server"] = lambda: team.sync(with_efforts=False)
         if subscription is not None:
-            steps["what others have found is not taken from the store"] = lambda: self._take_new(tuning, subscription)
+            steps["records of other runs are not taken from the store"] = lambda: self._take_new(tuning, subscription)
         failing: set[str] = set()  # already told
         while True:
             await asyncio.sleep(EXCHANGE_SECS)
@@ -99,7 +99,7 @@ class SharedStore(Companion):
                 except Exception as error:
                     if what not in failing:
                         _LOG.warning("%s", what, exc_info=not isinstance(error, FleetTuneError))
-                        tuning.session.notice(f"{what}, and is tried again every minute: {error_line(error)}", False)
+                        tuning.session.notice(f"{what}, which is retried every minute: {error_line(error)}", False)
                     failing.add(what)
 
     def _take_new(self, tuning: OngoingTuning, subscription: StoreSubscription) -> None:
@@ -131,7 +131,7 @@ class SharedStore(Companion):
             if self._team is not None:
                 self._team.sync(hurry=hurry)
         except RecordStoreError as error:
-            text = f"what was measured is not in the store yet, and comes there later: {error.problem}"
+            text = f"new records are not in the store yet, and the next run uploads them: {error.problem}"
             self._reporter.warn(text)
 
     def _go_without(self, error: RecordStoreError) -> None:

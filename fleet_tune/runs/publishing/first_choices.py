@@ -82,7 +82,7 @@ class FirstChoices:
             self.progress.warn(f"no first choices for {tasks}: {last_line(error)}")
 
     def _described(self, entries: Sequence[SearchTask]) -> list[SearchTask]:
-        """The same with their sketches; those that have none are left out."""
+        """Describe tasks; those without a sketch are skipped."""
         bare = [entry for entry in entries if not entry.sketches]
         if not bare:
             return list(entries)

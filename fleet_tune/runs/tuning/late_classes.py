@@ -45,7 +45,9 @@ class LateClasses(Companion):
                 await self._add_or_refuse(tuning, device, fingerprint)
             except asyncio.CancelledError:
                 name = fingerprint.device_class.name
-                text = f"class {name} is none of this run, which was over before the network was prepared"
+                text = (
+                    f"class {name} is not part of this run: the tuning was over before the network was prepared for it"
+                )
                 self._reporter.warn(text)
                 raise
 

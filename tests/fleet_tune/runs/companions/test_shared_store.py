@@ -18,7 +18,7 @@ from fleet_tune.runs.companions.shared_store import SharedStore
 from fleet_tune.runs.interruption import Interruption, beside
 from fleet_tune.runs.progress_reporter import ProgressReporter
 
-MINUTE = ", and is tried again every minute: "
+MINUTE = ", which is retried every minute: "
 
 
 class Step:
@@ -63,7 +63,7 @@ async def test_everything_else_goes_on_beside_the_first_meeting(
     goes_on.set()  # which a loop that is blocked comes to when the meeting is over
     await meeting
     assert shared._team is True, "the meeting saw that others go on"
-    assert said == [f"importing the network, starting the devices, meeting the store {TEAM}"]
+    assert said == [f"importing the network, starting the devices, synchronizing the store {TEAM}"]
 
 
 async def test_a_team_that_refuses_ends_a_run_that_named_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ async def test_while_the_teams_server_is_away_what_the_copy_has_is_taken_and_tha
 ) -> None:
     sharing.sync.error = StoreUnreachableError("db.example does not answer", "wait")
     await sharing.minutes()
-    told = f"the server of the team's store is not met{MINUTE}db.example does not answer; wait"
+    told = f"the team's store is not synchronized with its server{MINUTE}db.example does not answer; wait"
     assert sharing.told == [told]
     assert sharing.give.count >= 3
 
@@ -130,8 +130,8 @@ async def test_whatever_a_step_fails_of_the_others_are_taken_and_it_is_tried_aga
         step.error = error
     await sharing.minutes()
     assert [text.partition(MINUTE)[0] for text in sharing.told] == [
-        "what is measured does not come into the store",
-        "what others have found is not taken from the store",
+        "new records are not uploaded to the store",
+        "records of other runs are not taken from the store",
     ]
     assert sharing.sync.count >= 2
     sharing.told.clear()

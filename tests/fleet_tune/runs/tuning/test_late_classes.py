@@ -72,7 +72,7 @@ class Session:
         self.done.append(("joined", entry.task.id))
 
     async def skip_task(self, task_id: str) -> None:
-        self.done.append(("left out", task_id))
+        self.done.append(("skipped", task_id))
 
     async def until_done(self, count: int) -> None:
         async with asyncio.timeout(60.0):
@@ -229,7 +229,7 @@ async def test_tasks_of_a_class_that_cannot_be_described_are_left_out_and_told(
     session = Session()
     monkeypatch.setattr(device_classes, "describe_tasks", lambda *_: Coming(error, ReadyTask(ENTRIES[0])))
     feed = await join_late(request_, session)
-    assert session.done == [("left out", TASKS[0].id), ("left out", TASKS[1].id)]
+    assert session.done == [("skipped", TASKS[0].id), ("skipped", TASKS[1].id)]
     [missing] = feed.ready[1].left_out
     assert (missing.what, missing.task, missing.device_class) == ("task", "b", "orin")
     assert "did not start: no memory" in missing.reason
@@ -247,7 +247,7 @@ async def test_tasks_of_which_no_process_can_begin_to_describe_one_are_left_out(
     session = Session()
     monkeypatch.setattr(device_classes, "describe_tasks", describe_tasks)
     await join_late(request_, session)
-    assert session.done == [("left out", TASKS[0].id), ("left out", TASKS[1].id)]
+    assert session.done == [("skipped", TASKS[0].id), ("skipped", TASKS[1].id)]
 
 
 async def test_a_task_that_the_searchers_cannot_be_given_is_left_out(
@@ -262,5 +262,5 @@ async def test_a_task_that_the_searchers_cannot_be_given_is_left_out(
     ready = ReadyTask(SearchTask(TASKS[0], (sketch,), SIMULATED_CPU))
     monkeypatch.setattr(device_classes, "describe_tasks", lambda *_: Coming(OSError(), ready))
     feed = await join_late(request_, session)
-    assert session.done == [("left out", TASKS[0].id), ("left out", TASKS[1].id)]
+    assert session.done == [("skipped", TASKS[0].id), ("skipped", TASKS[1].id)]
     assert [len(each.left_out) for each in feed.ready] == [1, 1]
