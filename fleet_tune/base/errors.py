@@ -15,7 +15,7 @@ class FleetTuneError(Exception):
 
 
 class UserError(FleetTuneError):
-    """Something the user can mend. ``problem`` says what is wrong, ``next_step`` what to do about it."""
+    """A mistake that the user can mend. ``problem`` describes it, ``next_step`` says what to do."""
 
     def __init__(self, problem: str, next_step: str) -> None:
         super().__init__(problem, next_step)

@@ -42,6 +42,6 @@ class SearchTask:
         return self.task.workload.flop / max(peak, self.abstraction.peak_flops)
 
     def without_module(self) -> SearchTask:
-        """The same without the TVM module, which no search reads and which is most of the size."""
+        """Return the task without the TVM module, which no search reads and which is most of the size."""
         workload = dataclasses.replace(self.task.workload, module="")
         return dataclasses.replace(self, task=dataclasses.replace(self.task, workload=workload))

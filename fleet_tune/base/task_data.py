@@ -124,8 +124,11 @@ class TaskData:
         return tuple(float(secs) for secs in row[np.isfinite(row)])
 
     def with_sketches(self, sketches: Sequence[Sketch]) -> tuple[TaskData, int]:
-        """The same measurements on sketches that were derived anew, matched by their ids, and the number of candidates
-        left out because theirs is not among them or has lost the choice that they made."""
+        """Return the same measurements on sketches that were derived anew, matched by their ids.
+
+        The second value is the number of skipped candidates: their sketch is not among these or has lost the choice
+        that they made.
+        """
         index = {sketch.id: sketch.index for sketch in sketches}
         positions: list[Integers] = []
         matrices: list[Integers] = [np.empty((0, sketch.width), dtype=np.int64) for sketch in sketches]
@@ -187,11 +190,11 @@ def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
 def task_data(
     task: Task, abstraction: DeviceAbstraction, sketches: Sequence[Sketch], records: Iterable[Record]
 ) -> tuple[TaskData, int]:
-    """The data of ``task`` in ``records`` (others are passed over), and the number of records left out because their
-    sketch is not among ``sketches``.
+    """Return the data of ``task`` in ``records`` (others are passed over), and the number of records that are skipped
+    because their sketch is not among ``sketches``.
 
     Outcomes that do not blame the candidate are no data. A candidate that was measured again keeps the measurement of
-    more micro-batches, the later one where they are equal.
+    more micro-batches; of two equal ones, the later one.
     """
     index = {sketch.id: sketch.index for sketch in sketches}
     best: dict[str, Record] = {}

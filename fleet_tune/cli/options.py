@@ -26,7 +26,7 @@ _TYPES: dict[str, Any] = {"path": click.Path(path_type=Path), "int": int, "float
 
 
 def run_options(*names: str, **texts: str) -> Callable[[_F], _F]:
-    """The options of a run with these names, each as the argument of its name.
+    """Add the options of a run with these names, each as the argument of its name.
 
     ``texts``: ``--help`` texts by name, in place of the declared ones.
     """

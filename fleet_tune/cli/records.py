@@ -294,7 +294,7 @@ _AWAY = "fleet_tune.store.away"
 
 
 def _place(store: str | None) -> StorePlace:
-    """The store that is meant. Raises :class:`RequestError` where there is none."""
+    """Return the place of the store. Raises :class:`RequestError` if there is none."""
     from fleet_tune.base.errors import RequestError
     from fleet_tune.base.records.sharing.shared import default_place
     from fleet_tune.base.records.sharing.store_place import place_of

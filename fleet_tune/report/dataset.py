@@ -52,7 +52,7 @@ def render_dataset(dataset: Dataset, path: Path) -> RenderableType:
 
 
 def render_collected(result: Collected) -> RenderableType:
-    """The end of collecting: what is new, where it is, how to go on."""
+    """Render the end of collecting: the new records, their place, and the next step."""
     facts = fact_grid()
     total = sum(result.outcomes.values())
     facts.add_row("trials", Text(f"{total} ({format_outcomes(result.outcomes)}), {result.new_trials} of them now"))

@@ -46,7 +46,7 @@ def render_checks(checks: Sequence[DeviceCheck]) -> RenderableType:
 
 
 def checks_json(checks: Sequence[DeviceCheck]) -> str:
-    """The same as one line of JSON."""
+    """Return the checks as one line of JSON."""
     return json.dumps({"devices": [dataclasses.asdict(check) for check in checks]}, ensure_ascii=False)
 
 
@@ -73,7 +73,7 @@ def render_listing(listing: FleetListing) -> RenderableType:
 
 
 def listing_json(listing: FleetListing) -> str:
-    """The same as one line of JSON."""
+    """Return the listing as one line of JSON."""
     devices = []
     for device in listing.devices:
         connectivity, health, admin = _fields(device)
@@ -113,7 +113,7 @@ def _event(event: DeviceEvent) -> dict[str, Any]:
 
 
 def _fields(device: ListedDevice) -> tuple[str, str, str]:
-    """Connectivity, health, admin in words; what no run has seen is unknown."""
+    """Return connectivity, health and admin state in words; unknown if no run has seen the device."""
     if device.event is None:
         return "unknown", "unknown", device.admin.value
     return device.state.connectivity.value, device.state.health.value, device.admin.value

@@ -1,4 +1,4 @@
-"""The view of a run that goes on: a panel that redraws itself on a terminal, a line every few seconds elsewhere."""
+"""Live view of a run: a panel that redraws itself on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ _HOUR = 3600.0
 
 
 def render_status(retuner: Retuner, moment: Moment, running: bool) -> RenderableType:
-    """The deployments with what the next hour of a device buys, the devices, the last events; what is being done, or
-    why nothing is."""
+    """Render the deployments with the worth of the next hour of a device, the devices, the last events, and the present
+    action or the reason for waiting."""
     now = moment.unix_secs
     deployments = _table("network", "class", "version", "latency", "spent", "next device hour buys", "state")
     for each in retuner.view.active():
@@ -53,7 +53,7 @@ def render_status(retuner: Retuner, moment: Moment, running: bool) -> Renderable
 
 
 def status_json(retuner: Retuner, moment: Moment, running: bool) -> str:
-    """The same as one line of JSON."""
+    """Return the status as one line of JSON."""
     now = moment.unix_secs
     deployments = []
     for each in retuner.view.active():
@@ -116,7 +116,7 @@ def render_versions(
 
 
 def versions_json(found: Sequence[tuple[str, str, Sequence[PublishedVersion], int | None]]) -> str:
-    """The same as one line of JSON."""
+    """Return the versions as one line of JSON."""
     body = [
         {
             "network": network,

@@ -251,9 +251,12 @@ def render_plan(plan: Plan) -> RenderableType:
 
 
 def to_json(value: TuneResult | Plan) -> dict[str, Any]:
-    """The same as plain JSON values, by the names of the dataclasses (but the network's name is ``model``, as it always
-    was), with the derived figures ``gflops`` per task and ``speedup_over_untuned`` and ``speedup_over_torch`` per
-    network, and ``bounds`` by device class; infinities and unknown values are null."""
+    """Return the result or plan as plain JSON values, by the names of the dataclasses (but the network's name is
+    ``model``, as it always was).
+
+    It adds the derived figures ``gflops`` per task, ``speedup_over_untuned`` and ``speedup_over_torch`` per network,
+    and ``bounds`` by device class. Infinities and unknown values are null.
+    """
     fields = _plain(value)
     plain: dict[str, Any] = {"model": fields.pop("network"), **fields}
     for task, fields in zip(value.tasks, plain["tasks"], strict=True):

@@ -36,7 +36,7 @@ def render_scaling(uses: Sequence[FleetUsage]) -> RenderableType:
 
 
 def scaling_json(uses: Sequence[FleetUsage]) -> str:
-    """The same as one line of JSON."""
+    """Return the figures as one line of JSON."""
     rows: list[dict[str, Any]] = [
         {**dataclasses.asdict(use), "cpu_secs_a_record": use.cpu_secs_a_record} for use in uses
     ]

@@ -212,7 +212,7 @@ class ProcessStepRunner:
         return answer["answer"]
 
     def _waited_for(self, child: subprocess.Popen[bytes], limit_secs: float) -> bool:
-        """Until the child has ended, by itself or by us; whether it took too long."""
+        """Wait until the child has ended, by itself or by us. Returns true if it took too long."""
         deadline = time.monotonic() + limit_secs
         late = False
         try:

@@ -35,8 +35,8 @@ _LOG = logging.getLogger("fleet_tune.retuning")
 
 
 def run_service(config: RetuneConfig, once: bool = False) -> int:
-    """Runs the service until SIGINT or SIGTERM; the signal's number, 0 for none. ``once``: see :meth:`Service.run`.
-    Raises :class:`UserError`."""
+    """Run the service until SIGINT or SIGTERM and return the signal's number, 0 for none. ``once``: see
+    :meth:`Service.run`. Raises :class:`UserError`."""
     stop = threading.Event()
     signals: list[int] = []
 

@@ -152,8 +152,11 @@ def _check_alone(lock: TeamLock, config: RetuneConfig) -> None:
 
 @dataclass
 class Service:
-    """Does one step after the other. ``is_changed``: whether the service's own files are, so that it has to begin anew.
-    ``check_sole_owner``: whether it is the only one of its store. ``doing``: what it does now."""
+    """The service: it does one step after the other.
+
+    ``is_changed`` returns true if the service's own files have changed, so that it has to begin anew.
+    ``check_sole_owner`` raises if another service has the store. ``doing`` is the present action.
+    """
 
     config: RetuneConfig
     steps: StepRunner
@@ -171,14 +174,17 @@ class Service:
         self._due = math.inf
 
     def late_secs(self, now: float) -> float:
-        """Return the seconds by which the present step has taken longer than it may. What is ended by force does not
-        come back."""
+        """Return the seconds by which the present step has taken longer than it may. A step that is ended by force does
+        not come back."""
         return max(0.0, now - self._due)
 
     def run(self, once: bool = False) -> None:
-        """Until it is to end, or its files have changed; ``once``: until there is nothing to do but wait. Raises
-        :class:`UserError` where what it knows cannot be written at its begin, RetuneError where the store is another
-        service's by now."""
+        """Run until the end is asked for, or the service's files have changed. ``once``: until there is nothing to do
+        but wait.
+
+        Raises :class:`UserError` if the state cannot be written at the begin, RetuneError if another service has the
+        store by now.
+        """
         self._note_untold()
         self.retuner.resumed(self._now())
         save_state(self._path, self.state)  # what cannot be written at the start is the user's to mend
@@ -204,7 +210,7 @@ class Service:
                 return
 
     def do(self, action: LookAtFiles | AskDevices | CheckVersion | TuneDeployment) -> None:
-        """One step. What fails in it is an event, and tried again."""
+        """Do one step. A failure is an event, and the step is tried again."""
         if isinstance(action, LookAtFiles):
             self._look()
             return
@@ -408,7 +414,7 @@ class Service:
                 self.state.untold.append(PendingHook(each.network, each.device_class, each.version))
 
     def _call_hooks(self) -> None:
-        """Tells the hook of each version that it was not told of. What fails is told, and changes nothing."""
+        """Tell the hook of each version that it was not told of. A failure is reported, and changes nothing."""
         while self.state.untold:
             each = self.state.untold[0]
             self._may_take(HOOK_SECS)
@@ -501,7 +507,7 @@ def call_hook(
     device_class: str,
     before: int | None,
 ) -> str:
-    """Tells the hook which version is the current one now; why it failed, empty where it did not or there is none."""
+    """Tell the hook the current version. Returns the reason why it failed; empty if it did not or there is none."""
     current = repository.current(network, device_class)
     if not config.hook or current is None:
         return ""

@@ -68,8 +68,8 @@ class VersionComparison:
 
 
 class StepRunner(Protocol):
-    """Does the steps. Each of those that use devices ends after ``limit_secs``, and raises :class:`StepError` where it
-    fails or takes longer, :class:`StoppedError` where the service is to end."""
+    """Runner of the steps. A step that uses devices ends after ``limit_secs``. It raises :class:`StepError` if it fails
+    or takes longer, :class:`StoppedError` if the service is to end."""
 
     def digest(self, network: NetworkConfig) -> str:
         """Return a digest of the network's files, as they are now. Raises :class:`StepError`."""
@@ -84,20 +84,20 @@ class StepRunner(Protocol):
         :class:`OtherNetworkError` too."""
 
     def compare(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> VersionComparison:
-        """Runs of two versions in turn, until a duel between them is decided; ``to_the_end``: as many as a duel has,
+        """Run two versions in turn, until a duel between them is decided. ``to_the_end``: as many runs as a duel has,
         unless the new one is clearly faster."""
 
     def check(self, folder: Path, device: str, against: Baseline | None, limit_secs: float) -> tuple[Timed, ...]:
-        """Runs of a version in turn with the probe, until it is clear whether it is slower than ``against``."""
+        """Run a version in turn with the probe, until it is clear whether it is slower than ``against``."""
 
     def prune(self, store: Path, most_mb: int) -> int:
-        """Prune a record store that is larger; how many records."""
+        """Prune a record store that is larger, and return the number of removed records."""
 
     def hook(self, words: Sequence[str], about: dict[str, str]) -> str:
-        """Run the hook with these variables; why it failed, empty where it did not."""
+        """Run the hook with these variables. Returns the reason why it failed; empty if it did not."""
 
     def moment(self) -> Moment:
-        """Now."""
+        """Return the present time."""
 
     def wait(self, secs: float) -> None:
         """Wait so long, or until the service is to end."""

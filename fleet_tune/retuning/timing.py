@@ -28,7 +28,7 @@ _FIRST_PAIRS = 8
 
 
 class Timer:
-    """Runs versions on one device."""
+    """Timer of versions on one device."""
 
     def __init__(self, device: NetworkDevice) -> None:
         self._device = device

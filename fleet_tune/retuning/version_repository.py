@@ -116,7 +116,7 @@ class VersionRepository:
         return newest > (self.current_number(network, device_class) or newest)
 
     def versions(self, network: str, device_class: str) -> list[PublishedVersion]:
-        """All of them, oldest first."""
+        """Return all versions, oldest first."""
         place = self.place(network, device_class)
         return [each for number in _numbers(place) if (each := self._version(place, number)) is not None]
 
@@ -125,8 +125,10 @@ class VersionRepository:
         return made_of in _withdrawn(self.place(network, device_class))
 
     def publish(self, network: str, device_class: str, source: Path, provenance: Mapping[str, Any]) -> PublishedVersion:
-        """Makes the network in the folder ``source`` the current version. ``provenance``: is added to its manifest.
-        Raises :class:`DiskFullError`, :class:`RetuneError`; then the last version is as it was."""
+        """Make the network in the folder ``source`` the current version. ``provenance`` is added to its manifest.
+
+        Raises :class:`DiskFullError`, :class:`RetuneError`; then the last version is as it was.
+        """
         place = self.place(network, device_class)
         stage: Path | None = None
         with _told(place):
@@ -164,8 +166,11 @@ class VersionRepository:
     def roll_back(
         self, network: str, device_class: str, to: int | None = None
     ) -> tuple[PublishedVersion, PublishedVersion]:
-        """Makes an older version the current one: ``to``, or the last before it that was not rolled back itself. What
-        is newer is withdrawn. The version before and after. Raises :class:`RetuneError`."""
+        """Make an older version the current one: ``to``, or the last before it that was not rolled back itself. Newer
+        versions are withdrawn.
+
+        Returns the version before and after. Raises :class:`RetuneError`.
+        """
         place = self.place(network, device_class)
         if not place.is_dir():
             raise _no_version(network, device_class)

@@ -74,7 +74,7 @@ def fleet_scale_request(
 
 
 def part(fleet: FleetConfig, count: int) -> FleetConfig:
-    """So many devices of the fleet, of each kind (its class, or else its target) one after the other, in their
+    """Return so many devices of the fleet, of each kind (its class, or else its target) one after the other, in their
     order."""
     kinds: dict[str, list[str]] = {}
     for device in fleet.devices:

@@ -35,7 +35,7 @@ class StoreKey:
 
 
 def make_database(folder: ServerFolder) -> None:
-    """The database of a server with its tables, where they are missing; nobody comes in without a key."""
+    """Make the database of a server with its tables, if they are missing. Nobody comes in without a key."""
     with _owner(folder, "postgres") as connection:
         if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone():
             connection.execute(f"CREATE DATABASE {DATABASE}")
@@ -67,7 +67,7 @@ def put_key(folder: ServerFolder, name: str, most_records: int | None, connectio
 
 
 def remove_key(folder: ServerFolder, name: str) -> None:
-    """Nobody comes in with this key any more; what it has added stays. Raises :class:`ServerError`."""
+    """Remove a key: nobody comes in with it any more; its records stay. Raises :class:`ServerError`."""
     from psycopg import sql
 
     role = sql.Identifier(name)
@@ -85,7 +85,7 @@ def remove_key(folder: ServerFolder, name: str) -> None:
 
 
 def _end_sessions(connection: psycopg.Connection[Any], name: str) -> None:
-    """Those of a role, which are over when this returns, or were asked to end long ago."""
+    """End the sessions of a role. They are over when this returns, or were asked to end long ago."""
     query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s"
     deadline = time.monotonic() + _END_SECS
     while connection.execute(query, (name,)).fetchall() and time.monotonic() < deadline:

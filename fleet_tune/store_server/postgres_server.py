@@ -80,7 +80,7 @@ class PostgresServer:
             )
 
     def _wait(self) -> None:
-        """Until it answers."""
+        """Wait until the server answers."""
         deadline = time.monotonic() + _START_SECS
         address = self.folder.key_of(OWNER).rpartition("/")[0] + "/postgres"
         while True:
@@ -99,7 +99,7 @@ class PostgresServer:
         return lines[-1].partition("FATAL:")[2].strip() if lines else "it says nothing"
 
     def wait(self) -> int:
-        """Until it ends; its exit status."""
+        """Wait until the server ends, and return its exit status."""
         return self._process.wait()
 
     def ask_to_end(self) -> None:

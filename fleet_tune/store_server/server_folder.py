@@ -1,5 +1,5 @@
-"""The folder of a PostgreSQL server that is nobody's but ours: made by PostgreSQL's own ``initdb``, with its owner's
-key in a file that only its user reads, and TLS where openssl can make a certificate."""
+"""Folder of a PostgreSQL server of our own: made by PostgreSQL's ``initdb``, with its owner's key in a file that only
+its user reads, and TLS if openssl can make a certificate."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def postgres_user() -> PostgresUser:
 
 
 def programs() -> Path:
-    """The folder of PostgreSQL's programs: of :data:`POSTGRES_VARIABLE`, of the newest that Debian has installed, or of
-    PATH. Raises :class:`ServerError` where there are none."""
+    """Return the folder of PostgreSQL's programs: of :data:`POSTGRES_VARIABLE`, of the newest that Debian has
+    installed, or of PATH. Raises :class:`ServerError` if there are none."""
     named = os.environ.get(POSTGRES_VARIABLE)
     places = [Path(named)] if named else _installed()
     for place in places:

@@ -55,10 +55,10 @@ async def collect(request: RunRequest, on_progress: Callable[[Progress], None] |
 
 
 def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
-    """The dataset of all records in ``folder``, whichever command made it, and how many records are left out because
-    the rules make their sketch no more.
+    """Return the dataset of all records in ``folder``, whichever command made it, and the number of records that are
+    skipped because the rules make their sketch no more.
 
-    ``fleet`` is probed where the records do not say what their devices are. Raises :class:`DatasetError`.
+    ``fleet`` is probed if the records do not say what their devices are. Raises :class:`DatasetError`.
     """
     from fleet_tune.runs.fleet.fleet_probe import probe_fleet
 
@@ -90,8 +90,8 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
 
 
 def refresh(old: Dataset) -> tuple[Dataset, int]:
-    """The same measurements with the sketches described anew, and how many candidates are left out because the rules
-    make their sketch no more."""
+    """Return the same measurements with the sketches described anew, and the number of candidates that are skipped
+    because the rules make their sketch no more."""
     sketches = sketches_of([data.task for data in old.tasks])
     renewed = [data.with_sketches(of_task) for data, of_task in zip(old.tasks, sketches, strict=True)]
     tasks = tuple(data for data, _ in renewed)

@@ -72,5 +72,5 @@ def free_at(
 
 
 def still_counting(used: Iterable[UsedTime], now: float) -> list[UsedTime]:
-    """Those of them that still count."""
+    """Return the used times that still count."""
     return [each for each in used if each.ended > now - WINDOW_SECS]

@@ -68,10 +68,12 @@ class Retuner:
     """Is called with each event."""
 
     def __init__(self, rules: Rules, state: ServiceState, differences: Callable[[str, str], str]) -> None:
-        """Args:
-        rules: what the file asks for.
-        state: changed in place.
-        differences: describes how two origins differ.
+        """Make the state machine.
+
+        Args:
+            rules: rules of the file.
+            state: state of the service; it is changed in place.
+            differences: function that describes how two origins differ.
         """
         self.rules = rules
         self.state = state
@@ -94,12 +96,12 @@ class Retuner:
             self.on_event(event)
 
     def begun(self, action: UsesDevices, now: float) -> None:
-        """Something that uses devices begins."""
+        """Note the begin of an action that uses devices."""
         self.state.doing = ActionInProgress(action, now)
 
     def resumed(self, now: float) -> bool:
-        """The service has started again: what was being done counts as long as it may have taken, and is chosen anew.
-        Whether there was something."""
+        """Take up the state after a restart, and return true if an action was in progress. It counts as long as it may
+        have taken, and is chosen anew."""
         doing = self.state.doing
         if doing is None:
             return False
@@ -127,8 +129,10 @@ class Retuner:
         return ended - doing.began
 
     def looked(self, files: Mapping[str, str], problems: Mapping[str, str], now: float) -> bool:
-        """The networks' files were looked at. ``files``: by network a digest, ``problems``: why there is none. Whether
-        anything is new."""
+        """Take in a look at the networks' files, and return true if anything is new.
+
+        ``files``: a digest by network; ``problems``: the reasons why others have none.
+        """
         state = self.state
         state.looked_at = now
         for name, problem in problems.items():
@@ -199,7 +203,7 @@ class Retuner:
         self.tell(now, "trigger", f"{trigger}{': ' + detail if detail else ''}", each.network, each.device_class)
 
     def replaced(self, each: Deployment, version: int | None, secs: float | None, now: float, damage: str = "") -> None:
-        """Somebody else has made another version the current one, or removed it (None), or it has some ``damage``."""
+        """Take in another current version that somebody else made, its removal (None), or its ``damage``."""
         each.version, each.secs, each.suspicion, each.checked_at = version, secs, None, 0.0
         each.baselines.clear()
         if version is None:

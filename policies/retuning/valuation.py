@@ -34,7 +34,7 @@ class Valuation:
         }
 
     def value_with(self, each: Deployment, now: float, device_secs: float | None, slope: float) -> Value:
-        """The same with this slope."""
+        """Return the expected worth with this slope."""
         assert each.secs is not None
         count = max(1, len(self._view.online(each.device_class)))
         tuning = self._view.rules.span_secs * count if device_secs is None else device_secs

@@ -235,13 +235,14 @@ class FleetConfig(Frozen):
 
     @property
     def datasets(self) -> tuple[Path, ...]:
-        """The datasets that answer for the devices where they do so for all of them; none where a device is real."""
+        """Datasets that answer for the devices, if datasets answer for all of them. None if a device is real."""
         connections = [device.connection for device in self.devices]
         paths = tuple(each.path for each in connections if isinstance(each, RecordedConnection))
         return paths if len(paths) == len(connections) else ()
 
     def only(self, names: Collection[str]) -> FleetConfig:
-        """The same with these devices alone; there must be some. Who has the first device of a key has all of them."""
+        """Return the fleet with these devices alone; there must be some. The first device of a tracker's key stands for
+        all of that key."""
         chosen = [at for at, device in enumerate(self.devices) if device.name in names]
         source = self.source
         if source is not None:

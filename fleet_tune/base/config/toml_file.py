@@ -31,9 +31,12 @@ _Content = TypeVar("_Content", bound=Frozen)
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of such files, for messages. ``what``: ``the fleet file``; ``error``: what a mistake raises; ``example``:
-    a file to look at; ``give``: what to do where there is none. ``tables``: the type of each table by its name;
-    ``lists``: those of them in double brackets. ``expected``: by key, or ``table.key``, what a value may be."""
+    """Kind of a TOML file, for messages.
+
+    ``what``: its name, as ``the fleet file``; ``error``: the error for a mistake; ``example``: a file to look at;
+    ``give``: the next step without a file. ``tables``: the type of each table by its name; ``lists``: the tables in
+    double brackets. ``expected``: allowed values by key, or by ``table.key``.
+    """
 
     what: str
     error: type[UserError]

@@ -60,11 +60,11 @@ def decode_sketches(value: Any) -> tuple[sketch.Sketch, ...]:
 
 
 def encode_value(value: Any, table: _Statements | None = None) -> Any:
-    """A dataclass of :mod:`fleet_tune.base.sketch` or :mod:`fleet_tune.base.domain`, with all that is in it, as plain
-    values.
+    """Return a dataclass of :mod:`fleet_tune.base.sketch` or :mod:`fleet_tune.base.domain`, with all that is in it, as
+    plain values.
 
-    ``table``: where statements go, so that only their numbers stand here. TypeError for anything that a file cannot
-    hold.
+    ``table`` collects statements, so that only their numbers stand here. Raises TypeError for anything that a file
+    cannot hold.
     """
     if table is not None and isinstance(value, sketch.Statement):
         return {_STATEMENT: table.number(value)}

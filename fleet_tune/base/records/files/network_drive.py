@@ -15,9 +15,9 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def network_drive(path: Path, mounts: str | None = None) -> str:
-    """The type of the file system on which ``path`` is or would be, if that is one over a network; else empty.
+    """Return the type of a network file system on which ``path`` is or would be. Empty for a local one.
 
-    ``mounts``: the text of ``/proc/self/mountinfo``, None for this process' own; empty where there is none.
+    ``mounts``: the text of ``/proc/self/mountinfo``, None for that of this process. Empty: there is none.
     """
     if mounts is None:
         try:

@@ -188,7 +188,8 @@ class StoreMaintenance(SharedReader):
         return sorted(reasons, key=lambda each: (bool(each.reasons), each.record.measurement.rank_secs))
 
     def integrity(self) -> IntegrityReport:
-        """Reads everything. Of a file that SQLite cannot read as a whole, what that prevents is named, too."""
+        """Read everything and report the damage. If SQLite cannot read the file as a whole, the report names what that
+        prevents."""
         file: list[str] = []
 
         def read(what: str, looks: Callable[[], _Found], instead: _Found) -> _Found:

@@ -51,8 +51,11 @@ for records of runs that do not say what they depend on."""
 
 
 def write_parquet(reader: SharedReader, path: Path, device_class: str | None = None) -> int:
-    """Write the records of a store, those of one class where it is named; how many these are. The file has its name
-    when it is whole. Raises :class:`RequestError` where pyarrow is not installed, :class:`RecordFileError`."""
+    """Write the records of a store, of one class if it is named, and return their number.
+
+    The file gets its name when it is whole. Raises :class:`RequestError` if pyarrow is not installed,
+    :class:`RecordFileError`.
+    """
     try:
         import pyarrow
         import pyarrow.parquet

@@ -265,8 +265,11 @@ class TeamStore:
         return added
 
     def remove(self, uids: Collection[str]) -> int:
-        """Remove these records; how many there were. Only the role that has made the tables may. Their numbers and ids
-        stay (see :meth:`has`), so that nobody who has a copy of one adds it again."""
+        """Remove these records and return the number of those that were there.
+
+        Only the role that made the tables may do so. Numbers and ids stay (see :meth:`has`), so that nobody who has a
+        copy of a record adds it again.
+        """
         query = f"UPDATE fleet_tune.records SET body = '' WHERE uid = ANY(%s) AND {IS_THERE}"
         with self._turn() as connection:
             return connection.execute(query, (list(uids),)).rowcount
@@ -358,7 +361,7 @@ class TeamStoreChanges:
         self.unreadable: list[str] = []
 
     def tasks(self, only: Collection[str] | None = None) -> list[Task]:
-        """All of them. ``only``: those of these ids."""
+        """Return all tasks. ``only``: those of these ids."""
         query = (
             "SELECT hash, name, flop, module, device_class, target, weight FROM fleet_tune.tasks"
             " JOIN fleet_tune.workloads ON hash = workload{} ORDER BY place"

@@ -33,11 +33,12 @@ _NEXT = "give a file that 'fleet-tune records export' wrote"
 
 
 class RecordsFileWriter:
-    """Writes such a file, all of it or nothing: it has its name once the block is left normally. Everything that a
-    record refers to is written before it. Raises :class:`RecordFileError` where it cannot be written.
+    """Writer of such a file, all of it or nothing: it gets its name once the block is left normally.
 
-    It is a target of :func:`fleet_tune.base.records.sharing.shared.copy_records`; what it counts seconds at is what it
-    is first told of each device class."""
+    Everything that a record refers to is written before it. Raises :class:`RecordFileError` if it cannot be written. It
+    is a target of :func:`fleet_tune.base.records.sharing.shared.copy_records`; its unit of seconds is the first one
+    that it is told for each device class.
+    """
 
     def __init__(self, path: Path) -> None:
         if path.is_dir():
@@ -86,7 +87,7 @@ class RecordsFileWriter:
                 self._write({"kind": "run", "run": run_id, "class": name, "origin": json.loads(encode_origin(origin))})
 
     def lacking(self, efforts: Sequence[Effort]) -> list[Effort]:
-        """All of them."""
+        """Return all of them."""
         return list(efforts)
 
     def put_efforts(self, efforts: Iterable[Effort]) -> None:
@@ -104,7 +105,7 @@ class RecordsFileWriter:
         return self._units[name]
 
     def add(self, records: Sequence[Record]) -> int:
-        """Write those that are not written yet; how many these were."""
+        """Write those that are not written yet, and return their number."""
         fresh = {each.uid: each for each in records if each.uid not in self._uids}
         with self._told():
             for record in fresh.values():

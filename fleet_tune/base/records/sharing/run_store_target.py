@@ -1,7 +1,7 @@
 """Records of other runs in a run's own store, the log of that run in its output folder.
 
-What comes from elsewhere is no trial of the run: its limits do not count it, and it says nothing of a candidate that
-the run knows, unless that was found wrong. Seconds are counted as the run's devices of that class count theirs.
+A copied record is no trial of the run: the run's limits do not count it, and it says nothing of a candidate that the
+run knows, unless that was found wrong. Seconds are counted as the run's devices of that class count theirs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fleet_tune.base.records.stores.store import RecordStore
 
 
 class RunStoreTarget:
-    """``store``, which ``reader`` reads: a target of :func:`fleet_tune.base.records.sharing.shared.copy_records`. What
-    other runs have spent says nothing of this one: it is left."""
+    """Target of :func:`fleet_tune.base.records.sharing.shared.copy_records`: the run's ``store``, which ``reader``
+    reads. Efforts of other runs say nothing of this one and are skipped."""
 
     def __init__(self, store: RecordStore, reader: SharedReader) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class RunStoreTarget:
         """See :meth:`lacking`."""
 
     def unit(self, name: str, secs: float) -> float:
-        """See :meth:`RecordStore.unit`; that of a device class is the one of its devices here, where there is one."""
+        """See :meth:`RecordStore.unit`. The unit of a device class is that of its devices here, if there is one."""
         known = self._units.get(name)
         return self._store.unit(name, secs if known is None else known)
 

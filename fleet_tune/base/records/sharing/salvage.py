@@ -18,9 +18,11 @@ _MOST_EMPTY = 1_000_000
 
 class DamagedReader(SharedReader):
     """A store of which parts of the file cannot be read: a source of
-    :func:`fleet_tune.base.records.sharing.shared.copy_records`. ``lost``: records that cannot be read; ``is_damaged``:
-    whether anything could not. Raises :class:`DamagedStoreError` where not even the number of records can be told, as
-    opening it does where the file has no tables any more."""
+    :func:`fleet_tune.base.records.sharing.shared.copy_records`.
+
+    ``lost``: number of records that cannot be read; ``is_damaged``: true if anything could not. Raises
+    :class:`DamagedStoreError` if not even the number of records can be told, or if the file has no tables any more.
+    """
 
     lost = 0
     is_damaged = False

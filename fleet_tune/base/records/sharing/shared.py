@@ -1,8 +1,8 @@
-"""Stores that several runs share: what another run may use of a record store, and how records go from one to another.
+"""Stores that runs share: the records that another run may use, and the copying of records from one store to another.
 
 A shared store is a record database as a run's own one is. Any number of processes write to it, each in short
-transactions. Its seconds are counted at one unit for each device class; what is copied from elsewhere is rescaled to
-it. A record is known by its ``uid``: to copy it again changes nothing.
+transactions. Its seconds are counted at one unit for each device class; copied records are rescaled to it. A record is
+known by its ``uid``: to copy it again changes nothing.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _IDS_AT_ONCE = 500
 
 
 def default_place() -> StorePlace | None:
-    """The store of this user: what :data:`STORE_VARIABLE` names, else a file in the user's data folder; None where that
-    variable is empty, or the user has no home. Raises :class:`RequestError`."""
+    """Return the store of this user: that of :data:`STORE_VARIABLE`, else a file in the user's data folder. None if
+    that variable is empty, or the user has no home. Raises :class:`RequestError`."""
     named = os.environ.get(STORE_VARIABLE)
     if named is not None:
         return place_of(named) if named else None
@@ -108,7 +108,7 @@ class SharedReader(RecordReader):
         return {(run_id, name): origins[number] for run_id, name, number in rows if number in origins}
 
     def numbers_of(self, origin: Origin) -> frozenset[int]:
-        """The numbers of what is equal to ``origin``: none where no record depends on just that."""
+        """Return the numbers of the origins that are equal to ``origin``. Empty if no record has that origin."""
         return frozenset(number for number, each in self.origins().items() if each == origin)
 
     def efforts(self) -> list[tuple[Effort, Origin]]:
@@ -145,7 +145,7 @@ class SharedReader(RecordReader):
         return units
 
     def _first_device(self, device_class: str) -> str:
-        """The device that the first record of a class is of; empty where there is none."""
+        """Return the device of the first record of a class. Empty if there is none."""
         rows = self._record_rows("WHERE device_class = ? AND revision = 0 ORDER BY records.seq LIMIT 1", device_class)
         return next((record.device_id for record in self._readable(rows)), "")
 
@@ -161,7 +161,8 @@ class SharedReader(RecordReader):
         return self._rows(query, device_class)
 
     def some_of(self, task_id: str, most: int) -> list[Record]:
-        """The records of a task, spread evenly over all of them where these are more than ``most``."""
+        """Return the records of a task; if there are more than ``most``, a selection that is spread evenly over all of
+        them."""
         where = "WHERE workload = ? AND device_class = ?"
         rows = self._rows(f"SELECT seq FROM records {where} ORDER BY seq", *split_task_id(task_id))
         seqs = [rows[at * len(rows) // most][0] for at in range(most)] if len(rows) > most else [seq for (seq,) in rows]
@@ -280,7 +281,7 @@ def is_found_wrong(record: Record) -> bool:
 
 
 def rescaled(record: Record, factor: float) -> Record:
-    """The same with its seconds counted at another unit: ``factor`` times as many."""
+    """Return the record with its seconds counted at another unit: ``factor`` times as many."""
     measured = record.measurement
     if factor == 1.0 or measured.outcome is not Outcome.OK:
         return record
@@ -339,10 +340,13 @@ def copy_records(
     *,
     with_efforts: bool = True,
 ) -> CopyResult:
-    """Copy to ``target`` what ``source`` has after ``cursor``, a page in each transaction, with its tasks and origins:
-    what that costs follows from what is copied, not from what is there. What the target has already stays as it is.
-    ``is_late``: asked after each page; the rest is left then, and the efforts, which count for records that may be
-    among it. ``with_efforts``: of all runs, which are looked through; written are those that the target lacks."""
+    """Copy to ``target`` what ``source`` has after ``cursor``, with its tasks and origins, a page in each transaction.
+
+    The cost follows from what is copied, not from what is there. Existing records of the target stay as they are.
+    ``is_late`` is asked after each page: if it returns true, the rest is skipped, and so are the efforts, which count
+    for records that may be among it. ``with_efforts``: look through the efforts of all runs and write those that the
+    target lacks.
+    """
     origins: dict[tuple[str, str], Origin] = {}
     tasks: dict[str, Task] = {}
     put_tasks: set[str] = set()

@@ -51,9 +51,11 @@ class SyncResult:
 
 
 class Team:
-    """The server of a ``place`` and its copy. Every method raises :class:`StoreUnreachableError` where the server does
-    not answer, :class:`RecordStoreError`; the copy is sound whatever happens. ``is_away``: it did not answer
-    :func:`sync_team`."""
+    """The server of a ``place`` and its copy.
+
+    Every method raises :class:`StoreUnreachableError` if the server does not answer, :class:`RecordStoreError`; the
+    copy is sound whatever happens. ``is_away``: true if the server did not answer :func:`sync_team`.
+    """
 
     is_away = False
 
@@ -95,7 +97,7 @@ class Team:
         return copied.records
 
     def _warn(self, wrong: int) -> None:
-        """Once: what is wrong with other rows than records is found each time."""
+        """Warn once of wrong rows other than records, which are found each time."""
         if wrong and not self._warned:
             self._warned = True
             _LOG.warning("of the store %s %d wrong rows are set aside", self._place.shown, wrong)

@@ -13,8 +13,8 @@ _CUT_SECS = 120.0
 
 
 class TeamLock:
-    """The place of that service, held by a connection to the server at ``url`` for as long as that lasts, and taken
-    again where it was lost."""
+    """Lock of that service, held by a connection to the server at ``url`` for as long as that lasts, and taken again if
+    it was lost."""
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url

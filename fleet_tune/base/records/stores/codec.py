@@ -124,11 +124,9 @@ def _record(fields: _RecordBody, trace: str, seq: int) -> Record:
 
 
 def decode_record(body: bytes, seq: int = 0, trace: str | None = None) -> Record:
-    """The record that :func:`encode_record` wrote, with ``seq``, and with ``trace`` where that was kept elsewhere.
-
+    """Return the record that :func:`encode_record` wrote, with ``seq``, and with ``trace`` if that was kept elsewhere.
     Raises :class:`UnreadableRecordError` for a body that is no record, :class:`RecordStoreError` for one of a newer
-    version.
-    """
+    version."""
     try:
         fields = _RECORD.decode(body)
         if fields.version > BODY_VERSION:

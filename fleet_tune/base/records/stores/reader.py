@@ -34,11 +34,11 @@ _HIGHEST_SEQ = (1 << 63) - 1
 
 
 class RecordReader:
-    """A read-only view of a record database, which may be written at the same time. May be used from any thread.
+    """A read-only view of a record database, which may be written at the same time. It may be used from any thread.
 
-    Every call sees what was committed when it began. What cannot be decoded is set aside: every answer is of the rest,
-    and :meth:`unreadable` names it. Raises :class:`RecordStoreError` where there is no record database, or one of a
-    newer schema.
+    Every call sees what was committed when it began. Records that cannot be decoded are skipped by every answer, and
+    :meth:`unreadable` names them. Raises :class:`RecordStoreError` if there is no record database, or one of a newer
+    schema.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class RecordReader:
             self._connection = open_for_reading(path)
 
     def since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[Record]:
-        """The first of the records with ``seq > cursor``, in order, at most ``limit``; none where there are no more."""
+        """Return the first records with ``seq > cursor``, in order, at most ``limit``."""
         while rows := self._rows_after(cursor, limit):
             if records := self._readable(rows):
                 return records
@@ -65,7 +65,7 @@ class RecordReader:
         return self._rows("SELECT seq, body FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, limit)
 
     def __iter__(self) -> Iterator[Record]:
-        """All records in order of ``seq``, those appended meanwhile included."""
+        """Yield all records in order of ``seq``, those appended meanwhile included."""
         cursor = 0
         while page := self.since(cursor):
             yield from page
@@ -81,12 +81,12 @@ class RecordReader:
         return 0
 
     def best(self, task_id: str, but: Collection[str] = (), candidate_id: str | None = None) -> Record | None:
-        """The incumbent: the verified record of the lowest :attr:`~fleet_tune.base.domain.Measurement.rank_secs`; the
-        earlier one where two are equal. ``but``: ids of candidates that shall not be it; ``candidate_id``: of the only
-        one that may.
+        """Return the incumbent: the verified record of the lowest
+        :attr:`~fleet_tune.base.domain.Measurement.rank_secs`; of two equal ones the earlier one.
 
-        Of a candidate with revisions the last one counts, and only that; but one that ran and was not checked again
-        takes nothing from what was verified before (older versions wrote such ones for a device that had drifted).
+        ``but``: ids of excluded candidates; ``candidate_id``: id of the only allowed one. Of a candidate with revisions
+        only the last one counts; but one that ran and was not checked again takes nothing from what was verified before
+        (older versions wrote such ones for a device that had drifted).
         """
         revised = (
             " AND NOT EXISTS (SELECT 1 FROM records AS later WHERE later.workload = records.workload"
@@ -110,7 +110,7 @@ class RecordReader:
         return None
 
     def records_of(self, task_id: str) -> list[Record]:
-        """All records of a task, in order of ``seq``."""
+        """Return all records of a task, in order of ``seq``."""
         where = "WHERE workload = ? AND device_class = ? ORDER BY records.seq"
         return self._readable(self._record_rows(where, *split_task_id(task_id)))
 
@@ -128,8 +128,10 @@ class RecordReader:
         return list(dict.fromkeys(reasons))
 
     def _rows_after(self, cursor: int, limit: int, reasons: list[str] | None = None) -> list[_RecordRow]:
-        """The stored form of the first ``limit`` of the records with ``seq > cursor``, in order. Of a damaged file
-        SQLite may give some that lead back: these are left out. ``reasons``: gets which."""
+        """Return the stored form of the first ``limit`` of the records with ``seq > cursor``, in order.
+
+        SQLite may return rows of a damaged file that lead back: these are skipped. ``reasons`` gets which.
+        """
         ordered = []
         for row in self._record_rows("WHERE records.seq > ? ORDER BY records.seq LIMIT ?", cursor, limit):
             if row[0] > cursor:
@@ -302,8 +304,10 @@ def check_store(path: Path) -> None:
 def _readable_events(
     rows: Iterable[tuple[str, str, str, str, bytes, float, int]], reasons: list[str] | None = None
 ) -> list[DeviceEvent]:
-    """Those changes of devices whose state can be decoded. ``reasons``: gets why the others cannot. ``seq`` is 0 for
-    what is only the last state of its device."""
+    """Return the device events whose state can be decoded.
+
+    ``reasons`` gets why the others cannot. ``seq`` is 0 for an entry that is only the last state of its device.
+    """
     events = []
     for device, run_id, kind, reason, state, unix_secs, seq in rows:
         try:

@@ -112,14 +112,14 @@ class RecordStore:
         self._origins.clear()
 
     def lacking(self, efforts: Sequence[Effort]) -> list[Effort]:
-        """Those of the efforts that are not stored just so."""
+        """Return the efforts that are not stored just so."""
         with self._mutex, translated(self.path):
             rows = self._connection.execute("SELECT workload, device_class, run_id, secs, trials FROM efforts")
             known = {Effort(f"{workload}@{name}", *others) for workload, name, *others in rows}
         return [each for each in efforts if each not in known]
 
     def put_efforts(self, efforts: Iterable[Effort]) -> None:
-        """Stores what runs have spent on tasks; what was stored of a run and a task before is replaced."""
+        """Store the efforts of runs on tasks. An earlier effort of the same run and task is replaced."""
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT INTO efforts VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET secs=excluded.secs,"
@@ -199,7 +199,7 @@ class RecordStore:
         return [seqs[record.uid] for record in records], stored
 
     def _sketch_trace(self, connection: sqlite3.Connection, record: Record) -> tuple[int, bytes]:
-        """The first trace of the record's sketch with its number; that of the record where it is the first."""
+        """Return the first trace of the record's sketch with its number; the record's own if it is the first."""
         sketch = f"{record.task_id} {record.candidate.sketch_id}"
         known = self._sketch_traces.get(sketch)
         if known is None:
@@ -212,7 +212,7 @@ class RecordStore:
         return known
 
     def _origin(self, connection: sqlite3.Connection, record: Record) -> int | None:
-        """The number of what the record depends on; None where its run has not said so."""
+        """Return the number of the record's origin. None if its run has not said it."""
         key = record.run_id, split_task_id(record.task_id)[1]
         if key not in self._origins:
             find = "SELECT origin FROM run_origins WHERE run_id = ? AND device_class = ?"
@@ -221,16 +221,19 @@ class RecordStore:
         return self._origins[key]
 
     def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
-        """Stores all events or none; they are durable when this returns. Of the beginning and the end of a lease only
-        the state of the device is kept, not the event: there are two for every batch of measurements."""
+        """Store all events or none; they are durable when this returns.
+
+        The beginning and the end of a lease change only the stored state of the device: there are two for every batch
+        of measurements.
+        """
         with self._transaction() as connection:
             _put_device_events(connection, events)
 
     def close(self) -> None:
-        """Closes the database and lets the next writer in. May be called twice.
+        """Close the database and let the next writer in. It may be called twice.
 
-        Afterwards the file holds everything by itself: what SQLite kept beside it is folded in. Of a shared store the
-        last process does that.
+        Afterwards the file holds everything by itself: SQLite's other files are folded in. For a shared store the last
+        process does that.
         """
         with self._mutex:
             with contextlib.suppress(sqlite3.Error):  # closed before, or a reader is in the way: nothing is lost
@@ -350,7 +353,7 @@ def class_unit(device_class: str) -> str:
 
 @contextlib.contextmanager
 def locked_store(path: Path, busy_secs: float | None = None) -> Iterator[None]:
-    """Nobody opens the store to write it meanwhile. Raises :class:`RecordStoreError` where a run holds its own, or the
+    """Keep others from opening the store to write it. Raises :class:`RecordStoreError` if a run holds its own, or the
     lock is not free within ``busy_secs``."""
     with translated(path):
         lock = _lock_in_turn(path, busy_secs)

@@ -29,8 +29,8 @@ def pack_trace(trace: str, like: bytes) -> bytes:
 
 
 def unpack_trace(packed: bytes, like: bytes, what: str) -> str:
-    """The trace that :func:`pack_trace` was given. Raises :class:`UnreadableRecordError` where that is not to be had;
-    ``what``: the name of its record."""
+    """Return the trace that :func:`pack_trace` was given. ``what``: the name of its record. Raises
+    :class:`UnreadableRecordError` if it cannot be read."""
     try:
         inflating = zlib.decompressobj(_WINDOW_BITS, zdict=like)
         trace = inflating.decompress(packed, _MOST_BYTES).decode()
