@@ -48,7 +48,7 @@ class ProgressReporter:
         return time.monotonic() - self.started
 
     def announce(self, waits_for: str = "") -> None:
-        """Report a snapshot of a run that has not begun to tune. ``waits_for``: what it has to wait for."""
+        """Report that the run has not begun to tune, and what it waits for, if anything."""
         self._waits_for = waits_for
         doing = waits_for or "importing the network, starting the devices"
         if self.syncs_with:

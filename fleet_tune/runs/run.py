@@ -50,7 +50,7 @@ class FinishedRun:
 
     result: TuneResult
     published: Published | None
-    """None where a signal came before the tuning began."""
+    """The last value of the run; None where a signal came before the tuning began."""
 
 
 async def run(

@@ -1,1 +1,1 @@
-"""Companions of a run: what goes along with its steps and is none of them, such as the shared store and the metrics."""
+"""Companions of a run, which go along with its steps: the shared store, the metrics, the fleet file."""

@@ -64,8 +64,12 @@ class FleetListing:
 
 
 def check_devices(fleet: FleetConfig, names: Sequence[str] = (), address: str | None = None) -> Iterator[DeviceCheck]:
-    """Connect to each device (to ``names``, where there are some), run its probe and take its fingerprint. ``address``:
-    of the cluster whose machines drive those with ``via``.
+    """Connect to devices, run the probe of each and take its fingerprint.
+
+    Args:
+        fleet: the fleet.
+        names: the devices to check; empty for all.
+        address: the cluster whose machines drive the devices with ``via``.
 
     Raises :class:`FleetFileError` for a name that the fleet does not have, and for a wrong target or dataset,
     ClusterError.
@@ -80,7 +84,7 @@ def check_devices(fleet: FleetConfig, names: Sequence[str] = (), address: str | 
 def _checked(fleet: FleetConfig, config: DeviceConfig) -> DeviceCheck:
     ping_secs = None
     try:
-        # What people must correct in the fleet file is told as such; what does not answer is an answer here.
+        # An error of the fleet file is raised; a device that does not answer is a result.
         with fleet_file_errors(fleet, config.name, unreachable=False), opened(config) as device:
             ping_secs = device.ping()
             probe_secs = device.probe_secs()
@@ -93,10 +97,14 @@ def _checked(fleet: FleetConfig, config: DeviceConfig) -> DeviceCheck:
 
 
 def list_devices(fleet: FleetConfig, records: Path | None, events: int) -> FleetListing:
-    """The devices of a fleet file with what people want of them and what the last run kept of them.
+    """List the devices of a fleet file with the orders of people and the state that the last run kept.
 
-    ``records``: the database to read, None for that of the last run that used the fleet file. ``events``: how many of
-    the last changes. Raises :class:`RecordStoreError`, :class:`FleetOrdersError`, FleetFileError.
+    Args:
+        fleet: the fleet.
+        records: the database to read; None for that of the last run that used the fleet file.
+        events: the number of last changes to list.
+
+    Raises :class:`RecordStoreError`, :class:`FleetOrdersError`, FleetFileError.
     """
     orders = fleet_orders(fleet)
     given = orders.latest()

@@ -135,8 +135,8 @@ class FleetWatch:
             session.notice(str(error), False)
 
     def _read(self) -> tuple[str, list[str]]:
-        """What is wrong with the file; empty for nothing, and then it counts. And the tables that have changed since
-        the run began."""
+        """Read the file. Returns the problem of a file that is wrong, which is empty for a file that counts from now
+        on, and the tables that have changed since the run began."""
         assert self._fleet.source is not None
         try:
             read = load_fleet(self._fleet.source.path)

@@ -18,12 +18,11 @@ from fleet_tune.base.errors import FleetTuneError
 ATTEMPTS = 4
 
 Judge = Callable[[Mapping[str, Record]], Measurement | None]
-"""What is wrong with the network that is made of these records, by task id, and unscheduled otherwise; None where it is
-right."""
+"""Finds the fault of a network that is made of these records, by task id, and unscheduled otherwise; None for none."""
 
 
 class UnscheduledWrongError(FleetTuneError):
-    """The network is wrong without any schedule: no kernel of ours is at fault."""
+    """The network is wrong without any schedule: no tuned kernel is at fault."""
 
 
 class Candidates(Protocol):
@@ -89,11 +88,18 @@ def admit(task_ids: Iterable[str], candidates: Candidates, judge: Judge) -> Admi
 def bisect(
     right: Mapping[str, Record], doubtful: Mapping[str, Record], fault: Measurement, judge: Judge
 ) -> tuple[list[str], dict[str, Measurement]]:
-    """Divides the ``doubtful`` records in those with which the network is still right, together with ``right`` and with
-    each other, and those at fault, with what is wrong with each. ``fault``: what is wrong with all of them together.
+    """Divide doubtful records into those with which the network is still right, and those at fault.
 
-    With k at fault of n it takes about ``2 k log2(n / k)`` judgements. Each of those at fault is judged by itself
-    right before it is blamed.
+    With k at fault of n it takes about ``2 k log2(n / k)`` judgements. Each record at fault is judged by itself right
+    before it is blamed.
+
+    Args:
+        right: the record of each task id with which the network is right.
+        doubtful: the other records.
+        fault: the fault of all of them together.
+        judge: judges a network.
+
+    Returns the task ids that are right together with ``right`` and with each other, and the fault of each other one.
     """
     good = dict(right)
     admitted: list[str] = []

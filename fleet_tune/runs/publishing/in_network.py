@@ -10,7 +10,13 @@ from fleet_tune.base.results import InNetwork, KernelTime
 
 
 def in_network(timed: InNetworkTimes, lowered: LoweredNetwork, alone_secs: Mapping[str, float]) -> InNetwork:
-    """The times of kernels by the tasks that they are of. ``alone_secs``: what the kernels take alone, by task id."""
+    """Sum the times of kernels by task.
+
+    Args:
+        timed: the times of the network's kernels.
+        lowered: the network.
+        alone_secs: seconds of the kernel of each task id when it runs alone.
+    """
     by_hash = {task.workload.hash: task for task in lowered.tasks}
     calls = dict.fromkeys(by_hash, 0)
     secs = dict.fromkeys(by_hash, 0.0)

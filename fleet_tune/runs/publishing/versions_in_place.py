@@ -1,4 +1,4 @@
-"""Between records of a task that are nearly as good, the network decides: by the time of each in its place."""
+"""Comparison of records of a task that are nearly as good, by the time of each kernel in its place in the network."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from policies.measuring.shootout import MAX_MARGIN
 MOST_VERSIONS = 3
 ROUNDS = 6
 assert ROUNDS <= MOST_ROUNDS
-# Of starting a process, and of loading a network and timing its kernels in it.
+# Seconds to start a process, and to load a network and time its kernels in it.
 _START_SECS = 1.5
 _TIMING_SECS = 1.0
 
 Ranked = Mapping[str, Sequence[Record]]
-"""By task id, the records of it that may be the fastest in the network, the best alone first."""
+"""The records of each task id that may be the fastest in the network, the best alone first."""
 NextBest = Callable[[str, Sequence[Record]], Record | None]
-"""The best record of a task beside these."""
+"""Finds the best record of a task beside the given ones."""
 
 
 def ranked(records: Mapping[str, Record], next_best: NextBest) -> dict[str, tuple[Record, ...]]:

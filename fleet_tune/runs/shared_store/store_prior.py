@@ -25,11 +25,11 @@ from policies.cost_models.knowledge import general_prior
 from policies.search.methods import Method
 
 LEAST_CANDIDATES = 192
-"""Of a device class, that ran: fewer say less than the model that comes with fleet-tune."""
+"""Minimum of candidates of a device class that ran: fewer say less than the model that comes with fleet-tune."""
 MOST_WORKLOADS = 16
-"""Of a device class."""
+"""Maximum for each device class."""
 MOST_RECORDS = 256
-"""Of a workload: spread evenly over all that there are, for a search measures the good ones last."""
+"""Maximum for each workload: spread evenly over all records, because a search measures the good ones last."""
 
 
 def learns_from_store(method: Method) -> bool:

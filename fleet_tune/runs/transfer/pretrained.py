@@ -28,7 +28,7 @@ BUILTIN_PATHS: Mapping[str, Path] = {BUILTIN: BUILTIN_PATH, BUILTIN_PACM: _DATA 
 def to_file(
     model: CostModel, device_kind: str, data: Iterable[DataSource], metrics: Mapping[str, float] | None = None
 ) -> ModelFile:
-    """A trained model with its manifest. ``device_kind``: ``cpu`` or ``cuda``, what it was trained for."""
+    """Make the file of a model that was trained for a kind of device, ``cpu`` or ``cuda``."""
     saved = model_bytes.unpack(model.save())
     manifest = Manifest(
         model=saved.kind,

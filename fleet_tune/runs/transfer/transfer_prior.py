@@ -166,8 +166,16 @@ class TransferPrior:
     """
 
     def __init__(self, knowledge: TransferSource, method: Method, seed: int, entries: Sequence[SearchTask]) -> None:
-        """``entries``: all tasks, described or not. Trains nothing. Raises :class:`UserError` where nothing in the
-        source applies to any of them."""
+        """Check that the source applies; nothing is trained yet.
+
+        Args:
+            knowledge: the source.
+            method: the search method.
+            seed: seed of the training.
+            entries: all tasks, described or not.
+
+        Raises :class:`UserError` where nothing in the source applies to any task.
+        """
         if method.training is None:
             raise TransferError(
                 f"the method '{method.name}' has no cost model that could learn from {knowledge.name}",

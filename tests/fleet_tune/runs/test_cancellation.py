@@ -1,4 +1,4 @@
-"""What the end of a run does to a thread that builds networks for it."""
+"""Cancellation of a thread that compiles networks when a run ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says that waits for another one's device before it can begin."""
+"""Progress of a run that waits for the device of another run before it can begin."""
 
 from __future__ import annotations
 

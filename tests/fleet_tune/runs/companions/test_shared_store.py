@@ -1,4 +1,4 @@
-"""What a run gives to the store that runs share and takes from it each minute, where something is in the way."""
+"""Exchange of a run with the shared store each minute, with faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MINUTE = ", which is retried every minute: "
 
 
 class Step:
-    """What a run does each minute. ``error``: why that fails."""
+    """A step of the exchange; it fails with ``error``, if set."""
 
     __name__ = "step"  # what its thread is called
     error: Exception | None = None

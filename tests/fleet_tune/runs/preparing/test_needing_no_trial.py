@@ -1,4 +1,4 @@
-"""Which runs only compile."""
+"""Runs that need no trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records a network is made of, on networks of which only is known with which records they are right."""
+"""Admission of records to networks of which only is known with which records they are right."""
 
 from __future__ import annotations
 

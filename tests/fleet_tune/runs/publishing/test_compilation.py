@@ -1,4 +1,4 @@
-"""What is published is right: real networks, compiled from stores that hold kernels that are wrong or crash."""
+"""Published networks are right: real networks, compiled from stores that hold kernels that are wrong or crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task without a record gets when its network is compiled."""
+"""First choices for tasks without a record when their network is compiled."""
 
 from __future__ import annotations
 

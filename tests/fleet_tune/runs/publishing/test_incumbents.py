@@ -1,4 +1,4 @@
-"""What the building of a network withdraws from a store."""
+"""Records that are withdrawn from a store when a network is compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of kernels that are nearly equal alone, the fastest in the network is used."""
+"""The fastest kernel in the network is used, if kernels are nearly equal alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cost models learn from the similar workloads of a store: real candidates, in files."""
+"""Cost models trained on similar workloads of a store: real candidates, in files."""
 
 from __future__ import annotations
 

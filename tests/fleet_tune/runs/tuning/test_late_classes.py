@@ -1,4 +1,4 @@
-"""What a run does with a device class that comes while it goes on, where something is in the way."""
+"""A device class that comes while a run tunes, with faults."""
 
 from __future__ import annotations
 

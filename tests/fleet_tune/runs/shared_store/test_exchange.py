@@ -1,4 +1,4 @@
-"""What a run takes from a shared store, and what it gives to it: with the files alone."""
+"""Records that a run takes from a shared store and adds to it: with the files alone."""
 
 from __future__ import annotations
 
