@@ -64,9 +64,9 @@ def last_json(text: str, label: str) -> dict[str, Any]:
     try:
         value = json.loads(lines[-1])
     except (IndexError, ValueError) as error:
-        raise BenchError(f"{label}: its last output line is no JSON: {lines[-1:]}") from error
+        raise BenchError(f"{label}: its last output line is not JSON: {lines[-1:]}") from error
     if not isinstance(value, dict):
-        raise BenchError(f"{label}: its last output line is no JSON object: {lines[-1]}")
+        raise BenchError(f"{label}: its last output line is not a JSON object: {lines[-1]}")
     return value
 
 

@@ -12,6 +12,12 @@ def markdown(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, tuple(align), *rows))
 
 
+def median_and_quartiles(figures: Mapping[str, Any], digits: int = 0) -> str:
+    """``median (lower quartile to upper)``."""
+    low, mid, high = (figures[key] for key in ("q1", "median", "q3"))
+    return f"{mid:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
 def median_and_range(figures: Mapping[str, Any], scale: float = 1.0, digits: int = 2) -> str:
     """``median (min to max)`` of a spread."""
     low, mid, high = (figures[key] * scale for key in ("min", "median", "max"))

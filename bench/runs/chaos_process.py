@@ -110,7 +110,7 @@ class Command:
             try:
                 line = (await asyncio.wait_for(reader.readline(), _SILENT_SECS)).decode()
             except TimeoutError as error:
-                raise BenchError(f"the run has told of nothing for {_SILENT_SECS:.0f} s") from error
+                raise BenchError(f"the run has reported no record for {_SILENT_SECS:.0f} s") from error
             if line == "over\n":
                 return True
             if not line.endswith("\n"):  # the end, or what it was printing then

@@ -30,7 +30,7 @@ from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import Replayed, overall, quartiles, run_task
 from bench.search.run_cache import REPLAYED, RunCache, cache_code
 from bench.search.start_models import model_at, refuse_training_data, start_of
-from bench.tables import markdown
+from bench.tables import markdown, median_and_quartiles
 from policies.cost_models.registry import BOOSTED
 from policies.search.acquisition import ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches
@@ -218,7 +218,7 @@ def table(result: Mapping[str, Any]) -> str:
     rows = [
         (
             name,
-            f"{line['sum']['median']:.0f} ({line['sum']['q1']:.0f} to {line['sum']['q3']:.0f})",
+            median_and_quartiles(line["sum"]),
             f"{line['overall']:.1f}",
             f"{details['seeds'][name]}",
         )

@@ -31,7 +31,7 @@ from bench.search import replay_pool
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import TOLERANCE, RecordedTask, quartiles
 from bench.search.run_cache import Kind, RunCache, cache_code
-from bench.tables import markdown
+from bench.tables import markdown, median_and_quartiles
 from devices.timing.evaluator import Evaluation, evaluate
 from fleet_tune.base.domain import StopRule
 from policies.measuring.evaluators import DETERMINISTIC, RACED
@@ -184,11 +184,13 @@ def figures(runs: Mapping[str, Sequence[Sequence[Timed]]]) -> dict[str, dict[str
 def table(result: Mapping[str, Any]) -> str:
     details = result["details"]
 
-    def cell(line: Mapping[str, Mapping[str, float]], what: str) -> str:
-        return f"{line[what]['median']:.0f} ({line[what]['q1']:.0f} to {line[what]['q3']:.0f})"
-
     rows = [
-        (name, cell(line, "trials"), *(f"{line[part]['median']:.0f}" for part in PARTS), cell(line, "secs"))
+        (
+            name,
+            median_and_quartiles(line["trials"]),
+            *(f"{line[part]['median']:.0f}" for part in PARTS),
+            median_and_quartiles(line["secs"]),
+        )
         for name, line in details["lines"].items()
     ]
     what = f"to within 5%, sum of {len(details['tasks'])} tasks, {details['seeds']} seeds"

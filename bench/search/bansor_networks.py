@@ -27,7 +27,7 @@ from bench.search import replay_pool
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import TOLERANCE, Course, quartiles, run_course
 from bench.search.run_cache import COURSES, RunCache, cache_code
-from bench.tables import markdown
+from bench.tables import markdown, median_and_quartiles
 from policies.search.allocation import UcbSketches
 from policies.search.methods import Method, method_named
 
@@ -114,9 +114,9 @@ def table(result: Mapping[str, Any]) -> str:
             rows.append(
                 (
                     f"rounds of {batch}: {name}",
-                    _spread(line["latency"], 3),
-                    _spread(line["near"]),
-                    _spread(line["matched"]),
+                    median_and_quartiles(line["latency"], 3),
+                    median_and_quartiles(line["near"]),
+                    median_and_quartiles(line["matched"]),
                     saving,
                 )
             )
@@ -128,10 +128,6 @@ def table(result: Mapping[str, Any]) -> str:
         "fewer by",
     )
     return markdown(head, rows)
-
-
-def _spread(figures: Mapping[str, float], digits: int = 0) -> str:
-    return f"{figures['median']:.{digits}f} ({figures['q1']:.{digits}f} to {figures['q3']:.{digits}f})"
 
 
 BENCHMARK = Benchmark(

@@ -54,7 +54,7 @@ def run(dataset: Path, seeds: int, calibration: int, share: int, limit: int | No
     theirs = run_json(
         ["-m", "bench.peers.per_store", *setting, "--jobs", str(jobs)], env=bench_env(1), timeout_secs=_TIMEOUT_SECS
     )
-    assert all(len(row) == len(measured) for row in theirs["best_secs"]), "the peer leaves out other tasks"
+    assert all(len(row) == len(measured) for row in theirs["best_secs"]), "the peer skips other tasks"
     weights = [data.task.weight for data in measured]
     ideal = [by_scorer["ideal"] for by_scorer in mine["best_secs"]]
     chosen_secs = {name: [by_scorer[name] for by_scorer in mine["best_secs"]] for name in SCORERS}
@@ -165,8 +165,8 @@ def table(result: Mapping[str, Any]) -> str:
     ]
     head = ("candidates scored a second on one core", *speeds.values())
     few = details["too_few"]
-    left_out = f"\n\nLeft out, with too few candidates: {', '.join(f'`{name}`' for name in few)}." if few else ""
-    return markdown(header, rows) + "\n\n" + markdown(head, fast) + left_out
+    skipped = f"\n\nSkipped, with too few candidates: {', '.join(f'`{name}`' for name in few)}." if few else ""
+    return markdown(header, rows) + "\n\n" + markdown(head, fast) + skipped
 
 
 BENCHMARK = Benchmark(

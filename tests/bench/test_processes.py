@@ -27,7 +27,7 @@ def _gone(pid: int, deadline_secs: float = 10.0) -> bool:
 def test_child_result_is_its_last_line() -> None:
     code = "print('a log line'); print('{\"n\": 2}')"
     assert run_json(["-c", code], env=bench_env(1), timeout_secs=60) == {"n": 2}
-    with pytest.raises(BenchError, match="no JSON"):
+    with pytest.raises(BenchError, match="not JSON"):
         last_json("words\n", "child")
 
 

@@ -75,5 +75,5 @@ def test_its_tables() -> None:
     text = BENCHMARK.table({"details": details})
     assert "| `conv` | 0.900 | 0.990 | 1.000 | 0.900 | 0.800 |" in text
     assert "| as many of each | 2,000,000 | 1,000,000 | 1,000,000 | 900,000 |" in text
-    assert text.endswith("Left out, with too few candidates: `transpose`, `pool`.")
-    assert "Left out" not in BENCHMARK.table({"details": {**details, "too_few": []}})
+    assert text.endswith("Skipped, with too few candidates: `transpose`, `pool`.")
+    assert "Skipped" not in BENCHMARK.table({"details": {**details, "too_few": []}})
