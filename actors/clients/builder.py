@@ -21,25 +21,31 @@ _WAIT_SECS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A build. ``number``: of its caller's. ``place``: which builder of the machine does it, from 0 on."""
+    """A build request on its way to a builder's process, which knows the task already."""
 
     number: int
+    """Number among the jobs of its caller."""
     place: int
+    """Number of the builder on its machine, from 0 on."""
     task_id: str
     candidate: Candidate | None
+    """None for the task's oracle."""
     timeout_secs: float
 
 
 @dataclass(frozen=True, slots=True)
 class BuildDone:
-    """The result of the job with this number: a failure, an artifact as :func:`actors.clients.artifacts.packed` makes
-    it, or the error that the builder raised. ``lost``: the process does not know the task, for it has begun anew."""
+    """The result of a job."""
 
     number: int
+    """Number of the job."""
     failure: BuildFailure | None = None
     artifact: bytes = b""
+    """Artifact, as :func:`actors.clients.artifacts.packed` makes it."""
     error: Exception | None = None
+    """Error that the builder raised."""
     lost: bool = False
+    """True where the process does not know the task, for it has begun anew."""
 
 
 class BuildersClient(RestartedClient):

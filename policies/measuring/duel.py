@@ -39,13 +39,16 @@ _RUN_BATCHES = 2
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``ratio``: of the challenger's seconds to the incumbent's, the geometric mean of ``pairs`` pairs; ``error``: its
-    standard error, as a share of it. ``faster``: beyond doubt."""
+    """The result of a duel."""
 
     ratio: float
+    """Ratio of the challenger's seconds to the incumbent's: the geometric mean of the pairs."""
     error: float
+    """Standard error of the ratio, as a share of it."""
     pairs: int
+    """Number of pairs."""
     faster: bool
+    """True where the challenger is faster beyond doubt."""
 
 
 def judged(log_ratios: Sequence[float], out_of_time: bool = False) -> Verdict | None:

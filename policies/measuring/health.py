@@ -51,10 +51,11 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class ProbePassed:
-    """The probe ran, in ``secs`` per run."""
+    """The probe ran."""
 
     kind: ClassVar[str] = "probe_passed"
     secs: float
+    """Seconds of one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,12 @@ class ProbeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The device does not answer any more. ``candidate_id``: which one it was running, empty for none."""
+    """The device does not answer any more."""
 
     kind: ClassVar[str] = "lost"
     detail: str
     candidate_id: str = ""
+    """Candidate that it was running; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,27 +109,31 @@ class ProbationBegun:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """Work for ``secs`` at most is given to the device by the run ``owner``."""
+    """A run leases the device."""
 
     kind: ClassVar[str] = "leased"
     owner: str
+    """Id of the run."""
     secs: float
+    """Longest time of the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The work under the lease ``epoch`` ended."""
+    """The work under a lease ended."""
 
     kind: ClassVar[str] = "released"
     epoch: int
+    """Epoch of the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminChanged:
-    """A person's order: ``admin`` is DRAINING, MAINTENANCE, RETIRED, or ACTIVE for "use it again"."""
+    """A person changes the use of the device."""
 
     kind: ClassVar[str] = "ordered"
     admin: Admin
+    """DRAINING, MAINTENANCE, RETIRED, or ACTIVE for "use it again"."""
     reason: str
 
 
@@ -148,11 +154,13 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``state`` after the event and why. ``stored``: whether it is for the store; counting alone is not."""
+    """The change of a device's state by an event."""
 
     state: DeviceState
+    """State after the event."""
     reason: str
     stored: bool = True
+    """True for a change that the store keeps; counting alone is not."""
 
 
 def may_work(state: DeviceState) -> bool:

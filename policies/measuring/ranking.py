@@ -11,14 +11,15 @@ from policies.measuring.shootout import MAX_FINALISTS, MAX_MARGIN, CostEstimate,
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A candidate that ran. ``cost_secs``: of its ``measurement``, whose other figures are taken where they are asked
-    for: of most of a million records they never are. ``verified``: by this or by an earlier record, so that it may be
-    the incumbent."""
+    """A candidate that ran."""
 
     candidate: Candidate
     measurement: Measurement
     cost_secs: float
+    """Cost of the measurement. Its other figures are computed on demand: of most of a million records they never
+    are."""
     verified: bool
+    """True where this or an earlier record verified it, so that it may be the incumbent."""
 
     @property
     def rank_secs(self) -> float:

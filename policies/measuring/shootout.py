@@ -21,11 +21,12 @@ MAX_MARGIN = 0.15
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """The cost of a candidate as known; ``error`` is its standard error, as a share of it."""
+    """The cost of a candidate as known."""
 
     candidate_id: str
     cost_secs: float
     error: float
+    """Standard error of the cost, as a share of it."""
 
 
 def finalists(standings: Iterable[CostEstimate]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from policies.runs.times.usage import Usage
 
 
 class Membership:
-    """``tasks``: those of the run by their id, which grow."""
+    """Joins and leaves, told to the objects whose state they change."""
 
     def __init__(
         self,

@@ -25,10 +25,12 @@ CONFIRMED = "confirmed"
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of a run's limits that one task gets: ``secs`` of tuning, and ``trials``; None: no such limit."""
+    """The part of a run's limits that one task gets."""
 
     secs: float | None
+    """Seconds of tuning; None for no such limit."""
     trials: float | None
+    """Trials; None for no such limit."""
 
 
 def share_of(limits: Limits, tasks: int) -> Share:

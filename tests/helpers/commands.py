@@ -13,14 +13,14 @@ from fleet_tune.cli import main as cli
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended, and what it printed."""
+    """The end of a command, and its output."""
 
     returncode: int
     stdout: str
     stderr: str
 
     def json(self) -> dict[str, Any]:
-        """What it printed last with ``--json``; fails where it failed."""
+        """Return the last line of its output with ``--json``; fail where the command failed."""
         assert self.returncode == 0, self.stderr
         answer: dict[str, Any] = json.loads(self.stdout.splitlines()[-1])
         return answer

@@ -156,7 +156,7 @@ class Example:
         return result
 
     def published(self, folder: Path) -> tuple[float, dict[str, Any]]:
-        """How far the network in the folder is from its framework, and its manifest."""
+        """Return the distance of the network in the folder from its framework, and its manifest."""
         outputs = fleet_tune.load(folder)(*self.network.example_inputs)
         assert not (folder / ".staged").exists()
         error = compare((outputs,), self.network.framework_outputs())[1]

@@ -1,4 +1,4 @@
-"""What devices say of themselves."""
+"""Fingerprints of devices."""
 
 from __future__ import annotations
 

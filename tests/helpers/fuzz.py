@@ -1,4 +1,4 @@
-"""What fuzzed readers are given: nothing but bytes, what was whole once, and values of any form."""
+"""Inputs of fuzzed readers: random bytes, damaged files, and values of any form."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def changed(text: str, changes: Mapping[str, str]) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Of a user whose files are there, and who has this installation."""
+    """Return the environment of a user with these files and this installation."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return {**others, "HOME": str(home), "PYTHONPATH": str(ROOT), "PATH": f"{RAY.parent}:{others['PATH']}"}
 
@@ -111,7 +111,8 @@ class Served:
         return self.log.read_text()
 
     def family(self) -> list[psutil.Process]:
-        """What is left of it: its children, and what is in its session, whoever is the parent of that by now."""
+        """Return the processes that are left of it: its children, and those of its session, whatever their parent is by
+        now."""
         found = set()
         with suppress(psutil.NoSuchProcess):
             found.update(psutil.Process(self.process.pid).children(recursive=True))
@@ -129,7 +130,7 @@ class Served:
         self.process.wait(60)
 
     def end(self) -> None:
-        """In order, and what is left after a while by force."""
+        """End them in order, and by force what is left after a while."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:

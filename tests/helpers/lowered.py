@@ -1,4 +1,5 @@
-"""What a scheduled program does, read from its TensorIR: loops, regions and launches by evaluating indices with numpy.
+"""The effects of a scheduled program, read from its TensorIR: loops, regions and launches by evaluating indices with
+numpy.
 
 Nothing here uses the symbolic description or its formulas.
 """

@@ -1,4 +1,4 @@
-"""How far the resident memory of this process rises for a while. Linux only: it is read from ``/proc/self``."""
+"""The rise of the resident memory of this process for a while. Linux only: it is read from ``/proc/self``."""
 
 from __future__ import annotations
 

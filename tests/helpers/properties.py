@@ -1,4 +1,4 @@
-"""How property tests run: the same examples everywhere, or, in ``make fuzz``, many new ones.
+"""Settings of property tests: the same examples everywhere, or, in ``make fuzz``, many new ones.
 
 ``FUZZ_EXAMPLES`` in the environment: random examples, that many for each property. Without it the examples of a
 property follow from its source alone.

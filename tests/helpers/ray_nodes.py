@@ -30,15 +30,15 @@ LOOPBACK = ("--node-ip-address", "127.0.0.1")
 
 
 def free_address() -> str:
-    """Of loopback, for a head."""
+    """Return a free address of loopback for a head."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def environment(folder: Path, machine: str = "") -> dict[str, str]:
-    """In which the cluster of this folder is used, by its token. ``machine``: has a folder of its own for temporary
-    files, and so quiet windows of its own."""
+    """Return the environment that uses the cluster of this folder, by its token. ``machine``: has a folder of its own
+    for temporary files, and so quiet windows of its own."""
     token = folder / "token"
     if not token.exists():
         token.touch(mode=0o600)

@@ -47,7 +47,7 @@ class WorldDevice:
 
 @dataclass(frozen=True)
 class Usage:
-    """When devices of a class were really used."""
+    """The times at which devices of a class were really used."""
 
     device_class: str
     began: float
@@ -123,7 +123,7 @@ class World:
     # what is true
 
     def true_secs(self, folder: Path, device: WorldDevice) -> float:
-        """What a version takes on a device now, without noise."""
+        """Return the seconds of a version on a device now, without noise."""
         made = json.loads((folder / "network.so").read_text())
         secs: float = self.base_secs[made["network"]] * made["quality"] * device.speed * device.odd
         for since, device_class, factor in self.penalties:

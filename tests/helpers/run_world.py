@@ -139,13 +139,13 @@ class World(Settings):
         self._happens(ev.DeviceLeft(name, "it is no longer in the fleet file"))
 
     def _rules(self, task_id: str, now: float) -> tuple[str, ...] | None:
-        """What is known of a task's sketches by now."""
+        """Return the sketch rules of a task as known by ``now``."""
         if self.described_at.get(task_id, -1.0) > now:
             return None
         return () if task_id in self.left_out & self.described_at.keys() else ("rule",)
 
     def _enough(self, task_id: str, now: float) -> int:
-        """What is known by now of how many trials are enough for a task."""
+        """Return the number of trials that are enough for a task, as known by ``now``."""
         return self.enough.get(task_id, 0) if self.described_at.get(task_id, math.inf) <= now else 0
 
     # Play -------------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class World(Settings):
         raise AssertionError(f"no end after {most_events} events, in phase {self.state.phase.name} at {self.now} s")
 
     def check_end(self) -> None:
-        """What must hold when a run has ended by itself: nothing lost, nothing twice, nothing under way."""
+        """Check the end of a run that has ended by itself: nothing lost, nothing twice, nothing under way."""
         assert self.finished
         trials = self.trials()
         assert len({record.candidate.id for record in trials}) == len(trials)
@@ -212,11 +212,11 @@ class World(Settings):
         return [record for record in self.records if record.revision == 0]
 
     def outcomes(self) -> Counter[Outcome]:
-        """How many trials ended how."""
+        """Count the trials by outcome."""
         return Counter(record.measurement.outcome for record in self.trials())
 
     def kinds(self, device_id: str) -> list[str]:
-        """What happened to a device, leases left out."""
+        """Return the kinds of a device's events, without leases."""
         kinds = [event.kind for event in self.events if event.device_id == device_id]
         return [kind for kind in kinds if kind not in ("leased", "released")]
 

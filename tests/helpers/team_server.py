@@ -72,7 +72,7 @@ def of(run_id: str, uid: str, cost_secs: float | None, decision: int = 1, task: 
 
 
 def write(path: Path, run_id: str, *records: Record, probe_secs: float = 0.001) -> Path:
-    """What a run has in its own store, and gives to a shared one."""
+    """Write the store of a run, which gives it to a shared one."""
     with shared_store(path) as store:
         for task in (CONV, DENSE):
             store.put_task(task)

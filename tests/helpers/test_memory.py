@@ -1,4 +1,4 @@
-"""That the watch over memory sees what is taken and given back in between."""
+"""The watch over memory sees memory that is taken and given back in between."""
 
 from __future__ import annotations
 

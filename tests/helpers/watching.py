@@ -51,7 +51,7 @@ class StoreSubscription:
 
 @contextlib.contextmanager
 def opened_watching(folder: Path, data: Path, device: DeviceConfig, realtime: bool) -> Iterator[Any]:
-    """In the place of :func:`devices.device_factory.open_device`; notes are written to ``folder/NAME.seen``, of
+    """Take the place of :func:`devices.device_factory.open_device`; notes are written to ``folder/NAME.seen``, of
     children in the folder above it."""
     recorded = device.model_copy(update={"connect": f"recorded:{data}"})
     with open_device(recorded, realtime) as opened:

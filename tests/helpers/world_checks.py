@@ -1,4 +1,4 @@
-"""What must hold in a :class:`tests.helpers.run_world.World`."""
+"""Invariants of a :class:`tests.helpers.run_world.World`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from policies.runs.tasks import OracleState
 
 
 class Bounds:
-    """What must hold at any time: the flow is bounded, and nobody is idle while there is work. ``members``: how many
-    devices each class has. ``tasks``: how many there are."""
+    """Invariants at any time: the flow is bounded, and no device or builder is idle while there is work. ``members``:
+    number of devices by class. ``tasks``: number of tasks."""
 
     def __init__(self, flow: Flow, members: Mapping[str, int], tasks: int, builders: int) -> None:
         self._flow, self._members, self._tasks, self._builders = flow, members, tasks, builders

@@ -1,4 +1,4 @@
-"""Who measures in a :class:`tests.helpers.run_world.World`."""
+"""The devices of a :class:`tests.helpers.run_world.World`."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Lanes:
         return True
 
     def _limit_secs(self, name: str) -> float:
-        """What measuring a candidate may take on the device."""
+        """Return the seconds that measuring a candidate may take on the device."""
         settings = self._settings
         return run_limit(settings.candidate_secs.get(name, settings.rule.timeout_secs), settings.floor_secs)
 
@@ -158,7 +158,7 @@ class Lanes:
         self._time.later(end + 0.02, ev.ShootOutMeasured(name, command.epoch))
 
     def _mishap(self, name: str, begin: float, end: float) -> str:
-        """What happens to the process that owns the device before ``end``; each mishap once."""
+        """Return the next mishap of the process that owns the device before ``end``; each mishap comes once."""
         coming = self._mishaps[name]
         if coming and coming[0][0] <= end:
             return coming.pop(0)[1]

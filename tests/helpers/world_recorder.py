@@ -1,4 +1,4 @@
-"""Who makes records durable in a :class:`tests.helpers.run_world.World`."""
+"""The recorder of a :class:`tests.helpers.run_world.World`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Recorder:
         return {record.candidate.id for record in self.records}
 
     def durable_secs(self) -> float:
-        """How long it takes this time until something is durable."""
+        """Draw the seconds until something is durable."""
         return self._settings.recorder_secs * self._rng.uniform(0.5, 2.0)
 
     def lease(self, device_id: str, lease: Lease) -> None:
@@ -69,7 +69,7 @@ class Recorder:
             self.append([record])
 
     def scheduler_is_lost(self) -> None:
-        """Of what it sent, half has come."""
+        """Lose half of the failures that the scheduler has sent."""
         sent = [record for record in self._failures.values() if self._rng.random() < 0.5]
         self._failures.clear()
         self.append(sent)
@@ -81,6 +81,6 @@ class Recorder:
         self._happens(ev.RecordsCommitted(fresh))
 
     def tell_anew(self) -> None:
-        """To one that knows nothing yet."""
+        """Tell all records to a scheduler that knows none."""
         self._told = 0
         self.tell()

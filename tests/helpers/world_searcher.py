@@ -1,4 +1,4 @@
-"""Who proposes candidates in a :class:`tests.helpers.run_world.World`."""
+"""The searcher of a :class:`tests.helpers.run_world.World`."""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ class Timeline:
         self.later(self.now + secs, happening)
 
     def keep(self, wanted: Callable[[Happening], bool]) -> None:
-        """Nothing else of what would have happened happens."""
+        """Drop what would have happened, but the wanted."""
         self._heap = [each for each in self._heap if wanted(each[2])]
         heapq.heapify(self._heap)
 
     def go_on(self, wake: float | None) -> Happening | None:
-        """What happens next, a ``Tick`` where nothing does before ``wake``, and it is then; None where nothing ever
-        will."""
+        """Go on to what happens next, and return it: a ``Tick`` where nothing happens before ``wake``, None where
+        nothing ever will."""
         if self._heap and (wake is None or self._heap[0][0] <= wake):
             at, _, happening = heapq.heappop(self._heap)
         elif wake is not None:

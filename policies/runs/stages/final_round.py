@@ -30,12 +30,13 @@ _AHEAD = 1  # shoot-outs that are built beside those that a device could begin
 
 @dataclass(slots=True)
 class PendingShootOut:
-    """A shoot-out that is still to be held. ``left_out``: finalists that could not be built."""
+    """A shoot-out that is still to be held."""
 
     task: TaskTrials
     finalists: tuple[Candidate, ...]
     asked_for: bool = False
     left_out: set[str] = field(default_factory=set)
+    """Ids of finalists that could not be built."""
 
     @property
     def entered(self) -> list[Candidate]:

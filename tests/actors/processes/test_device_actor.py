@@ -1,4 +1,4 @@
-"""What the device's actor asks of its device, and what it makes of the answers, as fast as that is."""
+"""The requests of a device's actor to its device, and its answers at the speed of that device."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Stored:
         self.units: dict[str, float] = {}
 
     def get(self) -> Stored:
-        """As it is: all is in one process."""
+        """Return it as it is: all is in one process."""
         return self
 
     def probed_and_wait(self, device_id: str, usual_secs: float) -> float:
@@ -107,7 +107,8 @@ class Bench:
         return report
 
     def measure(self, told_secs: float, run_secs: float, limit_secs: float | None = None) -> MeasureRequest:
-        """What the device was asked for a candidate that takes ``run_secs``, with an incumbent of ``told_secs``."""
+        """Return the request to the device for a candidate that takes ``run_secs``, with an incumbent of
+        ``told_secs``."""
         self._built += 1
         self.device.run_secs = run_secs
         artifact = Artifact("task", Candidate("task", 0, "s", (self._built,)), b"", (), (), (), (), "", 0.0)

@@ -148,7 +148,7 @@ async def run(scheduler: Any, deadline_secs: float = DEADLINE_SECS) -> None:
 
 
 def checked(made: Fleet, trials: int = TRIALS) -> tuple[list[DeviceEvent], dict[Outcome, int]]:
-    """What the store says of the run, after what must hold after every fault."""
+    """Return the records of the run, after the checks that hold after every fault."""
     with RecordReader(made.store) as reader:
         records = [record for record in reader if record.revision == 0]
         assert len(records) == trials

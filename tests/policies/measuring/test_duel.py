@@ -1,4 +1,4 @@
-"""Who wins by runs in turn: by hand, as properties, and how often two equal kernels are told apart."""
+"""Duels by hand, as properties, and how often two equal kernels are told apart."""
 
 from __future__ import annotations
 

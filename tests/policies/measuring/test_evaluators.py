@@ -15,7 +15,7 @@ from policies.search.methods import METHOD_NAMES, method_named
 
 
 def batches(run_secs: list[float], rule: StopRule, incumbent_secs: float = math.inf) -> tuple[int, str]:
-    """How many micro-batches are measured of a kernel that takes these seconds in each, and why it ends."""
+    """Return the number of micro-batches of a kernel that takes these seconds in each, and why its measurement ends."""
     for count in range(1, len(run_secs) + 1):
         reason = decide(run_secs[:count], rule, incumbent_secs)
         if reason is not None:

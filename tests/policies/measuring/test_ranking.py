@@ -1,4 +1,4 @@
-"""What the records of a task say of its candidates: the last word of each counts."""
+"""The ranking of a task's candidates by its records: the last record of each counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part in the shoot-out of a task, by hand."""
+"""The finalists of a task, by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a device is by its probe, by hand and as properties."""
+"""The speed of a device by its probe, by hand and as properties."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def surroundings(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def orders(draw: st.DrawFn, fleet: dict[str, Device]) -> dict[float, ev.Event]:
-    """What people do to the devices meanwhile; in the end all are in use, and those of no hope are resumed."""
+    """Draw what people do to the devices; in the end all are in use, and hopeless ones are resumed."""
     wanted = st.tuples(SECS, st.sampled_from(sorted(fleet)), st.sampled_from(list(Admin)))
     script: dict[float, ev.Event] = {at: order(name, admin) for at, name, admin in draw(st.lists(wanted, max_size=6))}
     return script | {
@@ -201,7 +201,7 @@ def test_a_time_budget_goes_on_over_the_loss_of_the_scheduler(
 
 @st.composite
 def joining(draw: st.DrawFn, chosen: dict[str, Any]) -> dict[str, Any]:
-    """When the tasks are described, in any order, and which of them turn out to have no sketch."""
+    """Draw when the tasks are described, in any order, and which of them turn out to have no sketch."""
     names = [task.id for task in chosen["tasks"]]
     return {
         "described_at": {name: draw(SECS) for name in names if draw(st.booleans())},

@@ -1,4 +1,4 @@
-"""Which tasks a shared store settles for a run."""
+"""Tasks that a shared store settles for a run."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SPAN_SECS = 600.0
 
 
 def asked_at(number: int, crowd: int) -> list[float]:
-    """When one of so many is asked."""
+    """Return the second at which one of so many is asked."""
     first, every = first_heartbeat_secs(number, crowd, LEAST_SECS), interval_secs(crowd, LEAST_SECS)
     return [first + every * time for time in range(int((SPAN_SECS - first) / every) + 1)]
 

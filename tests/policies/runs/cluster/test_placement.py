@@ -1,4 +1,4 @@
-"""Where devices are driven from, and how many builders each machine has."""
+"""The nodes that drive devices, and the builders of each node."""
 
 from __future__ import annotations
 

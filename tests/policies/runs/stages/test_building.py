@@ -1,4 +1,4 @@
-"""What waits for a builder, and what becomes of it where builders are lost."""
+"""The queue of builds, and lost builders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What devices wait for; what is under way is made up."""
+"""The occupation of devices, with stand-ins for the work under way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from policies.runs.stages.occupation import Occupation
 def occupation(
     leased: int = 0, idle: int = 0, measured: int = 0, in_flight: int = 0, builds: int = 0, **others: bool
 ) -> Occupation:
-    """Of class ``a``, which has device ``a-0``; ``others``: whether all builders work, and whether a searcher does."""
+    """Make the occupation of class ``a``, which has device ``a-0``; ``others``: true if all builders work, and if a
+    searcher does."""
     building: Any = SimpleNamespace(under_way=lambda _: builds, saturated=others.get("saturated", False))
     devices: Any = SimpleNamespace(
         occupied=lambda _: (leased, idle, measured), lanes={"a-0": SimpleNamespace(device_class="a")}

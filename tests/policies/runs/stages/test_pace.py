@@ -1,4 +1,4 @@
-"""What should be under way, from how long things take; every number is worked out by hand."""
+"""The work under way that follows from the pace of a run; every number is worked out by hand."""
 
 from __future__ import annotations
 

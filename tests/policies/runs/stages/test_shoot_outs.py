@@ -41,7 +41,7 @@ def test_finalists_of_an_earlier_run_are_built_again_and_decided_only_once() -> 
 
 
 def tied(**faults: object) -> World:
-    """What an earlier run left is to be decided: two tasks, on one device with faults."""
+    """Play a run that has to decide the ties of an earlier run: two tasks, on one device with faults."""
     tasks = (task_of("orin", "second"), task_of("orin", "first", weight=2))
     earlier = played({"a": Device("orin")}, tasks=tasks, supply=14, rule=StopRule(race_factor=math.inf))
     script = faults.pop("script", {})

@@ -1,4 +1,4 @@
-"""What the devices do with their time, in numbers worked out by hand."""
+"""The time of devices, in numbers worked out by hand."""
 
 from __future__ import annotations
 
