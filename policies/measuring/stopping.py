@@ -21,7 +21,7 @@ CONFIRM_MAX_BATCHES = 15
 CONFIRM_CV = 0.01
 
 
-def throughput_variation(run_secs: Sequence[float]) -> float:
+def coefficient_of_variation(run_secs: Sequence[float]) -> float:
     """Coefficient of variation of the cumulative throughput: ``std({Perf_1..Perf_i}) / avg({Perf_1..Perf_i})``.
 
     ``Perf_i = i / Time(i)``, with ``Time(i)`` the seconds of the first ``i`` micro-batches: here each counts with its
@@ -52,7 +52,7 @@ def decide(run_secs: Sequence[float], rule: StopRule, incumbent_secs: float) -> 
         margin = (rule.race_factor - 1.0) / len(run_secs)
         if min(run_secs) > (1.0 + margin) * incumbent_secs:
             return "raced"
-    if len(run_secs) >= rule.min_batches and throughput_variation(run_secs) <= rule.max_cv:
+    if len(run_secs) >= rule.min_batches and coefficient_of_variation(run_secs) <= rule.max_cv:
         return "converged"
     if len(run_secs) >= rule.max_batches:
         return "maximum"

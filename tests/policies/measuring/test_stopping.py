@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_tune.base.domain import StopRule
-from policies.measuring.stopping import confirmation, decide, following, precise, throughput_variation
+from policies.measuring.stopping import coefficient_of_variation, confirmation, decide, following, precise
 
 RULE = StopRule(min_batches=3, max_batches=5, max_cv=0.03, race_factor=2.0)
 
 
 def test_variation_by_hand() -> None:
     # Seconds 1, 3: Time 1, 4; throughput 1, 0.5: deviation 0.25, mean 0.75.
-    assert throughput_variation([1.0, 3.0]) == pytest.approx(1 / 3)
-    assert throughput_variation([2.0, 2.0, 2.0]) == 0.0
+    assert coefficient_of_variation([1.0, 3.0]) == pytest.approx(1 / 3)
+    assert coefficient_of_variation([2.0, 2.0, 2.0]) == 0.0
     # Seconds 1, 3, 2: throughput 1, 1/2, 1/2: mean 2/3, deviation sqrt(1/18).
-    assert throughput_variation([1.0, 3.0, 2.0]) == pytest.approx(math.sqrt(1 / 18) / (2 / 3))
+    assert coefficient_of_variation([1.0, 3.0, 2.0]) == pytest.approx(math.sqrt(1 / 18) / (2 / 3))
 
 
 @pytest.mark.parametrize("secs", [[], [1.0], [1.0, math.nan], [1.0, math.inf], [1.0, 0.0], [-1.0, 1.0]])
 def test_variation_is_infinite_where_it_means_nothing(secs: list[float]) -> None:
-    assert throughput_variation(secs) == math.inf
+    assert coefficient_of_variation(secs) == math.inf
 
 
 def test_decisions() -> None:
