@@ -40,8 +40,8 @@ from policies.cost_models.rank_quality import rank_correlation
 from policies.features.views import LOOP_TREE, describe
 from policies.space.sampling import log_coordinates, row_keys, sample
 
-Kind = Literal["smooth", "trees"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+ImputationModel = Literal["smooth", "trees"]
+KINDS: tuple[ImputationModel, ...] = get_args(ImputationModel)
 
 FOLDS = 5
 """Parts of the records, each predicted by a model of the others."""
@@ -196,7 +196,7 @@ def _of_sketch(sketch: int, points: Floats) -> NDArray[np.float32]:
     return np.concatenate([points, np.full((len(points), 1), sketch)], axis=1).astype(np.float32)
 
 
-def read_points(kind: Kind, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
+def read_points(kind: ImputationModel, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
     """Features that a model of ``kind`` reads of candidates ``(n, d)``; the decisions where a sketch is not
     described."""
     if kind == "smooth" or not sketch.statements:
@@ -209,7 +209,7 @@ class CostImputation:
     """The costs of all candidates of a task; see the module's docstring. ``errors`` (n,): the model's on records that
     it has not seen, in the order of what it predicted of them; ``held_out``: what they come to."""
 
-    def __init__(self, data: TaskData, kind: Kind) -> None:
+    def __init__(self, data: TaskData, kind: ImputationModel) -> None:
         self._data = data
         self.kind = kind
         self._floor_secs = min(data.task.workload.flop / data.abstraction.peak_flops, data.best_secs)
@@ -293,12 +293,14 @@ class CostImputation:
         return np.asarray((whole >> np.uint64(11)) * 2.0**-53)
 
 
-def _fitted(kind: Kind, sketches: Sequence[Sketch], points: Sequence[Floats], log_secs: Sequence[Floats]) -> CostMean:
+def _fitted(
+    kind: ImputationModel, sketches: Sequence[Sketch], points: Sequence[Floats], log_secs: Sequence[Floats]
+) -> CostMean:
     return SmoothMean(sketches, points, log_secs) if kind == "smooth" else TreesMean(points, log_secs)
 
 
 def predicted_held_out(
-    kind: Kind, sketches: Sequence[Sketch], points: Sequence[Floats], log_secs: Sequence[Floats]
+    kind: ImputationModel, sketches: Sequence[Sketch], points: Sequence[Floats], log_secs: Sequence[Floats]
 ) -> Floats:
     """Log seconds of all records, sketch after sketch, each predicted by a model that has not seen its part."""
     counts = [len(each) for each in log_secs]

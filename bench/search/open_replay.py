@@ -28,13 +28,12 @@ from bench.machine import bench_env
 from bench.models.laboratory import method_named
 from bench.processes import die_with_parent
 from bench.result import BenchResult
-from bench.search.imputation import KINDS, Kind
+from bench.search.imputation import KINDS, ImputationModel
 from bench.search.open_runs import OpenRun, OpenTask, run_open
 from bench.search.replay import all_methods, is_deep
 from bench.search.replay_pool import collect
 from bench.search.replay_runs import TOLERANCE, near_best, overall, quartiles
-from bench.search.run_cache import Kind as CachedKind
-from bench.search.run_cache import RunCache, cache_code
+from bench.search.run_cache import Kind, RunCache, cache_code
 from bench.tables import markdown
 from fleet_tune.base.task_data import TaskData
 from policies.search.generators import AnnealingGenerator
@@ -61,15 +60,15 @@ def _start(dataset: Path) -> None:
 
 
 @lru_cache(maxsize=8)
-def _open_task(at: int, kind: Kind) -> OpenTask:
+def _open_task(at: int, kind: ImputationModel) -> OpenTask:
     return OpenTask(_tasks[at], kind)
 
 
-def _one_run(at: int, kind: Kind, method: Method, seed: int, most_trials: int) -> OpenRun:
+def _one_run(at: int, kind: ImputationModel, method: Method, seed: int, most_trials: int) -> OpenRun:
     return run_open(_open_task(at, kind), method, seed, most_trials, time.process_time)
 
 
-def _one_filling(at: int, kind: Kind) -> dict[str, float]:
+def _one_filling(at: int, kind: ImputationModel) -> dict[str, float]:
     """Quality of a model, and the share of the open space that it puts at the target."""
     task = _open_task(at, kind)
     return {**asdict(task.filling.held_out), "at_goal": task.share_at_goal()}
@@ -79,7 +78,7 @@ def run(
     dataset: Path,
     methods: Sequence[str],
     tasks: Sequence[str],
-    fillings: Sequence[Kind],
+    fillings: Sequence[ImputationModel],
     seeds: int,
     slow_seeds: int,
     most_trials: int,
@@ -130,19 +129,21 @@ def run(
 def play(
     dataset: Path,
     tasks: Sequence[int],
-    fillings: Sequence[Kind],
+    fillings: Sequence[ImputationModel],
     variants: Mapping[str, Method],
     seeds: Mapping[str, int],
     most_trials: int,
     jobs: int,
     parts: Path | None = None,
-) -> tuple[dict[Kind, dict[tuple[str, int], list[OpenRun]]], dict[tuple[Kind, int], dict[str, float]]]:
+) -> tuple[
+    dict[ImputationModel, dict[tuple[str, int], list[OpenRun]]], dict[tuple[ImputationModel, int], dict[str, float]]
+]:
     """Runs under each model of each variant on each task by (variant, task), in the order of the seeds; and what is
     known of each model of each task."""
     names = labels(read(dataset))
     os.environ.update(bench_env(1))  # before the workers start
-    runs: dict[tuple[Kind, str, int, int], OpenRun] = {}
-    models: dict[tuple[Kind, int], dict[str, float]] = {}
+    runs: dict[tuple[ImputationModel, str, int, int], OpenRun] = {}
+    models: dict[tuple[ImputationModel, int], dict[str, float]] = {}
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(dataset,)) as pool:
         waiting: dict[Future[Any], Callable[[Any], None]] = {}
@@ -160,7 +161,7 @@ def play(
 
                         def keep(
                             run: OpenRun,
-                            key: tuple[Kind, str, int, int] = (kind, name, at, seed),
+                            key: tuple[ImputationModel, str, int, int] = (kind, name, at, seed),
                             kept: RunCache[OpenRun] = kept,
                         ) -> None:
                             runs[key] = run
@@ -176,10 +177,10 @@ def play(
     }, models
 
 
-def cache_kind(filling: Kind, most_trials: int) -> CachedKind[OpenRun]:
+def cache_kind(filling: ImputationModel, most_trials: int) -> Kind[OpenRun]:
     """Kind of the cached runs: runs under another model, or with another limit of trials, are others."""
     names = [each.name for each in fields(OpenRun)]
-    return CachedKind(
+    return Kind(
         f"open, {filling}, {most_trials} trials", asdict, lambda line: OpenRun(**{name: line[name] for name in names})
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.result import BenchError
-from bench.search.imputation import CostImputation, Kind
+from bench.search.imputation import CostImputation, ImputationModel
 from bench.search.replay_runs import RANDOM_REASON, TOLERANCE, RecordedTask
 from fleet_tune.base.task_data import TaskData
 from policies.cost_models.protocol import CostModel
@@ -45,7 +45,7 @@ class OpenTask(RecordedTask):
     """A task of a dataset whose whole space is searched. ``goal_secs``: at most so much costs a candidate at the
     target, the same for all methods: within 5% of the best that was measured."""
 
-    def __init__(self, data: TaskData, kind: Kind) -> None:
+    def __init__(self, data: TaskData, kind: ImputationModel) -> None:
         super().__init__(data)
         self.filling = CostImputation(data, kind)
         self.goal_secs = data.best_secs * (1 + TOLERANCE)

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from bench.search.imputation import KINDS, CostImputation, Kind, predicted_held_out, read_points
+from bench.search.imputation import KINDS, CostImputation, ImputationModel, predicted_held_out, read_points
 from bench.search.open_replay import BENCHMARK, METHODS, PAPERS, cache_kind, figures, takes_long
 from bench.search.open_runs import OpenRun, OpenTask, run_open
 from bench.search.replay import is_deep
@@ -25,7 +25,7 @@ from tests.bench.made_up import made_up
 
 @pytest.fixture(scope="module", params=KINDS)
 def task(request: pytest.FixtureRequest, data: TaskData) -> OpenTask:
-    assert request.param in get_args(Kind)
+    assert request.param in get_args(ImputationModel)
     return OpenTask(data, request.param)
 
 
@@ -123,7 +123,7 @@ def test_a_sketch_that_nothing_is_recorded_of_fails(data: TaskData) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_record_has_no_part_in_its_own_held_out_prediction(kind: Kind, data: TaskData) -> None:
+def test_a_record_has_no_part_in_its_own_held_out_prediction(kind: ImputationModel, data: TaskData) -> None:
     ran = [data.ok[data.rows(at)] for at in (0, 1)]
     pairs = zip(data.sketches, data.decisions, ran, strict=True)
     points = [read_points(kind, sketch, rows[good], data.abstraction) for sketch, rows, good in pairs]
