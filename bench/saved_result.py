@@ -126,7 +126,7 @@ def data_digests(paths: Iterable[Path]) -> dict[str, str]:
 
 def read_result(path: Path) -> SavedResult:
     """The result in a file. Raises :class:`BenchError` with a next step if it is none of this form."""
-    again = f"remove it, or run its benchmark again with --save: {_command_of(path)}"
+    again = "remove it, or run its benchmark again with --save ('python -m bench --help' lists them)"
     try:
         body = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -144,10 +144,6 @@ def read_result(path: Path) -> SavedResult:
     if path.stem != saved.key:
         raise BenchError(f"{path} is the result of {saved.key}: rename it to {saved.key}.json")
     return saved
-
-
-def _command_of(path: Path) -> str:
-    return f"python -m bench {path.stem.split('-')[0]}... (python -m bench --help lists the names)"
 
 
 def read_results(folder: Path = RESULTS) -> tuple[SavedResult, ...]:
