@@ -331,7 +331,7 @@ def test_a_device_is_served_on_loopback_with_our_stopping_rule(monkeypatch: pyte
     monkeypatch.setattr(server, "serve", lambda *a, **k: calls.append((a, k)))
     assert cli.main(["device", "serve", "--port", "0", "--threads", "3"]) == 0
     assert cli.main(["device", "serve", "--bind", "0.0.0.0"]) == 0
-    assert [call[0] for call in calls] == [("127.0.0.1", 0, 3), ("0.0.0.0", 9090, None)]
+    assert [(*at, options["threads"]) for at, options in calls] == [("127.0.0.1", 0, 3), ("0.0.0.0", 9090, None)]
     assert calls[0][1]["decide"] == STOP_DECISION
 
 
