@@ -8,7 +8,7 @@ that a method can also use a model that is not in the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policies.cost_models import model_bytes
 from policies.cost_models.architectures import PacmModel
@@ -36,11 +36,11 @@ class CostModelEntry:
     """The name by which a user asks for the model."""
     model: type[SavedModel]
     """The class of the model: it names the views that it reads, its ``KIND`` in files, and reads its saved bytes."""
-    make: Callable[[int, int | None], CostModel]
+    make: Callable[[int, int | None], CostModel] = field(repr=False)
     """Makes an untrained model from a seed and the column of the symbolic features that holds the analyzer's log
     seconds. Without a column the model does not start from the analyzer. A model that finds the analyzer's prediction
     in the view ``invariant`` starts from it if any column is given."""
-    make_shared: Callable[[int, int | None], CostModel] | None = None
+    make_shared: Callable[[int, int | None], CostModel] | None = field(default=None, repr=False)
     """Makes an untrained model that is to be trained on many tasks for others; None: ``make`` does."""
     learns_on: bool = False
     """True if an update continues from the current weights; the other models are made anew from all records."""
