@@ -18,13 +18,13 @@ from fleet_tune.base.errors import DeviceUnreachableError, FleetTuneError
 from policies.runs.events import BatchMeasured, ShootOutMeasured
 
 _START_SECS = 120.0
-_NEWCOMER_SECS = 5.0
+_ANSWER_POLL_SECS = 5.0
 _TURN_SECS = 3.0  # until people are told that a run waits
 _FIRST_TURN_SECS = 5.0
 TURN_PATIENCE_SECS = 60.0
 """What is to be measured is not kept for longer for a device that other runs use."""
 _MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
-_MISSED_BEATS_OF_A_NEWCOMER = 4  # a device that says what it is may be a slow one
+_MISSED_BEATS_BEFORE_ANSWER = 4  # a device that says what it is may be a slow one
 
 _T = TypeVar("_T")
 
@@ -108,14 +108,14 @@ class DeviceClient(BusyClient):
         while True:
             try:
                 await self.turn(lambda title: tell(turn_of(title)) if title else None)
-                await ask(self._actor.ping.remote(), _START_SECS, "a newcomer")
-                return await fingerprint_of(self._actor, "newcomer")
+                await ask(self._actor.ping.remote(), _START_SECS, "a device that joins")
+                return await fingerprint_of(self._actor, "that joins")
             except (DeviceUnreachableError, *LOST) as error:
                 reason = first_line(error)
             if reason != last:
                 tell(reason)
                 last = reason
-            await asyncio.sleep(_NEWCOMER_SECS)
+            await asyncio.sleep(_ANSWER_POLL_SECS)
 
     def of_class(self, target: str) -> DeviceClient:
         """The same device, of a class with this target."""
@@ -199,7 +199,7 @@ async def fingerprint_of(actor: Any, device_id: str) -> Fingerprint:
     return await waiting.while_alive(
         ask(actor.fingerprint.remote(), WINDOW_WAIT_SECS, f"device {device_id}"),
         lambda: _device_beat(actor),
-        _MISSED_BEATS_OF_A_NEWCOMER,
+        _MISSED_BEATS_BEFORE_ANSWER,
         "the process that owns the device",
     )
 

@@ -120,4 +120,4 @@ class SimulatedHandle:
         raise AssertionError("a run that is stopped while it tunes holds no shoot-out")
 
     def restart(self) -> None:
-        """Nothing hangs."""
+        """Do nothing: a simulated device never hangs."""

@@ -35,7 +35,7 @@ class TaskEnds:
         task = self._tasks[candidate.task_id]
         task.candidates.give_up(candidate.id)
         name = f"{task.task.workload.name} on {task.device_class}"
-        told = Log("warning", f"a candidate of {name} is left out: {failure.detail}")
+        told = Log("warning", f"a candidate of {name} is skipped: {failure.detail}")
         return [told, DropArtifacts((candidate.id,)), *self.finish_if_done(task)]
 
     def without_oracle(self, task: TaskTrials, detail: str) -> list[Command]:

@@ -1,7 +1,7 @@
 """The usage of the devices of a run: what they do with their time, and so what bounds the run.
 
 Every second of a device that can work is measuring, or waiting for something. Of what a class waits for most, more
-would make the run faster; a class that hardly waits is bound by its devices themselves.
+would make the run faster; a class that hardly waits is limited by its devices themselves.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_a_build_whose_process_is_killed_is_made_again_and_in_the_end_left_out_w
     told = [line for line in world.lines if "is left out" in line]
     assert len(told) == len(left_out)
     assert told[0] == (
-        "a candidate of matmul on orin is left out: the process that built it was ended from outside 3 times: its "
+        "a candidate of matmul on orin is skipped: the process that built it was ended from outside 3 times: its "
         "process ended"
     )
 

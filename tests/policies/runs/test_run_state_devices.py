@@ -66,7 +66,7 @@ def test_a_candidate_whose_session_is_always_killed_is_left_out_and_neither_it_n
     assert world.kinds("only") == ["joined", "probe_passed"]
     [told] = [each.text for each in world.state.progress(world.now).notices]
     assert told == (
-        "a candidate of matmul on orin is left out: the process that measured it was ended from outside 3 times: on "
+        "a candidate of matmul on orin is skipped: the process that measured it was ended from outside 3 times: on "
         "device only"
     )
 
