@@ -25,7 +25,7 @@ class DeviceWatch:
 
     Args:
         hosts: starts and ends the processes of devices.
-        scheduling: is told of devices that are added and that leave.
+        supervisor: is told of devices that are added and that leave.
         heartbeats: watches the processes of the devices.
         admission: waits for the answer of each device that is added.
         client: makes the client of a device that has said nothing of itself yet.

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 from ray import cloudpickle
 
@@ -27,11 +27,27 @@ def send_by_value(method: Method) -> None:
 
 
 def _parts(value: object) -> Iterator[object]:
-    """A part, and the parts that it is made of."""
-    yield value
-    if is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from _parts(getattr(value, field.name))
+    """A part, and the parts that it is made of: its attributes, and the items of its tuples, lists and mappings."""
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        part = left.pop()
+        if id(part) in seen or isinstance(part, str | bytes | int | float | None):
+            continue
+        seen.add(id(part))
+        yield part
+        if isinstance(part, Mapping):
+            left += part.values()
+        elif isinstance(part, tuple | list | set | frozenset):
+            left += part
+        elif not isinstance(part, type | ModuleType | FunctionType):
+            left += [getattr(part, name) for name in _attributes(part)]
+
+
+def _attributes(part: object) -> list[str]:
+    """The names of an object's attributes, in slots or not."""
+    slots = [name for cls in type(part).__mro__ for name in getattr(cls, "__slots__", ())]
+    return [name for name in (*getattr(part, "__dict__", ()), *slots) if hasattr(part, name)]
 
 
 def _installed(file: str | None) -> bool:

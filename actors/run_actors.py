@@ -36,12 +36,18 @@ class RunActors:
     """The recorder, learner, searchers and scheduler of a run. Make one with :meth:`start`; :meth:`close` ends them."""
 
     def __init__(
-        self, hosts: RunHosts, plan: SessionPlan, registry: TaskRegistry, store: Path, meta: Mapping[str, str]
+        self,
+        hosts: RunHosts,
+        plan: SessionPlan,
+        registry: TaskRegistry,
+        store: Path,
+        meta: Mapping[str, str],
+        by_role: dict[str, list[Any]],
     ) -> None:
         self._hosts = hosts
-        self._supervisor = hosts.cluster.here()
+        self._placement = hosts.cluster.here()
         self._registry = registry
-        self.by_role: dict[str, list[Any]] = {}
+        self.by_role = by_role
         """The actors of each role, in the order in which the roles were started."""
         devices = hosts.actors.devices
         most = min(searchers_for(len(devices)), len(os.sched_getaffinity(0)))
@@ -82,19 +88,22 @@ class RunActors:
         ended where that fails."""
         registry = TaskRegistry(hosts.cluster.folder / "tasks")
         await asyncio.to_thread(registry.open)
-        actors = cls(hosts, plan, registry, store, meta)
+        by_role: dict[str, list[Any]] = {}
         try:
+            actors = cls(hosts, plan, registry, store, meta, by_role)
             await actors.recorder.put_tasks([entry.task for entry in plan.tasks])
             await asyncio.gather(*(searcher.start() for searcher in actors.searchers))
         except BaseException:
-            await actors.close()
+            if not hosts.cluster.is_lost:
+                _end(by_role)
+            await asyncio.to_thread(registry.close)
             raise
         actors.learner.start()
         return actors
 
     def start_scheduler(self, plan: SchedulerPlan) -> SchedulerClient:
         """Start a scheduler, which knows the handles that there are by now."""
-        scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=self._supervisor).remote(
+        scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=self._placement).remote(
             plan, self.recorder, self.handles, self.learner
         )
         self.by_role["scheduler"] = [scheduler]  # those before are gone
@@ -128,20 +137,25 @@ class RunActors:
 
     async def close(self) -> None:
         """Close the store and end every actor. Acknowledged records are already durable: a deadline loses none."""
-        import ray
-
         if self._hosts.cluster.is_lost:
             return
         with contextlib.suppress(FleetTuneError):
             await self.recorder.close()
-        for actor in reversed(list(itertools.chain(*self.by_role.values()))):  # who calls others first
-            with contextlib.suppress(Exception):
-                ray.kill(actor, no_restart=True)
+        _end(self.by_role)
         await asyncio.to_thread(self._registry.close)
 
     def _started(self, role: str, cls: type, *arguments: Any, concurrency: int = 64) -> Any:
-        actor = remote_actor(cls, restarts=-1, concurrency=concurrency, scheduling_strategy=self._supervisor).remote(
+        actor = remote_actor(cls, restarts=-1, concurrency=concurrency, scheduling_strategy=self._placement).remote(
             *arguments
         )
         self.by_role.setdefault(role, []).append(actor)
         return actor
+
+
+def _end(by_role: Mapping[str, Sequence[Any]]) -> None:
+    """End actors, those that call others first."""
+    import ray
+
+    for actor in reversed(list(itertools.chain(*by_role.values()))):
+        with contextlib.suppress(Exception):
+            ray.kill(actor, no_restart=True)

@@ -160,7 +160,7 @@ def load(folder: Path | str) -> CompiledNetwork:
 
 def run_tuning(request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> TuneResult:
     """:func:`tune` for a request."""
-    values.callback("what is told of the progress", on_progress, "on_progress")
+    values.callback("the progress callback", on_progress, "on_progress")
     from fleet_tune.runs.run import run
 
     async def result() -> TuneResult:
@@ -171,7 +171,7 @@ def run_tuning(request: RunRequest, on_progress: Callable[[Progress], None] | No
 
 def run_collection(request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> Collected:
     """:func:`collect` for a request that ``collects``."""
-    values.callback("what is told of the progress", on_progress, "on_progress")
+    values.callback("the progress callback", on_progress, "on_progress")
     from fleet_tune.training import collection
 
     return _run(lambda: collection.collect(request, on_progress))

@@ -271,10 +271,10 @@ class DeviceActor:
         measured = self._ask(MeasureRequest(artifact, incumbent_secs, following_rule, confirm))
         rival = self._rivals.get(artifact.task_id)
         if measured.verified and rival is not None and confirm is not None:
-            met = duel(self._ask, rival, incumbent, artifact, following_rule, verified=True)
-            if not (met.rival_failed and met.measured.outcome.blames_candidate):
+            result = duel(self._ask, rival, incumbent, artifact, following_rule, verified=True)
+            if not (result.rival_failed and result.measured.outcome.blames_candidate):
                 # The search learns what trials of its sketch take; what a winner takes beyond that is no argument.
-                measured = dataclasses.replace(met.measured, measure_secs=measured.measure_secs)
+                measured = dataclasses.replace(result.measured, measure_secs=measured.measure_secs)
         self._consider(artifact, _at(measured, (speed, 0.0)))
         return dataclasses.replace(measured, build_secs=artifact.build_secs)
 

@@ -85,13 +85,13 @@ def tournament(
         if number == 0 and artifact.candidate.id == incumbent.candidate_id:
             champion = 0
             continue
-        met = None if champion is None else duel(ask, artifacts[champion], incumbent, artifact, rule)
-        if met is not None and met.rival_failed and met.measured.outcome.blames_candidate:
+        result = None if champion is None else duel(ask, artifacts[champion], incumbent, artifact, rule)
+        if result is not None and result.rival_failed and result.measured.outcome.blames_candidate:
             assert champion is not None
-            found[champion], champion, met = met.measured, None, None
-        if met is None:  # there is nobody to meet
-            met = DuelResult(ask(MeasureRequest(artifact, math.inf, run_rule(rule), placed_anew=True)))
-        measured = met.measured
+            found[champion], champion, result = result.measured, None, None
+        if result is None:  # there is no champion to compare with
+            result = DuelResult(ask(MeasureRequest(artifact, math.inf, run_rule(rule), placed_anew=True)))
+        measured = result.measured
         if measured.outcome is Outcome.DEVICE_LOST:
             return measured
         if measured.outcome is Outcome.KILLED:

@@ -28,7 +28,7 @@ class DeviceAdmission:
     """Admits devices to a run that goes on.
 
     Args:
-        scheduling: is told of each device and class that is admitted.
+        supervisor: is told of each device and class that is admitted.
         targets: the target of each class for which the run tunes, by the class' name.
         handles: the registry into which each device is entered that a scheduler uses.
         classes: the class of each device of the run that has answered, by the device's name.

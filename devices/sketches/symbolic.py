@@ -84,7 +84,7 @@ def _replay(fresh: Schedule, trace: Trace) -> Interpreter:
     trace.apply_to_schedule(interpreter.schedule, remove_postproc=True, decision_provider=interpreter.visit)
     interpreter.settle()
     if not interpreter.done:
-        raise RuntimeError("the replay of a trace has left out instructions")
+        raise RuntimeError("the replay of a trace has skipped instructions")
     return interpreter
 
 

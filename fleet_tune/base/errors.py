@@ -131,7 +131,7 @@ class MemoryLackedError(UserError):
 
 
 class BuildersLostError(UserError):
-    """No builder works any more: mend what is told and run again."""
+    """No builder works any more: fix the cause and run again."""
 
 
 class DeviceUnreachableError(FleetTuneError):

@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
         help="file of the key that clients must have; made where there is none (default: "
         "~/.config/fleet-tune/device.key)",
     )
-    add("--no-key", action="store_true", help="serve whoever reaches the port, TVM's own clients too")
+    add("--no-key", action="store_true", help="serve every client that reaches the port, TVM's own clients too")
     add(
         "--tracker",
         metavar="HOST:PORT",

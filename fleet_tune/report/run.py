@@ -332,8 +332,8 @@ def _transferred(what: Transferred) -> str:
     if not what.candidates:
         return f"{source}, for {plural(what.shared_tasks, 'task')}"
     counted = ((what.own_tasks, "by their own workload's"), (what.shared_tasks, "by all of them"))
-    lessons = [f"{plural(count, 'task')} {how}" for count, how in counted if count]
-    return f"{source}: {plural(what.candidates, 'candidate')}; {', '.join(lessons)}"
+    parts = [f"{plural(count, 'task')} {how}" for count, how in counted if count]
+    return f"{source}: {plural(what.candidates, 'candidate')}; {', '.join(parts)}"
 
 
 _CONFIRMED = "of which a few trials are enough"

@@ -185,7 +185,7 @@ class Service:
         Raises :class:`UserError` if the state cannot be written at the begin, RetuneError if another service has the
         store by now.
         """
-        self._note_untold()
+        self._note_pending_hooks()
         self.retuner.resumed(self._now())
         save_state(self._path, self.state)  # what cannot be written at the start is the user's to mend
         self._call_hooks()
@@ -332,21 +332,23 @@ class Service:
         self, action: TuneDeployment, ran: TuneOutcome, new: Path, current: PublishedVersion, deadline: float
     ) -> TuneDeploymentResult:
         """The new network and the last version in turn, on one device of the class after the other."""
-        met: list[DeviceComparison] = []
+        comparisons: list[DeviceComparison] = []
         baselines: list[tuple[Baseline, Baseline]] = []  # of the last one and the new one
         devices = action.devices[: self.config.publish.devices]
         for device in devices:
-            comparison = self.steps.compare(current.folder, new, device, bool(met), self._left_secs(deadline))
+            comparison = self.steps.compare(current.folder, new, device, bool(comparisons), self._left_secs(deadline))
             if comparison.last_problem:
                 why = f"the last version does not run on {device}: {comparison.last_problem}"
                 return self._published(action, ran, new, why, ran.secs, 0.0, {}, [])
-            met.append(DeviceComparison(device, verdict_of(comparison)))
+            comparisons.append(DeviceComparison(device, verdict_of(comparison)))
             baselines.append(baselines_of(comparison))
-            if not should_continue(met):
+            if not should_continue(comparisons):
                 break
-        decision = decide(met)
-        gain = -math.log(met[0].verdict.ratio)
-        taken = {one.device: both[1 if decision.publish else 0] for one, both in zip(met, baselines, strict=True)}
+        decision = decide(comparisons)
+        gain = -math.log(comparisons[0].verdict.ratio)
+        taken = {
+            one.device: both[1 if decision.publish else 0] for one, both in zip(comparisons, baselines, strict=True)
+        }
         secs = next(iter(taken.values())).network_secs
         if not decision.publish:
             return TuneDeploymentResult(
@@ -359,7 +361,7 @@ class Service:
             )
         compared = [
             {"device": one.device, "ratio": one.verdict.ratio, "error": one.verdict.error, "pairs": one.verdict.pairs}
-            for one in met
+            for one in comparisons
         ]
         return self._published(action, ran, new, decision.why, secs, gain, taken, compared)
 
@@ -404,7 +406,7 @@ class Service:
     def _may_take(self, secs: float) -> None:
         self._due = self._now() + secs + _SPARE_SECS
 
-    def _note_untold(self) -> None:
+    def _note_pending_hooks(self) -> None:
         """Note a version for the hook that an earlier service published, and could not note before it was killed."""
         doing = self.state.doing
         if doing is not None and isinstance(doing.action, TuneDeployment):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from actors.run_hosts import RunHosts
 from actors.tuning_session import TuningSession
@@ -37,6 +37,9 @@ class OngoingTuning(Protocol):
 
 class Companion:
     """Something that goes along with a run. Every method does nothing unless a companion overrides it."""
+
+    failure: ClassVar[str]
+    """Notice to people if :meth:`during` fails, as in "the fleet file is not followed any more"."""
 
     def before(self) -> None:
         """Open what is needed, before any process of the run starts. Raises UserError."""

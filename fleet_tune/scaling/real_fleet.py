@@ -111,6 +111,8 @@ def run_fleet_scaling(request: FleetScaleRequest, on_count: Callable[[int], None
 class _FleetMeter(Companion):
     """Measures what the devices of a run do while it tunes."""
 
+    failure = "the fleet is not metered any more"
+
     def __init__(self, fleet: FleetConfig, secs: float) -> None:
         self.usage: asyncio.Future[FleetUsage | None] = asyncio.get_running_loop().create_future()
         """The result; None where a signal came."""

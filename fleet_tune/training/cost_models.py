@@ -95,7 +95,7 @@ def pretrain(
         elif entry == BOOSTED_INVARIANT:
             model = InvariantTreesModel(seed, COMPACT, from_analyzer=from_analyzer)
         else:
-            raise UserError(f"there is no compact form of the model '{entry.name}'", "leave out --compact")
+            raise UserError(f"there is no compact form of the model '{entry.name}'", "omit --compact")
     found = _examples(tasks, model.views)
     model.fit(found.features, found.log_secs, found.groups)
     return _write(model, kind, data, tasks, out)
@@ -119,7 +119,7 @@ def finetune(source: Path, sources: Sequence[Path], out: Path, momentum: float |
         if network is None or network is not model:
             raise TransferError(
                 f"a model of the kind '{manifest.model}' has no weights to adapt by momentum",
-                "leave out --moa, or pre-train a network",
+                "omit --moa, or pre-train a network",
             )
         adapted = MomentumModel(copied(network), True, momentum)
         for each in tasks:

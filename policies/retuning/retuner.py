@@ -107,7 +107,7 @@ class Retuner:
             return False
         ended = min(max(now, doing.began), doing.began + doing.action.limit_secs)
         self._charge(doing.action, doing.began, ended)
-        self.tell(now, "restart", f"what was going on is begun anew: {doing.action.kind}")
+        self.tell(now, "restart", f"the interrupted action is repeated: {doing.action.kind}")
         self.state.doing = None
         return True
 

@@ -32,7 +32,7 @@ class Bounds:
             assert in_flight <= self._most[device_class], (
                 f"{in_flight} are under way and not {self._most[device_class]}"
             )
-            assert state._devices.leases.leased_count(device_class) <= members
+            assert state._devices.leases.occupied(device_class)[0] <= members
         # Every class may be granted some at the same moment; oracles, and what lost builders leave, come on top.
         granted = self._flow.waiting_per_builder * self._builders + self._flow.grant * len(self._members)
         assert state._builds.waiting <= granted + self._tasks + self._builders

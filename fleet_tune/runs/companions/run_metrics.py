@@ -11,6 +11,8 @@ from fleet_tune.runs.metrics import Metrics
 class RunMetrics(Companion):
     """Serves the metrics of a run on a port."""
 
+    failure = "the metrics are not served any more"
+
     def __init__(self, port: int) -> None:
         self._port = port
         self._metrics: Metrics | None = None

@@ -28,6 +28,8 @@ class SharedStore(Companion):
     """The shared store of one run. A run goes without it where none is named, or where a store that nobody has named
     cannot be used."""
 
+    failure = "records are not exchanged with the shared store any more"
+
     def __init__(
         self, request: RunRequest, run_id: str, reporter: ProgressReporter, interruption: Interruption
     ) -> None:

@@ -179,7 +179,7 @@ class TransferPrior:
         if method.training is None:
             raise TransferError(
                 f"the method '{method.name}' has no cost model that could learn from {knowledge.name}",
-                "choose another --method, or leave out --transfer-from",
+                "choose another --method, or omit --transfer-from",
             )
         if knowledge.model is not None:
             if not transferable(knowledge.model):

@@ -30,6 +30,8 @@ class LateClasses(Companion):
     """Adds the device classes that come while a run tunes, one after the other. A class that cannot be added is told,
     and the others are not affected."""
 
+    failure = "device classes that join late are not added any more"
+
     def __init__(self, request: RunRequest, run_id: str, store: SharedStore, reporter: ProgressReporter) -> None:
         self._request = request
         self._run_id = run_id

@@ -129,9 +129,8 @@ class RunTuning:
         try:
             await companion.during(self)
         except Exception as error:
-            name = type(companion).__name__
-            _LOG.exception("%s ended", name)
-            self.session.notice(f"{name} ended: {error_line(error)}", False)
+            _LOG.exception("%s", companion.failure)
+            self.session.notice(f"{companion.failure}: {error_line(error)}", False)
 
 
 async def tune(

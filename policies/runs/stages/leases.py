@@ -157,10 +157,6 @@ class Leases:
         """True while a device has a lease."""
         return self._leased.total() > 0
 
-    def leased_count(self, device_class: str) -> int:
-        """Return the number of devices of a class that have a lease."""
-        return self._leased[device_class]
-
     def occupied(self, device_class: str) -> tuple[int, int, int]:
         """Return the devices of the class with a lease, those with nothing to do, and the candidates on the former."""
         return self._leased[device_class], len(self._idle[device_class]), self._on_devices[device_class]

@@ -285,10 +285,10 @@ def rescaled(record: Record, factor: float) -> Record:
     measured = record.measurement
     if factor == 1.0 or measured.outcome is not Outcome.OK:
         return record
-    met = measured.comparison
-    if met is not None:
-        met = dataclasses.replace(met, against_rank_secs=met.against_rank_secs * factor)
-    changed: Measurement = dataclasses.replace(measured, speed=measured.speed * factor, comparison=met)
+    comparison = measured.comparison
+    if comparison is not None:
+        comparison = dataclasses.replace(comparison, against_rank_secs=comparison.against_rank_secs * factor)
+    changed: Measurement = dataclasses.replace(measured, speed=measured.speed * factor, comparison=comparison)
     return dataclasses.replace(record, measurement=changed)
 
 

@@ -2,7 +2,7 @@
 
 Runs and commands use the copy, a store as any other, and meet the server before and after: what is new there comes
 here, what is new here goes there. While the server does not answer everything goes on with the copy; nothing is lost,
-and what was found meanwhile is handed over by whoever meets the server next. Records are known by their ids: what
+and what was found meanwhile is handed over at the next synchronization. Records are known by their ids: what
 travels twice is there once.
 """
 
@@ -84,7 +84,7 @@ class Team:
             if self._is_older(reader, server):
                 taken = given = 0
                 _LOG.warning(
-                    "the store %s is older than when it was met last, as one that was restored from a backup: it is"
+                    "the store %s is older than when it was synchronized last, as after a restored backup: it is"
                     " read anew, and gets what it lacks of the records here",
                     self._place.shown,
                 )

@@ -100,9 +100,9 @@ def test_what_the_python_api_is_given_in_the_place_of_paths_and_networks() -> No
             api.tune("net.onnx", out=wrong)  # type: ignore[arg-type]
         with pytest.raises(RequestError, match="a compiled network is a path"):
             api.load(wrong)  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="what is told of the progress is a function, not 5"):
+    with pytest.raises(RequestError, match="the progress callback is a function, not 5"):
         api.tune("net.onnx", out="o", on_progress=5)  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="what is told of the progress is a function, not 5"):
+    with pytest.raises(RequestError, match="the progress callback is a function, not 5"):
         api.collect("net.onnx", task_trials=1, out="o", on_progress=5)  # type: ignore[arg-type]
 
 

@@ -63,6 +63,8 @@ class Feed:
 class Recording(Companion):
     """Keeps what it is told; :meth:`during` fails."""
 
+    failure = "nothing is kept any more"
+
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.phases: list[str] = []
@@ -97,7 +99,7 @@ async def test_every_record_is_handed_on_though_a_companion_fails(tmp_path: Path
     await tuning.run(7, on_record, traces=False)
     assert handed == companion.records == RECORDS
     assert set(companion.phases) == {"tuning"}
-    assert session.told == ["Recording ended: RuntimeError: no space left"]
+    assert session.told == ["nothing is kept any more: RuntimeError: no space left"]
 
 
 async def test_a_signal_before_the_tuning_leaves_a_session_that_has_not_begun(tmp_path: Path) -> None:
