@@ -36,7 +36,7 @@ _STRETCH_SECS = 0.5
 _SAME_USUAL = 0.002
 
 
-Measured = tuple[Artifact, Measurement]
+MeasuredArtifact = tuple[Artifact, Measurement]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -158,7 +158,7 @@ class DeviceActor:
         for task_id, places in tasks.items():
             self._prepare(task_id, places)
         fetched = [unpacked(one) for one in artifacts]
-        measured: list[Measured] = []
+        measured: list[MeasuredArtifact] = []
         asked = time.monotonic()
         with self._quiet():
             waits = {DeviceTime.WINDOW: time.monotonic() - asked}
@@ -228,7 +228,7 @@ class DeviceActor:
 
     def _steady_stretch(
         self, artifacts: Sequence[Artifact], rule: StopRule, before_secs: float
-    ) -> tuple[list[Measured], float]:
+    ) -> tuple[list[MeasuredArtifact], float]:
         """Measurements of the first of ``artifacts``, at the speed that the device had meanwhile, and the probe after
         them. ``before_secs``: the probe before them. Where the two differ, what is not settled by then is measured once
         more; that counts, even where the speed changes again, which its error says."""
@@ -249,9 +249,9 @@ class DeviceActor:
 
     def _stretch(
         self, artifacts: Sequence[Artifact], rule: StopRule, probe_secs: float, most_secs: float
-    ) -> list[Measured]:
+    ) -> list[MeasuredArtifact]:
         """Raw measurements, until the device is lost or they have taken ``most_secs``."""
-        measured: list[Measured] = []
+        measured: list[MeasuredArtifact] = []
         for artifact in artifacts:
             measurement = self._measure(artifact, rule, self._speed.speed(probe_secs))
             measured.append((artifact, measurement))
@@ -298,10 +298,10 @@ class DeviceActor:
 
     def _settled(
         self,
-        measured: Sequence[Measured],
+        measured: Sequence[MeasuredArtifact],
         probes: tuple[float, float],
         known: tuple[dict[str, Incumbent], dict[str, Artifact]],
-    ) -> list[Measured]:
+    ) -> list[MeasuredArtifact]:
         """Return the measurements between two probes, in order, at the speed of that time; ``known``: the incumbents
         before.
 
@@ -382,7 +382,7 @@ class DeviceActor:
         return self._window.quiet()
 
 
-def _lost(measured: Sequence[Measured]) -> str:
+def _lost(measured: Sequence[MeasuredArtifact]) -> str:
     """Return how the device was lost, which ends a batch; empty if it was not."""
     lost = (each for _, each in measured if each.outcome is Outcome.DEVICE_LOST)
     return next((each.detail or "lost" for each in lost), "")
@@ -395,10 +395,10 @@ def _at(measurement: Measurement, speed: tuple[float, float]) -> Measurement:
     return dataclasses.replace(measurement, speed=speed[0], speed_error=speed[1])
 
 
-def _all_at(measured: Sequence[Measured], speed: tuple[float, float]) -> list[Measured]:
+def _all_at(measured: Sequence[MeasuredArtifact], speed: tuple[float, float]) -> list[MeasuredArtifact]:
     """:func:`_at` of each, in order; who met another one of these met it as that one is now."""
     ranks: dict[str, float] = {}
-    settled: list[Measured] = []
+    settled: list[MeasuredArtifact] = []
     for artifact, raw in measured:
         assert artifact.candidate is not None
         each = _at(raw, speed)

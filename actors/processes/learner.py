@@ -48,7 +48,7 @@ class Learner:
 
     def __init__(
         self,
-        roster: TaskRegistry,
+        registry: TaskRegistry,
         method: Method,
         seed: int,
         recorder: ByValue[RecorderClient],
@@ -59,10 +59,10 @@ class Learner:
         relax_garbage_collection()
         self._method = method
         self._seed = seed
-        self._roster = roster
+        self._registry = registry
         self._priors = Priors(self._method)
         self._early = BufferedRecords()
-        # By task id, once a task is known: see _join.
+        # By task id, once a task is known: see _add_task.
         self._tables: dict[str, TrainingTable] = {}
         self._sketch_index: dict[str, dict[str, int]] = {}
         self._records: dict[str, int] = {}
@@ -121,7 +121,7 @@ class Learner:
             self._observe(records)
             self._early.keep(early)
             for task_id in self._early.task_ids:
-                if await asyncio.to_thread(self._join, task_id):
+                if await asyncio.to_thread(self._add_task, task_id):
                     self._observe(self._early.taken(task_id))
             # While old records are still being read, training would be on a part of them.
             if len(records) < 256:
@@ -133,9 +133,9 @@ class Learner:
             self._tables[task_id].observe(observations)
             self._records[task_id] += len(observations)
 
-    def _join(self, task_id: str) -> bool:
+    def _add_task(self, task_id: str) -> bool:
         """Know a task from now on, if it is described by now."""
-        entry = self._roster.find(task_id)
+        entry = self._registry.find(task_id)
         if entry is None:
             return False
         prior, training = self._priors.loaded(entry.prior), self._method.training

@@ -34,7 +34,7 @@ class Searcher:
 
     def __init__(
         self,
-        roster: TaskRegistry,
+        registry: TaskRegistry,
         method: Method,
         seed: int,
         recorder: ByValue[RecorderClient],
@@ -48,11 +48,11 @@ class Searcher:
         self._others = others
         self._method = method
         self._seed = seed
-        self._roster = roster
+        self._registry = registry
         self._priors = Priors(self._method)
         self._early = BufferedRecords()
         self._models: dict[str, CostModel] = {}  # the newest of each key of the learner's
-        # By task id, once a task is known: see _join.
+        # By task id, once a task is known: see _begin_search.
         self._tasks: dict[str, SearchTask] = {}
         self._searches: dict[str, TaskSearch] = {}
         self._sketch_index: dict[str, dict[str, int]] = {}
@@ -99,9 +99,9 @@ class Searcher:
                 self._planned[task_id].clear()
             self._proposed.clear()
 
-    def _join(self, task_id: str) -> None:
+    def _begin_search(self, task_id: str) -> None:
         """Begin the search of a task that is described by now, with what its records say already."""
-        entry = self._roster.find(task_id)
+        entry = self._registry.find(task_id)
         if entry is None:
             raise ValueError(f"the task {task_id} is not described")
         search = TaskSearch(
@@ -127,7 +127,7 @@ class Searcher:
     def _propose(self, task_id: str, count: int, taken: int) -> Proposed:
         if task_id not in self._searches:
             with self._working():
-                self._join(task_id)
+                self._begin_search(task_id)
         search, sketches, planned = self._searches[task_id], self._tasks[task_id].sketches, self._planned[task_id]
         last = self._proposed.get(task_id)
         if last is not None and last.number > taken:

@@ -28,7 +28,7 @@ from policies.runs.events import (
 
 
 class DeviceLane:
-    """``rule``: when a measurement ends. ``storing``: makes durable what the device measures. ``tell``: is told the
+    """``rule``: when a measurement ends. ``storing``: stores what the device measures. ``tell``: is told the
     title of the run whose turn the device is, while this run waits for its own, and nothing once it has it."""
 
     def __init__(

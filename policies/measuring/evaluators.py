@@ -10,7 +10,7 @@ from fleet_tune.base.domain import StopRule
 RUNS = 500
 MICRO_BATCH = 50
 """AdaTune, section 5.1: ``n`` runs of a candidate at most, in micro-batches of ``B``."""
-THRESHOLD = 0.10
+ADATUNE_MAX_CV = 0.10
 """AdaTune, section 4.1: the coefficient of variation below which a measurement ends."""
 
 RACED = StopRule()
@@ -20,7 +20,7 @@ ADAPTIVE = StopRule(
     micro_batch_runs=MICRO_BATCH,
     min_batches=2,
     max_batches=RUNS // MICRO_BATCH,
-    max_cv=THRESHOLD,
+    max_cv=ADATUNE_MAX_CV,
     race_factor=math.inf,
     timeout_factor=math.inf,
 )

@@ -49,8 +49,8 @@ class ProbeDevice:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure candidates on a device and make the records durable. Ends with ``BatchMeasured``, ``BatchLost`` or
-    ``BatchPostponed``."""
+    """Measure candidates on a device; their records are stored as they come. Ends with ``BatchMeasured``, ``BatchLost``
+    or ``BatchPostponed``."""
 
     device_id: str
     epoch: int
@@ -59,7 +59,7 @@ class Measure:
     incumbents: Mapping[str, Incumbent]
     """Incumbent of each task of the batch, by the task's id."""
     deadline_secs: float
-    """Time for the batch, its records included."""
+    """Time for the batch."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Seconds for measuring a candidate by task id, where that is not what the run's rule says."""
 

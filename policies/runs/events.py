@@ -220,8 +220,8 @@ class BatchMeasured:
     device_id: str
     epoch: int
     outcomes: Mapping[str, Outcome]
-    """Outcome by candidate id. All are durable but KILLED, and DEVICE_LOST, which only the last one can be; candidates
-    without an outcome were not tried."""
+    """Outcome by candidate id. All have a record, which need not be durable yet, but KILLED, and DEVICE_LOST, which
+    only the last one can be. Candidates without an outcome were not tried."""
     detail: str = ""
     """How the device was lost; empty where it was not."""
     vitals: Mapping[str, float] = field(default_factory=dict)

@@ -136,7 +136,7 @@ def learner_of(entries: tuple[SearchTask, ...], method: str, folder: Path) -> Le
     roster = roster_of(folder / "tasks", entries)
     made = Learner(roster, method_named(method), 0, ByValue(cast("RecorderClient", None)), None, str(folder))
     for each in entries:
-        assert made._join(each.task.id)
+        assert made._add_task(each.task.id)
         rows = sample(each.sketches[0], 32, np.random.default_rng(1))
         costs = 1e-4 * (1 + np.abs(np.log2(rows[:, 1]) - 3))
         made._tables[each.task.id].observe(
