@@ -22,7 +22,7 @@ from fleet_tune.base.domain import Outcome
 from fleet_tune.base.errors import BuildersLostError
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Progress
-from policies.runs.events import StopRequested
+from policies.runs.events import SketchesReady, StopRequested
 from policies.runs.plan import Flow
 from tests.actors.conftest import Fleet, search_task, trials
 from tests.actors.processes.test_learner import models_of, within
@@ -77,8 +77,8 @@ async def test_a_searcher_that_always_fails_over_a_task_ends_that_task(fleet: Ca
     made = fleet(tasks=(broken, good), late=frozenset({broken.task.id}), flow=Flow(proposals=2))
     scheduler = made.start(time_budget_secs=1000.0)
     running = asyncio.ensure_future(run(scheduler))
-    # It is said to be described, and is not in the roster.
-    await ask(scheduler.described.remote(broken.task.id, ("toy",)), 60.0, "described")
+    # It is said to be described, and is not in the registry.
+    await ask(scheduler.tell.remote(SketchesReady(broken.task.id, ("toy",))), 60.0, "described")
     progress = await running
     assert {task.name: task.trials for task in progress.tasks} == {"broken": 0, "good": 18}
     [reason] = [task.finish_reason for task in progress.tasks if task.name == "broken"]

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[3]
 STAMPS = {
     "actors/processes/recorder.py end_leases",  # of changes of devices
     "actors/processes/recorder.py make_record",  # of records
-    "actors/scheduling/scheduler.py _obey",  # of changes of devices: when second 0 of the run was
+    "actors/scheduling/followers.py run",  # of changes of devices: when second 0 of the run was
     "fleet_tune/base/records/orders.py give",
     "fleet_tune/base/records/orders.py note_run",
     "fleet_tune/base/records/stores/database.py _make",  # when the store was made
