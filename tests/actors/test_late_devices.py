@@ -200,7 +200,7 @@ class Tuned:
 
 @pytest.fixture
 async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Tuned]:
-    monkeypatch.setattr("actors.clients.device._NEWCOMER_SECS", 0.2)
+    monkeypatch.setattr("actors.clients.device._ANSWER_POLL_SECS", 0.2)
     monkeypatch.setattr("actors.scheduling.supervisor._REST_SECS", 0.2)
     monkeypatch.setattr(heartbeats, "EVERY_SECS", 0.2)
     devices = "".join(f'[[device]]\nname = "{name}"\nconnect = "{name}:9090"\n' for name in ("a", "b", "late-1", "odd"))
