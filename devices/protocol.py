@@ -102,18 +102,8 @@ class Artifact:
     """Operations of one run; 0 where that is not known."""
 
 
-@dataclass(frozen=True)
-class BuildFailure:
-    """A build that gave no artifact."""
-
-    task_id: str
-    candidate: Candidate | None
-    trace: str = field(repr=False)
-    measurement: Measurement
-    """Has the outcome BUILD_ERROR, BUILD_TIMEOUT or KILLED."""
-
-
-BuildResult = Artifact | BuildFailure
+BuildResult = Artifact | Measurement
+"""The artifact, or the failure: a measurement with the outcome BUILD_ERROR, BUILD_TIMEOUT or KILLED."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,19 @@
 """The builders of a machine: each compiles one candidate at a time in a warm worker process of its own; one actor has
-them all, takes jobs and hands out what is done, in groups."""
+them all, takes requests and hands out answers, in groups."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from actors.clients.artifacts import packed
-from actors.clients.builder import BuildDone, Job
+from actors.clients.builder import BuildAnswer
 from actors.clients.calls import remote_actor
 from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, BuildRequest, BuildResult
-from fleet_tune.base.domain import Task
 from fleet_tune.base.errors import FleetTuneError
 
 # What is done within this time goes in one answer: a share of what a build takes, so that no builder waits for long,
@@ -41,8 +40,8 @@ class ReplacedError(FleetTuneError):
 class Builders:
     """Async actor: ``count`` builders, each with a worker that ``make_worker`` returns, in a thread of its own.
 
-    One caller (:class:`actors.clients.builder.BuildersClient`) has its jobs done, the last one that began to ask: of
-    one before it nothing more is begun, and nothing is heard."""
+    One caller (:class:`actors.clients.builder.BuildersClient`) has its requests answered, the last one that began to
+    ask: of one before it nothing more is begun, and nothing is heard."""
 
     def __init__(self, make_worker: Callable[[], Worker], count: int) -> None:
         self._make_worker = make_worker
@@ -50,41 +49,46 @@ class Builders:
         self._threads = [ThreadPoolExecutor(1) for _ in range(count)]
         self._caller = ""
         self._former: set[str] = set()
-        self._tasks: dict[str, Task] = {}
-        self._jobs: dict[int, asyncio.Task[None]] = {}
-        self._done: dict[int, BuildDone] = {}
+        self._building: dict[int, asyncio.Task[None]] = {}
+        self._answers: dict[int, BuildAnswer] = {}
         self._changed = asyncio.Condition()
         self._calls = 0
         self._mean_secs = 0.0
 
     async def exchange(
-        self, caller: str, jobs: Sequence[Job], tasks: Sequence[Task], seen: Sequence[int], wait_secs: float
-    ) -> list[BuildDone]:
-        """Begin ``jobs``; what is done, once something is, at the latest after ``wait_secs``. ``tasks``: of the jobs,
-        as far as this process was not told of them. ``seen``: the numbers of what the caller has received. A call that
-        another one follows ends at once, and with nothing. Raises ReplacedError."""
+        self, caller: str, requests: Mapping[int, tuple[int, BuildRequest]], received: Sequence[int], wait_secs: float
+    ) -> dict[int, BuildAnswer]:
+        """Begin ``requests``; return the answers by number, once there is one, at the latest after ``wait_secs``.
+
+        A call that another one follows ends at once, and with nothing. Raises ReplacedError.
+
+        Args:
+            caller: id of the caller.
+            requests: by number, each with the place of its builder, from 0 on.
+            received: numbers of the answers that the caller has received.
+            wait_secs: longest wait for an answer.
+        """
         if caller in self._former:
             raise ReplacedError("another scheduler has these builders")
         if caller != self._caller:
             self._forget()
             self._former.add(self._caller)
             self._caller = caller
-        for number in seen:
-            self._done.pop(number, None)
-        self._tasks |= {task.id: task for task in tasks}
-        for job in jobs:
-            self._jobs[job.number] = asyncio.create_task(self._work(job, caller))
+        for number in received:
+            self._answers.pop(number, None)
+        for number, (place, request) in requests.items():
+            self._building[number] = asyncio.create_task(self._answer(number, place, request))
         self._calls += 1
         call = self._calls
         async with self._changed:
             self._changed.notify_all()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(
-                    self._changed.wait_for(lambda: bool(self._done) or call != self._calls), wait_secs
+                    self._changed.wait_for(lambda: bool(self._answers) or call != self._calls), wait_secs
                 )
-        if self._done and call == self._calls and len(self._jobs) * _GATHER_SHARE >= 1:
+        if self._answers and call == self._calls and len(self._building) * _GATHER_SHARE >= 1:
             await asyncio.sleep(min(_MOST_GATHER_SECS, _GATHER_SHARE * self._mean_secs))
-        return list(self._done.values()) if call == self._calls else []
+        return dict(self._answers) if call == self._calls else {}
 
     async def host(self) -> HostVersions:
         """The machine that this process runs on."""
@@ -103,38 +107,32 @@ class Builders:
             await asyncio.to_thread(worker.close)
 
     def _forget(self) -> None:
-        for job in self._jobs.values():
-            job.cancel()  # what a worker has begun it ends
-        self._jobs.clear()
-        self._done.clear()
+        for building in self._building.values():
+            building.cancel()  # what a worker has begun it ends
+        self._building.clear()
+        self._answers.clear()
 
-    async def _work(self, job: Job, caller: str) -> None:
-        done = await self._ended(job)
+    async def _answer(self, number: int, place: int, request: BuildRequest) -> None:
+        loop, caller = asyncio.get_running_loop(), self._caller
+        began = loop.time()
+        answer: BuildAnswer
+        try:
+            result = await self._build(place, request)
+        except FleetTuneError as error:
+            answer = error
+        except Exception as error:  # its class may be known to nobody else
+            answer = RuntimeError(f"{type(error).__name__}: {error}")
+        else:
+            self._mean_secs += _MEMORY * (loop.time() - began - self._mean_secs)
+            answer = packed(result) if isinstance(result, Artifact) else result
         if caller != self._caller:
             return
-        self._jobs.pop(job.number, None)
+        self._building.pop(number, None)
         async with self._changed:
-            self._done[job.number] = done
+            self._answers[number] = answer
             self._changed.notify_all()
 
-    async def _ended(self, job: Job) -> BuildDone:
-        task = self._tasks.get(job.task_id)
-        if task is None:  # it was told to the process before this one
-            return BuildDone(job.number, lost=True)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            result = await self._built(job.place, BuildRequest(task, job.candidate, job.timeout_secs))
-        except FleetTuneError as error:
-            return BuildDone(job.number, error=error)
-        except Exception as error:  # its class may be known to nobody else
-            return BuildDone(job.number, error=RuntimeError(f"{type(error).__name__}: {error}"))
-        self._mean_secs += _MEMORY * (loop.time() - began - self._mean_secs)
-        if isinstance(result, Artifact):
-            return BuildDone(job.number, artifact=packed(result))
-        return BuildDone(job.number, failure=result)
-
-    async def _built(self, place: int, request: BuildRequest) -> BuildResult:
+    async def _build(self, place: int, request: BuildRequest) -> BuildResult:
         return await asyncio.get_running_loop().run_in_executor(
             self._threads[place], lambda: self._worker(place).build(request)
         )
@@ -144,7 +142,7 @@ class Builders:
             self._worker(place).start()
 
     def _worker(self, place: int) -> Worker:
-        """Made when first asked for, so that what is wrong with it is the answer to a job, not a dead actor; in the
+        """Made when first asked for, so that what is wrong with it is an answer, not a dead actor; in the
         thread of its place alone."""
         if place not in self._made:
             self._made[place] = self._make_worker()

@@ -61,7 +61,7 @@ class DeviceAdmission:
 
     def wait_for(self, device_id: str, device: DeviceClient) -> None:
         """Admit a device when it answers."""
-        self._waits[device_id] = asyncio.ensure_future(self._admit_when_it_answers(device_id, device))
+        self._waits[device_id] = asyncio.ensure_future(self._admit(device_id, device))
 
     async def stop_waiting(self, device_id: str) -> None:
         """Do not wait for a device any more."""
@@ -99,14 +99,28 @@ class DeviceAdmission:
         for wait in self._waits.values():
             wait.cancel()
 
-    async def _admit_when_it_answers(self, device_id: str, device: DeviceClient) -> None:
+    async def _admit(self, device_id: str, device: DeviceClient) -> None:
+        """Wait for a device's answer, then use the device, keep it for a class that is being prepared, or refuse it."""
+
         def report(reason: str) -> None:
             if not any(reason in text for text in self._first_notices):
                 self._supervisor.notice(f"device {device_id} is still not there: {reason}", False)
 
         with self._reporting(device_id):
             fingerprint = await device.first_answer(report)
-            await self._admit(device_id, device, fingerprint)
+            name, target = fingerprint.device_class.name, fingerprint.device_class.target
+            if name in self._targets:
+                await self._use(device_id, name, target, device)
+            elif name in self._refused:
+                self._leave_alone(device_id, name)
+            elif name in self._unprepared:
+                self._unprepared[name][device_id] = (device, target)
+            else:
+                self._unprepared[name] = {device_id: (device, target)}
+                text = f"device {device_id} answers: it is of class {name}, for which the network is prepared now"
+                self._supervisor.notice(text, True)
+                await self._supervisor.tell(ClassAwaited(name))
+                self._new_classes.put_nowait((device_id, fingerprint))
 
     @contextlib.contextmanager
     def _reporting(self, device_id: str) -> Iterator[None]:
@@ -119,21 +133,6 @@ class DeviceAdmission:
             if not isinstance(error, FleetTuneError):
                 _LOG.exception("device %s is not taken", device_id)
             self._supervisor.notice(f"device {device_id} is not taken: {error_line(error)}", False)
-
-    async def _admit(self, device_id: str, device: DeviceClient, fingerprint: Fingerprint) -> None:
-        name, target = fingerprint.device_class.name, fingerprint.device_class.target
-        if name in self._targets:
-            await self._use(device_id, name, target, device)
-        elif name in self._refused:
-            self._leave_alone(device_id, name)
-        elif name in self._unprepared:
-            self._unprepared[name][device_id] = (device, target)
-        else:
-            self._unprepared[name] = {device_id: (device, target)}
-            text = f"device {device_id} answers: it is of class {name}, for which the network is prepared now"
-            self._supervisor.notice(text, True)
-            await self._supervisor.tell(ClassAwaited(name))
-            self._new_classes.put_nowait((device_id, fingerprint))
 
     async def _use(self, device_id: str, device_class: str, target: str, device: DeviceClient) -> None:
         if target != self._targets[device_class]:

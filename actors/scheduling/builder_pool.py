@@ -10,7 +10,7 @@ from actors.clients.calls import LOST, ActorLostError, error_line, first_line
 from devices.builds.builder import BuilderStartError
 from devices.host.quiet_windows.quiet_window import QuietTimeoutError
 from devices.protocol import BuildRequest
-from fleet_tune.base.domain import Outcome
+from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.errors import UserError
 from policies.runs.commands import Build
 from policies.runs.events import BuilderLossCause, BuilderLost, Built
@@ -38,7 +38,7 @@ class BuilderPool:
             self._lost.discard(command.builder)
         request = BuildRequest(command.task, command.candidate, command.timeout_secs)
         try:
-            failure, artifact = await builder.build(request)
+            built = await builder.build(request)
         except UserError:
             raise
         except ActorLostError as error:  # it compiles nothing itself: its child does
@@ -50,9 +50,9 @@ class BuilderPool:
             return BuilderLost(
                 command.builder, error_line(error), BuilderLossCause.NOT_BEGUN if not_begun else BuilderLossCause.JOB
             )
-        if failure is not None and failure.measurement.outcome is Outcome.KILLED:
-            return BuilderLost(command.builder, failure.measurement.detail, BuilderLossCause.OUTSIDE)
-        if failure is not None:
-            return Built(command.builder, failure.measurement, failure.trace)
-        self._artifacts.put(command.task.id if command.candidate is None else command.candidate.id, artifact)
+        if isinstance(built, Measurement):
+            if built.outcome is Outcome.KILLED:
+                return BuilderLost(command.builder, built.detail, BuilderLossCause.OUTSIDE)
+            return Built(command.builder, built)
+        self._artifacts.put(command.task.id if command.candidate is None else command.candidate.id, built)
         return Built(command.builder)

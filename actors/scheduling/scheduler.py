@@ -245,7 +245,7 @@ class Scheduler:
 
     async def _record(self, command: to_do.RecordFailure) -> None:
         """Store a trial that no device measured; it comes back with the durable records."""
-        record = make_record(command.candidate, command.trace, command.measurement, self._plan.run.run_id, "")
+        record = make_record(command.candidate, "", command.measurement, self._plan.run.run_id, "")
         await asyncio.wait([self._batcher.store([encode_record(record)])])
 
     async def _catch_up(self) -> ev.RecordsCaughtUp:

@@ -31,7 +31,7 @@ class SimulatedBuilders(Builders):
         super().__init__(_no_worker, 0)
         self._build_secs = build_secs
 
-    async def _built(self, place: int, request: BuildRequest) -> BuildResult:  # noqa: ARG002 - all are alike
+    async def _build(self, place: int, request: BuildRequest) -> BuildResult:  # noqa: ARG002 - all are alike
         await asyncio.sleep(self._build_secs)
         return Artifact(
             task_id=request.task.id,

@@ -70,7 +70,7 @@ def build(data: TaskData, rows: Sequence[int], folder: Path) -> None:
                 continue
             built = worker.build(BuildRequest(data.task, data.candidate(row)))
             if not isinstance(built, Artifact):
-                raise BenchError(f"candidate {row} of {data.task.workload.name}: {built.measurement.detail}")
+                raise BenchError(f"candidate {row} of {data.task.workload.name}: {built.detail}")
             (folder / f"{row}.so").write_bytes(built.library)
             specs = {name: [asdict(spec) for spec in getattr(built, name)] for name in ("args", "original_args")}
             about = {**specs, "outputs": built.outputs, "packed": built.packed, "build_secs": built.build_secs}

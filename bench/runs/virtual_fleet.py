@@ -156,8 +156,8 @@ class VirtualFleet:
                 self._later(1.0 if away else costs.probe_secs, answer)
             case to_do.Measure():
                 self._measure(command)
-            case to_do.RecordFailure(candidate, trace, measurement):
-                self._append([self._record(candidate, measurement, "", trace)])
+            case to_do.RecordFailure(candidate, measurement):
+                self._append([self._record(candidate, measurement, "", "")])
             case to_do.StoreDeviceEvents():
                 self._later(costs.durable_secs, ev.DeviceEventsStored())
             case to_do.Abort(error):

@@ -27,7 +27,6 @@ from devices.host.quiet_windows.quiet_window import QuietWindow
 from devices.protocol import (
     UNKNOWN,
     Artifact,
-    BuildFailure,
     BuildRequest,
     BuildResult,
     TensorSpec,
@@ -127,8 +126,8 @@ class BuildWorker:
         """Build one candidate; blocks for at most its timeout, plus the start of a fresh child. One that was built
         before comes from the cache, with the build time that it had then.
 
-        Every fault of the candidate is a BuildFailure, and so is a child that was ended from outside, with the outcome
-        KILLED.
+        Every fault of the candidate is a failed Measurement, and so is a child that was ended from outside, with the
+        outcome KILLED.
 
         Raises UserError where the build host lacks something (a linker for the target), BuilderStartError if no child
         can be started, RuntimeError after :meth:`close`.
@@ -162,14 +161,15 @@ class BuildWorker:
         except TimeoutError:
             build_secs = self._clock() - started
             self._replace(child)
-            return _failure(request, Outcome.BUILD_TIMEOUT, build_secs, f"no result within {request.timeout_secs:g} s")
+            detail = f"no result within {request.timeout_secs:g} s"
+            return Measurement(Outcome.BUILD_TIMEOUT, build_secs=build_secs, detail=detail)
         except (EOFError, OSError):
             build_secs = self._clock() - started
             obituary = child.obituary()
             self._replace(child)
             # A build gets no memory beyond its limit; the kernel kills a child only where the host has less than that.
             outcome = Outcome.KILLED if ended_from_outside(obituary) else Outcome.BUILD_ERROR
-            return _failure(request, outcome, build_secs, self._ended(obituary))
+            return Measurement(outcome, build_secs=build_secs, detail=self._ended(obituary))
         build_secs = min(answer["build_secs"], self._clock() - started)  # the child's own clock never stands still
         self._builds += 1
         starved = answer["status"] == "error" and over_memory(answer["detail"])
@@ -184,7 +184,7 @@ class BuildWorker:
                 raise UserError(answer["problem"], answer["next_step"])
             case _:
                 detail = self._ended(answer["detail"]) if starved else answer["detail"]
-                return _failure(request, Outcome.BUILD_ERROR, build_secs, detail)
+                return Measurement(Outcome.BUILD_ERROR, build_secs=build_secs, detail=detail)
 
     def _ended(self, reason: str) -> str:
         if over_memory(reason):
@@ -285,8 +285,3 @@ def _artifact(request: BuildRequest, answer: Mapping[str, Any], build_secs: floa
         check=check_plan(answer["check"]) if answer.get("check") else UNKNOWN,
         flop=request.task.workload.flop,
     )
-
-
-def _failure(request: BuildRequest, outcome: Outcome, build_secs: float, detail: str) -> BuildFailure:
-    measurement = Measurement(outcome, build_secs=build_secs, detail=detail)
-    return BuildFailure(request.task.id, request.candidate, "", measurement)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from devices.protocol import (
     Artifact,
-    BuildFailure,
     BuildRequest,
     BuildResult,
     MeasureRequest,
@@ -107,13 +106,11 @@ class RecordedBuilder:
         if candidate is not None:
             recorded = next((match for each in self._recordings if (match := each.find(candidate))), None)
             if recorded is None:
-                failed = Measurement(Outcome.BUILD_ERROR, detail=NOT_RECORDED)
-                return BuildFailure(task.id, candidate, "", failed)
+                return Measurement(Outcome.BUILD_ERROR, detail=NOT_RECORDED)
             build_secs = recorded.build_secs
             self.elapsed_secs += build_secs
             if recorded.outcome in _BUILD_OUTCOMES:
-                failed = Measurement(recorded.outcome, build_secs=build_secs, detail=recorded.detail)
-                return BuildFailure(task.id, candidate, "", failed)
+                return Measurement(recorded.outcome, build_secs=build_secs, detail=recorded.detail)
         return without_kernel(task.id, candidate, build_secs)
 
     def close(self) -> None:

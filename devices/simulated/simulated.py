@@ -18,7 +18,6 @@ import numpy as np
 
 from devices.protocol import (
     Artifact,
-    BuildFailure,
     BuildRequest,
     BuildResult,
     MeasureRequest,
@@ -211,8 +210,7 @@ class SimulatedBuilder:
         fault = self._faults.of(candidate, self._seed) if candidate else None
         if fault in (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT):
             secs = request.timeout_secs if fault is Outcome.BUILD_TIMEOUT else self._build_secs
-            measurement = Measurement(fault, build_secs=secs, detail="simulated")
-            return BuildFailure(task.id, candidate, "", measurement)
+            return Measurement(fault, build_secs=secs, detail="simulated")
         return without_kernel(task.id, candidate, self._build_secs)
 
     def close(self) -> None:

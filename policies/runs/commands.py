@@ -100,7 +100,6 @@ class RecordFailure:
     """Make a trial durable that no device measured; it comes back with ``RecordsCommitted``."""
 
     candidate: Candidate
-    trace: str
     measurement: Measurement
 
 

@@ -79,8 +79,6 @@ class Built:
     builder: int
     failure: Measurement | None = None
     """How the build failed; None for an artifact."""
-    trace: str = ""
-    """Trace of a candidate that did not build."""
 
 
 class BuilderLossCause(enum.Enum):

@@ -211,14 +211,14 @@ class RunState:
                 return self._proposals.proposed(event, now, self.phase is Phase.TUNING)
             case ProposalLost():
                 return self._proposals.lost(event, now)
-            case Built(builder, failure, trace):
+            case Built(builder, failure):
                 ended = self._builds.ended(builder, now)
                 if ended is None:
                     return []
                 job, secs = ended
                 self._kills.reset(Step.BUILT)
                 self._pace.built(job.task.device_class.name, secs)
-                return self._is_built(job) if failure is None else self._not_built(job, trace, failure)
+                return self._is_built(job) if failure is None else self._not_built(job, failure)
             case BuilderLost():
                 return self._builder_lost(event, now)
             case DeviceProbed() | DeviceProbeFailed() | DeviceUnreachable():
@@ -285,7 +285,7 @@ class RunState:
             self._devices.queue.add(job)
         return []
 
-    def _not_built(self, job: Buildable, trace: str, failure: Measurement) -> list[Command]:
+    def _not_built(self, job: Buildable, failure: Measurement) -> list[Command]:
         task = self.tasks[job.task.id]
         is_killed, is_tuning = failure.outcome is Outcome.KILLED, self.phase is Phase.TUNING
         commands = self._kills.add(Step.BUILT, failure, is_tuning) if is_killed else []
@@ -296,7 +296,7 @@ class RunState:
             return commands
         if is_killed:
             return self._ends.give_up(job.candidate, failure) + commands
-        return [RecordFailure(job.candidate, trace, failure)]
+        return [RecordFailure(job.candidate, failure)]
 
     def _builder_lost(self, event: BuilderLost, now: float) -> list[Command]:
         """The builder's fault, not the candidate's, unless it happens to it again."""
@@ -308,7 +308,7 @@ class RunState:
         if self._builds.hopeless:
             return [*commands, *self._without_builders(detail)]
         self._builds.rest(builder, now)
-        return commands if given_up is None else [*commands, *self._not_built(given_up[0], "", given_up[1])]
+        return commands if given_up is None else [*commands, *self._not_built(*given_up)]
 
     def _without_builders(self, detail: str) -> list[Command]:
         """End the run, as nothing can be built any more; a shoot-out skips the finalists that are not built."""

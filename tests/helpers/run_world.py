@@ -244,8 +244,8 @@ class World(Settings):
                 self.restarts[device_id] += 1
             case to_do.RestartSearcher(task_id):
                 self.restarts[task_id] += 1
-            case to_do.RecordFailure(candidate, trace, measurement):
-                self._recorder.append_failure(self._recorder.record(candidate, trace, measurement, ""))
+            case to_do.RecordFailure(candidate, measurement):
+                self._recorder.append_failure(self._recorder.record(candidate, "", measurement, ""))
             case to_do.StoreDeviceEvents(events):
                 for event in events:
                     self.events.append(event)
@@ -314,7 +314,7 @@ class World(Settings):
         failure = Measurement(Outcome.BUILD_ERROR, detail="it does not build")
         if secs > command.timeout_secs:
             failure = Measurement(Outcome.BUILD_TIMEOUT, build_secs=command.timeout_secs, detail="it takes too long")
-            self._time.later(at, ev.Built(command.builder, failure, "trace"))
+            self._time.later(at, ev.Built(command.builder, failure))
             return
         if command.candidate is None:
             fails = command.task.workload.name in self.oracle_fails
@@ -324,7 +324,7 @@ class World(Settings):
             name = command.task.id if command.candidate is None else command.candidate.id
             self.built.add(name)
             self.built_ever.add(name)
-        self._time.later(at, ev.Built(command.builder, failure if fails else None, "trace"))
+        self._time.later(at, ev.Built(command.builder, failure if fails else None))
 
 
 def played(devices: dict[str, Device], **settings: object) -> World:

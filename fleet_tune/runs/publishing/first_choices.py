@@ -23,9 +23,9 @@ from actors.processes.recorder import make_record
 from actors.processes.searcher import group_observations, pools_of
 from devices.builds.builder import BuildWorker
 from devices.error_text import last_line
-from devices.protocol import BuildFailure, BuildRequest, BuildResult, Device, MeasureRequest
+from devices.protocol import BuildRequest, BuildResult, Device, MeasureRequest
 from fleet_tune.base.config.fleet_file import DeviceConfig, MeasureConfig
-from fleet_tune.base.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, StopRule, Task
+from fleet_tune.base.domain import UNKNOWN_SPREAD, Candidate, Measurement, Outcome, Record, StopRule, Task
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.search_task import SearchTask
@@ -149,29 +149,29 @@ class FirstChoices:
         if not results:
             return  # its time ended
         oracle, *others = results
-        if isinstance(oracle, BuildFailure):
+        if isinstance(oracle, Measurement):
             return
         device.add_oracle(oracle)
         rule = self.measuring.applied_to(StopRule())
         best_secs = math.inf
         with RecordReader(self.records) as reader:
             speed = reader.usual_speed(self.device.name)
-        for each in others:
-            assert each.candidate is not None
+        # Fewer results than candidates where the time ended.
+        for (candidate, revision), built in zip(revisions.items(), others, strict=False):
             if time.monotonic() >= deadline:
                 return
-            if isinstance(each, BuildFailure):
-                measured = each.measurement
+            if isinstance(built, Measurement):
+                trace, measured = "", built
             else:
-                measured = device.measure(MeasureRequest(each, best_secs, following(rule, best_secs)))
+                request = MeasureRequest(built, best_secs, following(rule, best_secs))
+                trace, measured = built.trace, device.measure(request)
             if not measured.outcome.blames_candidate:
                 continue
             if measured.verified:
                 best_secs = measured.raw_secs
             if measured.outcome is Outcome.OK:  # no probe was run: the device is taken to be as fast as usual
                 measured = replace(measured, speed=speed, speed_error=UNKNOWN_SPREAD)
-            revision = revisions[each.candidate]
-            yield make_record(each.candidate, each.trace, measured, self.run_id, self.device.name, revision)
+            yield make_record(candidate, trace, measured, self.run_id, self.device.name, revision)
 
 
 class _Builders:
@@ -222,4 +222,4 @@ class _Builders:
 
 
 def _timed_out(result: BuildResult) -> bool:
-    return isinstance(result, BuildFailure) and result.measurement.outcome is Outcome.BUILD_TIMEOUT
+    return isinstance(result, Measurement) and result.outcome is Outcome.BUILD_TIMEOUT

@@ -212,7 +212,7 @@ class MeasureStage:
         text = f"poison: its device was lost {len(poison.losses)} times ({where}): {detail}"
         for device_id in dict.fromkeys(poison.losses):
             self._fleet.happened(device_id, health.Acquitted(poison.candidate.id), now)
-        return RecordFailure(poison.candidate, "", Measurement(Outcome.RUN_ERROR, detail=text))
+        return RecordFailure(poison.candidate, Measurement(Outcome.RUN_ERROR, detail=text))
 
     def _requeue_killed(self, device_class: str, trials: Iterable[Trial], what: str, detail: str) -> None:
         """Requeue trials over which a process was ended from outside, behind all others: none of those waits for them.

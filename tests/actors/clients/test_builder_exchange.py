@@ -14,7 +14,7 @@ from actors.clients.artifacts import Artifacts, unpacked
 from actors.clients.builder import BuilderClient, builder_clients
 from actors.clients.calls import ActorLostError
 from actors.processes.builder import Builders, ReplacedError
-from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult
+from devices.protocol import Artifact, BuildRequest, BuildResult
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, Task
 from fleet_tune.base.errors import UserError
 from tests.helpers.tasks import make_task
@@ -47,7 +47,7 @@ class Worker:
         self._begun.append(number)
         assert self._go.wait(30)
         if number == 13:
-            return BuildFailure(request.task.id, request.candidate, "", Measurement(Outcome.BUILD_ERROR))
+            return Measurement(Outcome.BUILD_ERROR)
         if number == 14:
             raise UserError("no linker", "install one")
         if number == 15:
@@ -58,12 +58,12 @@ class Worker:
 
 
 class Machine:
-    """The actor of a machine's builders, in this process. ``calls``: the jobs and the tasks of each call."""
+    """The actor of a machine's builders, in this process. ``calls``: the numbers of the requests of each call."""
 
     def __init__(self, count: int) -> None:
         self.go = threading.Event()
         self.begun: list[int] = []
-        self.calls: list[tuple[list[int], list[str]]] = []
+        self.calls: list[list[int]] = []
         self._count = count
         self._asked: set[asyncio.Future[Any]] = set()
         self.begin_anew()
@@ -79,14 +79,14 @@ class Machine:
     def exchange(self) -> Machine:
         return self
 
-    def remote(self, caller: str, jobs: Any, tasks: Any, seen: Any, wait_secs: float) -> Awaitable[Any]:
-        self.calls.append(([job.number for job in jobs], [task.id for task in tasks]))
+    def remote(self, caller: str, requests: Any, received: Any, wait_secs: float) -> Awaitable[Any]:
+        self.calls.append(list(requests))
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked.add(answer)
 
         async def work() -> None:
             try:
-                found = await builders.exchange(caller, jobs, tasks, seen, wait_secs)
+                found = await builders.exchange(caller, requests, received, wait_secs)
             except ReplacedError as error:
                 answer.set_exception(error)
                 return
@@ -116,21 +116,15 @@ async def test_jobs_of_a_moment_go_in_one_call_and_each_has_its_own_end() -> Non
         *(builders[place].build(request(number)) for place, number in enumerate(numbers)), return_exceptions=True
     )
     built, failed, mended, unknown = cast(Any, ends)
-    assert built[0] is None
-    assert unpacked(built[1]).candidate == candidate(1)
-    assert failed[0].measurement.outcome is Outcome.BUILD_ERROR
+    assert unpacked(built).candidate == candidate(1)
+    assert failed == Measurement(Outcome.BUILD_ERROR)
     assert isinstance(mended, UserError)
     assert isinstance(unknown, RuntimeError)
     assert "KeyError: 'status'" in str(unknown)
-    assert machine.calls[0] == ([1, 2, 3, 4], [TASK.id])
-
-    other = make_task("conv")
-    await asyncio.gather(builders[0].build(request(2)), builders[1].build(request(3, other)))
-    asked = [tasks for jobs, tasks in machine.calls[1:] if jobs]
-    assert asked == [[other.id]], "a task is told once"
+    assert machine.calls[0] == [1, 2, 3, 4]
 
 
-async def test_whoever_waits_learns_of_a_lost_process_and_the_next_one_is_told_all() -> None:
+async def test_whoever_waits_learns_of_a_lost_process_and_the_next_one_builds() -> None:
     machine = Machine(2)
     builders = machine.clients()
     waiting = [asyncio.ensure_future(builders[place].build(request(place))) for place in (0, 1)]
@@ -140,22 +134,16 @@ async def test_whoever_waits_learns_of_a_lost_process_and_the_next_one_is_told_a
         with pytest.raises(ActorLostError):
             await each
     machine.go.set()
-    failure, artifact = await builders[0].build(request(5))
-    assert failure is None
-    assert unpacked(artifact).library == b"code"
-    assert [tasks for _, tasks in machine.calls if tasks] == [[TASK.id], [TASK.id]]
+    assert unpacked(await builders[0].build(request(5))).library == b"code"
 
 
-async def test_a_process_that_began_anew_between_two_builds_is_one_that_was_lost() -> None:
+async def test_a_process_that_began_anew_between_two_builds_builds() -> None:
     machine = Machine(1)
     machine.go.set()
     [builder] = machine.clients().values()
     await builder.build(request(1))
     machine.begin_anew()
-    with pytest.raises(ActorLostError, match="its process ended"):
-        await builder.build(request(2))
-    failure, _ = await builder.build(request(2))
-    assert failure is None
+    assert unpacked(await builder.build(request(2))).candidate == candidate(2)
 
 
 async def test_what_another_caller_wanted_is_not_begun() -> None:
@@ -167,9 +155,7 @@ async def test_what_another_caller_wanted_is_not_begun() -> None:
     await until(lambda: len(machine.calls) > 1)
     await asyncio.sleep(0)
     machine.go.set()
-    failure, artifact = await wanted
-    assert failure is None
-    assert unpacked(artifact).candidate == candidate(3)
+    assert unpacked(await wanted).candidate == candidate(3)
     assert machine.begun == [1, 3]
     for each in waiting:
         with pytest.raises(ReplacedError):

@@ -12,7 +12,6 @@ from actors.clients.calls import ActorLostError, ActorTimeoutError
 from actors.scheduling.builder_pool import BuilderPool
 from devices.builds.builder import BuilderStartError
 from devices.host.quiet_windows.quiet_window import QuietTimeoutError
-from devices.protocol import BuildFailure
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.errors import UserError
 from policies.runs.commands import Build
@@ -23,16 +22,16 @@ from tests.helpers.tasks import make_candidate, make_task
 class Failing:
     """A builder that raises, or tells of a failure."""
 
-    def __init__(self, error: Exception | BuildFailure) -> None:
+    def __init__(self, error: Exception | Measurement) -> None:
         self._error = error
 
     async def build(self, _request: Any) -> Any:
-        if isinstance(self._error, BuildFailure):
-            return self._error, None
+        if isinstance(self._error, Measurement):
+            return self._error
         raise self._error
 
 
-async def build_with(error: Exception | BuildFailure) -> Any:
+async def build_with(error: Exception | Measurement) -> Any:
     pool = BuilderPool({0: cast("BuilderClient", Failing(error))}, cast("Artifacts", None))
     task = make_task("matmul")
     return await pool.build(Build(0, task, make_candidate(task), 10.0))
@@ -61,8 +60,7 @@ async def test_whose_fault_a_lost_builder_is(error: Exception, cause: BuilderLos
 async def test_a_build_child_that_was_killed_is_no_answer_to_the_job(
     outcome: Outcome, cause: BuilderLossCause | None
 ) -> None:
-    task = make_task("matmul")
-    answer = await build_with(BuildFailure(task.id, make_candidate(task), "", Measurement(outcome, detail="how")))
+    answer = await build_with(Measurement(outcome, detail="how"))
     assert isinstance(answer, Built if cause is None else BuilderLost)
     assert getattr(answer, "cause", None) is cause
 
@@ -78,11 +76,11 @@ class Coming:
         if not self.there:
             raise ActorLostError("a sign of life: its process ended")
 
-    async def build(self, request: Any) -> Any:
+    async def build(self, _request: Any) -> Any:
         self.asked += 1
         if not self.there:
             raise ActorLostError("build: its process ended")
-        return BuildFailure(request.task.id, request.candidate, "", Measurement(Outcome.BUILD_ERROR)), None
+        return Measurement(Outcome.BUILD_ERROR)
 
 
 async def test_a_lost_builder_is_given_nothing_before_another_process_is_in_its_place() -> None:

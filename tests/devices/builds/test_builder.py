@@ -16,8 +16,8 @@ import pytest
 
 from devices.builds.builder import BuilderStartError, BuildWorker, memory_limit
 from devices.host.quiet_windows.quiet_window import QuietWindow
-from devices.protocol import Artifact, BuildFailure, BuildRequest
-from fleet_tune.base.domain import Candidate, Outcome, Task
+from devices.protocol import Artifact, BuildRequest
+from fleet_tune.base.domain import Candidate, Measurement, Outcome, Task
 from fleet_tune.base.errors import UserError
 from tests.helpers.build_child import (
     ABORT,
@@ -76,18 +76,18 @@ def test_builds_in_one_warm_process(worker: BuildWorker) -> None:
 def test_a_crash_costs_one_candidate(worker: BuildWorker) -> None:
     worker.build(request(OK))
     crashed = worker.build(request(CRASH))
-    assert isinstance(crashed, BuildFailure)
-    assert crashed.measurement.outcome is Outcome.BUILD_ERROR
-    assert "SIGSEGV" in crashed.measurement.detail
+    assert isinstance(crashed, Measurement)
+    assert crashed.outcome is Outcome.BUILD_ERROR
+    assert "SIGSEGV" in crashed.detail
     assert isinstance(worker.build(request(OK)), Artifact)  # the new child is given the task again
 
 
 def test_a_child_that_another_process_kills_is_no_fault_of_the_candidate(worker: BuildWorker) -> None:
     worker.build(request(OK))
     killed = worker.build(request(KILLED))
-    assert isinstance(killed, BuildFailure)
-    assert killed.measurement.outcome is Outcome.KILLED
-    assert killed.measurement.detail == "the build process ended: killed by SIGKILL"
+    assert isinstance(killed, Measurement)
+    assert killed.outcome is Outcome.KILLED
+    assert killed.detail == "the build process ended: killed by SIGKILL"
     assert isinstance(worker.build(request(OK)), Artifact)
 
 
@@ -96,17 +96,17 @@ def test_a_hanging_build_is_killed_at_its_deadline(worker: BuildWorker) -> None:
     pid = worker.pid
     assert pid is not None
     hung = worker.build(request(HANG, timeout_secs=0.2))
-    assert isinstance(hung, BuildFailure)
-    assert hung.measurement.outcome is Outcome.BUILD_TIMEOUT
+    assert isinstance(hung, Measurement)
+    assert hung.outcome is Outcome.BUILD_TIMEOUT
     assert not running(pid)
     assert isinstance(worker.build(request(OK)), Artifact)
 
 
 def test_an_exception_is_a_failure_with_its_last_line(worker: BuildWorker) -> None:
     failed = worker.build(request(ERROR))
-    assert isinstance(failed, BuildFailure)
-    assert failed.measurement.outcome is Outcome.BUILD_ERROR
-    assert failed.measurement.detail == "ValueError: the reason"
+    assert isinstance(failed, Measurement)
+    assert failed.outcome is Outcome.BUILD_ERROR
+    assert failed.detail == "ValueError: the reason"
 
 
 def test_what_the_user_can_mend_is_raised(worker: BuildWorker) -> None:
@@ -139,9 +139,9 @@ def test_a_build_beyond_the_memory_limit_fails_alone(stand_in: str, how: int) ->
         before = worker.build(request(OK))
         failed = worker.build(request(how))
         after = worker.build(request(OK))
-    assert isinstance(failed, BuildFailure)
-    assert failed.measurement.outcome is Outcome.BUILD_ERROR
-    assert "needed more than 400 MiB of memory" in failed.measurement.detail
+    assert isinstance(failed, Measurement)
+    assert failed.outcome is Outcome.BUILD_ERROR
+    assert "needed more than 400 MiB of memory" in failed.detail
     assert isinstance(before, Artifact)
     assert isinstance(after, Artifact)
     assert before.trace != after.trace  # what is left of a process without memory is not trusted
@@ -163,9 +163,9 @@ def test_what_was_built_before_is_not_built_again(stand_in: str, tmp_path: Path)
         again = worker.build(request(OK))
         assert worker.pid is None  # nothing had to be started
         other = worker.build(request(OK, "conv"))
-        assert isinstance(worker.build(request(ERROR)), BuildFailure)
+        assert isinstance(worker.build(request(ERROR)), Measurement)
     assert isinstance(first, Artifact)
-    assert isinstance(failed, BuildFailure)
+    assert isinstance(failed, Measurement)
     assert again == first
     assert isinstance(other, Artifact)
     assert other.library == b"conv"
@@ -261,7 +261,7 @@ def test_a_child_that_cannot_even_be_forked_says_why(worker: BuildWorker, monkey
     with monkeypatch.context() as patched:
         patched.setattr("devices.builds.builder.ChildProcess", no_more)
         crashed = worker.build(request(CRASH))  # its own failure is told, not that of the next child
-        assert isinstance(crashed, BuildFailure)
+        assert isinstance(crashed, Measurement)
         with pytest.raises(BuilderStartError, match="cannot be started: Resource temporarily unavailable"):
             worker.build(request(OK))
     assert isinstance(worker.build(request(OK)), Artifact)
@@ -322,9 +322,9 @@ def test_builds_the_unscheduled_program_for_real(real_worker: BuildWorker, matmu
 
 def test_an_unknown_sketch_is_a_failure_of_the_candidate(real_worker: BuildWorker, matmul_task: Task) -> None:
     failed = real_worker.build(BuildRequest(matmul_task, Candidate(matmul_task.id, 0, "none", (1,)), 120))
-    assert isinstance(failed, BuildFailure)
-    assert failed.measurement.outcome is Outcome.BUILD_ERROR
-    assert "no sketch" in failed.measurement.detail
+    assert isinstance(failed, Measurement)
+    assert failed.outcome is Outcome.BUILD_ERROR
+    assert "no sketch" in failed.detail
 
 
 class LookedAt(QuietWindow):
@@ -354,8 +354,8 @@ def test_a_window_waits_for_no_build_and_a_builds_limit_counts_what_it_ran(stand
             assert running(pid)
         thread.join(20)
         (hung,) = results
-        assert isinstance(hung, BuildFailure)
-        assert hung.measurement.outcome is Outcome.BUILD_TIMEOUT
+        assert isinstance(hung, Measurement)
+        assert hung.outcome is Outcome.BUILD_TIMEOUT
         assert isinstance(worker.build(request(OK)), Artifact)
         with window.quiet():  # the child that took its place is stopped too
             assert worker.pid is not None

@@ -13,10 +13,10 @@ import pytest
 
 from actors.processes.builder import Worker
 from devices.builds.builder import BuildWorker
-from devices.protocol import Artifact, BuildFailure, BuildRequest
+from devices.protocol import Artifact, BuildRequest
 from devices.simulated.recorded import RecordedBuilder
 from devices.simulated.simulated import SIMULATED_CPU, Faults, SimulatedBuilder
-from fleet_tune.base.domain import Candidate, Outcome
+from fleet_tune.base.domain import Candidate, Measurement, Outcome
 from fleet_tune.base.records.datasets.dataset import save
 from fleet_tune.base.sketch import Choice, Sketch
 from fleet_tune.base.task_data import Dataset, task_data
@@ -97,10 +97,8 @@ def test_the_same_request_builds_the_same(builder: Worker) -> None:
 @pytest.mark.parametrize("what", FAILURES)
 def test_a_failure_is_a_value_and_the_next_candidate_is_built(builder: Worker, what: int) -> None:
     asked = request(what)
-    failure = builder.build(asked)
-    assert isinstance(failure, BuildFailure)
-    assert (failure.task_id, failure.candidate) == (TASK.id, asked.candidate)
-    measurement = failure.measurement
+    measurement = builder.build(asked)
+    assert isinstance(measurement, Measurement)
     assert measurement.outcome is FAILURES[what]
     assert measurement.outcome.blames_candidate
     assert (measurement.run_secs, measurement.verified) == ((), False)

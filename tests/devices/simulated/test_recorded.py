@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devices.protocol import Artifact, BuildFailure, BuildRequest, MeasureRequest
+from devices.protocol import Artifact, BuildRequest, MeasureRequest
 from devices.simulated.recorded import NOT_RECORDED, RecordedBuilder, RecordedDevice
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.domain import (
@@ -116,8 +116,8 @@ def test_what_was_not_recorded_fails_and_says_so(tmp_path: Path) -> None:
     assert (measured.outcome, measured.detail, measured.build_secs) == (Outcome.RUN_ERROR, NOT_RECORDED, 0.5)
     save(recorded, tmp_path / "some.ftd")
     built = RecordedBuilder(tmp_path / "some.ftd").build(BuildRequest(TASK, candidate(7)))
-    assert isinstance(built, BuildFailure)
-    assert (built.measurement.outcome, built.measurement.detail) == (Outcome.BUILD_ERROR, NOT_RECORDED)
+    assert isinstance(built, Measurement)
+    assert (built.outcome, built.detail) == (Outcome.BUILD_ERROR, NOT_RECORDED)
 
 
 def test_the_builder_builds_what_once_built(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_builder_builds_what_once_built(tmp_path: Path) -> None:
     assert built == artifact(0)
     assert builder.build(BuildRequest(TASK, candidate(2))) == artifact(2)  # only the second one has it
     not_built = builder.build(BuildRequest(TASK, candidate(1)))
-    assert not_built == BuildFailure(TASK.id, candidate(1), "", failed)
+    assert not_built == failed
     assert builder.elapsed_secs == 0.5 + 0.5 + 60.0
     oracle = builder.build(BuildRequest(TASK, None))
     assert isinstance(oracle, Artifact)

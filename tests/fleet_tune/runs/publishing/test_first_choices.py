@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from devices.protocol import BuildFailure, BuildRequest
+from devices.protocol import BuildRequest
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.records.stores.reader import RecordReader
@@ -74,10 +74,10 @@ def test_first_choices_end_with_their_time(example: Example, tmp_path: Path, mon
     """A build that the end of the time cuts short is no record, and none is begun after it."""
     asked: list[float] = []
 
-    def build(_: Any, request: BuildRequest) -> BuildFailure:
+    def build(_: Any, request: BuildRequest) -> Measurement:
         asked.append(request.timeout_secs)
         time.sleep(request.timeout_secs)
-        return BuildFailure(request.task.id, request.candidate, "", Measurement(Outcome.BUILD_TIMEOUT))
+        return Measurement(Outcome.BUILD_TIMEOUT)
 
     monkeypatch.setattr("devices.builds.builder.BuildWorker.build", build)
     records = example.store(tmp_path / "records.db", [], [], [])
