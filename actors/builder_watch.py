@@ -15,6 +15,7 @@ from actors.host_actors import HostActors, by_machine
 from actors.scheduling.heartbeats import Heartbeats, WatchedProcess
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import UserError
+from fleet_tune.base.results import ProcessRole
 from policies.runs.cluster.placement import ClusterNode
 from policies.runs.events import BuildersAdded, BuildersLeft
 
@@ -24,7 +25,10 @@ _LOG = logging.getLogger(__name__)
 def watched_builders(builders: Mapping[int, Any]) -> list[WatchedProcess]:
     """The processes of builders, for the heartbeats."""
     clients = {name: BuildersClient(actor) for name, actor in by_machine(builders).items()}
-    return [WatchedProcess(name, each.beat, each.restart, is_one_of_many=True) for name, each in clients.items()]
+    return [
+        WatchedProcess(name, ProcessRole.BUILDER, each.beat, each.restart, is_one_of_many=True)
+        for name, each in clients.items()
+    ]
 
 
 class BuilderWatch:

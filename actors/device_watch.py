@@ -11,13 +11,14 @@ from actors.scheduling.admission import DeviceAdmission
 from actors.scheduling.heartbeats import Heartbeats, WatchedProcess
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import UserError
+from fleet_tune.base.results import ProcessRole
 from policies.runs.cluster.placement import ClusterNode
 from policies.runs.events import DeviceAdded, DeviceLeft
 
 
 def watched_device(name: str, device: DeviceClient) -> WatchedProcess:
     """The process of a device, for the heartbeats."""
-    return WatchedProcess(f"device {name}", device.beat, device.restart, is_one_of_many=True)
+    return WatchedProcess(f"device {name}", ProcessRole.DEVICE, device.beat, device.restart, is_one_of_many=True)
 
 
 class DeviceWatch:

@@ -28,6 +28,7 @@ from actors.scheduling.heartbeats import WatchedProcess
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.session_plan import SessionPlan, deal_out
 from fleet_tune.base.errors import FleetTuneError
+from fleet_tune.base.results import ProcessRole
 from fleet_tune.base.search_task import SearchTask
 from policies.runs.stages.pace import searchers as searchers_for
 
@@ -127,10 +128,10 @@ class RunActors:
         window = self._hosts.window
         clock = time.monotonic if window is None else window.clock
         return [
-            WatchedProcess("the recorder", self.recorder.beat, self.recorder.restart),
-            WatchedProcess("the learner", self.learner.beat, self.learner.restart, True, clock),
+            WatchedProcess("the recorder", ProcessRole.RECORDER, self.recorder.beat, self.recorder.restart),
+            WatchedProcess("the learner", ProcessRole.LEARNER, self.learner.beat, self.learner.restart, True, clock),
             *(
-                WatchedProcess(f"searcher {number}", each.beat, each.restart, True, clock)
+                WatchedProcess(f"searcher {number}", ProcessRole.SEARCHER, each.beat, each.restart, True, clock)
                 for number, each in enumerate(self.searchers)
             ),
         ]

@@ -26,7 +26,7 @@ from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.config.fleet_file import DeviceConfig, RecordedConnection
 from fleet_tune.base.domain import Fingerprint, Record
 from fleet_tune.base.errors import UserError
-from fleet_tune.base.results import Progress
+from fleet_tune.base.results import ProcessRole, Progress
 from fleet_tune.base.search_task import SearchTask
 from policies.runs.events import ClassAdded, SketchesReady, TaskSkipped
 from policies.runs.plan import RunPlan
@@ -34,6 +34,8 @@ from policies.runs.plan import RunPlan
 _FOLLOW_SECS = 1.0
 # A stopped session waits this long for the measurement under way; the whole stop must take under five seconds.
 _STOP_SECS = 2.0
+_LOOK_SECS = 1.0
+"""Longest wait for the last heartbeats."""
 
 
 class TuningSession:
@@ -103,12 +105,12 @@ class TuningSession:
 
         supervisor = SchedulerSupervisor(run, start_scheduler, actors.recorder.last_seq, hosts.cluster)
         members = [
-            WatchedProcess("the scheduler", supervisor.beat, supervisor.end),
+            WatchedProcess("the scheduler", ProcessRole.SCHEDULER, supervisor.beat, supervisor.end),
             *actors.members,
             *watched_builders(hosts.actors.builders),
             *(watched_device(name, device_client(hosts, actors, name)) for name in hosts.actors.devices),
         ]
-        heartbeats = Heartbeats(members, supervisor.notice, lambda: supervisor.now)
+        heartbeats = Heartbeats(members, supervisor.notice, supervisor.restarted, lambda: supervisor.now)
         admission = DeviceAdmission(supervisor, targets, actors.handles, hosts.classes, notices)
         await supervisor.started()
         return cls(hosts, actors, supervisor, admission, heartbeats)
@@ -251,6 +253,12 @@ class TuningSession:
     async def last_seq(self) -> int:
         """The sequence number of the last record of the store."""
         return await self._actors.recorder.last_seq()
+
+    async def last_progress(self) -> Progress:
+        """The snapshot of a session whose tuning is over: with the processes that were lost until now."""
+        await self._supervisor.progress()
+        await self._heartbeats.look(_LOOK_SECS)
+        return await self._supervisor.progress()
 
     async def progress(self) -> Progress:
         """A snapshot; the last one while the scheduler is lost or hangs."""

@@ -12,6 +12,7 @@ from typing import Any
 from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, wait_fixed
 
 from actors.clients.calls import LOST, ask
+from actors.heartbeat import Heartbeat
 from fleet_tune.base.errors import RecorderLostError
 
 _LOG = logging.getLogger(__name__)
@@ -24,9 +25,10 @@ class ActorClient:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    async def beat(self) -> None:
+    async def beat(self) -> Heartbeat:
         """See :mod:`actors.scheduling.heartbeats`."""
-        await ask(self._actor.beat.remote(), None, "a sign of life")
+        answer: Heartbeat = await ask(self._actor.beat.remote(), None, "a sign of life")
+        return answer
 
 
 class RestartedClient(ActorClient):
@@ -40,9 +42,10 @@ class RestartedClient(ActorClient):
 class BusyClient(RestartedClient):
     """The client of an actor that works in a thread of its own, and answers heartbeats in another one."""
 
-    async def beat(self) -> None:
+    async def beat(self) -> Heartbeat:
         """See :mod:`actors.scheduling.heartbeats`."""
-        await ask(request_beat(self._actor), None, "a sign of life")
+        answer: Heartbeat = await ask(request_beat(self._actor), None, "a sign of life")
+        return answer
 
 
 def end_process(actor: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from actors.clients.artifacts import packed
 from actors.clients.builder import BuildAnswer
 from actors.clients.calls import remote_actor
+from actors.heartbeat import Heartbeat, heartbeat
 from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, BuildRequest, BuildResult
 from fleet_tune.base.errors import FleetTuneError
@@ -94,8 +95,9 @@ class Builders:
         """The machine that this process runs on."""
         return this_host_versions()
 
-    async def beat(self) -> None:
+    async def beat(self) -> Heartbeat:
         """A sign of life, also while all of them build."""
+        return heartbeat()
 
     async def warm_up(self, count: int) -> None:
         """Start the worker processes of the first so many, so that no first build waits for one."""

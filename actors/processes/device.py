@@ -15,6 +15,7 @@ from actors.clients.calls import ByValue, remote_actor
 from actors.clients.device import TaskArtifacts
 from actors.clients.recorder import RecorderClient
 from actors.clusters.nodes import Windows
+from actors.heartbeat import Heartbeat, heartbeat
 from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
 from actors.turns.device_turn import DeviceTurn, TurnRequester
@@ -223,8 +224,9 @@ class DeviceActor:
         self._recorder(recorder).append_and_wait(records, epoch)
         return ShootOutMeasured(self._device_id, epoch)
 
-    def beat(self) -> None:
+    def beat(self) -> Heartbeat:
         """A sign of life; called beside the others, in a thread of its own."""
+        return heartbeat()
 
     def _steady_stretch(
         self, artifacts: Sequence[Artifact], rule: StopRule, before_secs: float

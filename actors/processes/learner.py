@@ -21,6 +21,7 @@ import ray
 
 from actors.clients.calls import WINDOW_WAIT_SECS, ByValue, error_line, relax_garbage_collection
 from actors.clients.recorder import RecorderClient
+from actors.heartbeat import Heartbeat, heartbeat
 from actors.processes.searcher import Priors, group_observations, model_key
 from actors.processes.task_registry import BufferedRecords, TaskRegistry
 from devices.host.quiet_windows.quiet_window import QuietWindow
@@ -101,8 +102,9 @@ class Learner:
                 await asyncio.wait_for(self._changed.wait_for(lambda: bool(newer())), wait_secs)
         return newer()
 
-    async def beat(self) -> None:
+    async def beat(self) -> Heartbeat:
         """A sign of life, also while a model is trained."""
+        return heartbeat()
 
     async def failure(self, wait_secs: float) -> str:
         """Wait for the error that ends the training. Return it, or an empty text where none has within

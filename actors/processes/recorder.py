@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from actors.heartbeat import Heartbeat, heartbeat
 from fleet_tune.base.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.base.domain import Candidate, Measurement, Record, Task
 from fleet_tune.base.errors import StaleLeaseError, StoreInUseError
@@ -144,8 +145,9 @@ class Recorder:
         await self.append_device_events(ended)
         return await self.device_states()
 
-    async def beat(self) -> None:
+    async def beat(self) -> Heartbeat:
         """A sign of life, also while the disk is waited for."""
+        return heartbeat()
 
     async def probed(self, device_id: str, usual_secs: float) -> float:
         """See :meth:`fleet_tune.base.records.stores.store.RecordStore.probed`."""

@@ -14,6 +14,7 @@ import numpy as np
 from actors.clients.calls import WINDOW_WAIT_SECS, ByValue, relax_garbage_collection
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
+from actors.heartbeat import Heartbeat, heartbeat
 from actors.processes.task_registry import BufferedRecords, TaskRegistry
 from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.domain import Candidate, Outcome, Record
@@ -88,8 +89,9 @@ class Searcher:
         async with self._lock:
             return await asyncio.to_thread(self._propose, task_id, count, taken)
 
-    async def beat(self) -> None:
+    async def beat(self) -> Heartbeat:
         """A sign of life, also while candidates are planned."""
+        return heartbeat()
 
     async def forget(self) -> None:
         """Whoever asked before is gone: what was proposed and has no record may be proposed again."""

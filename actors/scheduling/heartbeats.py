@@ -4,19 +4,24 @@ The driver asks every process of a run for a heartbeat every few seconds, many b
 (:mod:`policies.runs.cluster.heartbeat_schedule`). Ray, or :mod:`actors.scheduling.supervisor`, starts a process that
 has ended again, and the caller that waits for its answer learns of that by itself
 (:class:`actors.clients.calls.ActorLostError`). The heartbeats report it to people, and end a process that does not
-answer. The silence of a process that a quiet window stops is counted by that window's clock, which stops too.
+answer. Each answer says how often the process was started again, so that none is missed that is back between two
+heartbeats. The silence of a process that a quiet window stops is counted by that window's clock, which stops too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from actors.clients.calls import ActorDeadError, ActorLostError, error_line
+from actors.heartbeat import Heartbeat
+from fleet_tune.base.results import ProcessRole
 from policies.runs.cluster.heartbeat_schedule import first_heartbeat_secs, interval_secs
+from policies.runs.events import ProcessRestarted
 
 _LOG = logging.getLogger(__name__)
 EVERY_SECS = 2.0
@@ -37,7 +42,8 @@ class WatchedProcess:
 
     name: str
     """Name for people."""
-    beat: Callable[[], Awaitable[None]]
+    role: ProcessRole
+    beat: Callable[[], Awaitable[Heartbeat]]
     """Returns when the process answers; raises ActorLostError where it has ended."""
     end: Callable[[], None]
     """Ends the process, so that another one takes its place."""
@@ -55,18 +61,26 @@ class Heartbeats:
     Args:
         processes: the processes at the start.
         tell: is called with a line for people, and true where it is good news.
+        restarted: is called when another process takes the place of one that has ended.
         now: the second of the run.
     """
 
     def __init__(
-        self, processes: Sequence[WatchedProcess], tell: Callable[[str, bool], None], now: Callable[[], float]
+        self,
+        processes: Sequence[WatchedProcess],
+        tell: Callable[[str, bool], None],
+        restarted: Callable[[ProcessRestarted], None],
+        now: Callable[[], float],
     ) -> None:
         self._processes = {each.name: each for each in processes}
         self._group: asyncio.TaskGroup | None = None
         self._watched: dict[str, asyncio.Task[None]] = {}
         self._tell = tell
+        self._restarted = restarted
         self._now = now
         self._silent: dict[str, float] = {}
+        self._restarts: dict[str, int] = {}
+        """Restarts of each process that are reported."""
 
     @property
     def silent(self) -> dict[str, float]:
@@ -83,9 +97,20 @@ class Heartbeats:
                 number += process.is_one_of_many
                 self._watched[process.name] = group.create_task(self._watch_on(process, first))
 
+    async def look(self, within_secs: float) -> None:
+        """Ask every process once more: what was lost since the last heartbeat is reported too."""
+
+        async def look_at(process: WatchedProcess) -> None:
+            with contextlib.suppress(ActorLostError, TimeoutError):
+                async with asyncio.timeout(within_secs):
+                    self._count(process, await process.beat())
+
+        await asyncio.gather(*map(look_at, self._processes.values()))
+
     def add(self, process: WatchedProcess) -> None:
         """Watch one more process."""
         self._processes[process.name] = process
+        self._restarts.pop(process.name, None)
         if self._group is not None:
             self._watched[process.name] = self._group.create_task(self._watch_on(process, 0.0))
 
@@ -118,27 +143,41 @@ class Heartbeats:
     async def _watch(self, process: WatchedProcess) -> None:
         patience_secs = START_SECS
         heard = self._now()
-        dead = False
+        dead = lost = False
         while True:
             try:
-                await self._heartbeat(process, patience_secs, heard)
+                answer = await self._heartbeat(process, patience_secs, heard)
             except ActorLostError as error:
                 if isinstance(error, ActorDeadError):
                     if not dead:
                         self._tell(f"the process of {process.name} has ended for good: {error_line(error)}", False)
                     dead = True
-                elif process.name not in self._silent:
-                    self._tell(f"the process of {process.name} has ended: another takes its place", False)
+                elif not lost:
+                    lost = True
+                    self._report(process, 1)
                 self._silent.setdefault(process.name, heard)
                 patience_secs = START_SECS
             else:
+                self._count(process, answer)
+                lost = False
                 if self._silent.pop(process.name, None) is not None:
                     self._tell(f"{process.name} answers again, after {self._now() - heard:.0f} s", True)
                 heard, dead = self._now(), False
                 patience_secs = LONG_PATIENCE_SECS if process.computes else PATIENCE_SECS
             await asyncio.sleep(self._every_secs(process))
 
-    async def _heartbeat(self, process: WatchedProcess, patience_secs: float, heard: float) -> None:
+    def _count(self, process: WatchedProcess, answer: Heartbeat) -> None:
+        """Report the restarts that an answer tells of, and that are not reported yet."""
+        unreported = answer.restarts - self._restarts.get(process.name, 0)
+        if unreported > 0:
+            self._report(process, unreported)
+        self._restarts[process.name] = answer.restarts
+
+    def _report(self, process: WatchedProcess, times: int) -> None:
+        self._restarts[process.name] = self._restarts.get(process.name, 0) + times
+        self._restarted(ProcessRestarted(process.name, process.role, times))
+
+    async def _heartbeat(self, process: WatchedProcess, patience_secs: float, heard: float) -> Heartbeat:
         """Wait for one heartbeat. A process that does not answer for ``patience_secs`` is ended; the heartbeat raises
         ActorLostError then."""
         beat = asyncio.ensure_future(process.beat())

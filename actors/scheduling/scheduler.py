@@ -21,6 +21,7 @@ from actors.clients.calls import LOST, ActorLostError, error_line, first_line, r
 from actors.clients.handles import ActorHandles
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
+from actors.heartbeat import Heartbeat, heartbeat
 from actors.processes.recorder import make_record
 from actors.scheduling.builder_pool import BuilderPool
 from actors.scheduling.device_lane import DeviceLane
@@ -119,8 +120,9 @@ class Scheduler:
                 self._hand_in(event)
         return True
 
-    async def beat(self) -> None:
+    async def beat(self) -> Heartbeat:
         """Answer a heartbeat."""
+        return heartbeat()
 
     async def run(self) -> None:
         """Tune. Raises what ended it early: a recorder that is lost or cannot store, devices that are all lost."""

@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from actors.clients.calls import LOST, ActorDeadError, ActorLostError, first_line
 from actors.clients.scheduler import SchedulerClient
 from actors.clusters.cluster import Cluster
+from actors.heartbeat import Heartbeat
 from fleet_tune.base.errors import ClusterError
 from fleet_tune.base.results import Notice, Progress
-from policies.runs.events import ClassAdded, Event, NoticePosted, StopRequested
+from policies.runs.events import ClassAdded, Event, NoticePosted, ProcessRestarted, StopRequested
 from policies.runs.plan import RunPlan
 
 _REST_SECS = 1.0
@@ -54,6 +56,9 @@ class SchedulerSupervisor:
         self._last: Progress | None = None
         self._began: float | None = None
         self._stops = False
+        self._is_over = False
+        self._successors = 0
+        """Schedulers that have taken the place of a lost one."""
         self._posting: set[asyncio.Task[None]] = set()
 
     @property
@@ -72,13 +77,15 @@ class SchedulerSupervisor:
         losses, seq = 0, -1
         while True:
             try:
-                return await self._scheduler.run()
+                await self._scheduler.run()
+                self._is_over = True
+                return
             except LOST as error:
                 detail = first_line(error)
             await asyncio.sleep(_REST_SECS)
             last_seq = -1 if self._stops or self._cluster.is_lost else await self._last_seq()
             if self._stops:  # now, or while the recorder was asked
-                return None
+                return
             losses, seq = 1 if last_seq > seq else losses + 1, last_seq
             if losses >= _MOST_LOSSES or self._cluster.is_lost:
                 next_step = "run the same command again: it resumes"
@@ -87,6 +94,7 @@ class SchedulerSupervisor:
 
     def _replace(self, text: str) -> None:
         self._scheduler.end()
+        self._successors += 1
         told = self._last.notices if self._last is not None else ()
         number = max((notice.number for notice in told), default=0)
         before = dataclasses.replace(
@@ -111,7 +119,7 @@ class SchedulerSupervisor:
     async def progress(self, *, is_silent: bool = False) -> Progress:
         """A snapshot. Where the scheduler ``is_silent``, is lost, or has just taken the place of another one, the last
         snapshot. Raises what calls raise where there is none yet."""
-        if is_silent and self._last is not None:
+        if self._last is not None and (is_silent or (self._is_over and self._last.phase == "finished")):
             return self._last
         try:
             progress = await self._scheduler.progress()
@@ -125,7 +133,27 @@ class SchedulerSupervisor:
 
     def notice(self, text: str, well: bool) -> None:
         """Post a notice; ``well``: it is good news."""
-        task = asyncio.ensure_future(self._post(text, well))  # it ends by its deadline
+        self._in_background(self._post(text, well))
+
+    def restarted(self, event: ProcessRestarted) -> None:
+        """Tell the scheduler, or the next one, that a process was started again. A scheduler that has ended hears of
+        nothing: then the last snapshot is told."""
+        self._plan = self._plan.after(event)
+        if not self._is_over:
+            self._in_background(self._tell_restart(event))
+        elif self._last is not None:
+            number = max((notice.number for notice in self._last.notices), default=0)
+            notices = (*self._last.notices, Notice(number + 1, self.now, event.text))
+            self._last = dataclasses.replace(self._last, notices=notices, restarts=self._plan.before.restarts)
+
+    async def _tell_restart(self, event: ProcessRestarted) -> None:
+        try:
+            await self._scheduler.tell(event)
+        except LOST:  # the next one counts as the plan says, and has only to tell people
+            await self._post(event.text, False)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)  # it ends by its deadline
         self._posting.add(task)
         task.add_done_callback(self._posting.discard)
 
@@ -137,10 +165,11 @@ class SchedulerSupervisor:
                 return
             await asyncio.sleep(_REST_SECS)
 
-    async def beat(self) -> None:
-        """Wait for a heartbeat of the scheduler."""
+    async def beat(self) -> Heartbeat:
+        """Wait for a heartbeat of the scheduler. Its restarts are its successors."""
         try:
             await self._scheduler.beat()
+            return Heartbeat(self._successors)
         except ActorDeadError as error:  # for Ray it is dead; here another one takes its place
             raise ActorLostError(first_line(error)) from error
 

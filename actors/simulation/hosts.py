@@ -13,6 +13,7 @@ from typing import Any
 from actors.clients.artifacts import unpacked
 from actors.clients.calls import ask
 from actors.clients.device import TaskArtifacts
+from actors.heartbeat import Heartbeat, heartbeat
 from actors.processes.builder import Builders, Worker
 from actors.processes.recorder import make_record
 from devices.protocol import Artifact, BuildRequest, BuildResult
@@ -80,8 +81,9 @@ class SimulatedDevices:
             records.append(encode_record(record))
         return BatchMeasured(device_id, epoch, outcomes, records=records)
 
-    async def beat(self) -> None:
+    async def beat(self) -> Heartbeat:
         """Answer a heartbeat, for every device."""
+        return heartbeat()
 
     async def busy(self) -> dict[str, float]:
         """Seconds in which each device has measured, by its name."""

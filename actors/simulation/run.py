@@ -31,8 +31,10 @@ from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.simulation.hosts import SimulatedBuilders, SimulatedDevices, SimulatedHandle
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.domain import DeviceClass, Limits, StopRule, Task, Workload
+from fleet_tune.base.results import ProcessRole
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch, Tile
+from policies.runs.events import ProcessRestarted
 from policies.runs.plan import RunPlan
 from policies.runs.planned_task import PlannedTask
 from policies.runs.stages.pace import searchers
@@ -140,7 +142,7 @@ class SimulatedRun:
         await self._scheduler.started()
         self._running = asyncio.ensure_future(self._scheduler.run())
         began = time.monotonic()
-        beats = Heartbeats(self._members(parts.build_host), _tell, lambda: time.monotonic() - began)
+        beats = Heartbeats(self._members(parts.build_host), _tell, _tell_restart, lambda: time.monotonic() - began)
         self._watching = asyncio.ensure_future(beats.watch())
 
     def _made(self, role: str, cls: type, concurrency: int, *arguments: Any) -> Any:
@@ -193,11 +195,11 @@ class SimulatedRun:
         }
         return [
             *(
-                WatchedProcess(name, ActorClient(actor).beat, partial(_end, actor), True)
+                WatchedProcess(name, _role_of(name), ActorClient(actor).beat, partial(_end, actor), True)
                 for name, actor in real.items()
             ),
             *(
-                WatchedProcess(name, ActorClient(actor).beat, partial(_end, actor), is_one_of_many=True)
+                WatchedProcess(name, _role_of(name), ActorClient(actor).beat, partial(_end, actor), is_one_of_many=True)
                 for name, actor in stand_ins.items()
             ),
         ]
@@ -256,6 +258,15 @@ class SimulatedRun:
 
 def _tell(text: str, well: bool) -> None:
     _LOG.log(logging.INFO if well else logging.WARNING, "%s", text)
+
+
+def _tell_restart(event: ProcessRestarted) -> None:
+    _LOG.warning("%s", event.text)
+
+
+def _role_of(name: str) -> ProcessRole:
+    """The role that a process is named after."""
+    return next(role for role in ProcessRole if role.value in name)
 
 
 def _end(actor: Any) -> None:

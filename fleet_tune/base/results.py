@@ -69,6 +69,26 @@ def bound_by(shares: Mapping[str, float]) -> str:
     return max(waits, key=lambda what: waits[what])
 
 
+class ProcessRole(enum.StrEnum):
+    """Roles of the processes of a run that are started again when they are lost."""
+
+    SCHEDULER = "scheduler"
+    RECORDER = "recorder"
+    LEARNER = "learner"
+    SEARCHER = "searcher"
+    BUILDER = "builder"
+    DEVICE = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class NotTried:
+    """Trials that a run was asked for and did not make."""
+
+    trials: int
+    reason: str
+    """Reason in one line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """A warning of a run. Repeated warnings within a short time are one notice."""
@@ -116,6 +136,11 @@ class Progress:
     """The same shares since the tuning began."""
     doing: str = ""
     """Current activity in a phase that has no trials."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """Number of times that processes of each role (:class:`ProcessRole`) were started again; roles without a restart
+    are absent."""
+    not_tried: tuple[NotTried, ...] = ()
+    """Trials that were asked for and not made, by reason. Empty while the run tunes."""
     silent: Mapping[str, float] = field(default_factory=dict)
     """Processes of the run that are gone or give no sign of life, each with the second of the run since which."""
     behind: Mapping[str, tuple[str, float]] = field(default_factory=dict)
@@ -411,6 +436,10 @@ class TuneResult:
     """Shares of the devices' time by device class and use (:class:`DeviceTime`)."""
     store: FromStore | None = None
     """Results that were taken from the store that runs share. None without a store."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """Number of times that processes of each role (:class:`ProcessRole`) were started again."""
+    not_tried: tuple[NotTried, ...] = ()
+    """Trials that were asked for and not made, by reason."""
 
     @property
     def bounds(self) -> dict[str, str]:

@@ -62,6 +62,11 @@ def format_outcomes(outcomes: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name.replace('_', ' ')}" for count, name in counted) or "no trials"
 
 
+def format_restarts(restarts: Mapping[str, int]) -> str:
+    """``recorder 2 times, device once``: the processes that were lost and started again, by role."""
+    return ", ".join(f"{role} {'once' if times == 1 else f'{times} times'}" for role, times in restarts.items())
+
+
 def notice_line(notice: Notice) -> str:
     """``4:07 device board is lost (2 times)``: in one line, with the time of the run."""
     times = f" ({notice.times} times)" if notice.times > 1 else ""
@@ -178,6 +183,10 @@ def render_summary(result: TuneResult) -> RenderableType:
             else f"none in this run of {format_clock(result.elapsed_secs)}"
         ),
     )
+    for each in result.not_tried:
+        facts.add_row("not tried", Text(f"{plural(each.trials, 'trial')}: {each.reason}", "yellow"))
+    if result.restarts:
+        facts.add_row("restarted", Text(format_restarts(result.restarts), "yellow"))
     if result.device_time and result.new_trials:
         facts.add_row("limited by", Text(format_bounds(result.device_time)))
     if result.store is not None:

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from fleet_tune.base.domain import Outcome, Record
 from fleet_tune.base.errors import UserError
-from fleet_tune.base.results import DeviceTime, Progress, bound_by
+from fleet_tune.base.results import DeviceTime, ProcessRole, Progress, bound_by
 from fleet_tune.base.version import __version__
 
 ADDRESS = "127.0.0.1"
@@ -57,6 +57,15 @@ class Metrics:
             "fleet_tune_device_changes", "Changes of devices in this run, other than leases.", registry=counted
         )
         self._device_changes_seen = 0
+        self._restarts = Counter(
+            "fleet_tune_process_restarts",
+            "Processes of this run that were lost and started again.",
+            ["process"],
+            registry=counted,
+        )
+        self._restarts_seen = dict.fromkeys(ProcessRole, 0)
+        for role in ProcessRole:  # 0 is scraped before the first one, as above
+            self._restarts.labels(role.value)
         self._vitals = {
             "temperature_celsius": Gauge(
                 "fleet_tune_device_temperature_celsius",
@@ -134,6 +143,10 @@ class Metrics:
         _set_all(self._devices, states)
         self._device_changes.inc(progress.device_changes - self._device_changes_seen)
         self._device_changes_seen = progress.device_changes
+        for role, seen in self._restarts_seen.items():
+            times = progress.restarts.get(role.value, 0)
+            self._restarts.labels(role.value).inc(max(0, times - seen))
+            self._restarts_seen[role] = max(times, seen)
         for device, vitals in progress.vitals.items():
             for name, value in vitals.items():
                 if name in self._vitals:

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from actors.tuning_session import TuningSession
 from fleet_tune.base.domain import Limits
@@ -72,9 +72,16 @@ class ProgressReporter:
 
     async def report(self, session: TuningSession) -> None:
         """Report one snapshot of a session."""
+        await self._report(session.progress())
+
+    async def report_last(self, session: TuningSession) -> None:
+        """Report the snapshot of a session whose tuning is over."""
+        await self._report(session.last_progress())
+
+    async def _report(self, snapshot: Awaitable[Progress]) -> None:
         last = self.last
         with contextlib.suppress(FleetTuneError):  # records raise the error of a scheduler that is gone
-            last = await session.progress()
+            last = await snapshot
         if last is not None:
             self.update(last)
 

@@ -198,4 +198,6 @@ def _result(context: RunContext, prepared: Prepared | None, published: Published
         notices=last.notices if last else (),
         device_time=last.device_time_whole if last else {},
         store=None if prepared is None or prepared.found is None else prepared.found.summary,
+        restarts=last.restarts if last else {},
+        not_tried=last.not_tried if last else (),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fleet_tune.base.device_state import Admin, DeviceState
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
-from fleet_tune.base.results import DeviceTime
+from fleet_tune.base.results import DeviceTime, ProcessRole
 from policies.runs.planned_task import PlannedTask
 
 # Records and tasks ---------------------------------------------------------------------------------------------------
@@ -303,6 +303,23 @@ class NoticePosted:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessRestarted:
+    """A process of the run has ended, and another takes its place."""
+
+    process: str
+    """Name of the process for people."""
+    role: ProcessRole
+    times: int = 1
+    """Number of processes that have ended since the last event of this process."""
+
+    @property
+    def text(self) -> str:
+        """The event in words."""
+        times = "" if self.times == 1 else f" {self.times} times"
+        return f"the process of {self.process} has ended{times}: another takes its place"
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The run is to end: what is being measured is stored, and no shoot-out begins."""
 
@@ -340,6 +357,7 @@ Event = (
     | AdminRequested
     | DeviceEventsStored
     | NoticePosted
+    | ProcessRestarted
     | StopRequested
     | Tick
 )

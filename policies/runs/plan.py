@@ -17,6 +17,7 @@ from policies.runs.events import (
     DeviceAnswered,
     DeviceLeft,
     Event,
+    ProcessRestarted,
     SketchesReady,
     TaskSkipped,
 )
@@ -86,6 +87,13 @@ class Before:
     """Notices that people have seen."""
     device_changes: int = 0
     """See :class:`fleet_tune.base.results.Progress`."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """See :class:`fleet_tune.base.results.Progress`."""
+
+    def with_restart(self, event: ProcessRestarted) -> Before:
+        """The state after one more restart of a process."""
+        times = self.restarts.get(event.role.value, 0) + event.times
+        return replace(self, restarts={**self.restarts, event.role.value: times})
 
 
 @dataclass(frozen=True)
@@ -146,6 +154,8 @@ class RunPlan:
                 return replace(self, devices={**self.devices, event.device_id: ""}, candidate_secs=secs)
             case DeviceAnswered(device_id, device_class) if self._waits_for(device_id, device_class):
                 return replace(self, devices={**self.devices, device_id: device_class})
+            case ProcessRestarted():
+                return replace(self, before=self.before.with_restart(event))
             case DeviceLeft(device_id):
                 devices = {each: known for each, known in self.devices.items() if each != device_id}
                 return replace(self, devices=devices)

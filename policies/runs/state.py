@@ -9,11 +9,12 @@ back; it is the only clock."""
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable
 
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.errors import BuildersLostError
-from fleet_tune.base.results import DeviceTime, Progress
+from fleet_tune.base.results import DeviceTime, NotTried, Progress
 from policies.measuring import health
 from policies.measuring.build_limit import UNKNOWN_SECS
 from policies.runs.commands import (
@@ -47,6 +48,7 @@ from policies.runs.events import (
     DeviceUnreachable,
     Event,
     NoticePosted,
+    ProcessRestarted,
     ProposalLost,
     Proposed,
     RecordsCaughtUp,
@@ -63,6 +65,7 @@ from policies.runs.membership import Membership
 from policies.runs.notices import Notices
 from policies.runs.plan import RunPlan
 from policies.runs.record_intake import RecordIntake
+from policies.runs.shortfall import STOPPED, TIME_OVER, trials_not_made
 from policies.runs.stages.building import Buildable, BuildStage
 from policies.runs.stages.final_round import FinalRound
 from policies.runs.stages.granting import Granting
@@ -128,6 +131,8 @@ class RunState:
         self._restored = False
         self._caught_up = False
         self._stopped = False
+        self._tuning_ended_by = ""  # empty while the run tunes, and where nothing was left to tune
+        self._restarts = Counter(plan.before.restarts)  # of processes, by role
         self._notices = Notices(plan.before.notices)
         self._begin_budget(plan.before.budget_from_secs)
 
@@ -186,6 +191,8 @@ class RunState:
             behind=self._occupation.behind,
             device_time=self._usage.lately,
             device_time_whole=self._usage.whole,
+            restarts=dict(self._restarts),
+            not_tried=self._not_tried,
             tasks=tuple(
                 task.progress(self._devices.leases.usual_speed(task.device_class))
                 for task in tasks
@@ -258,6 +265,9 @@ class RunState:
                 self.fleet.events_stored(commands)
             case NoticePosted(text, well):
                 return [Log("notice" if well else "warning", text)]
+            case ProcessRestarted(_, role, times):
+                self._restarts[role.value] += times
+                return [Log("warning", event.text)]
             case StopRequested():
                 self._stopped = True
             case Tick():
@@ -365,7 +375,7 @@ class RunState:
         if self.phase is Phase.TUNING:
             commands += self._give_up_deserted(now)
         if self.phase is Phase.TUNING and (self._stopped or self._budget.tuning_is_over(now) or self._is_done):
-            self._end_tuning()
+            self._end_tuning(now)
         if self.phase is Phase.TUNING:
             commands += self._tune(now)
         self._look_at.clear()
@@ -418,9 +428,17 @@ class RunState:
         # Without its oracle a task is nothing, and a finalist has been built before.
         return max(limit_secs, UNKNOWN_SECS) if isinstance(job, OracleBuild) or job.is_finalist else limit_secs
 
-    def _end_tuning(self) -> None:
+    @property
+    def _not_tried(self) -> tuple[NotTried, ...]:
+        if self.phase <= Phase.TUNING:
+            return ()
+        return trials_not_made(self._plan.limits, self.tasks.values(), self._tuning_ended_by)
+
+    def _end_tuning(self, now: float) -> None:
         """End the tuning: measurements under way are stored, candidates that are only built are dropped."""
         self.phase = Phase.LAST_BATCHES
+        if not self._is_done:
+            self._tuning_ended_by = TIME_OVER if self._budget.tuning_is_over(now) else STOPPED
         for job in self._builds.drop(lambda _: True):
             if isinstance(job, OracleBuild):
                 self.tasks[job.task.id].oracle_dropped()

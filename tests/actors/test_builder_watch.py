@@ -81,7 +81,7 @@ class SchedulerSupervisor:
 
 async def test_a_machine_that_hangs_keeps_no_other_from_building() -> None:
     hosts, supervisor, handles = Hosts(), SchedulerSupervisor(), ActorHandles()
-    beats = Heartbeats([], supervisor.notice, lambda: 0.0)
+    beats = Heartbeats([], supervisor.notice, lambda _event: None, lambda: 0.0)
 
     watch = BuilderWatch(cast(Any, hosts), cast(Any, supervisor), beats, handles)
     await watch.follow([node("hangs"), node("well"), node("old")])

@@ -31,7 +31,7 @@ class World:
         }
         self.refused: set[str] = set()
         self.answers = asyncio.Event()  # of machine "other"
-        self.heartbeats = Heartbeats([], self.notice, lambda: 0.0)
+        self.heartbeats = Heartbeats([], self.notice, lambda _event: None, lambda: 0.0)
         this: Any = self
         self.watch = DeviceWatch(this, this, self.heartbeats, this, self.client)
 

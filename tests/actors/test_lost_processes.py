@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from actors.clients.calls import ask
+from actors.clients.calls import ActorLostError, ask
 from actors.clusters.cluster import connected
 from actors.run_hosts import RunHosts
 from actors.scheduling import heartbeats
@@ -28,7 +28,7 @@ from fleet_tune.base.config.fleet_file import load_fleet
 from fleet_tune.base.domain import Limits, Record
 from fleet_tune.base.records.datasets.dataset import load
 from fleet_tune.base.records.stores.reader import RecordReader
-from fleet_tune.base.results import Progress
+from fleet_tune.base.results import ProcessRole, Progress
 from fleet_tune.base.search_task import SearchTask
 from policies.search.methods.random import RANDOM
 
@@ -36,6 +36,7 @@ DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
 DEADLINE_SECS = 120.0
 CANDIDATE_SECS = 0.02
 STEP = 15
+ROLES = [role.value for role in ProcessRole]
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
 
@@ -65,6 +66,16 @@ class Tuned:
         """Until a few more trials are made."""
         least = len(self.acknowledged) + STEP
         await self.until(lambda _: len(self.acknowledged) >= least, f"{least} records")
+
+    async def replaced(self, kind: str, victim: int) -> None:
+        """Until another process is in the place of the victim."""
+        deadline = time.monotonic() + DEADLINE_SECS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(ActorLostError):
+                if await process_of(self.actor(kind)) != victim:
+                    return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"no other process within {DEADLINE_SECS:g} s: {kind}")
 
     def actor(self, kind: str) -> Any:
         """The newest actor of a class."""
@@ -106,6 +117,26 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         yield Tuned(session)
 
 
+async def test_what_dies_between_two_heartbeats_is_told_and_counted(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeats, "EVERY_SECS", 3600.0)  # nobody is asked a second time
+    reading = asyncio.ensure_future(tuned.read())
+    await tuned.more()
+    for kind in ("Recorder", "Builders", "DeviceActor", "Searcher", "Learner"):
+        for _ in range(2):
+            victim = await process_of(tuned.actor(kind))
+            os.kill(victim, signal.SIGKILL)
+            await tuned.replaced(kind, victim)
+    await tuned.more()
+    await tuned.session.stop()
+    await reading
+    last = await tuned.session.last_progress()
+    assert last.restarts == dict.fromkeys([role for role in ROLES if role != "scheduler"], 2)
+    for name in ("the recorder", "builder 0", "device a", "searcher 0", "the learner"):
+        assert any(f"the process of {name} has ended 2 times" in each.text for each in last.notices)
+
+
 async def test_every_process_may_die_or_hang_and_nothing_is_lost_or_doubled(tuned: Tuned, tmp_path: Path) -> None:
     reading = asyncio.ensure_future(tuned.read())
     kinds = ("Scheduler", "Recorder", "Builders", "DeviceActor", "Searcher", "Learner")
@@ -123,6 +154,8 @@ async def test_every_process_may_die_or_hang_and_nothing_is_lost_or_doubled(tune
             )
             told = "schedules the run was lost" if kind == "Scheduler" else told
             await tuned.until(lambda progress, told=told: any(told in each.text for each in progress.notices), told)
+    # Each was killed once and ended once because it hung.
+    await tuned.until(lambda progress: progress.restarts == dict.fromkeys(ROLES, 2), "all restarts are counted")
     await tuned.session.stop()
     await reading
     with RecordReader(tmp_path / "records.db") as reader:

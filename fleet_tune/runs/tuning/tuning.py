@@ -89,7 +89,7 @@ class RunTuning:
                         companion.on_record(record)
                     if on_record is not None:
                         await on_record(record)
-            await context.reporter.report(session)
+            await context.reporter.report_last(session)
 
     async def describe_all(self) -> None:
         """Wait for the tasks that are not described yet: nothing is compiled without them. A signal ends the wait."""

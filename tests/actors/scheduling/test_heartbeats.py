@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from actors.clients.calls import ActorDeadError, ActorLostError
+from actors.heartbeat import Heartbeat
 from actors.scheduling import heartbeats
 from actors.scheduling.heartbeats import PATIENCE_SECS, SILENT_SECS, START_SECS, Heartbeats, WatchedProcess
+from fleet_tune.base.results import ProcessRole
+from policies.runs.events import ProcessRestarted
 
 LOOK_SECS = 0.5
 
@@ -32,23 +35,34 @@ class Clock:
 class Process:
     """Stands in for one: ``beats`` are its answers in turn, None for silence until it is ended; then it answers."""
 
-    beats: list[BaseException | str | None]
+    beats: list[BaseException | str | int | None]
     ended: int = 0
+    restarts: int = 0
     told: list[str] = field(default_factory=list)
+    counted: int = 0
     _gone: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def beat(self) -> None:
+    async def beat(self) -> Heartbeat:
         answer = self.beats.pop(0) if self.beats else "well"
         if isinstance(answer, BaseException):
+            self.restarts += isinstance(answer, ActorLostError) and not isinstance(answer, ActorDeadError)
             raise answer
         if answer is None:
             await self._gone.wait()
             self._gone.clear()
+            self.restarts += 1
             raise ActorLostError("a sign of life: its process ended")
+        if isinstance(answer, int):
+            self.restarts = answer
+        return Heartbeat(self.restarts)
 
     def end(self) -> None:
         self.ended += 1
         self._gone.set()
+
+    def restarted(self, event: ProcessRestarted) -> None:
+        self.counted += event.times
+        self.tell(event.text, False)
 
     def tell(self, text: str, well: bool) -> None:
         self.told.append(f"{'well' if well else 'bad'}: {text}")
@@ -70,8 +84,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def watched(process: Process, until: Callable[[Heartbeats], bool], clock: Clock | None = None) -> Heartbeats:
     clock = clock or Clock()
     made = Heartbeats(
-        [WatchedProcess("builder 1", process.beat, process.end, clock=clock)],
+        [WatchedProcess("builder 1", ProcessRole.BUILDER, process.beat, process.end, clock=clock)],
         process.tell,
+        process.restarted,
         lambda: round(clock.secs, 1),
     )
     watching = asyncio.ensure_future(made.watch())
@@ -89,12 +104,36 @@ async def test_a_process_that_is_gone_is_known_at_once_and_until_another_answers
     made = await watched(process, lambda made: bool(made.silent))
     assert list(made.silent) == ["builder 1"]
     assert process.told == ["bad: the process of builder 1 has ended: another takes its place"]
-    process.beats = [ActorLostError("it starts"), "well"]
+    process.beats, process.restarts = [ActorLostError("it starts"), "well"], 0
     process.told.clear()
     made = await watched(process, lambda _made: len(process.told) == 2)
     assert made.silent == {}
     assert process.told[1].startswith("well: builder 1 answers again, after ")
     assert process.ended == 0
+
+
+async def test_what_is_back_between_two_heartbeats_is_told_and_counted() -> None:
+    process = Process([0, 1, 1, 4])
+    made = await watched(process, lambda _made: len(process.told) == 2)
+    assert process.told == [
+        "bad: the process of builder 1 has ended: another takes its place",
+        "bad: the process of builder 1 has ended 3 times: another takes its place",
+    ]
+    assert process.counted == 4
+    process.beats = [6]
+    await made.look(60.0)
+    assert process.counted == 6
+
+
+async def test_a_loss_that_was_told_is_counted_once() -> None:
+    process = Process(["well", ActorLostError("its process ended"), ActorLostError("it starts"), 2, 2])
+    await watched(process, lambda _made: not process.beats)
+    assert process.counted == 2  # the first one, and the one that was lost while it started
+    assert sum("has ended" in text for text in process.told) == 2
+    # A process that could not be reached, and was not started again.
+    process = Process([0, ActorLostError("the network"), 0, 1])
+    await watched(process, lambda _made: not process.beats)
+    assert process.counted == 2
 
 
 async def test_a_process_that_is_gone_for_good_is_said_to_be_so_once() -> None:
@@ -109,10 +148,10 @@ async def test_what_goes_wrong_with_the_watching_is_told_and_everybody_is_still_
     other = Process(["well"] * 5 + [ActorLostError("its process ended"), "well"])
     told: list[str] = []
     members = [
-        WatchedProcess("builder 1", strange.beat, strange.end, clock=Clock()),
-        WatchedProcess("builder 2", other.beat, other.end, clock=Clock()),
+        WatchedProcess("builder 1", ProcessRole.BUILDER, strange.beat, strange.end, clock=Clock()),
+        WatchedProcess("builder 2", ProcessRole.BUILDER, other.beat, other.end, clock=Clock()),
     ]
-    made = Heartbeats(members, lambda text, _well: told.append(text), Clock())
+    made = Heartbeats(members, lambda text, _well: told.append(text), lambda event: told.append(event.text), Clock())
     watching = asyncio.ensure_future(made.watch())
     async with asyncio.timeout(60.0):
         while sum("answers again" in text for text in told) < 2:
@@ -131,10 +170,11 @@ async def test_a_process_that_hangs_is_told_within_ten_seconds_and_ended_once() 
     assert process.told == ["bad: builder 1 gives no sign of life"]
 
     process = Process(["well", None])
-    await watched(process, lambda _made: len(process.told) == 3)
+    await watched(process, lambda _made: len(process.told) == 4)
     assert process.told[1] == f"bad: builder 1 gave no sign of life for {PATIENCE_SECS:.0f} s: its process is ended"
-    assert process.told[2].startswith("well: builder 1 answers again")
-    assert process.ended == 1
+    assert process.told[2] == "bad: the process of builder 1 has ended: another takes its place"
+    assert process.told[3].startswith("well: builder 1 answers again")
+    assert process.ended == process.counted == 1
 
 
 async def test_a_process_may_take_long_to_start() -> None:
@@ -177,9 +217,12 @@ async def test_of_many_builders_and_devices_a_few_are_asked_at_a_time(monkeypatc
     monkeypatch.setattr(heartbeats, "EVERY_SECS", 2.0)
     monkeypatch.setattr(heartbeats.asyncio, "sleep", sleeping)
     process = Process([])
-    members = [WatchedProcess("the scheduler", process.beat, process.end, clock=Clock())]
-    members += [WatchedProcess(f"device {at}", process.beat, process.end, False, Clock(), True) for at in range(1000)]
-    watching = asyncio.ensure_future(Heartbeats(members, process.tell, Clock()).watch())
+    members = [WatchedProcess("the scheduler", ProcessRole.BUILDER, process.beat, process.end, clock=Clock())]
+    members += [
+        WatchedProcess(f"device {at}", ProcessRole.DEVICE, process.beat, process.end, False, Clock(), True)
+        for at in range(1000)
+    ]
+    watching = asyncio.ensure_future(Heartbeats(members, process.tell, process.restarted, Clock()).watch())
     async with asyncio.timeout(60.0):
         while len(slept) < 3 * len(members):
             await sleep(0)

@@ -18,6 +18,7 @@ from fleet_tune.base.results import (
     InNetwork,
     KernelTime,
     NetworkResult,
+    NotTried,
     Plan,
     SkippedPart,
     TaskProgress,
@@ -410,3 +411,17 @@ def test_a_picture_of_the_summary(tmp_path: Path) -> None:
     assert svg.startswith("<svg")
     assert "a&#160;title" in svg or "a title" in svg
     assert "PyTorch" in svg
+
+
+def test_the_summary_accounts_for_what_was_not_tried_and_for_lost_processes() -> None:
+    told = _text(render_summary(RESULT))
+    assert "not tried" not in told
+    assert "restarted" not in told
+    result = dataclasses.replace(
+        RESULT, not_tried=(NotTried(2, "lost"), NotTried(1, "done")), restarts={"recorder": 2, "device": 1}
+    )
+    told = " ".join(_text(render_summary(result)).split())
+    assert "not tried 2 trials: lost not tried 1 trial: done restarted recorder 2 times, device once" in told
+    plain = to_json(result)
+    assert plain["not_tried"] == [{"trials": 2, "reason": "lost"}, {"trials": 1, "reason": "done"}]
+    assert plain["restarts"] == {"recorder": 2, "device": 1}

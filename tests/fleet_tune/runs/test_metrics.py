@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -135,6 +136,16 @@ def test_a_revision_is_no_trial(metrics: Metrics) -> None:
     samples = _samples(metrics)
     assert samples["fleet_tune_trials_total", ("ok",)] == 0
     assert samples["fleet_tune_build_seconds_count", ()] == 0
+
+
+def test_restarts_of_processes_are_counted_by_role(metrics: Metrics) -> None:
+    last = _progress(devices={}, queues={})
+    assert _samples(metrics)["fleet_tune_process_restarts_total", ("recorder",)] == 0
+    for restarts in ({"recorder": 1}, {"recorder": 1}, {"recorder": 3, "searcher": 1}):
+        metrics.update(dataclasses.replace(last, restarts=restarts))
+    samples = _samples(metrics)
+    counted = [samples["fleet_tune_process_restarts_total", (each,)] for each in ("recorder", "searcher", "device")]
+    assert counted == [3, 1, 0]
 
 
 def test_a_state_or_queue_that_is_gone_drops_to_zero(metrics: Metrics) -> None:

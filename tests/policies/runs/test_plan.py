@@ -9,7 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet_tune.base.results import ProcessRole
 from policies.runs import events as ev
+from policies.runs.events import ProcessRestarted
 from policies.runs.plan import RunPlan
 from policies.runs.planned_task import PlannedTask
 from policies.runs.state import RunState
@@ -119,3 +121,20 @@ def test_a_class_that_was_refused_leaves_no_task() -> None:
     plan = PLAN.after(ev.ClassAwaited("orin")).after(added)
     assert plan.awaited_classes == frozenset()
     assert plan.without_tasks(added.tasks) == PLAN
+
+
+def test_restarts_are_kept_for_the_scheduler_that_takes_over() -> None:
+    plan = RunPlan("run", (), {}, 1)
+    for event in (
+        ProcessRestarted("the recorder", ProcessRole.RECORDER),
+        ProcessRestarted("searcher 0", ProcessRole.SEARCHER, 2),
+        ProcessRestarted("searcher 1", ProcessRole.SEARCHER),
+    ):
+        plan = plan.after(event)
+    state = RunState(plan, TaskBandit(0))
+    assert state.progress(0.0).restarts == {"recorder": 1, "searcher": 3}
+    state.handle(ProcessRestarted("the recorder", ProcessRole.RECORDER, 2), 1.0)
+    assert state.progress(1.0).restarts == {"recorder": 3, "searcher": 3}
+    assert [each.text for each in state.progress(1.0).notices] == [
+        "the process of the recorder has ended 2 times: another takes its place"
+    ]

@@ -8,7 +8,9 @@ from collections import Counter
 import pytest
 
 from fleet_tune.base.domain import Limits, StopRule
+from fleet_tune.base.results import NotTried
 from policies.runs import events as ev
+from policies.runs.shortfall import SKIPPED, TIME_OVER
 from tests.helpers.run_world import World, played
 from tests.helpers.world_devices import Device, task_of
 
@@ -16,6 +18,27 @@ from tests.helpers.world_devices import Device, task_of
 def test_a_limit_of_trials_counts_what_was_given_up() -> None:
     world = played({"only": Device("orin", killed=frozenset({5}))}, limits=Limits(trials=20))
     assert len(world.trials()) == 19
+    assert world.state.progress(world.now).not_tried == (NotTried(1, SKIPPED),)
+
+
+def test_every_trial_that_was_asked_for_and_not_made_is_accounted_for() -> None:
+    world = played({"only": Device("orin", killed=frozenset({5, 7}))}, limits=Limits(trials=80))
+    assert len(world.trials()) == 58  # of the 60 candidates that there are
+    reason = "no task wanted more trials: exhausted (1)"
+    assert world.state.progress(world.now).not_tried == (NotTried(2, SKIPPED), NotTried(20, reason))
+
+    tasks = (task_of("orin", "a"), task_of("orin", "b"))
+    world = played({"d": Device("orin")}, tasks=tasks, limits=Limits(task_trials=70))
+    assert world.state.progress(world.now).not_tried == (NotTried(20, "exhausted"),)
+
+    world = played({"d": Device("orin")}, limits=Limits(trials=10**6, time_budget_secs=60.0), supply=100_000)
+    made = world.state.progress(world.now).new_trials
+    assert world.state.progress(world.now).not_tried == (NotTried(10**6 - made, TIME_OVER),)
+
+    world = played({"d": Device("orin")}, limits=Limits(trials=20))
+    assert world.state.progress(world.now).not_tried == ()
+    world = played({"d": Device("orin")}, limits=Limits(time_budget_secs=60.0), supply=100_000)
+    assert world.state.progress(world.now).not_tried == ()
 
 
 def test_the_next_run_goes_on_where_the_last_one_ended() -> None:
