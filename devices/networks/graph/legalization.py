@@ -9,6 +9,8 @@ from typing import Any
 from tvm import relax, te
 from tvm.tirx import const, rsqrt
 
+from devices.networks.graph.scatters import scatter_elements, scatter_nd
+
 
 def softmax(x: te.Tensor, axis: int) -> te.Tensor:
     """Return a softmax that multiplies by the reciprocal of a row's sum.
@@ -86,8 +88,19 @@ def _legalize_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Ex
     return builder.call_te(softmax, call.args[0], call.attrs.axis, primfunc_name_hint="softmax")
 
 
+def _legalize_scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    axis, reduction = int(call.attrs.axis), str(call.attrs.reduction)
+    return builder.call_te(scatter_elements, *call.args, axis, reduction, primfunc_name_hint="scatter_elements")
+
+
+def _legalize_scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return builder.call_te(scatter_nd, *call.args, str(call.attrs.reduction), primfunc_name_hint="scatter_nd")
+
+
 LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     "relax.nn.group_norm": _legalize_group_norm,
     "relax.nn.softmax": _legalize_softmax,
+    "relax.scatter_elements": _legalize_scatter_elements,
+    "relax.scatter_nd": _legalize_scatter_nd,
 }
 """The function that makes a kernel of a call, by the operator's name, as ``relax.transform.LegalizeOps`` takes it."""

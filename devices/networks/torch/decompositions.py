@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table, get_decompositions
 
-from devices.networks.torch import quantization
+from devices.networks.torch import quantization, scatters, windows
 
 # Core ATen wraps every matrix product in reshapes and broadcasts, which then separate the product from the operators
 # that should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
@@ -30,10 +30,13 @@ def decompose(program: torch.export.ExportedProgram, whole: Sequence[str]) -> to
     table: Any = torch.export.default_decompositions()
     for name in whole:
         table.pop(getattr(_ATEN, name).default, None)
+    for operator in windows.WHOLE_WINDOWS:
+        table.pop(operator, None)
     for norm, decomposition in get_decompositions([getattr(_ATEN, name) for name in _NORMS]).items():
         table[norm] = _where_tvm_cannot(decomposition)
     table.update(_OURS)
     table.update(quantization.decompositions())
+    table.update(scatters.decompositions())
     for resize, decomposition in get_decompositions([getattr(_ATEN, name).vec for name in _RESIZES]).items():
         table[resize] = _where_scales_differ(decomposition)
     attention = _ATEN.scaled_dot_product_attention.default
@@ -68,8 +71,8 @@ def _adaptive_max_pool2d(data: torch.Tensor, output_size: list[int]) -> Any:
     """Pool window by window: rows, then columns. The places of the largest elements, which only training reads, are not
     computed."""
     rows, columns = (_windows(extent, count) for extent, count in zip(data.shape[-2:], output_size, strict=True))
-    for axis, windows in ((-2, rows), (-1, columns)):
-        parts = [data.narrow(axis, start, end - start).amax(axis, keepdim=True) for start, end in windows]
+    for axis, parts_of in ((-2, rows), (-1, columns)):
+        parts = [data.narrow(axis, start, end - start).amax(axis, keepdim=True) for start, end in parts_of]
         data = torch.cat(parts, axis)
     return data, torch.zeros_like(data, dtype=torch.int64)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -14,8 +15,10 @@ from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.errors import UnsupportedNetworkError
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
+_PACKED = torch.tensor([[18, 255], [52, 128], [240, 7]], dtype=torch.uint8)
 _EVEN, _ODD = torch.tensor([0, 2, -1]), torch.tensor([[1], [-2]])
 
 Operator = Callable[[Tensor, Tensor], Tensor]
@@ -57,6 +60,15 @@ OPERATORS: dict[str, Operator] = {
     "sums of blocks with gaps": lambda x, _: functional.fold(
         functional.unfold(x, 2, dilation=(2, 3)), (5, 7), 2, dilation=(2, 3)
     ),
+    "windows of two axes": lambda x, _: x.unfold(2, 3, 1).unfold(3, 2, 3),
+    "windows of turned axes": lambda x, _: x.transpose(1, 3).unfold(1, 4, 2),
+    "memory from a place on": lambda x, _: (x + 1).as_strided((3, 4, 2), (5, 0, 1), 7),
+    "memory of turned axes": lambda x, _: (x.transpose(2, 3) * 2).as_strided((3, 4), (5, 2)),
+    "memory with gaps": lambda x, _: x[..., ::2].as_strided((5, 4), (7, 2)),
+    "weights of four bits": lambda x, _: x[0, 0, :, :6] @ (torch.stack([_PACKED >> 4, _PACKED & 15]) - 8.0).view(6, 2),
+    "shifts of bytes": lambda x, i: (_PACKED << i[:3, None].to(torch.uint8)) >> (3 * x[0, 0, :3, :2] > 0).byte(),
+    "shifts by more bits than there are": lambda _, i: ((i - 9) >> (30 * i)) + (i << (i * 22)) + ((2 * i) >> -1),
+    "integers to the right": lambda x, i: (1000 * x[0, 0, 0, :4]).short() >> i,
     "embedding bags": lambda x, i: functional.embedding_bag(i.view(2, 2), x[0, 0, :4], mode="mean"),
     "largest of embedding bags": lambda x, i: functional.embedding_bag(i.view(2, 2), x[0, 0, :4], mode="max"),
 }
@@ -92,3 +104,12 @@ def test_layers_around_convolutions_are_as_in_torch() -> None:
     in_space = nn.Sequential(nn.ConvTranspose3d(2, 4, 2, stride=2), nn.ReLU(), nn.Conv3d(4, 2, 1))
     ((ours, theirs),) = _outputs(in_space, torch.randn(1, 2, 2, 3, 3))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_memory_outside_of_a_view_is_refused() -> None:
+    class Outside(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[1:].as_strided((2, 2), (2, 1), 0)
+
+    with pytest.raises(UnsupportedNetworkError, match=r"as_strided\(\) reads memory outside of the tensor"):
+        load_network((Outside(), (torch.randn(3, 4),)))
