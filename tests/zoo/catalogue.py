@@ -8,7 +8,6 @@ module and its example inputs. Weights are random, from one seed, and made so th
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,15 +16,19 @@ from pathlib import Path
 import torch
 from torch.utils import _pytree as pytree
 
+from tests.zoo.torchvision_operators import load_or_define
+
 Example = tuple[torch.nn.Module, tuple[torch.Tensor, ...]]
 Make = Callable[[], Example]
 
+FORMS = ("torch", "pt2", "onnx")
+
 FAMILIES = (
-    *("activations", "convolutions", "sampling", "norms", "recurrent", "attention", "blocks"),
-    *("torchvision_networks", "transformers_networks"),
+    *("activations", "convolutions", "sampling", "norms", "recurrent", "attention", "blocks", "graphs", "diffusion"),
+    *("written_onnx", "torchvision_networks", "transformers_networks", "detection", "generation"),
 )
-SMALL = FAMILIES[:7]
-"""Families that need torch alone."""
+SMALL = FAMILIES[:10]
+"""Families that need torch and ONNX Runtime alone."""
 
 _SEED = 20
 _SITE = Path(sys.prefix) / "zoo"
@@ -35,6 +38,11 @@ _SITE = Path(sys.prefix) / "zoo"
 class Entry:
     name: str
     family: str
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """The forms in which it is tried: a graph that was written in ONNX has no other."""
+        return ("onnx",) if self.family == "written_onnx" else FORMS
 
     def make(self) -> Example:
         """The module, ready for inference, and its inputs; the same in every process."""
@@ -54,21 +62,7 @@ def use_installed() -> None:
     """Lets what ``make zoo`` installed be imported; what the project itself has goes before it."""
     if str(_SITE) not in sys.path:
         sys.path.append(str(_SITE))
-        _define_missing_operators()
-
-
-def _define_missing_operators() -> None:
-    """torchvision's Python part asks for two operators of its native part, which cannot be loaded where it was built
-    for another build of torch than is installed."""
-    package = importlib.util.find_spec("torchvision")
-    if package is None or package.origin is None:
-        return
-    try:
-        torch.ops.load_library(str(Path(package.origin).parent / "_C.so"))
-    except (OSError, RuntimeError):
-        for name in ("nms", "qnms"):
-            signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            torch.library.define(f"torchvision::{name}", signature)
+        load_or_define()
 
 
 def _family(name: str) -> Mapping[str, Make]:

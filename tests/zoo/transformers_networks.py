@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from tests.zoo.catalogue import Example, Make, use_installed
 
-_TOKENS, _VOCABULARY = 64, 1000
-_TEXT = {"vocab_size": _VOCABULARY, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+_TOKENS, VOCABULARY = 64, 1000
+_TEXT = {"vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 _WIDE = {**_TEXT, "intermediate_size": 512}
-_GROUPED = {**_WIDE, "num_key_value_heads": 2, "use_cache": False, "pad_token_id": 0, "max_position_embeddings": 128}
+GROUPED = {**_WIDE, "num_key_value_heads": 2, "use_cache": False, "pad_token_id": 0, "max_position_embeddings": 128}
 _IMAGE = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 384}
 
 
-class _Arranged(nn.Module):
+class Arranged(nn.Module):
     """A network of transformers as one of positional tensors in, a tuple of tensors out."""
 
     def __init__(self, network: nn.Module, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
@@ -29,7 +29,7 @@ class _Arranged(nn.Module):
         return tuple(results[name] for name in self.outputs)
 
 
-def _built(model: str, config: str, **options: Any) -> nn.Module:
+def built(model: str, config: str, **options: Any) -> nn.Module:
     use_installed()
     import transformers
 
@@ -38,7 +38,7 @@ def _built(model: str, config: str, **options: Any) -> nn.Module:
 
 
 def _ids() -> Tensor:
-    return torch.randint(2, _VOCABULARY, (1, _TOKENS))
+    return torch.randint(2, VOCABULARY, (1, _TOKENS))
 
 
 def _mask() -> Tensor:
@@ -47,26 +47,26 @@ def _mask() -> Tensor:
 
 def _text(model: str, config: str, outputs: tuple[str, ...] = ("last_hidden_state",), **options: Any) -> Example:
     """With a mask of padding, which the last nine tokens are."""
-    network = _built(model, config, **options)
-    return _Arranged(network, ("input_ids", "attention_mask"), outputs), (_ids(), _mask())
+    network = built(model, config, **options)
+    return Arranged(network, ("input_ids", "attention_mask"), outputs), (_ids(), _mask())
 
 
 def _generator(model: str, config: str, **options: Any) -> Example:
-    return _Arranged(_built(model, config, **options), ("input_ids",), ("logits",)), (_ids(),)
+    return Arranged(built(model, config, **options), ("input_ids",), ("logits",)), (_ids(),)
 
 
 def _image(
     model: str, config: str, pixels: int = 64, outputs: tuple[str, ...] = ("last_hidden_state",), **options: Any
 ) -> Example:
-    network = _built(model, config, **options)
-    return _Arranged(network, ("pixel_values",), outputs), (torch.randn(1, 3, pixels, pixels),)
+    network = built(model, config, **options)
+    return Arranged(network, ("pixel_values",), outputs), (torch.randn(1, 3, pixels, pixels),)
 
 
 def _clip() -> Example:
     text = {**_WIDE, "projection_dim": 64, "max_position_embeddings": _TOKENS, "eos_token_id": 2}
     vision = {**_IMAGE, "image_size": 64, "patch_size": 16, "projection_dim": 64}
-    network = _built("CLIPModel", "CLIPConfig", text_config=text, vision_config=vision, projection_dim=64)
-    arranged = _Arranged(
+    network = built("CLIPModel", "CLIPConfig", text_config=text, vision_config=vision, projection_dim=64)
+    arranged = Arranged(
         network, ("input_ids", "pixel_values", "attention_mask"), ("logits_per_image", "text_embeds", "image_embeds")
     )
     ids = torch.cat([_ids()[:, :-1].clamp(min=3), torch.full((1, 1), 2)], 1)
@@ -81,20 +81,20 @@ def _whisper() -> Example:
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
     encoder = WhisperEncoder(WhisperConfig(**sizes, **rest))
-    return _Arranged(encoder, ("input_features",), ("last_hidden_state",)), (torch.randn(1, 40, 120),)
+    return Arranged(encoder, ("input_features",), ("last_hidden_state",)), (torch.randn(1, 40, 120),)
 
 
 def _wav2vec2() -> Example:
     sizes = {**_TEXT, "intermediate_size": 256, "conv_dim": (32, 32, 32), "conv_stride": (5, 2, 2)}
     rest = {"conv_kernel": (10, 3, 3), "num_feat_extract_layers": 3, "num_conv_pos_embeddings": 16}
     rest["num_conv_pos_embedding_groups"] = 4
-    network = _built("Wav2Vec2Model", "Wav2Vec2Config", **sizes, **rest)
-    return _Arranged(network, ("input_values",), ("last_hidden_state",)), (torch.randn(1, 1600),)
+    network = built("Wav2Vec2Model", "Wav2Vec2Config", **sizes, **rest)
+    return Arranged(network, ("input_values",), ("last_hidden_state",)), (torch.randn(1, 1600),)
 
 
-_GPT2 = {"vocab_size": _VOCABULARY, "n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 128, "use_cache": False}
-_OPT = {"vocab_size": _VOCABULARY, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 256}
-_T5 = {"vocab_size": _VOCABULARY, "d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4}
+GPT2 = {"vocab_size": VOCABULARY, "n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 128, "use_cache": False}
+_OPT = {"vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 256}
+T5 = {"vocab_size": VOCABULARY, "d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4}
 _SWIN = {"image_size": 64, "patch_size": 2, "embed_dim": 32, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
 _SEGFORMER = {"depths": [1, 1, 1, 1], "hidden_sizes": [16, 32, 40, 64], "decoder_hidden_size": 64}
 
@@ -107,7 +107,7 @@ NETWORKS: dict[str, Make] = {
         _text,
         "DistilBertModel",
         "DistilBertConfig",
-        vocab_size=_VOCABULARY,
+        vocab_size=VOCABULARY,
         dim=128,
         n_layers=2,
         n_heads=4,
@@ -116,17 +116,17 @@ NETWORKS: dict[str, Make] = {
     "roberta": functools.partial(_text, "RobertaModel", "RobertaConfig", **_WIDE),
     "albert": functools.partial(_text, "AlbertModel", "AlbertConfig", **_WIDE, embedding_size=64),
     "electra": functools.partial(_text, "ElectraModel", "ElectraConfig", **_WIDE, embedding_size=64),
-    "t5_encoder": functools.partial(_text, "T5EncoderModel", "T5Config", **_T5),
-    "gpt2": functools.partial(_generator, "GPT2LMHeadModel", "GPT2Config", **_GPT2),
+    "t5_encoder": functools.partial(_text, "T5EncoderModel", "T5Config", **T5),
+    "gpt2": functools.partial(_generator, "GPT2LMHeadModel", "GPT2Config", **GPT2),
     "opt": functools.partial(
         _generator, "OPTForCausalLM", "OPTConfig", **_OPT, use_cache=False, word_embed_proj_dim=128
     ),
-    "llama": functools.partial(_generator, "LlamaForCausalLM", "LlamaConfig", **_GROUPED),
-    "mistral": functools.partial(_generator, "MistralForCausalLM", "MistralConfig", **_GROUPED, sliding_window=32),
-    "qwen2": functools.partial(_generator, "Qwen2ForCausalLM", "Qwen2Config", **_GROUPED),
-    "qwen3": functools.partial(_generator, "Qwen3ForCausalLM", "Qwen3Config", **_GROUPED, head_dim=32),
-    "gemma": functools.partial(_generator, "GemmaForCausalLM", "GemmaConfig", **_GROUPED, head_dim=32),
-    "phi": functools.partial(_generator, "PhiForCausalLM", "PhiConfig", **_GROUPED),
+    "llama": functools.partial(_generator, "LlamaForCausalLM", "LlamaConfig", **GROUPED),
+    "mistral": functools.partial(_generator, "MistralForCausalLM", "MistralConfig", **GROUPED, sliding_window=32),
+    "qwen2": functools.partial(_generator, "Qwen2ForCausalLM", "Qwen2Config", **GROUPED),
+    "qwen3": functools.partial(_generator, "Qwen3ForCausalLM", "Qwen3Config", **GROUPED, head_dim=32),
+    "gemma": functools.partial(_generator, "GemmaForCausalLM", "GemmaConfig", **GROUPED, head_dim=32),
+    "phi": functools.partial(_generator, "PhiForCausalLM", "PhiConfig", **GROUPED),
     "vit": functools.partial(_image, "ViTModel", "ViTConfig", **_IMAGE, image_size=64, patch_size=16),
     "deit": functools.partial(_image, "DeiTModel", "DeiTConfig", **_IMAGE, image_size=64, patch_size=16),
     "dinov2": functools.partial(

@@ -31,6 +31,8 @@ _FUNCTIONS = "fleet_tune.functions"
 
 _OLDEST = 13
 
+_FREE_CONSTANTS = 4
+
 _ROUNDS = 16
 """Rounds of functions, rewrites and folding: each makes work for the next."""
 
@@ -79,6 +81,7 @@ def _of_today(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     """Return ``model`` in the oldest version of the operators that is read as it is: inputs were attributes before."""
     if opset_of(model) >= _OLDEST:
         return model
+    model = _with_free_constants(model)
     scans = [node for node in model.graph.node if node.op_type == "Scan"]
     if scans and opset_of(model) < 9:  # the conversion does not change these
         raise UnsupportedNetworkError(f"{where}: {said(scans[0])} has a batch, as before opset 9", OTHER_OPERATORS)
@@ -88,6 +91,17 @@ def _of_today(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         return onnx.version_converter.convert_version(model, _OLDEST)
     except Exception:  # operators that do not convert are refused by name, if they are misread
         return model
+
+
+def _with_free_constants(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose constants need not be inputs, as they had to be before version 4 of the format: the
+    conversion to newer operators refuses those that rewrites add."""
+    if model.ir_version >= _FREE_CONSTANTS:
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    result.ir_version = _FREE_CONSTANTS
+    return result
 
 
 def said(node: onnx.NodeProto) -> str:

@@ -26,6 +26,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         del table["_upsample_bilinear2d_aa.default"]  # TVM's translation does not smooth
         return {
             **table,
+            "cat.default": self._joined(table["cat.default"]),
             "amax.default": self._extremum(relax.op.max),
             "amin.default": self._extremum(relax.op.min),
             "prod.dim_int": self._product_along,
@@ -36,6 +37,20 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
             "grid_sampler_2d.default": self._sampled,
             "convolution.default": self._convolved(table["convolution.default"]),
         }
+
+    def _joined(self, convert: Convert) -> Convert:
+        """Join without what has no elements, of which torch allows one dimension beside others of several."""
+
+        def converted(node: fx.Node) -> Any:
+            arguments: Any = node.args
+            filled = [each for each in arguments[0] if each.meta["val"].numel()]
+            if len(filled) == 1:
+                return self.env[filled[0]]
+            if filled:
+                node.update_arg(0, filled)
+            return convert(node)
+
+        return converted
 
     def _extent(self, value: Any) -> list[int]:
         return [int(extent) for extent in self.shape_of(value)]

@@ -26,6 +26,8 @@ Operator = Callable[[Tensor, Tensor], Tensor]
 OPERATORS: dict[str, Operator] = {
     "SELU is an ELU with scales": lambda x, _: functional.selu(x),
     "CELU is one with another scale": lambda x, _: functional.celu(x, 0.7),
+    "joined with what has no elements": lambda x, _: torch.cat([x.new_zeros(0), x, x[:, 3:3]], 1),
+    "joined from one that has elements": lambda x, _: torch.cat([x.new_zeros(0), x * 2]),
     "extrema": lambda x, _: x.amax((1, 3)) - x.amin(1).sum(-1),
     "products": lambda x, _: x.prod(2),
     "windows of different sizes": lambda x, _: functional.adaptive_max_pool2d(x, (4, 3)),
