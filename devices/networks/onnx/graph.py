@@ -17,8 +17,8 @@ from onnx import TensorProto
 from devices.networks.frontend_errors import OTHER_OPERATORS, unsupported_error
 from devices.networks.onnx import quantization
 from devices.networks.onnx.folding import COMPUTED, CONTROL_FLOW, ONNX, RANDOM, folded, known, opset_of
-from devices.networks.onnx.images import upsampled
 from devices.networks.onnx.nodes import FINAL, GraphFacts, NodeWriter, OnnxNode, UnknownValueError
+from devices.networks.onnx.old_versions import REWRITES as OLD_REWRITES
 from devices.networks.onnx.operators import REWRITES, Rewrite
 from fleet_tune.base.errors import UnsupportedNetworkError
 
@@ -85,8 +85,7 @@ def _of_today(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     scans = [node for node in model.graph.node if node.op_type == "Scan"]
     if scans and opset_of(model) < 9:  # the conversion does not change these
         raise UnsupportedNetworkError(f"{where}: {said(scans[0])} has a batch, as before opset 9", OTHER_OPERATORS)
-    if opset_of(model) < 11:  # the conversion loses the coordinate transformation of the old Resize
-        model, _ = _rewritten(folded(model), {"Resize": upsampled, "Upsample": upsampled}, where)
+    model, _ = _rewritten(folded(model), OLD_REWRITES, where)
     try:
         return onnx.version_converter.convert_version(model, _OLDEST)
     except Exception:  # operators that do not convert are refused by name, if they are misread
@@ -269,8 +268,10 @@ def _refused(node: OnnxNode, readable: bool) -> tuple[str, str]:
         return "runs as in training", "export the network for inference: call eval() before"
     if kind == "TopK" and node.graph.types.get(node.input(0)) == TensorProto.UINT64:
         return "sorts numbers of the type UINT64", "cast them to another type"
-    if kind == "Resize":
-        return _refused_resize(node)
+    if kind == "Resize" and attributes.get("antialias"):
+        return "smooths before it shrinks (antialias)", "leave antialias out, or resize before the network"
+    if kind == "MaxUnpool" and node.has(2):
+        return "takes the shape of its output as an input", "leave that input out: the shape follows from the kernel"
     if kind == "RoiAlign" and attributes.get("mode") == "max":
         return "takes the maximum of samples", OTHER_OPERATORS
     if not readable and kind in REWRITES:
@@ -279,17 +280,4 @@ def _refused(node: OnnxNode, readable: bool) -> tuple[str, str]:
         )
     if not readable:
         return "is not supported", OTHER_OPERATORS
-    return "", ""
-
-
-def _refused_resize(node: OnnxNode) -> tuple[str, str]:
-    """Return the refusal of a Resize: TVM takes the factors from the extents, and smooths nothing before it shrinks."""
-    if node.attributes.get("antialias"):
-        return "smooths before it shrinks (antialias)", "leave antialias out, or resize before the network"
-    if node.attributes.get("mode") == "nearest" or not node.has(2):
-        return "", ""
-    if node.input(2) in node.graph.constants and node.input(0) in node.graph.shapes:
-        extents = [extent * float(scale) for extent, scale in zip(node.shape(0), node.constant(2), strict=False)]
-        if any(abs(extent - round(extent)) > 1e-3 for extent in extents):
-            return "has factors that give no whole number of elements", "give sizes instead of factors"
     return "", ""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from onnx import TensorProto
 
-from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValueError
-
-_WHOLE = 1e-3  # rounding error of an extent that a factor in float32 gives
+from devices.networks.onnx.nodes import NodeWriter, OnnxNode, UnknownValueError
 
 
 def to_depth(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
@@ -22,95 +20,6 @@ def to_depth(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     apart = write.reshape(node.input(0), [batch, channels, height // block, block, width // block, block])
     moved = write("Transpose", apart, perm=order)
     return [write.reshape(moved, [batch, channels * block * block, height // block, width // block])]
-
-
-def upsampled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write Upsample, and Resize in its first version, axis after axis: the nearest element to a place, or between the
-    two."""
-    shape = node.shape(0)
-    scales = node.attributes.get("scales") or node.constant(1).tolist()
-    value = node.input(0)
-    for axis, scale in enumerate(scales):
-        if scale == 1:
-            continue
-        places = np.arange(int(shape[axis] * scale)) / scale
-        low = np.clip(np.floor(places), 0, shape[axis] - 1).astype(np.int64)
-        result = write("Gather", value, low, axis=axis)
-        if node.attributes["mode"] != "nearest":
-            high = np.minimum(low + 1, shape[axis] - 1)
-            share = (places - low).reshape([-1 if at == axis else 1 for at in range(len(shape))]).astype(node.dtype(0))
-            part = write("Mul", write("Sub", write("Gather", value, high, axis=axis), result), share)
-            result = write("Add", result, part)
-        value = result
-    return [value if value != node.input(0) else write("Identity", value)]
-
-
-def resized(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write a Resize of some axes as one of all axes, and a Resize to the nearest elements by factors that give no
-    whole number of elements as indices: TVM takes the factors from the extents."""
-    axes = node.attributes.get("axes")
-    if not axes:
-        return _nearest_by_factors(node, write)
-    shape = node.shape(0)
-    axes = [axis % len(shape) for axis in axes]
-    settings = {name: value for name, value in node.attributes.items() if name != "axes"}
-    region: Array | None = None
-    if node.has(1) and node.constant(1).size:
-        begins, ends = np.split(node.constant(1), 2)
-        region = np.concatenate([np.zeros(len(shape)), np.ones(len(shape))]).astype(node.constant(1).dtype)
-        region[axes], region[[len(shape) + axis for axis in axes]] = begins, ends
-    if node.has(3) and node.constant(3).size:
-        sizes = np.asarray(shape, np.int64)
-        sizes[axes] = _kept_ratio(node.constant(3), [shape[axis] for axis in axes], settings)
-        settings.pop("keep_aspect_ratio_policy", None)
-        return [write("Resize", node.input(0), region, None, sizes, **settings)]
-    scales = np.ones(len(shape), np.float32)
-    scales[axes] = node.constant(2)
-    return [write("Resize", node.input(0), region, scales, **settings)]
-
-
-_PLACES: dict[str, Callable[[Array, Array], Array]] = {
-    "asymmetric": lambda at, scale: at / scale,
-    "half_pixel": lambda at, scale: (at + np.float32(0.5)) / scale - np.float32(0.5),
-    "pytorch_half_pixel": lambda at, scale: (at + np.float32(0.5)) / scale - np.float32(0.5) if len(at) > 1 else 0 * at,
-}
-_NEAREST: dict[str, Callable[[Array], Array]] = {
-    "floor": np.floor,
-    "ceil": np.ceil,
-    # Adding a half to a number just below another half would round it up.
-    "round_prefer_floor": lambda places: np.floor(places) + (places - np.floor(places) > 0.5),
-}
-
-
-def _nearest_by_factors(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Find the places in float32, as ONNX Runtime and PyTorch do: some lie between two elements but for rounding."""
-    places_of = _PLACES.get(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
-    if node.attributes.get("mode", "nearest") != "nearest" or places_of is None or not node.has(2):
-        return None
-    if node.input(2) not in node.graph.constants or node.input(0) not in node.graph.shapes:
-        return None
-    scales, shape = node.constant(2).astype(np.float32), node.shape(0)
-    extents = [extent * float(scale) for extent, scale in zip(shape, scales, strict=False)]
-    if len(scales) != len(shape) or all(abs(extent - round(extent)) <= _WHOLE for extent in extents):
-        return None
-    nearest = _NEAREST.get(node.attributes.get("nearest_mode", "round_prefer_floor"))
-    if nearest is None:
-        return None
-    value = node.input(0)
-    for axis, (scale, extent) in enumerate(zip(scales, extents, strict=True)):
-        if scale != 1:
-            places = places_of(np.arange(math.floor(extent + _WHOLE), dtype=np.float32), scale)
-            value = write("Gather", value, np.clip(nearest(places), 0, shape[axis] - 1).astype(np.int64), axis=axis)
-    return [value]
-
-
-def _kept_ratio(sizes: Array, extents: Sequence[int], settings: dict[str, object]) -> Array:
-    policy = settings.get("keep_aspect_ratio_policy", "stretch")
-    if policy == "stretch":
-        return sizes
-    factors = [size / extent for size, extent in zip(sizes, extents, strict=True)]
-    factor = min(factors) if policy == "not_larger" else max(factors)
-    return np.asarray([math.floor(factor * extent + 0.5) for extent in extents], np.int64)
 
 
 def transposed_to_shape(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
@@ -193,8 +102,10 @@ def pooled_with_places(node: OnnxNode, write: NodeWriter) -> Sequence[str] | Non
 
 
 def pooled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
-    """Write a pooling whose padding follows from its extents with that padding."""
-    if not node.attributes["auto_pad"].startswith("SAME"):
+    """Write a pooling whose padding follows from its extents with that padding, and an LpPool that rounds up its number
+    of windows with zeros behind the data: TVM divides such windows by what is in them."""
+    rounds_up = node.proto.op_type == "LpPool" and node.attributes.get("ceil_mode")
+    if not node.attributes["auto_pad"].startswith("SAME") and not rounds_up:
         return None
     extents = node.shape(0)[2:]
     kernel = node.attributes["kernel_shape"]
@@ -204,7 +115,34 @@ def pooled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     begins, counts = _windows(node, extents, reach, strides)
     ends = [max(0, (counts[at] - 1) * strides[at] + reach[at] - extents[at] - begins[at]) for at in range(len(extents))]
     settings = {**node.attributes, "auto_pad": "NOTSET", "pads": [*begins, *ends]}
+    if rounds_up:
+        settings["ceil_mode"] = 0
     return [write(node.proto.op_type, node.input(0), **settings)]
+
+
+def unpooled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
+    """Write MaxUnpool: zeros, with the maxima at their places. TVM takes one axis's padding for another's."""
+    if node.has(2):
+        return None
+    shape, kernel = node.shape(0), node.attributes["kernel_shape"]
+    rank = len(kernel)
+    strides = node.attributes.get("strides") or [1] * rank
+    pads = node.attributes.get("pads") or [0] * 2 * rank
+    extents = [(shape[2 + at] - 1) * strides[at] + kernel[at] - pads[at] - pads[rank + at] for at in range(rank)]
+    whole = [*shape[:2], *extents]
+    flat = [write.reshape(node.input(at), [-1]) for at in range(2)]
+    zeros = np.zeros(math.prod(whole), node.dtype(0))
+    return [write.reshape(write("ScatterElements", zeros, flat[1], flat[0], axis=0), whole)]
+
+
+def aligned_regions(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
+    """Write RoiAlign of scaled boxes: TVM moves them by half a pixel before it scales them, not after."""
+    scale = node.attributes["spatial_scale"]
+    mode = node.attributes.get("coordinate_transformation_mode", "output_half_pixel")
+    if mode != "half_pixel" or scale == 1:
+        return None
+    moved = write("Add", node.input(1), np.asarray(0.5 - 0.5 / scale, node.dtype(1)))
+    return [write.final("RoiAlign", node.input(0), moved, node.input(2), **node.attributes)]
 
 
 def _windows(

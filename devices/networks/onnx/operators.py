@@ -14,16 +14,18 @@ from onnx import TensorProto
 from devices.networks.onnx.control_flow import choose_branch, unroll_loop, unroll_scan
 from devices.networks.onnx.fourier import fourier, short_time_fourier
 from devices.networks.onnx.images import (
+    aligned_regions,
     convolution_at_offsets,
     folded_blocks,
     pooled,
     pooled_with_places,
-    resized,
     to_depth,
     transposed_to_shape,
+    unpooled,
 )
 from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode
 from devices.networks.onnx.recurrent import recurrent
+from devices.networks.onnx.resizing import resized
 
 Rewrite = Callable[[OnnxNode, NodeWriter], Sequence[str] | None]
 
@@ -154,6 +156,17 @@ def _extreme_of_booleans(node: OnnxNode, write: NodeWriter) -> Sequence[str] | N
     return [write.cast(write(node.proto.op_type, numbers, *axes, **node.attributes), TensorProto.BOOL)]
 
 
+def _of_single_elements(operator: str) -> Rewrite:
+    """Return the rewrite of a reduction over no axis as ``operator``: TVM leaves the elements as they are."""
+
+    def rewritten(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
+        if not node.attributes.get("noop_with_empty_axes") or node.constant_or(1, []).size:
+            return None
+        return [write(operator, *[node.input(0)] * (2 if operator == "Mul" else 1))]
+
+    return rewritten
+
+
 def _reverse_sequence(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """Reverse every sequence up to its own length: a gather."""
     shape = node.shape(0)
@@ -219,14 +232,20 @@ REWRITES: dict[str, Rewrite] = {
     "LpPool": pooled,
     "LpNormalization": _lp_normalization,
     "MaxPool": pooled_with_places,
+    "MaxUnpool": unpooled,
     "Mod": _mod,
     "OneHot": _one_hot,
     "Pow": _pow,
     "RNN": recurrent,
+    "ReduceL1": _of_single_elements("Abs"),
+    "ReduceL2": _of_single_elements("Abs"),
+    "ReduceLogSum": _of_single_elements("Log"),
     "ReduceMax": _reduce_max,
     "ReduceMin": _extreme_of_booleans,
+    "ReduceSumSquare": _of_single_elements("Mul"),
     "Resize": resized,
     "ReverseSequence": _reverse_sequence,
+    "RoiAlign": aligned_regions,
     "STFT": short_time_fourier,
     "Scan": unroll_scan,
     "SpaceToDepth": to_depth,
