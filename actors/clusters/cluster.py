@@ -21,6 +21,7 @@ from actors.clusters.embedded_ray import LOOPBACK, only_what_is_used
 from actors.clusters.http2 import FRAME_HEAD_BYTES, GREETING, are_settings
 from actors.clusters.nodes import nodes_of_cluster, pinned_to
 from actors.clusters.run_folder import run_folder
+from actors.clusters.waiting_signals import signals_wait
 from actors.clusters.watch import end_all, raylet_of, started_here, until_lost
 from devices.host.garbage_collection import garbage_collection_paused
 from fleet_tune.base.errors import ClusterError
@@ -105,7 +106,8 @@ def connected(address: str | None) -> Iterator[Cluster]:
         made: list[Cluster] = []
         if not given:
             # Ray makes its own folder accessible to all users: it gets one that other users cannot reach.
-            _connect(address, folder / _RAY)
+            with signals_wait():
+                _connect(address, folder / _RAY)
             stack.callback(lambda: _leave() if any(each.is_lost for each in made) else _disconnect())
         context = ray.get_runtime_context()
         node_id = context.get_node_id()

@@ -2,10 +2,13 @@
 loopback.
 
 ``ray.init`` always starts a dashboard's server, an autoscaler's monitor and a log monitor: seconds of processor time
-and 250 MB that a run does not use. Its agents load what a dashboard needs. An agent whose raylet was killed, as it is
-when the driver is, also goes on for a minute, in which it reports to the cluster's server, which is gone too.
-``ray.init`` has no setting for any of this. Where a version of Ray has other names for these parts, it starts as it
-always does.
+and 250 MB that a run does not use. Its agents load what a dashboard needs. ``ray.init`` has no setting for any of this.
+
+The kernel ends Ray's servers with the driver, but not what the raylet starts: an agent goes on for a minute, in which
+it reports to the cluster's server, and a worker that is just starting for half of one, in which it waits for its raylet
+and makes the cluster's folder again. So these start by a script of ours, which has the kernel end them with the raylet.
+
+Where a version of Ray has other names for these parts, it starts as it always does.
 
 Ray serves every client that reaches it, and runs its code. On Linux it listens on all addresses, since machines may
 join; where its own address is that of loopback, it listens there alone."""
@@ -14,16 +17,27 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from actors.clusters.waiting_signals import let_signals_through
+
 LOOPBACK = "127.0.0.1"
-_WITH_PARENT = Path(__file__).with_name("with_parent.py")
+_WITH_PARENT = subprocess.list2cmdline([str(Path(__file__).with_name("with_parent.py"))])
 _UNUSED = ("start_api_server", "start_monitor", "start_log_monitor")
-_AGENTS = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
+# Commands on the raylet's command line, and what stands behind the interpreter in them.
+_STARTS = {
+    "--dashboard_agent_command=": re.compile(r" -u "),
+    "--runtime_env_agent_command=": re.compile(r" -u "),
+    "--python_worker_command=": re.compile(r" (?=\S*setup_worker\.py)"),
+}
 # Ray takes its installation for one without a dashboard where this cannot be imported.
 _DASHBOARD = "ray.dashboard.optional_deps"
 
@@ -42,7 +56,10 @@ def only_what_is_used() -> Iterator[None]:
             for name in _UNUSED:
                 if hasattr(node, name):
                     stack.enter_context(mock.patch.object(node, name, _not_started))
-            stack.enter_context(mock.patch.object(services, "start_ray_process", _with_mortal_agents(started)))
+            stack.enter_context(mock.patch.object(services, "start_ray_process", _with_mortal_children(started)))
+            utils = importlib.import_module("ray._private.utils")
+            name, set_by_ray = "set_kill_on_parent_death_linux", utils.set_kill_on_parent_death_linux
+            stack.enter_context(mock.patch.object(utils, name, partial(_end_with, os.getpid(), set_by_ray)))
             # Ray would replace the address of loopback by this machine's.
             stack.enter_context(mock.patch.object(services, "resolve_ip_for_localhost", lambda host: host))
         yield
@@ -52,8 +69,17 @@ def _not_started(*_arguments: object, **_options: object) -> None:
     pass
 
 
-def _with_mortal_agents(start: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``start``: agents that its commands name end with their parent."""
+def _end_with(driver: int, set_by_ray: Callable[[], None]) -> None:
+    """Prepare a process that the driver has just forked: it ends with the driver, also where that was killed before
+    the kernel was told."""
+    let_signals_through()
+    set_by_ray()
+    if os.getppid() != driver:
+        os._exit(1)
+
+
+def _with_mortal_children(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``start``: processes that the raylet starts by its commands end with it."""
 
     def started(command: list[str], *arguments: Any, **options: Any) -> Any:
         return start([_with_parent(part) for part in command], *arguments, **options)
@@ -62,7 +88,8 @@ def _with_mortal_agents(start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_parent(part: str) -> str:
-    """Put our script before Ray's in ``--..._agent_command=PYTHON -u SCRIPT ...``; return other parts as they are."""
-    if not part.startswith(_AGENTS) or " " in str(_WITH_PARENT):
-        return part
-    return part.replace(" -u ", f" -u {_WITH_PARENT} ", 1)
+    """Put our script before Ray's in ``--..._command=PYTHON [-u] SCRIPT ...``; return other parts as they are."""
+    for option, before in _STARTS.items():
+        if part.startswith(option):
+            return before.sub(lambda found: f"{found[0]}{_WITH_PARENT} ", part, count=1)
+    return part

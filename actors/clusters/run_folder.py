@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
-from devices.host import owned_folder
+from devices.host.owned_folder import owned_folder, remove_abandoned
 
 # Short: the folder holds Unix sockets, whose paths have 107 characters at most.
-_PARENT, _PREFIX = Path("/tmp"), "ft-ray-"
+_PARENT = Path("/tmp")
 
 
-def run_folder(parent: Path = _PARENT) -> AbstractContextManager[Path]:
-    """See :func:`devices.host.owned_folder.owned_folder`."""
-    return owned_folder.owned_folder(parent, _PREFIX)
-
-
-def remove_abandoned(parent: Path = _PARENT) -> None:
-    """Remove the folders of runs that were killed."""
-    owned_folder.remove_abandoned(parent, _PREFIX)
+@contextlib.contextmanager
+def run_folder(parent: Path = _PARENT) -> Iterator[Path]:
+    """Make the folder of a run, and remove those of runs that were killed; see
+    :func:`devices.host.owned_folder.owned_folder`."""
+    remove_abandoned(parent)
+    with owned_folder("run", parent) as folder:
+        yield folder

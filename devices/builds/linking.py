@@ -16,13 +16,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import tvm
 
+from devices.host.owned_folder import owned_folder
 from devices.rpc.remote_linking import LINK_OPTIONS, LINK_TIMEOUT_SECS
 from devices.targets import is_native
 from fleet_tune.base.errors import UserError
@@ -60,9 +60,9 @@ def link(module: tvm.runtime.Module, target: str) -> bytes:
         if done.returncode != 0:
             raise RuntimeError(f"{linker[0]} failed: {done.stderr.strip()[-500:]}")
 
-    with tempfile.TemporaryDirectory(prefix="fleet-tune-link-") as folder:
-        output = Path(folder) / "kernel.so"
-        module.export_library(str(output), fcompile=run, workspace_dir=folder)
+    with owned_folder("link") as folder:
+        output = folder / "kernel.so"
+        module.export_library(str(output), fcompile=run, workspace_dir=str(folder))
         return output.read_bytes()
 
 

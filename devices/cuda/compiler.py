@@ -20,13 +20,13 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from devices.host.owned_folder import owned_folder
 from fleet_tune.base.errors import UserError
 
 T = TypeVar("T")
@@ -293,8 +293,8 @@ def _strings(values: Iterable[str]) -> Any:
 
 
 def _nvcc(nvcc: str, source: str, arch: str) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="fleet-tune-nvcc-") as folder:
-        path, output = Path(folder) / "kernel.cu", Path(folder) / "kernel.cubin"
+    with owned_folder("nvcc") as folder:
+        path, output = folder / "kernel.cu", folder / "kernel.cubin"
         path.write_text(source)
         command = [nvcc, "--cubin", "-O3", f"-arch={arch}", _FAST_MATH, "-o", str(output), str(path)]
         try:

@@ -1,50 +1,76 @@
-"""Temporary folders that are removed when their owner is gone, however it ended."""
+"""Temporary folders that are removed when their owner is gone, however it ended.
+
+The owner holds a lock on the folder itself (flock(2)), which the kernel frees with the process. So a folder of these
+names that nobody has locked is abandoned, at whatever moment its owner was killed, and also where a process that
+outlived the owner has made it again.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import re
 import shutil
-import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-_LOCK = "owner.lock"
+# Names that people do not give to folders of their own, since what has them is removed.
+_PREFIX = "fleet-tune-tmp-"
+_NAME = re.compile(rf"{_PREFIX}[a-z]+-[a-z0-9_]{{8}}")
 
 
 @contextlib.contextmanager
-def owned_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """Make a new folder that this user alone may enter, whose name begins with ``prefix``; removed at the end.
+def owned_folder(name: str, parent: Path | None = None) -> Iterator[Path]:
+    """Make a new folder that this user alone may enter, with ``name`` in its name; removed at the end.
 
-    Folders of owners that were killed, which could not remove theirs, are removed first: the kernel frees a lock when
-    its owner ends, however that ends. Raises OSError where it cannot be made.
+    ``parent``: None for the usual place of temporary files. Raises OSError where it cannot be made.
     """
-    remove_abandoned(parent, prefix)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    # Child processes do not inherit it. It is locked before it gets the name that others look for.
-    lock = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT, 0o600)
+    folder, lock = make_locked(name, parent)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        (folder / f"{_LOCK}.new").rename(folder / _LOCK)
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+        remove_locked(folder, lock)
 
 
-def remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove this user's folders of these names whose owners are gone. A folder without a lock has no known owner, and
-    stays."""
-    for folder in parent.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):
-            found = folder.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-                continue
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
+def make_locked(name: str, parent: Path | None = None) -> tuple[Path, int]:
+    """Make a folder as :func:`owned_folder` does, and return it with the descriptor that has its lock. Every process
+    that inherits the descriptor owns the folder too: the kernel frees the lock when the last one has ended."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{name}-", dir=parent))
+        # Another process may take it for abandoned before it is locked.
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            # Some network file systems lock no folder. There nobody gets the lock, and such folders stay.
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, lock
+            os.close(lock)
+
+
+def remove_locked(folder: Path, lock: int) -> None:
+    """Remove a folder of :func:`make_locked`, and give its lock back."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
+
+
+def remove_abandoned(parent: Path | None = None, users: Collection[int] = ()) -> None:
+    """Remove the folders in ``parent`` whose owners are gone: those of this user, and of ``users`` (their ids)."""
+    place = Path(tempfile.gettempdir()) if parent is None else parent
+    with contextlib.suppress(OSError):
+        for folder in [each for each in place.iterdir() if _NAME.fullmatch(each.name)]:
+            with contextlib.suppress(OSError):
+                _remove_unlocked(folder, {os.geteuid(), *users})
+
+
+def _remove_unlocked(folder: Path, users: Collection[int]) -> None:
+    """Remove a folder of one of these users unless somebody has locked it. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(descriptor).st_uid in users:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(descriptor)

@@ -10,6 +10,7 @@ from typing import Any
 
 from devices.host.children.child import Channel, load_tvm, parent_channel, read_in_background
 from devices.host.limits.memory import limit_memory
+from devices.host.owned_folder import remove_abandoned
 
 Requests = queue.SimpleQueue[dict[str, Any]]
 
@@ -25,6 +26,7 @@ def connect_to_parent() -> tuple[Channel, Requests]:
     parser.add_argument("--files", help="a folder to remove when the parent is gone")
     options = parser.parse_args()
     limit_memory(options.memory_limit)
+    remove_abandoned()  # of processes that were killed on this machine, which may be another than that of the run
     channel = parent_channel()
     requests: Requests = queue.SimpleQueue()
 

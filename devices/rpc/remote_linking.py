@@ -11,9 +11,10 @@ import os
 import shutil
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from devices.host.owned_folder import owned_folder
 
 # All symbols are bound at loading: a missing one is then an error, not the end of the process at its first call.
 LINK_OPTIONS = ("-shared", "-z", "noexecstack", "-z", "now")
@@ -39,9 +40,9 @@ def link_archive(archive: Path, output: Path) -> str:
         if compiler is None:
             return NO_LINKER
         command = [compiler, "-shared", "-nostdlib", "-Wl,-z,now"]
-    with tempfile.TemporaryDirectory(prefix="fleet-tune-link-", dir=output.parent) as folder:
+    with owned_folder("link", output.parent) as folder:
         try:
-            objects = _unpack(archive, Path(folder))
+            objects = _unpack(archive, folder)
             done = subprocess.run(
                 [*command, "-o", str(output), *map(str, objects)],
                 stdin=subprocess.DEVNULL,
@@ -68,8 +69,8 @@ def linked(library: Path) -> Iterator[Path]:
     if not is_archive(head) and _LOADED.setdefault(library.resolve(), identity) == identity:
         yield library
         return
-    with tempfile.TemporaryDirectory(prefix="fleet-tune-link-") as folder:
-        output = Path(folder) / "linked.so"
+    with owned_folder("link") as folder:
+        output = folder / "linked.so"
         if is_archive(head):
             problem = link_archive(library, output)
             if problem:

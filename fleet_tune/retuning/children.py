@@ -10,13 +10,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from devices.host.owned_folder import owned_folder
 from devices.networks.user_file import locate
 from fleet_tune.base.config.retune_file import NetworkConfig, RetuneConfig
 from fleet_tune.base.errors import OutputFolderError, UserError
@@ -179,8 +179,8 @@ class ProcessStepRunner:
         logs = self._config.folder / LOGS
         logs.mkdir(parents=True, exist_ok=True)
         log = logs / f"{step}.log"
-        with tempfile.TemporaryDirectory(prefix="fleet-tune-retune-") as text:
-            order_file, answer_file = Path(text) / "order.json", Path(text) / "answer.json"
+        with owned_folder("retune") as folder:
+            order_file, answer_file = folder / "order.json", folder / "answer.json"
             order_file.write_text(json.dumps(order))
             with log.open("wb") as output:
                 child = subprocess.Popen(

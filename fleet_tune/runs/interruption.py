@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
@@ -17,8 +18,8 @@ class RunInterruptedError(Exception):
 
 
 class Interruption:
-    """SIGINT and SIGTERM end a run in good order; a second signal acts as usual. :meth:`fail` ends a run with an error,
-    whatever it waits for. To be made in the event loop of the run."""
+    """SIGINT, SIGTERM and, where it is not ignored, SIGHUP end a run in good order; a second signal acts as usual.
+    :meth:`fail` ends a run with an error, whatever it waits for. To be made in the event loop of the run."""
 
     def __init__(self) -> None:
         self.signal_number = 0
@@ -41,17 +42,15 @@ class Interruption:
     def listening(self) -> Iterator[None]:
         """Listen for signals in this block. Does nothing outside of the main thread, where no signal arrives."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        self.listen()
+            before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+            # "nohup" has SIGHUP ignored.
+            self._previous = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+        for number in self._previous:
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
         try:
             yield
         finally:
             self._restore()
-
-    def listen(self) -> None:
-        """Install the handlers again, after other code has replaced them."""
-        for number in self._previous:
-            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
 
     async def unless(self, work: Awaitable[_T]) -> _T:
         """Return the result of ``work``. Raises :class:`RunInterruptedError` at once if a signal comes first, and as
@@ -83,6 +82,8 @@ class Interruption:
 
     def _interrupt(self, number: int) -> None:
         self._restore()
+        if number == signal.SIGHUP:
+            drop_lost_output()
         self.signal_number = number
         self._event.set()
 
@@ -91,6 +92,16 @@ class Interruption:
         for number, handler in previous.items():
             asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, handler)
+
+
+def drop_lost_output() -> None:
+    """Let what is printed go nowhere where the terminal was closed: a run must not fail over its summary."""
+    with open(os.devnull, "r+b") as null:
+        for descriptor in (1, 2):
+            try:
+                os.write(descriptor, b"")
+            except OSError:
+                os.dup2(null.fileno(), descriptor)
 
 
 @contextlib.asynccontextmanager

@@ -122,7 +122,6 @@ async def _take_steps(
         # In this thread and before any other starts: Ray forks its processes here, and they end with the thread that
         # forked them.
         cluster = stack.enter_context(connected(context.request.address))
-        context.interruption.listen()  # again: Ray has replaced our handlers
         async with beside(_fail_when_lost(cluster, context.interruption)):
             context = await _with_listed_boards(context)
             starting = _start_hosts(context, cluster)

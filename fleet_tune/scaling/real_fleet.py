@@ -15,6 +15,7 @@ from typing import Any
 
 from actors.fleet_usage import FleetUsage, since
 from actors.tuning_session import TuningSession
+from devices.host.owned_folder import owned_folder
 from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, RecordedConnection, load_fleet
 from fleet_tune.base.config.request import RunRequest, run_request
 from fleet_tune.base.config.values import MOST_SECS, path, seconds
@@ -97,10 +98,8 @@ def run_fleet_scaling(request: FleetScaleRequest, on_count: Callable[[int], None
     uses = []
     for count in request.devices:
         on_count(count)
-        with tempfile.TemporaryDirectory(prefix="fleet-tune-scale-", ignore_cleanup_errors=True) as folder:
-            part_request = dataclasses.replace(
-                request.run, out=Path(folder).absolute(), fleet=part(request.run.fleet, count)
-            )
+        with owned_folder("scale") as folder:
+            part_request = dataclasses.replace(request.run, out=folder.absolute(), fleet=part(request.run.fleet, count))
             use = asyncio.run(_played(part_request, request.secs))
         if use is None:
             raise KeyboardInterrupt

@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import pwd
 import re
 import resource
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from devices.host.limits.priority import KERNEL_PRIORITY
+from devices.host.owned_folder import make_locked, remove_abandoned, remove_locked
 from fleet_tune.base.errors import UserError
 
 DEFAULT_UPLOAD_BYTES = 256 << 20
-_FOLDER_PREFIX = "fleet-tune-device-"
 _PR_SET_NO_NEW_PRIVS = 38
 
 
@@ -128,35 +125,14 @@ class PrivateFolder:
     """
 
     def __init__(self, user: str | None = None) -> None:
-        _sweep(Path(tempfile.gettempdir()))
-        while True:
-            self.path = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
-            # Held by all processes that inherit the descriptor; the kernel frees it when the last one has ended.
-            self.lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(self.lock, fcntl.LOCK_EX)
-            if self.path.exists():  # else another server swept it before it was locked
-                break
-            os.close(self.lock)
-        if user is not None:
-            account = pwd.getpwnam(user)
+        account = None if user is None else pwd.getpwnam(user)
+        remove_abandoned(users=() if account is None else (account.pw_uid,))
+        self.path, self.lock = make_locked("device")
+        if account is not None:
             os.chown(self.path, account.pw_uid, account.pw_gid)
 
     def remove(self) -> None:
         """Remove the folder and all in it. May be called twice."""
-        if self.lock >= 0:
-            os.close(self.lock)
-            self.lock = -1
-        shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _sweep(parent: Path) -> None:
-    """Remove the folders of servers that were killed together with all of their children."""
-    for folder in parent.glob(f"{_FOLDER_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            # Another user's folder cannot be opened; root may remove those too.
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)
+        lock, self.lock = self.lock, -1
+        if lock >= 0:
+            remove_locked(self.path, lock)

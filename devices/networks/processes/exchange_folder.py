@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from devices.host.owned_folder import owned_folder
+from devices.host.owned_folder import owned_folder, remove_abandoned
 from fleet_tune.base.errors import DiskFullError
 
 MORE_SPACE = "free some space on the disk, or set TMPDIR to a folder that has some"
@@ -23,8 +23,9 @@ class ExchangeFolder:
     def __init__(self, name: str) -> None:
         self._open = contextlib.ExitStack()
         place = Path(_roomy_place() or tempfile.gettempdir())
+        remove_abandoned(place)
         with writing("a temporary folder"):
-            self.path = self._open.enter_context(owned_folder(place, f"fleet-tune-{name}-"))
+            self.path = self._open.enter_context(owned_folder(name, place))
 
     def file(self, name: str) -> Path:
         return self.path / name

@@ -14,7 +14,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -25,6 +24,7 @@ from devices.error_text import last_line
 from devices.host.children.child import die_with_parent, load_tvm
 from devices.host.children.exit_causes import describe_exit
 from devices.host.limits.memory import over_memory
+from devices.host.owned_folder import owned_folder
 from devices.networks.network import Array
 from devices.networks.tensor_file import read, write
 from devices.timing.in_network import InNetworkTimes
@@ -151,8 +151,7 @@ def _work_folder(inputs: Sequence[Array]) -> Iterator[Path]:
     """Provide a temporary folder with the inputs. Errors of the system in it (space, a process) are no fault of the
     network."""
     try:
-        with tempfile.TemporaryDirectory(prefix="fleet-tune-network-") as temporary:
-            work = Path(temporary)
+        with owned_folder("network") as work:
             write(work / _INPUTS, inputs)
             yield work
     except OSError as error:

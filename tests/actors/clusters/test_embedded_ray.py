@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
+import os
 import signal
 import socket
 import stat
@@ -13,12 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from actors.clusters import embedded_ray
 from actors.clusters.cluster import _connect
-from actors.clusters.run_folder import remove_abandoned, run_folder
+from actors.clusters.run_folder import run_folder
 from fleet_tune.base.errors import ClusterError
+from tests.helpers.waiting import wait_until
 
 # Ray itself lets its agents wait for a minute for a server that is gone.
 DEADLINE_SECS = 30.0
+# The kernel ends them at once; by themselves they would go on for longer than this.
+KERNEL_SECS = 15.0
 OWNER = """
 import json, sys, time
 import psutil
@@ -62,11 +68,11 @@ def test_it_has_the_processes_that_are_used_and_they_end_when_their_owner_is_kil
             processes = [psutil.Process(pid) for pid, _ in told["processes"]]
             folder = Path(told["folder"])
             # Ray opens its own folder to everybody, whenever one of its processes starts: all of it lies in ours.
-            assert sorted(path.name for path in folder.iterdir()) == ["owner.lock", "r"]
+            assert [path.name for path in folder.iterdir()] == ["r"]
             assert any((folder / "r").glob("session_*/sockets/*"))
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            remove_abandoned()
-            assert (folder / "owner.lock").exists()
+            with run_folder():
+                assert any((folder / "r").glob("session_*/sockets/*")), "its owner lives"
         finally:
             owner.send_signal(signal.SIGKILL)
     commands = [" ".join(command) for _, command in told["processes"]]
@@ -78,27 +84,92 @@ def test_it_has_the_processes_that_are_used_and_they_end_when_their_owner_is_kil
     assert not alive, commands
     assert told["listening"]
     assert all(ipaddress.ip_address(ip.removeprefix("::ffff:")).is_loopback for ip in told["listening"])
-    remove_abandoned()
-    assert not folder.exists()
+    with run_folder():
+        assert not folder.exists()
 
 
-def test_folders_of_others_stay(tmp_path: Path) -> None:
-    with run_folder(tmp_path) as live:
-        assert stat.S_IMODE(live.stat().st_mode) == 0o700
-        (tmp_path / "ft-ray-of-an-earlier-version").mkdir()
-        (tmp_path / "ft-ray-file").touch()
-        (tmp_path / "ft-ray-link").symlink_to(live)
-        dead = tmp_path / "ft-ray-dead"
-        dead.mkdir()
-        (dead / "owner.lock").touch()
-        (dead / "session").mkdir()
-        with run_folder(tmp_path) as other:
-            assert not dead.exists()
-            assert len(list(tmp_path.iterdir())) == 5
-            assert other != live
-        assert not other.exists()
-        assert (live / "owner.lock").exists()
-    assert not live.exists()
+STARTING = """
+import signal, sys
+from actors.clusters.cluster import connected
+
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda number, _frame: print("heard", signal.Signals(number).name, flush=True))
+with connected(None):
+    import ray
+
+    @ray.remote(num_cpus=0)
+    class Actor:
+        def answer(self):
+            return True
+
+    actors = [Actor.remote() for _ in range(2)]
+    ray.get([actor.answer.remote() for actor in actors])
+print("ended", flush=True)
+"""
+
+
+def starting(folders: set[Path]) -> list[psutil.Process]:
+    """The processes that have one of these folders, or something in one, on their command line or open."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            names = [*process.cmdline(), *(os.readlink(each) for each in Path(f"/proc/{process.pid}/fd").iterdir())]
+            if any(str(folder) in name for folder in folders for name in names):
+                found.append(process)
+    return found
+
+
+def folders() -> set[Path]:
+    return set(Path("/tmp").glob("fleet-tune-tmp-run-*"))
+
+
+@pytest.mark.parametrize("point", ["raylet", "setup_worker.py", "default_worker.py"])
+def test_nothing_is_left_of_a_cluster_whose_owner_is_killed_while_it_starts(point: str) -> None:
+    """Ray's workers wait for their raylet for half a minute, and make the folder again."""
+    before = folders()
+    with subprocess.Popen([sys.executable, "-c", STARTING]) as owner:
+        try:
+            wait_until(lambda: any(point in each for each in commands_below(owner.pid)), f"{point} starts")
+        finally:
+            owner.kill()
+    mine = folders() - before
+    assert mine, "a folder of the cluster"
+    wait_until(lambda: not starting(mine), "its processes end", KERNEL_SECS)
+    with run_folder():
+        assert not mine & folders()
+
+
+def commands_below(pid: int) -> list[str]:
+    """The programs of the processes that this one has started, and of those that they have: their command lines
+    without options, since the raylet's have the commands of all others."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                found.append(" ".join(part for part in process.cmdline() if not part.startswith("-")))
+    return found
+
+
+def test_a_signal_while_it_starts_reaches_its_owner_afterwards() -> None:
+    """Ray's own handlers would end the process with a stack of native code, or without a word."""
+    with subprocess.Popen([sys.executable, "-c", STARTING], stdout=subprocess.PIPE, text=True) as owner:
+        wait_until(lambda: any("gcs_server" in each for each in commands_below(owner.pid)), "Ray starts")
+        owner.send_signal(signal.SIGTERM)
+        owner.send_signal(signal.SIGHUP)
+        out, _ = owner.communicate(timeout=120)
+    assert owner.returncode == 0
+    assert sorted(out.split()) == sorted(["heard", "SIGTERM", "heard", "SIGHUP", "ended"])
+
+
+def test_our_script_comes_before_those_that_the_raylet_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_ray, "_WITH_PARENT", '"/a folder/with_parent.py"')
+    for option, command in (
+        ("--dashboard_agent_command=", "/p/python -u {}/ray/dashboard/agent.py --head"),
+        ("--python_worker_command=", "/p/python {}/ray/setup_worker.py /ray/default_worker.py --a=b"),
+        ("--java_worker_command=", "/p/java /ray/setup_worker.py"),
+    ):
+        ours = '"/a folder/with_parent.py" ' if "java" not in option else ""
+        assert embedded_ray._with_parent(option + command.format("")) == option + command.format(ours)
 
 
 @pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])

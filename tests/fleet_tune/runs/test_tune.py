@@ -118,7 +118,7 @@ class Running:
     def folder(self) -> Path:
         """The temporary folder of the run's own cluster."""
         commands = (" ".join(process.cmdline()) for process in self.family if process.name() == "gcs_server")
-        found = (re.search(r"/tmp/ft-ray-[^/]+", each) for each in commands)
+        found = (re.search(r"/tmp/fleet-tune-tmp-run-[^/]+", each) for each in commands)
         return next(Path(each[0]) for each in found if each)
 
     def end(self, number: int) -> tuple[float, str, str]:
