@@ -269,7 +269,7 @@ def _refused(node: OnnxNode, readable: bool) -> tuple[str, str]:
     if kind == "TopK" and node.graph.types.get(node.input(0)) == TensorProto.UINT64:
         return "sorts numbers of the type UINT64", "cast them to another type"
     if kind == "Resize" and attributes.get("antialias"):
-        return "smooths before it shrinks (antialias)", "leave antialias out, or resize before the network"
+        return "smooths integers, or in an unknown mode (antialias)", "cast to float, and use linear or cubic"
     if kind == "MaxUnpool" and node.has(2):
         return "takes the shape of its output as an input", "leave that input out: the shape follows from the kernel"
     if kind == "RoiAlign" and attributes.get("mode") == "max":

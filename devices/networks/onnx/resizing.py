@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode
+from devices.networks.resampling import CUBIC_REACH, LINEAR_REACH, Filter, cubic, linear, smoothing
 
 _WHOLE = 1e-3  # rounding error of an extent that a factor in float32 gives
 
@@ -48,10 +49,12 @@ def resized(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     settings = node.attributes
     if settings.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         return _of_all_axes(node, write) if settings.get("axes") else None
-    if settings.get("antialias") or node.input(0) not in node.graph.shapes:
+    if node.input(0) not in node.graph.shapes:
         return None
     given = 3 if node.has(3) and node.constant(3).size else 2
     axes = _axes(node, given)
+    if settings.get("antialias"):
+        return _smoothed(node, write, axes)
     if not _misread(node, axes, settings):
         if given == 2 and not settings.get("axes"):
             return None
@@ -120,6 +123,36 @@ def _along_axes(node: OnnxNode, write: NodeWriter, axes: Sequence[_Axis], settin
             total = write("Add", total, taken) if total else taken
         value = total
     return value if value != node.input(0) else write("Identity", value)
+
+
+def _smoothed(node: OnnxNode, write: NodeWriter, axes: Sequence[_Axis]) -> Sequence[str] | None:
+    """Write a Resize that smooths before it shrinks (antialias): a product with a matrix for each axis."""
+    settings, shape = node.attributes, node.shape(0)
+    mode, dtype = settings.get("mode"), node.dtype(0)
+    if mode not in ("linear", "cubic") or dtype.kind != "f":
+        return None
+    weigh: Filter = linear
+    reach = LINEAR_REACH
+    if mode == "cubic":
+        weigh, reach = cubic(settings.get("cubic_coeff_a", -0.75)), CUBIC_REACH
+    value = node.input(0)
+    for axis in axes:
+        if axis.size == axis.extent and axis.factor == 1:
+            continue
+        places = _PLACES[settings.get("coordinate_transformation_mode", "half_pixel")](
+            np.arange(axis.size, dtype=np.float32), axis, np.float32(axis.factor)
+        )
+        repeat = not settings.get("exclude_outside")
+        matrix = smoothing(places.astype(np.float64) + 0.5, axis.extent, 1 / axis.factor, weigh, reach, repeat)
+        if axis.at == len(shape) - 2:
+            value = write("MatMul", matrix.astype(dtype), value)
+            continue
+        order = [*(other for other in range(len(shape)) if other != axis.at), axis.at]
+        last = axis.at == len(shape) - 1
+        moved = value if last else write("Transpose", value, perm=order)
+        value = write("MatMul", moved, np.ascontiguousarray(matrix.T).astype(dtype))
+        value = value if last else write("Transpose", value, perm=np.argsort(order).tolist())
+    return [value if value != node.input(0) else write("Identity", value)]
 
 
 def _taps(axis: _Axis, settings: dict[str, Any]) -> tuple[list[Array], list[Array]]:

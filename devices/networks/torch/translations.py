@@ -23,7 +23,6 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
 
     def create_convert_map(self) -> dict[Any, Convert]:
         table: dict[Any, Convert] = super().create_convert_map()
-        del table["_upsample_bilinear2d_aa.default"]  # TVM's translation does not smooth
         return {
             **table,
             "cat.default": self._joined(table["cat.default"]),

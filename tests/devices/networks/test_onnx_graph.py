@@ -231,3 +231,15 @@ def test_what_tvm_would_misread_is_refused_in_one_line(proto: onnx.ModelProto, n
         import_network(load_network(tmp_path / "net.onnx"), CPU)
     assert named in caught.value.problem
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("settings", [
+    {"mode": "linear", "axes": [2, 3]},
+    {"mode": "cubic", "axes": [3, 2], "exclude_outside": 1, "coordinate_transformation_mode": "align_corners"},
+    {"mode": "cubic", "axes": [2, 3], "keep_aspect_ratio_policy": "not_larger"},
+])  # fmt: skip
+def test_a_resize_that_smooths_is_a_product(settings: Any, tmp_path: Path) -> None:
+    node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], antialias=1, **settings)
+    proto = model([node], {"x": (FLOAT, [1, 2, 10, 12])}, {"y": (FLOAT, [1, 2, "h", "w"])}, sizes=np.int64([3, 5]))
+    assert "MatMul" in operators(prepared(proto, "net"))
+    agrees(proto, tmp_path)

@@ -71,6 +71,16 @@ OPERATORS: dict[str, Operator] = {
     "shifts of bytes": lambda x, i: (_PACKED << i[:3, None].to(torch.uint8)) >> (3 * x[0, 0, :3, :2] > 0).byte(),
     "shifts by more bits than there are": lambda _, i: ((i - 9) >> (30 * i)) + (i << (i * 22)) + ((2 * i) >> -1),
     "integers to the right": lambda x, i: (1000 * x[0, 0, 0, :4]).short() >> i,
+    "bilinear with antialias": lambda x, _: functional.interpolate(x, size=(2, 11), mode="bilinear", antialias=True),
+    "bicubic with antialias": lambda x, _: functional.interpolate(
+        x, scale_factor=(0.6, 0.35), mode="bicubic", antialias=True
+    ),
+    "corners with antialias": lambda x, _: functional.interpolate(
+        x, size=(3, 2), mode="bilinear", antialias=True, align_corners=True
+    ),
+    "bytes with antialias": lambda x, _: functional.interpolate(
+        (60 * x.cos() + 99).to(torch.uint8), size=(3, 4), mode="bicubic", antialias=True
+    ),
     "embedding bags": lambda x, i: functional.embedding_bag(i.view(2, 2), x[0, 0, :4], mode="mean"),
     "largest of embedding bags": lambda x, i: functional.embedding_bag(i.view(2, 2), x[0, 0, :4], mode="max"),
 }
