@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import statistics
-import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from tvm import relax
 from devices.builds.executables import Array
 from devices.cuda.runtime import prepare_cuda
 from devices.error_text import last_line
+from devices.host.limits.forks import ForkError, ForkLocks
 from devices.host.limits.pool import ThreadPools
 from devices.instruction_sets import missing_here
 from devices.networks.array_conversion import (
@@ -50,6 +50,7 @@ from fleet_tune.base.errors import OutputFolderError, UserError
 _LONG_SECS = 0.5
 _SEVERAL = (list, tuple, tvm_ffi.Array)
 _POOLS = ThreadPools()
+_FORK_LOCKS = ForkLocks(before=_POOLS.before_fork, in_child=_POOLS.in_child)
 
 
 class NetworkInputError(UserError, ValueError):
@@ -61,6 +62,7 @@ class CompiledNetwork:
 
     ``network(*inputs)`` takes numpy arrays or torch tensors, one for each input, and returns the outputs in the same
     kind: one array or tensor, or a tuple where the network has several outputs. Calls from several threads take turns.
+    A fork of the process waits for the calls of its other threads, and its child may call the network.
 
     Args:
         module: TVM's runtime module.
@@ -83,7 +85,8 @@ class CompiledNetwork:
         # The inputs that need no conversion: known once torch tensors were given to a network whose only output is on
         # this CPU, in memory of its own.
         self._direct_inputs: InputSignature | None = None
-        self._lock = threading.Lock()
+        self._lock = _FORK_LOCKS.make()
+        self._loaded_by = os.getpid()
         _POOLS.announce(self.threads)
 
     @classmethod
@@ -100,7 +103,7 @@ class CompiledNetwork:
             if device_kind(json.dumps(manifest["target"])) == "cuda":
                 prepare_cuda()
             # From the file, not from its bytes: the loader maps it.
-            with linked(library) as shared_object:
+            with _FORK_LOCKS.make(), linked(library) as shared_object:
                 module = tvm.runtime.load_module(str(shared_object))
         except (ValueError, KeyError, TypeError, RuntimeError, OSError) as error:
             built_with = manifest.get("versions", {}).get("tvm")
@@ -111,9 +114,12 @@ class CompiledNetwork:
         return cls(module, arrays, manifest)
 
     def __call__(self, *inputs: Any) -> Any:
+        is_ready = _POOLS.threads == self.threads
+        if not is_ready and _POOLS.is_lost:
+            return _POOLS.in_substitute(self, *inputs)
         if self._direct_inputs is not None and can_pass_directly(inputs, self._direct_inputs):
             with self._lock:
-                if _POOLS.threads != self.threads:
+                if not is_ready:
                     self._start_threads()
                 return self._main(*inputs, *self._parameters)
         self._check(inputs)
@@ -135,6 +141,8 @@ class CompiledNetwork:
     def measure_secs(self, inputs: Sequence[Any], repeats: int = 20, warmups: int = 3) -> float:
         """Return the median seconds of a run on ``inputs`` (a tuple, or the only input). Converting them does not
         count."""
+        if _POOLS.is_lost:
+            return _POOLS.in_substitute(self.measure_secs, inputs, repeats, warmups)
         single = isinstance(inputs, np.ndarray) or is_torch(inputs)
         tensors = self._converted((inputs,) if single else tuple(inputs))
         times = []
@@ -162,6 +170,8 @@ class CompiledNetwork:
 
     def in_place(self, inputs: Sequence[Any], budget_secs: float) -> InNetworkTimes:
         """Return the time of each kernel in a run on ``inputs``, over runs that take about ``budget_secs``."""
+        if _POOLS.is_lost:
+            return _POOLS.in_substitute(self.in_place, inputs, budget_secs)
         tensors = self._converted(tuple(inputs))
         with self._lock:
             self._start_threads()
@@ -174,6 +184,11 @@ class CompiledNetwork:
         return [to_tvm(value, self._device) for value in inputs]
 
     def _check(self, inputs: tuple[Any, ...]) -> None:
+        if self._device.type != "cpu" and os.getpid() != self._loaded_by:
+            raise ForkError(
+                "this process was forked from the one that has loaded the network, and a GPU does not serve it",
+                'start it with multiprocessing.get_context("spawn"), and load the network there',
+            )
         if len(inputs) != len(self._inputs):
             names = ", ".join(name for name, _, _ in self._inputs)
             raise NetworkInputError(

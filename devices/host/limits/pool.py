@@ -5,7 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from devices.host.limits.forks import revive_handles, thread_count, wake_pool
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 # TVM's AffinityMode kSpecifyOneCorePerThread. Other modes count the machine's CPUs from 0 on, also those that this
 # process may not use, and move it there.
@@ -29,6 +36,9 @@ class ThreadPools(threading.local):
     By default a pool uses half of the CPUs on x86. Naming the CPUs is what sets the number: a number alone is capped by
     that default at every launch. A pool never becomes larger than it was made, so each is made for the largest number
     that was ``announced`` until then.
+
+    The child of a fork lacks the threads of the pool that the forking thread had: what it calls runs in another thread,
+    with a pool of its own (:mod:`devices.host.limits.forks`).
     """
 
     _most = 1
@@ -37,7 +47,14 @@ class ThreadPools(threading.local):
     def __init__(self) -> None:
         #: Threads that the calling thread's pool uses.
         self.threads = 0
+        #: True if a fork has not copied the threads of the calling thread's pool: it can never be used again.
+        self.is_lost = False
         self._made_for = 0
+        # Noted before a fork: the other threads of this process, and the number of the child's first pool.
+        self._others = self._childs_first = 0
+        # Ended threads of this process whose handles are valid.
+        self._revived = 0
+        self._substitute: ThreadPoolExecutor | None = None
 
     @classmethod
     def announce(cls, threads: int) -> None:
@@ -58,6 +75,31 @@ class ThreadPools(threading.local):
         os.sched_setaffinity(0, allowed)
         self.threads = threads
         return used
+
+    def in_substitute(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Return what the call returns in a thread that takes the place of the calling one, whose pool is lost."""
+        if self._substitute is None:
+            self._substitute = ThreadPoolExecutor(1, "network")
+        return self._substitute.submit(call, *args, **kwargs).result()
+
+    def before_fork(self) -> None:
+        """Prepare the calling thread's pool, and note what the child must know."""
+        self._others = thread_count() - 1 + self._revived
+        self._childs_first = next(self._numbers)  # children run on CPUs of their own, as far as there are some
+        if self._made_for > 1 and not self.is_lost:
+            allowed = os.sched_getaffinity(0)
+            self._bind(allowed, self._made_for)
+            os.sched_setaffinity(0, allowed)
+            self.threads = 0
+            wake_pool()
+
+    def in_child(self) -> None:
+        """Take note, in the child of a fork, that the calling thread is its only one."""
+        ThreadPools._numbers = itertools.count(self._childs_first)
+        self.threads, self._substitute = 0, None
+        if self._made_for > 1:
+            self.is_lost = True
+            self._revived = revive_handles(self._others)
 
     def _bind(self, allowed: Collection[int], threads: int) -> list[int]:
         cpus = cpus_of_pool(allowed, threads, self._number)
