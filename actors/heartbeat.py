@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from fleet_tune.base.waits import WAITS, Line, Wait
+
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
@@ -12,11 +14,15 @@ class Heartbeat:
 
     restarts: int = 0
     """Number of times that Ray has started this actor again. It tells of a loss between two heartbeats."""
+    waits: tuple[Wait, ...] = ()
+    """Its waits for other processes."""
+    lines: tuple[Line, ...] = ()
+    """The last lines that it has for people. Each is told once."""
 
 
 def heartbeat() -> Heartbeat:
     """The heartbeat of this process."""
-    return Heartbeat(_restarts_of_this_actor())
+    return Heartbeat(_restarts_of_this_actor(), WAITS.waits, WAITS.lines)
 
 
 @functools.cache

@@ -99,7 +99,7 @@ class RunHosts:
             unused = await out_of_use(fleet, actors.configs)
             await actors.start(unused)
             asked = {name: actor for name, actor in actors.devices.items() if name not in unused}
-            answers = await (fingerprints_in_turn(asked, tell) if turns is not None else fingerprints(asked))
+            answers = await (fingerprints_in_turn(asked, tell) if turns is not None else fingerprints(asked, tell))
             await actors.check_builder_versions(actors.builders)
             await actors.check_device_versions(asked)
             prints, errors = _answered(fleet, dict(zip(asked, answers, strict=True)))

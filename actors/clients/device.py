@@ -13,6 +13,7 @@ from actors.clients import waiting
 from actors.clients.base import BusyClient, request_beat
 from actors.clients.calls import LOST, WINDOW_WAIT_SECS, ByValue, ask, first_line
 from actors.clients.recorder import RecorderClient
+from actors.heartbeat import Heartbeat
 from fleet_tune.base.domain import Fingerprint, Incumbent, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, FleetTuneError
 from policies.runs.events import BatchMeasured, ShootOutMeasured
@@ -167,9 +168,10 @@ class DeviceClient(BusyClient):
         )
 
 
-async def _device_beat(actor: Any) -> None:
+async def _device_beat(actor: Any) -> Heartbeat:
     """A sign of life of the process that owns a device, also while it measures."""
-    await ask(request_beat(actor), waiting.BEAT_SECS, "a sign of life")
+    answer: Heartbeat = await ask(request_beat(actor), waiting.BEAT_SECS, "a sign of life")
+    return answer
 
 
 async def turn_of_actor(actor: Any, tell: Callable[[str], None], most_secs: float = math.inf) -> float:
@@ -193,20 +195,24 @@ def turn_of(title: str) -> str:
     return f"it is the turn of {title}"
 
 
-async def fingerprint_of(actor: Any, device_id: str) -> Fingerprint:
-    """Ask a device's actor for its fingerprint: a slow one takes minutes. Raises DeviceUnreachableError, and UserError
+async def fingerprint_of(actor: Any, device_id: str, tell: Callable[[str], None] = lambda _: None) -> Fingerprint:
+    """Ask a device's actor for its fingerprint: a slow one takes minutes. ``tell``: is called with what is waited for
+    where another process has it, and with an empty text once that is over. Raises DeviceUnreachableError, and UserError
     for a device that must not be used."""
     return await waiting.while_alive(
         ask(actor.fingerprint.remote(), WINDOW_WAIT_SECS, f"device {device_id}"),
         lambda: _device_beat(actor),
         _MISSED_BEATS_BEFORE_ANSWER,
         "the process that owns the device",
+        tell=lambda text: tell(f"device {device_id} {text}" if text else ""),
     )
 
 
-async def fingerprints(actors: Mapping[str, Any]) -> list[Fingerprint | BaseException]:
+async def fingerprints(
+    actors: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None
+) -> list[Fingerprint | BaseException]:
     """:func:`fingerprint_of` each of these devices, or what it raises, in order."""
-    asking = (fingerprint_of(actor, name) for name, actor in actors.items())
+    asking = (fingerprint_of(actor, name, tell) for name, actor in actors.items())
     return list(await asyncio.gather(*asking, return_exceptions=True))
 
 
@@ -226,7 +232,7 @@ async def fingerprints_in_turn(
             tell(f"device {name}: {turn_of(title)}" if title else "")
 
         await turn_of_actor(actor, note)
-        return await fingerprint_of(actor, name)
+        return await fingerprint_of(actor, name, tell)
 
     asking = {name: asyncio.ensure_future(in_turn(name, actor)) for name, actor in actors.items()}
     left = set(asking.values())

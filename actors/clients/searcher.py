@@ -11,6 +11,7 @@ from actors.clients.calls import (
     WINDOW_WAIT_SECS,
     ask,
 )
+from actors.heartbeat import Heartbeat
 from devices.host.quiet_windows.quiet_window import QuietWindow
 from policies.runs.events import Proposed
 
@@ -56,5 +57,6 @@ class SearcherClient(RestartedClient):
         self._is_lost = True
         super().restart()
 
-    async def _beat(self) -> None:
-        await ask(self._actor.beat.remote(), waiting.BEAT_SECS, "a sign of life")
+    async def _beat(self) -> Heartbeat:
+        answer: Heartbeat = await ask(self._actor.beat.remote(), waiting.BEAT_SECS, "a sign of life")
+        return answer

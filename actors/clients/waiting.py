@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from actors.clients.calls import ActorLostError, ActorTimeoutError, ask
+from actors.heartbeat import Heartbeat
 from devices.host.quiet_windows.quiet_window import QuietWindow
 
 BEAT_SECS = 15.0
 """Time for the heartbeat of a thread that has nothing else to do, on a machine that may be busy."""
-_BEAT_EVERY_SECS = 5.0
+_BEAT_EVERY_SECS = 2.0
 _LOOK_AGAIN_SECS = 0.1
 _T = TypeVar("_T")
 
@@ -40,10 +41,11 @@ async def ask_by_clock(clock: Callable[[], float], reference: Any, deadline_secs
 
 async def while_alive(
     working: Awaitable[_T],
-    beat: Callable[[], Awaitable[None]],
+    beat: Callable[[], Awaitable[Heartbeat]],
     most: int,
     who: str,
     clock: Callable[[], float] = time.monotonic,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> _T:
     """Wait for the result of ``working`` while its actor answers heartbeats.
 
@@ -53,19 +55,24 @@ async def while_alive(
         most: missed heartbeats in a row after which the actor hangs.
         who: name of the actor for people.
         clock: counts the silence; it may stand still at times.
+        tell: is called with what the actor waits for itself, and with an empty text once that is over.
 
     Raises what the call raises, and ActorTimeoutError where the actor hangs.
     """
     work = asyncio.ensure_future(working)
     missed, heard_at = 0, clock()
+    told = False
     try:
         while True:
             done, _ = await asyncio.wait([work], timeout=_BEAT_EVERY_SECS)
             if done:
                 return work.result()
             try:
-                await beat()
+                waits = (await beat()).waits
                 missed, heard_at = 0, clock()
+                if waits or told:
+                    told = bool(waits)
+                    tell(" and ".join(f"waits for {wait.text_so_far}" for wait in waits))
             except ActorTimeoutError:
                 missed += 1
                 silent_secs = clock() - heard_at
@@ -75,3 +82,5 @@ async def while_alive(
                 continue  # the work fails with it
     finally:
         work.cancel()
+        if told:
+            tell("")

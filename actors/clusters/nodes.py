@@ -69,9 +69,10 @@ class Windows:
     folder: Path
     """Folder of the window of the driver's host."""
 
-    def here(self) -> QuietWindow:
-        """The window of the host of this process' actor. Raises WindowFolderError."""
+    def here(self, title: str = "") -> QuietWindow:
+        """The window of the host of this process' actor. ``title``: what the actor is for others that wait for it.
+        Raises WindowFolderError."""
         import ray
 
         at_head = ray.get_runtime_context().get_node_id() == self.head
-        return QuietWindow(self.folder if at_head else own_window_folder(), WINDOW_WAIT_SECS)
+        return QuietWindow(self.folder if at_head else own_window_folder(), WINDOW_WAIT_SECS, title)

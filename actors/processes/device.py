@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import math
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from actors.clients.artifacts import unpacked
@@ -20,7 +21,7 @@ from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
 from actors.turns.device_turn import DeviceTurn, TurnRequester
 from devices.host.children.child import without_torch
-from devices.host.quiet_windows.quiet_window import QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietTimeoutError, QuietWindow
 from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, Device, MeasureRequest
 from fleet_tune.base.domain import Fingerprint, Incumbent, Measurement, Outcome, StopRule
@@ -35,6 +36,8 @@ from policies.runs.events import BatchMeasured, ShootOutMeasured
 _STRETCH_SECS = 0.5
 # A change by less than this share is none: what is usual is the median of a run.
 _SAME_USUAL = 0.002
+# Interval of the looks for windows that nobody closes.
+_LOOK_SECS = 1.0
 
 
 MeasuredArtifact = tuple[Artifact, Measurement]
@@ -75,6 +78,7 @@ class DeviceActor:
         self._run_id = run_id
         self._windows = windows
         self._window: QuietWindow | None = None  # once it was needed
+        self._closed = threading.Event()
         self._opened = contextlib.ExitStack()
         self._turn = None if requester is None else DeviceTurn(requester, self._leave if leaves else lambda: None)
         self._connected: Device | None = None
@@ -356,12 +360,15 @@ class DeviceActor:
         return {"speed": self._speed.speed(probe_secs) / self._usual_speed, "usual_speed": self._usual_speed}
 
     def _ask(self, request: MeasureRequest) -> Measurement:
+        if self._window is not None:
+            self._window.check()
         try:
             return self._device.measure(request)
         except DeviceUnreachableError as error:
             return Measurement(Outcome.DEVICE_LOST, detail=str(error))
 
     def close(self) -> None:
+        self._closed.set()
         self._opened.close()
         if self._turn is not None:
             self._turn.close()
@@ -380,8 +387,23 @@ class DeviceActor:
         if self._windows is None:
             return contextlib.nullcontext()
         if self._window is None:
-            self._window = self._windows.here()
-        return self._window.quiet()
+            self._window = self._windows.here(f"device {self._device_id} of run {self._run_id}")
+            threading.Thread(target=self._continue_abandoned, args=(self._window,), name="window", daemon=True).start()
+        return self._own_window(self._window)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _own_window(window: QuietWindow) -> Iterator[None]:
+        """A quiet window that counts as a whole. Raises WindowLostError at the end where others took it meanwhile."""
+        with window.quiet():
+            yield
+            window.check()
+
+    def _continue_abandoned(self, window: QuietWindow) -> None:
+        """Continue the host's builders and searchers where a process that does not move has stopped them."""
+        while not self._closed.wait(_LOOK_SECS):
+            with contextlib.suppress(QuietTimeoutError, OSError):
+                window.continue_abandoned()
 
 
 def _lost(measured: Sequence[MeasuredArtifact]) -> str:

@@ -12,6 +12,7 @@ from actors.clients.artifacts import Artifacts
 from actors.clients.calls import LOST, ActorLostError, ActorTimeoutError, first_line
 from actors.clients.device import TURN_PATIENCE_SECS, DeviceHandle, NotOurTurnError, TaskArtifacts
 from actors.scheduling.record_batcher import RecordBatcher
+from devices.host.quiet_windows.quiet_window import WindowLostError
 from fleet_tune.base.domain import Incumbent, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
 from fleet_tune.base.results import DeviceTime
@@ -55,8 +56,9 @@ class DeviceLane:
             secs = await self._device.check()
         except ProbeError as error:
             return DeviceProbeFailed(self.device_id, first_line(error))
-        except (DeviceUnreachableError, *LOST) as error:
-            hangs, outside = isinstance(error, ActorTimeoutError), isinstance(error, ActorLostError)
+        except (DeviceUnreachableError, WindowLostError, *LOST) as error:
+            hangs = isinstance(error, ActorTimeoutError)
+            outside = isinstance(error, ActorLostError | WindowLostError)
             return DeviceUnreachable(self.device_id, first_line(error), hangs, outside)
         return DeviceProbed(self.device_id, secs)
 
@@ -90,7 +92,7 @@ class DeviceLane:
         try:
             waited_secs = await self._device.turn(self._tell, TURN_PATIENCE_SECS)
             measured = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
-        except NotOurTurnError:
+        except (NotOurTurnError, WindowLostError):
             return BatchPostponed(self.device_id, command.epoch)
         except LOST as error:
             return self._lost(command.epoch, error)
@@ -116,7 +118,7 @@ class DeviceLane:
         try:
             await self._device.turn(self._tell, TURN_PATIENCE_SECS)
             return await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
-        except NotOurTurnError:
+        except (NotOurTurnError, WindowLostError):
             return BatchPostponed(self.device_id, command.epoch)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)

@@ -18,8 +18,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from actors.clients.calls import ActorDeadError, ActorLostError, error_line
-from actors.heartbeat import Heartbeat
+from actors.heartbeat import Heartbeat, heartbeat
 from fleet_tune.base.results import ProcessRole
+from fleet_tune.base.waits import Wait
 from policies.runs.cluster.heartbeat_schedule import first_heartbeat_secs, interval_secs
 from policies.runs.events import ProcessRestarted
 
@@ -34,6 +35,7 @@ LONG_PATIENCE_SECS = 30.0
 START_SECS = 120.0
 """Longest start of a process."""
 _LOOK_SECS = 0.5
+_THIS_PROCESS = "this command"
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,10 @@ class Heartbeats:
         self._silent: dict[str, float] = {}
         self._restarts: dict[str, int] = {}
         """Restarts of each process that are reported."""
+        self._waits: dict[str, dict[int, Wait]] = {}
+        """Waits of each process that are reported and go on, by number."""
+        self._told_lines: dict[str, tuple[int, int]] = {}
+        """Number of the last line of each process that is reported, and the restarts of the process by then."""
 
     @property
     def silent(self) -> dict[str, float]:
@@ -92,6 +98,7 @@ class Heartbeats:
         number = 0
         async with asyncio.TaskGroup() as group:
             self._group = group
+            group.create_task(self._watch_own_waits())
             for process in self._processes.values():
                 first = first_heartbeat_secs(number, self._count_of_many, EVERY_SECS) if process.is_one_of_many else 0.0
                 number += process.is_one_of_many
@@ -159,12 +166,39 @@ class Heartbeats:
                 patience_secs = START_SECS
             else:
                 self._count(process, answer)
+                self._hear(process.name, answer)
                 lost = False
                 if self._silent.pop(process.name, None) is not None:
                     self._tell(f"{process.name} answers again, after {self._now() - heard:.0f} s", True)
                 heard, dead = self._now(), False
                 patience_secs = LONG_PATIENCE_SECS if process.computes else PATIENCE_SECS
             await asyncio.sleep(self._every_secs(process))
+
+    async def _watch_own_waits(self) -> None:
+        """Report what this process waits for, and what it has to say from now on."""
+        before = max((line.number for line in heartbeat().lines), default=0)
+        self._told_lines[_THIS_PROCESS] = heartbeat().restarts, before
+        while True:
+            self._hear(_THIS_PROCESS, heartbeat())
+            await asyncio.sleep(EVERY_SECS)
+
+    def _hear(self, name: str, answer: Heartbeat) -> None:
+        """Report the waits that an answer tells of, and the end of those that it tells of no more, and its lines."""
+        restarts, last = self._told_lines.get(name, (answer.restarts, 0))
+        for line in answer.lines:
+            if line.number > last or restarts != answer.restarts:  # another process counts anew
+                self._tell(line.text, False)
+                self._told_lines[name] = answer.restarts, line.number
+        reported = self._waits.get(name, {})
+        current = {wait.number: wait for wait in answer.waits}
+        for wait in answer.waits:
+            known = reported.get(wait.number)
+            if known is None or known.whom != wait.whom:
+                self._tell(f"{name} waits for {wait.text_so_far}", False)
+        for number, wait in reported.items():
+            if number not in current:
+                self._tell(f"{name} goes on: it waited for {wait.text}", True)
+        self._waits[name] = current
 
     def _count(self, process: WatchedProcess, answer: Heartbeat) -> None:
         """Report the restarts that an answer tells of, and that are not reported yet."""

@@ -13,6 +13,7 @@ from actors.tuning_session import TuningSession
 from fleet_tune.base.domain import Limits
 from fleet_tune.base.errors import FleetTuneError
 from fleet_tune.base.results import Progress
+from fleet_tune.base.waits import WAITS
 from fleet_tune.runs.companion import Companion
 from fleet_tune.runs.compile_progress import CompileProgress
 
@@ -50,6 +51,9 @@ class ProgressReporter:
     def announce(self, waits_for: str = "") -> None:
         """Report that the run has not begun to tune, and what it waits for, if anything."""
         self._waits_for = waits_for
+        self._announce(waits_for)
+
+    def _announce(self, waits_for: str) -> None:
         doing = waits_for or "importing the network, starting the devices"
         if self.syncs_with:
             doing += f", synchronizing the store {self.syncs_with}"
@@ -59,10 +63,13 @@ class ProgressReporter:
 
     async def announce_waiting(self) -> None:
         """Repeat what the run waits for, with the time that has passed, until cancelled."""
+        announced = False
         while True:
             await asyncio.sleep(PROGRESS_SECS)
-            if self._waits_for:
-                self.announce(self._waits_for)
+            waits_for = self._waits_for or " and ".join(f"waits for {wait.text_so_far}" for wait in WAITS.waits)
+            if waits_for or announced:
+                announced = bool(waits_for)
+                self._announce(waits_for)
 
     async def follow(self, session: TuningSession) -> None:
         """Report the snapshots of a session until cancelled."""

@@ -257,8 +257,8 @@ class ShootOutMeasured:
 
 @dataclass(frozen=True, slots=True)
 class BatchPostponed:
-    """The answer to ``Measure`` or ``ShootOut`` where another run has used the device all the time: nothing was
-    begun."""
+    """The answer to ``Measure`` or ``ShootOut`` where another run has used the device all the time, or has taken its
+    quiet window since the process that measured was stopped: nothing of it counts."""
 
     device_id: str
     epoch: int

@@ -30,8 +30,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOM = "room"
-"""The file that a window holds locked while it is open (see :mod:`devices.host.quiet_windows.quiet_window`)."""
+from devices.host.quiet_windows.window_locks import ROOM, WindowLocks
+from fleet_tune.base.processes import pid_namespace, stat_fields
+
 _LEDGER = struct.Struct("<dd")  # seconds of the closed windows; opening time of the open one, 0 for none
 _ROOT = Path(__file__).resolve().parents[3]
 # A process in a call of the kernel that cannot be interrupted (the disk) stops when it returns.
@@ -54,7 +55,7 @@ class PausableProcess:
     @classmethod
     def of(cls, pid: int, *, group: bool) -> PausableProcess:
         """Return a process that runs. Raises OSError."""
-        return cls(pid, group, _started(pid), _namespace())
+        return cls(pid, group, stat_fields(pid)[19], pid_namespace())
 
     @property
     def text(self) -> str:
@@ -64,11 +65,11 @@ class PausableProcess:
         """Send a signal. Returns true if the process is there. SIGCONT reaches a group also where its first process is
         gone."""
         try:
-            if self.namespace != _namespace() or self.pid == os.getpid():
+            if self.namespace != pid_namespace() or self.pid == os.getpid():
                 return False
             # No process has the number, so none can have reused it: the kernel keeps it while its group exists.
             orphaned = self.group and number is signal.SIGCONT and not Path(f"/proc/{self.pid}").exists()
-            if not orphaned and _started(self.pid) != self.started:
+            if not orphaned and stat_fields(self.pid)[19] != self.started:
                 return False
             (os.killpg if self.group else os.kill)(self.pid, number)
         except OSError:  # it has ended
@@ -78,7 +79,7 @@ class PausableProcess:
     def runs(self) -> bool:
         """Return true if the process is there and not stopped."""
         try:
-            return _state(self.pid) not in "TtZX"
+            return stat_fields(self.pid)[0] not in "TtZX"
         except OSError:
             return False
 
@@ -181,7 +182,9 @@ class ProcessPauser:
 
 
 def resume_processes(folder: Path, note: Path) -> None:
-    """Continue the processes of a note, and remove it."""
+    """Continue the processes of a note, and remove it. Without a note another window has done so."""
+    if not note.exists():
+        return
     try:
         for process in _listed(note):
             process.send(signal.SIGCONT)
@@ -199,7 +202,8 @@ def resume_processes_of(folder: Path, pid: int) -> None:
     note = note_of(folder, pid)
     if not note.exists():
         return
-    room = os.open(folder / ROOM, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    locks = WindowLocks(folder)
+    room = os.open(locks.path(ROOM, locks.generation), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(room, fcntl.LOCK_SH)
         if note.exists():
@@ -217,6 +221,12 @@ def running_clock(folder: Path) -> float:
     """Return the seconds since some moment, without those in which pausable processes were stopped."""
     closed, opened = _read_ledger(folder)
     return (opened or time.monotonic()) - closed
+
+
+def window_open_secs(folder: Path) -> float:
+    """Return the seconds since the window opened that has stopped processes; 0 where none is open."""
+    _, opened = _read_ledger(folder)
+    return time.monotonic() - opened if opened else 0.0
 
 
 def _note(folder: Path, pid: int) -> Path:
@@ -281,20 +291,3 @@ def _write_ledger(folder: Path, closed: float, opened: float) -> None:
         os.pwrite(descriptor, _LEDGER.pack(closed, opened), 0)
     finally:
         os.close(descriptor)
-
-
-def _state(pid: int) -> str:
-    return _stat(pid)[0]
-
-
-def _started(pid: int) -> str:
-    return _stat(pid)[19]
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` behind the name, which may hold anything. Raises OSError."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-def _namespace() -> str:
-    return os.readlink("/proc/self/ns/pid")

@@ -4,11 +4,8 @@ Work on the host is stopped while a window is open (:mod:`devices.host.quiet_win
 for no build and no search. Work that cannot be stopped, because people or other machines wait for its process, is
 short, and the window waits for it.
 
-Two lock files and flock(2), which the kernel releases when a process dies, however it dies:
-
-- ``room``: work that a window must not disturb holds it shared, a measurement holds it exclusively;
-- ``turnstile``: everybody passes it before entering the room. A measurement stays in it while it waits and measures, so
-  workers that come later queue behind it, and a steady stream of them cannot starve it.
+Lock files (:mod:`devices.host.quiet_windows.window_locks`) say whose turn it is. Who waits for longer than a moment
+says so (:mod:`fleet_tune.base.waits`), and a holder that somebody has stopped is passed over.
 """
 
 from __future__ import annotations
@@ -17,24 +14,30 @@ import fcntl
 import os
 import stat
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from devices.host.children.child import ChildProcess
 from devices.host.quiet_windows.process_pauser import (
-    ROOM,
     PausableProcess,
     PauseRegistration,
     ProcessPauser,
     running_clock,
+    window_open_secs,
 )
-from fleet_tune.base.errors import WindowFolderError
+from devices.host.quiet_windows.window_locks import QuietTimeoutError, WindowLocks
+from fleet_tune.base.errors import FleetTuneError, WindowFolderError
+from fleet_tune.base.waits import TELL_SECS
+
+__all__ = ["QuietTimeoutError", "QuietWindow", "WindowLostError"]
 
 
-class QuietTimeoutError(TimeoutError):
-    """The window was not free within the deadline: some process holds it for longer than it should."""
+class WindowLostError(FleetTuneError):
+    """The process that had the window was stopped, and others have taken it: what it measured does not count."""
+
+    def __init__(self) -> None:
+        super().__init__("the process that measured was stopped, and its quiet window was given to others")
 
 
 class QuietWindow:
@@ -47,17 +50,19 @@ class QuietWindow:
         path: a folder on a local file system, created if missing, which nobody else may write to: processes that are
             listed there are sent signals.
         timeout_secs: time that :meth:`working` and :meth:`quiet` wait before they raise QuietTimeoutError.
+        title: what this process is for those who wait for it; empty for its command.
     """
 
-    def __init__(self, path: str | Path, timeout_secs: float = 120.0) -> None:
+    def __init__(self, path: str | Path, timeout_secs: float = 120.0, title: str = "") -> None:
         self.path = Path(path)
         self.timeout_secs = timeout_secs
         _make_own(self.path)
         self._held = threading.local()
+        self._locks = WindowLocks(self.path, title)
         self._pausing = ProcessPauser(self.path)
 
-    def __reduce__(self) -> tuple[type[QuietWindow], tuple[Path, float]]:
-        return QuietWindow, (self.path, self.timeout_secs)
+    def __reduce__(self) -> tuple[type[QuietWindow], tuple[Path, float, str]]:
+        return QuietWindow, (self.path, self.timeout_secs, self._locks.title)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -67,19 +72,12 @@ class QuietWindow:
             with self._nested():
                 yield
             return
-        deadline = time.monotonic() + self.timeout_secs
-        turnstile = self._lock("turnstile", fcntl.LOCK_EX, deadline)
-        try:
-            room = self._lock(ROOM, fcntl.LOCK_SH, deadline)
-        finally:
-            os.close(turnstile)
-        try:
+        with self._locks.entered(fcntl.LOCK_SH, self.timeout_secs) as held:
+            held.leave_turnstile()
             self._pausing.resume_abandoned()
             self._held.mode = fcntl.LOCK_SH
             with self._nested():
                 yield
-        finally:
-            os.close(room)
 
     def started(self, start: Callable[[], ChildProcess]) -> tuple[ChildProcess, PauseRegistration]:
         """Start a child process that windows stop, with all of its group, until the registration is closed. It starts
@@ -119,18 +117,24 @@ class QuietWindow:
             with self._nested():
                 yield
             return
-        deadline = time.monotonic() + self.timeout_secs
-        turnstile = self._lock("turnstile", fcntl.LOCK_EX, deadline)
-        try:
-            room = self._lock(ROOM, fcntl.LOCK_EX, deadline)
-            try:
-                self._held.mode = fcntl.LOCK_EX
-                with self._pausing.paused(), self._nested():
-                    yield
-            finally:
-                os.close(room)
-        finally:
-            os.close(turnstile)
+        with self._locks.entered(fcntl.LOCK_EX, self.timeout_secs) as held:
+            self._held.mode, self._held.generation = fcntl.LOCK_EX, held.generation
+            with self._pausing.paused(), self._nested():
+                yield
+
+    def check(self) -> None:
+        """Raises WindowLostError where this thread's window was taken by others, since this process was stopped."""
+        if self._held.generation != self._locks.generation:
+            raise WindowLostError
+
+    def continue_abandoned(self) -> None:
+        """Continue what a window of another process has stopped that does not move; to be called now and then by a
+        process that no window stops, since those that wait for the window may all be stopped. Raises
+        QuietTimeoutError."""
+        others = [holder for holder in self._locks.holders() if not holder.is_this_process]
+        if others and window_open_secs(self.path) >= TELL_SECS:
+            with self.working():
+                pass
 
     def _depth(self) -> int:
         return int(getattr(self._held, "depth", 0))
@@ -142,23 +146,6 @@ class QuietWindow:
             yield
         finally:
             self._held.depth -= 1
-
-    def _lock(self, name: str, mode: int, deadline: float) -> int:
-        """Return a descriptor of the lock file ``name``, locked; closing it unlocks."""
-        descriptor = os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
-            return descriptor
-        except BlockingIOError:
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        # flock has no timeout, and polling would disturb the measurement that holds the lock: a thread waits.
-        waiter = _Waiter(descriptor, mode)
-        if not waiter.wait(deadline - time.monotonic()):
-            raise QuietTimeoutError(f"{self.path / name} was not free within {self.timeout_secs:g} s")
-        return descriptor
 
 
 def _make_own(folder: Path) -> None:
@@ -184,35 +171,3 @@ def _make_own(folder: Path) -> None:
         wrong = "can be written to by other users"
     if wrong:
         raise WindowFolderError(f"the folder of quiet windows {folder} {wrong}", next_step)
-
-
-class _Waiter:
-    """A thread blocked in flock; after a timeout it gives the lock back as soon as it gets it."""
-
-    def __init__(self, descriptor: int, mode: int) -> None:
-        self._descriptor = descriptor
-        self._mode = mode
-        self._state = threading.Lock()
-        self._locked = threading.Event()
-        self._abandoned = False
-        threading.Thread(target=self._run, name="quiet-window", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, self._mode)
-        finally:
-            with self._state:
-                if self._abandoned:
-                    os.close(self._descriptor)
-                else:
-                    self._locked.set()
-
-    def wait(self, timeout_secs: float) -> bool:
-        """Return true if the lock was obtained in time; otherwise the descriptor belongs to the thread from now on."""
-        if self._locked.wait(max(0.0, timeout_secs)):
-            return True
-        with self._state:
-            if self._locked.is_set():
-                return True
-            self._abandoned = True
-            return False

@@ -27,15 +27,19 @@ async def prepare(context: RunContext, starting: asyncio.Future[RunHosts], lower
 
     Raises RunInterruptedError, and UserError for what people can mend.
     """
-    request, store, unless_interrupted = context.request, context.store, context.interruption.unless
     async with beside(context.reporter.announce_waiting()):
-        hosts, network, _ = await unless_interrupted(
-            asyncio.gather(
-                starting,
-                in_thread(_read_network, request.network, request.inputs, request.trust_model),
-                store.synchronize(),
-            )
+        return await _prepare(context, starting, lowering)
+
+
+async def _prepare(context: RunContext, starting: asyncio.Future[RunHosts], lowering: LoweringProcess) -> Prepared:
+    request, store, unless_interrupted = context.request, context.store, context.interruption.unless
+    hosts, network, _ = await unless_interrupted(
+        asyncio.gather(
+            starting,
+            in_thread(_read_network, request.network, request.inputs, request.trust_model),
+            store.synchronize(),
         )
+    )
     if store.path is None:
         hosts.warm_up()
     from fleet_tune.runs.preparing import device_classes  # TVM is loaded by now

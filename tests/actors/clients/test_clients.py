@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from actors.clients.calls import ActorDeadError, ActorLostError, ActorTimeoutError
-from actors.clients.device import DeviceClient
+from actors.clients.device import DeviceClient, fingerprint_of
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.clients.searcher import SearcherClient
+from actors.heartbeat import Heartbeat
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record, StopRule
 from fleet_tune.base.errors import RecorderLostError
 from fleet_tune.base.records.stores.codec import encode_record
 from fleet_tune.base.records.stores.pages import pack_page
+from fleet_tune.base.waits import Wait
 from policies.runs.events import BatchMeasured, Proposed
 
 
@@ -113,11 +115,12 @@ async def test_a_device_without_a_sign_of_life_is_not_waited_for(monkeypatch: py
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def beat() -> None:
+    async def beat() -> Heartbeat:
         nonlocal beats
         beats += 1
         if beats > 3:
             await asyncio.Event().wait()
+        return Heartbeat()
 
     device = DeviceClient(Actor(measure=measure, beat=beat), "target", RecorderClient(None))
     with pytest.raises(ActorTimeoutError, match="no sign of life"):
@@ -150,7 +153,7 @@ async def test_seconds_in_which_a_searcher_stands_still_are_none_of_its_silence(
         await opened.wait()
         return offer
 
-    async def beat() -> None:
+    async def beat() -> Heartbeat:
         nonlocal beats
         beats += 1
         if beats == 20:  # the window is closed
@@ -160,6 +163,7 @@ async def test_seconds_in_which_a_searcher_stands_still_are_none_of_its_silence(
                 window.ran_secs = 1.0
         if beats <= 30:
             await asyncio.Event().wait()
+        return Heartbeat()
 
     searcher = SearcherClient(Actor(propose=propose, beat=beat), window)
     if goes_on:
@@ -230,3 +234,26 @@ async def test_a_recorder_that_never_comes_back_is_lost(
 
     with pytest.raises(RecorderLostError, match="is lost: " + str(error)):
         await RecorderClient(Actor(last_seq=last_seq)).last_seq()
+
+
+async def test_what_a_device_waits_for_itself_is_told_until_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.clients.waiting._BEAT_EVERY_SECS", 0.001)
+    done = asyncio.Event()
+    told: list[str] = []
+    wait = Wait(1, "the quiet window of this machine", "process 42 (stopped)", 3.0)
+
+    async def fingerprint() -> str:
+        await done.wait()
+        return "print"
+
+    async def beat() -> Heartbeat:
+        return Heartbeat(waits=(wait,))
+
+    def tell(text: str) -> None:
+        told.append(text)
+        done.set()
+
+    assert await fingerprint_of(Actor(fingerprint=fingerprint, beat=beat), "cpu", tell) == "print"
+    text = "device cpu waits for the quiet window of this machine, which process 42 (stopped) has (3 s so far)"
+    assert set(told[:-1]) == {text}
+    assert told[-1] == ""

@@ -14,6 +14,7 @@ from actors.heartbeat import Heartbeat
 from actors.scheduling import heartbeats
 from actors.scheduling.heartbeats import PATIENCE_SECS, SILENT_SECS, START_SECS, Heartbeats, WatchedProcess
 from fleet_tune.base.results import ProcessRole
+from fleet_tune.base.waits import Line, Wait
 from policies.runs.events import ProcessRestarted
 
 LOOK_SECS = 0.5
@@ -35,7 +36,7 @@ class Clock:
 class Process:
     """Stands in for one: ``beats`` are its answers in turn, None for silence until it is ended; then it answers."""
 
-    beats: list[BaseException | str | int | None]
+    beats: list[BaseException | str | int | Heartbeat | None]
     ended: int = 0
     restarts: int = 0
     told: list[str] = field(default_factory=list)
@@ -52,6 +53,8 @@ class Process:
             self._gone.clear()
             self.restarts += 1
             raise ActorLostError("a sign of life: its process ended")
+        if isinstance(answer, Heartbeat):
+            return answer
         if isinstance(answer, int):
             self.restarts = answer
         return Heartbeat(self.restarts)
@@ -123,6 +126,32 @@ async def test_what_is_back_between_two_heartbeats_is_told_and_counted() -> None
     process.beats = [6]
     await made.look(60.0)
     assert process.counted == 6
+
+
+async def test_waits_for_other_processes_are_told_when_they_begin_and_end() -> None:
+    whom = "process 42 (device cpu of run 12ab)"
+    answers = [
+        Heartbeat(),
+        Heartbeat(waits=(Wait(1, "the window", whom, 2.1),)),
+        Heartbeat(waits=(Wait(1, "the window", whom, 4.2),)),
+        Heartbeat(waits=(Wait(1, "the window", "process 43", 6.0), Wait(2, "the lock", whom, 2.0))),
+        Heartbeat(waits=(Wait(2, "the lock", whom, 4.0),), lines=(Line(3, "taken from process 43"),)),
+        Heartbeat(lines=(Line(3, "taken from process 43"), Line(4, "more"))),
+        Heartbeat(restarts=1, lines=(Line(3, "said by another process"),)),
+    ]
+    process = Process(list(answers))
+    await watched(process, lambda _made: not process.beats)
+    assert process.told[:-1] == [
+        f"bad: builder 1 waits for the window, which {whom} has (2 s so far)",
+        "bad: builder 1 waits for the window, which process 43 has (6 s so far)",
+        f"bad: builder 1 waits for the lock, which {whom} has (2 s so far)",
+        "bad: taken from process 43",
+        "well: builder 1 goes on: it waited for the window, which process 43 has",
+        "bad: more",
+        f"well: builder 1 goes on: it waited for the lock, which {whom} has",
+        "bad: the process of builder 1 has ended: another takes its place",
+    ]
+    assert process.told[-1] == "bad: said by another process"
 
 
 async def test_a_loss_that_was_told_is_counted_once() -> None:
@@ -214,6 +243,10 @@ async def test_of_many_builders_and_devices_a_few_are_asked_at_a_time(monkeypatc
         slept.append(secs)
         await sleep(0)
 
+    async def nothing(_self: Heartbeats) -> None:
+        """The test is not about what this process waits for."""
+
+    monkeypatch.setattr(Heartbeats, "_watch_own_waits", nothing)
     monkeypatch.setattr(heartbeats, "EVERY_SECS", 2.0)
     monkeypatch.setattr(heartbeats.asyncio, "sleep", sleeping)
     process = Process([])

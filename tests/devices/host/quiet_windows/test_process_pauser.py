@@ -257,7 +257,7 @@ def test_without_room_for_its_note_nothing_is_stopped(window: QuietWindow, monke
             with pytest.raises(OSError, match="No space left"), window.quiet():
                 pytest.fail("opened")
         assert not stopped(search.pid)
-        assert {path.name for path in window.path.iterdir()} == {"pausable", "paused", "room", "turnstile"}
+        assert {path.name for path in window.path.iterdir()} == {"holders", "pausable", "paused", "room", "turnstile"}
         assert not list((window.path / "paused").iterdir())
         with window.quiet():
             assert stopped(search.pid)

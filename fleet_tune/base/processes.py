@@ -1,0 +1,97 @@
+"""Other processes of this machine, as /proc shows them: who they are, and if they move."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_COMMAND_CHARACTERS = 60
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_STOPPED = "Tt"  # by a signal, or by a debugger
+_GONE = "ZX"
+
+
+@dataclass(frozen=True, slots=True)
+class HostProcess:
+    """A process of this machine."""
+
+    pid: int
+    started: str
+    """Start in ticks since boot: a process of the same number that started at another time is another one."""
+    namespace: str
+    """Namespace of the number."""
+
+    @classmethod
+    def of(cls, pid: int) -> HostProcess:
+        """Return a process that runs. Raises OSError."""
+        return cls(pid, stat_fields(pid)[19], pid_namespace())
+
+    def is_there(self) -> bool:
+        """Return true if the process has not ended. A process of another container cannot be seen, and counts as
+        there."""
+        if self.namespace != pid_namespace():
+            return True
+        try:
+            fields = stat_fields(self.pid)
+        except OSError:
+            return False
+        return fields[19] == self.started and fields[0] not in _GONE
+
+    def ticks(self) -> int | None:
+        """Return the processor time that the process has taken, in ticks of the clock; None where it is not known."""
+        try:
+            fields = stat_fields(self.pid)
+        except OSError:
+            return None
+        return int(fields[11]) + int(fields[12]) if self.namespace == pid_namespace() else None
+
+    def stands_still(self) -> bool:
+        """Return true if somebody has stopped the process: it does not move before somebody continues it, however long
+        that takes. A slow process is not stopped."""
+        try:
+            stopped = stat_fields(self.pid)[0] in _STOPPED or _is_frozen(self.pid)
+        except OSError:
+            return False
+        return stopped and self.is_there() and self.namespace == pid_namespace()
+
+
+def process_text(pid: int, title: str = "") -> str:
+    """Describe a process: its number, its ``title`` or else its command, and that it is stopped."""
+    facts = [title or _command(pid)]
+    with contextlib.suppress(OSError):
+        if HostProcess.of(pid).stands_still():
+            facts.append("stopped")
+    told = ", ".join(filter(None, facts))
+    return f"process {pid} ({told})" if told else f"process {pid}"
+
+
+def _command(pid: int) -> str:
+    """The command of a process, shortened; empty where it cannot be read."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    command = " ".join(" ".join([os.path.basename(words[0]), *words[1:]]).split())
+    return command if len(command) <= _COMMAND_CHARACTERS else f"{command[: _COMMAND_CHARACTERS - 1]}…"
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of ``/proc/PID/stat`` behind the name, which may hold anything. Raises OSError."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def pid_namespace() -> str:
+    """Return the namespace of the numbers of processes that this process sees."""
+    return os.readlink("/proc/self/ns/pid")
+
+
+def _is_frozen(pid: int) -> bool:
+    """Return true if the control group of a process is frozen (version 2): its state does not show that."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        number, _, path = line.split(":", 2)
+        if number == "0":
+            with contextlib.suppress(OSError):
+                return "frozen 1" in (_CONTROL_GROUPS / path.lstrip("/") / "cgroup.events").read_text()
+    return False
