@@ -1,4 +1,4 @@
-"""Passes over CPU kernels besides TVM's own, for every scheduler."""
+"""Passes over kernels besides TVM's own, for every scheduler."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tvm
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
+from devices.builds.extremes import begin_at_infinity, propagate_nan, propagate_nan_on_device
 from devices.builds.serial_loops import serialize_parallel_loops
 from devices.builds.stack_buffers import mark_cpu_functions, place_on_stack
 
@@ -22,7 +23,7 @@ def use_kernel_passes() -> None:
 def _pipeline() -> Any:
     lowering, finalize_host, finalize_device = default_s_tir_pipeline()
     return (
-        tvm.transform.Sequential([mark_cpu_functions, serialize_parallel_loops, lowering]),
-        lambda: tvm.transform.Sequential([place_on_stack, finalize_host()]),
-        finalize_device,
+        tvm.transform.Sequential([mark_cpu_functions, serialize_parallel_loops, begin_at_infinity, lowering]),
+        lambda: tvm.transform.Sequential([place_on_stack, propagate_nan, finalize_host()]),
+        lambda: tvm.transform.Sequential([finalize_device(), propagate_nan_on_device]),
     )

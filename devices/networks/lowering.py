@@ -27,6 +27,7 @@ from devices.error_text import brief
 from devices.networks.comparison import compare, network_tolerance
 from devices.networks.graph.block_names import rename_blocks
 from devices.networks.graph.constants import fold_constants
+from devices.networks.graph.float_order import replace_sorts
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
 from devices.networks.graph.legalization import LEGALIZED
 from devices.networks.graph.parallel_products import combine_products
@@ -255,6 +256,7 @@ def _lower(module: Any, target: tvm.target.Target, steps: LoweringSteps) -> Any:
         if has_convolutions(as_given["main"]):
             module = _in_worthwhile_layouts(as_given, module, steps)
         _refuse_constant(module["main"], name)
+        module = steps.needed("the order of floats", replace_sorts, module)
         libraries = relax.pipeline.library_dispatch_passes(target)
         module = steps.needed("the choice of libraries", sequential(libraries), module)
         module = steps.needed("the lowering of operators", transform.LegalizeOps(LEGALIZED), module)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from tvm import relax, te
-from tvm.tirx import const, rsqrt
+from tvm import relax, te, tirx, topi
+from tvm.ir import GenericConst
+from tvm.tirx import Select, const, rsqrt
 
+from devices.networks.graph import float_order
 from devices.networks.graph.scatters import scatter_elements, scatter_nd
 
 
@@ -97,7 +100,41 @@ def _legalize_scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax
     return builder.call_te(scatter_nd, *call.args, str(call.attrs.reduction), primfunc_name_hint="scatter_nd")
 
 
+def _legalize_boolean(logical: Callable[..., te.Tensor]) -> Callable[[relax.BlockBuilder, relax.Call], relax.Expr]:
+    """Return the lowering of an arithmetic operator that TVM lacks for booleans."""
+
+    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        if str(call.ty.dtype) != "bool":
+            return call.op.get_attr("FLegalize")(builder, call)
+        return builder.call_te(logical, *call.args)
+
+    return legalize
+
+
+def _legalize_product(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Return the lowering of a product. One with zero is NaN for NaN and infinities, which TVM forgets."""
+    others = [value for value in call.args if not _is_zero(value)]
+    if len(others) == 1 and str(call.ty.dtype).startswith("float") and list(others[0].ty.shape) == list(call.ty.shape):
+        return builder.call_te(_times_zero, others[0], primfunc_name_hint="multiply")
+    return _legalize_boolean(topi.logical_and)(builder, call)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, GenericConst) and value.ty.ndim == 0 and not value.value.numpy().any()
+
+
+def _times_zero(x: te.Tensor) -> te.Tensor:
+    def product(*at: Any) -> Any:
+        value, zero = x(*at), const(0.0, x.dtype)
+        return Select(tirx.isfinite(value), zero, const(math.nan, x.dtype))
+
+    return te.compute(x.shape, product, name="times_zero", tag=topi.tag.ELEMWISE)
+
+
 LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
+    **float_order.LEGALIZED,
+    "relax.add": _legalize_boolean(topi.logical_or),
+    "relax.multiply": _legalize_product,
     "relax.nn.group_norm": _legalize_group_norm,
     "relax.nn.softmax": _legalize_softmax,
     "relax.scatter_elements": _legalize_scatter_elements,

@@ -183,6 +183,19 @@ def _reverse_sequence(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None
     return [write("Transpose", write.reshape(taken, [shape[at] for at in order]), perm=np.argsort(order).tolist())]
 
 
+def _sign(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
+    """Write the sign of a float, which is NaN for NaN."""
+    if node.type(0) not in _FLOATS:
+        return None
+    return [write("Where", write("IsNaN", node.input(0)), node.input(0), write.final("Sign", node.input(0)))]
+
+
+def _thresholded(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
+    """Write a choice: TVM multiplies by zero, which is NaN for an infinity."""
+    bound, zero = np.asarray(node.attributes["alpha"], node.dtype(0)), np.zeros((), node.dtype(0))
+    return [write("Where", write("Greater", node.input(0), bound), node.input(0), zero)]
+
+
 def _tensor_scatter(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """Write new rows of a cache of keys or values, from a place of its own in every sequence on."""
     shape, new = node.shape(0), node.shape(1)
@@ -248,7 +261,9 @@ REWRITES: dict[str, Rewrite] = {
     "RoiAlign": aligned_regions,
     "STFT": short_time_fourier,
     "Scan": unroll_scan,
+    "Sign": _sign,
     "SpaceToDepth": to_depth,
     "TensorScatter": _tensor_scatter,
+    "ThresholdedRelu": _thresholded,
     "TopK": _top_k,
 }

@@ -34,6 +34,8 @@ def decompose(program: torch.export.ExportedProgram, whole: Sequence[str]) -> to
         table.pop(operator, None)
     for norm, decomposition in get_decompositions([getattr(_ATEN, name) for name in _NORMS]).items():
         table[norm] = _where_tvm_cannot(decomposition)
+    group_norm = _ATEN.native_group_norm.default
+    table[group_norm] = _with_weights(table[group_norm])
     table.update(_OURS)
     table.update(quantization.decompositions())
     table.update(scatters.decompositions())
@@ -175,6 +177,38 @@ def _spread(data: torch.Tensor, axis: int, apart: int, first: int, size: int) ->
     return line.movedim(-1, axis)
 
 
+def _power(data: torch.Tensor, exponent: float) -> Any:
+    """Return a root, as torch computes it: of minus infinity it is NaN, the power is infinity."""
+    if not data.is_floating_point() or exponent not in (0.5, -0.5):
+        return NotImplemented
+    return torch.sqrt(data) if exponent > 0 else torch.rsqrt(data)
+
+
+def _remainder(data: torch.Tensor, divisor: torch.Tensor | float) -> Any:
+    """Return the remainder with the divisor's sign. TVM subtracts a multiple, which is NaN where the divisor is
+    infinite."""
+    if not data.is_floating_point():
+        return NotImplemented
+    rest, divisor, differs = _rest(data, divisor)
+    return torch.where(differs, rest + divisor, rest)
+
+
+def _divided(data: torch.Tensor, divisor: torch.Tensor | float, *, rounding_mode: str | None = None) -> Any:
+    """Return a quotient of floats rounded down, by their remainder as torch does."""
+    if rounding_mode != "floor" or not data.is_floating_point():
+        return NotImplemented
+    rest, divisor, differs = _rest(data, divisor)
+    whole = torch.round((data - rest) / divisor)
+    return torch.where(divisor == 0, data / divisor, torch.where(differs, whole - 1, whole))
+
+
+def _rest(data: torch.Tensor, divisor: torch.Tensor | float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the remainder with the sign of ``data``, the divisor as a tensor, and true where their signs differ."""
+    rest = torch.fmod(data, divisor)
+    divisor = torch.as_tensor(divisor, dtype=data.dtype, device=data.device)
+    return rest, divisor, (rest != 0) & ((rest < 0) != (divisor < 0))
+
+
 _MEAN, _MAXIMUM = 1, 2  # modes of embedding bags
 
 _OURS: dict[Any, Callable[..., Any]] = {
@@ -186,6 +220,11 @@ _OURS: dict[Any, Callable[..., Any]] = {
     _ATEN._cdist_forward.default: _distances,
     _ATEN.bilinear.default: _bilinear,
     _ATEN.col2im.default: _folded,
+    _ATEN.pow.Tensor_Scalar: _power,
+    _ATEN.remainder.Tensor: _remainder,
+    _ATEN.remainder.Scalar: _remainder,
+    _ATEN.div.Tensor_mode: _divided,
+    _ATEN.div.Scalar_mode: _divided,
 }
 
 
@@ -194,6 +233,18 @@ def _where_tvm_cannot(decomposition: Callable[..., Any]) -> Callable[..., Any]:
         if data.dtype in (torch.float32, torch.float16):
             return NotImplemented  # torch leaves the operator whole
         return decomposition(data, *rest)
+
+    return norm
+
+
+def _with_weights(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a group norm that has weights and biases: TVM's needs them."""
+
+    def norm(data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, *rest: Any) -> Any:
+        if weight is not None and bias is not None:
+            return otherwise(data, weight, bias, *rest)
+        ones, zeros = (data.new_full((data.shape[1],), value) for value in (1.0, 0.0))
+        return _ATEN.native_group_norm(data, ones if weight is None else weight, zeros if bias is None else bias, *rest)
 
     return norm
 
