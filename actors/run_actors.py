@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from actors.run_hosts import RunHosts
 from actors.scheduling.heartbeats import WatchedProcess
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.session_plan import SessionPlan, deal_out
+from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import FleetTuneError
 from fleet_tune.base.results import ProcessRole
 from fleet_tune.base.search_task import SearchTask
@@ -51,7 +51,7 @@ class RunActors:
         self.by_role = by_role
         """The actors of each role, in the order in which the roles were started."""
         devices = hosts.actors.devices
-        most = min(searchers_for(len(devices)), len(os.sched_getaffinity(0)))
+        most = min(searchers_for(len(devices)), usable_cpus())
         self.dealt = deal_out(plan.tasks, most)
         """The number of the searcher of each task, by the task's id."""
         self.recorder = RecorderClient(self._started("recorder", Recorder, str(store), meta, concurrency=256))

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.records.sharing.shared import STORE_VARIABLE
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ray", "torch", "onnxruntime", "xgboost-cpu", "numpy")
@@ -16,7 +17,7 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ray", "torch", "onnxruntime", "xgb
 
 def cores() -> int:
     """CPUs that this process may use: the number of threads of every side."""
-    return len(os.sched_getaffinity(0))
+    return usable_cpus()
 
 
 def machine() -> dict[str, Any]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import tvm
@@ -14,6 +12,7 @@ from tvm.target import Target, codegen
 
 from devices.instruction_sets import native_cpu
 from fleet_tune.base.config.values import shown
+from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import UserError
 
 NATIVE = "native"
@@ -132,18 +131,6 @@ def architecture(target: str) -> str:
 def is_native(target: str) -> bool:
     """Return true if the code of a CPU target (or of a GPU target's host) is of this machine's architecture."""
     return architecture(target) == str(codegen.llvm_get_system_triple()).split("-")[0]
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may use: its affinity, and the CPU quota of its control group, rounded up."""
-    cpus = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cpus = min(cpus, max(1, -(-int(quota) // int(period))))
-    except (OSError, ValueError):
-        pass  # no control group of version 2: the affinity alone counts
-    return cpus
 
 
 # Attributes that TVM derives from the others. Given back to the parser they would contradict these.

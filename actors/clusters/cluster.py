@@ -24,6 +24,7 @@ from actors.clusters.run_folder import run_folder
 from actors.clusters.waiting_signals import signals_wait
 from actors.clusters.watch import end_all, raylet_of, started_here, until_lost
 from devices.host.garbage_collection import garbage_collection_paused
+from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import ClusterError
 from policies.runs.cluster.placement import ClusterNode
 
@@ -136,6 +137,7 @@ def _connect(address: str | None, folder: Path) -> None:
             with only_what_is_used(), mock.patch.dict(os.environ, _ENVIRONMENT):
                 ray.init(
                     address="local",
+                    num_cpus=usable_cpus(),
                     include_dashboard=False,
                     object_store_memory=_OBJECT_STORE_BYTES,
                     _node_ip_address=LOOPBACK,

@@ -11,6 +11,7 @@ from typing import Any
 
 from actors.clients.calls import WINDOW_WAIT_SECS, first_line
 from devices.host.quiet_windows.quiet_window import QuietWindow
+from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import ClusterError
 from policies.runs.cluster.placement import HOST_RESOURCE, ClusterNode
 
@@ -26,7 +27,7 @@ def nodes_of_cluster(head: str) -> tuple[ClusterNode, ...]:
     except Exception as error:
         problem = f"the nodes of the cluster cannot be listed: {first_line(error)}"
         raise ClusterError(problem, "look at the cluster ('ray status') and run the same command again") from error
-    usable = {head: float(len(os.sched_getaffinity(0)))}
+    usable = {head: float(usable_cpus())}
     return tuple(
         _node(each, free.get(each["NodeID"], {}), usable.get(each["NodeID"], float("inf")))
         for each in there

@@ -8,7 +8,6 @@ child goes on. Where somebody ended the child from outside, the sketch is tried 
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import threading
 import time
@@ -27,6 +26,7 @@ from devices.host.limits.memory import over_memory
 from devices.host.quiet_windows.process_pauser import PauseRegistration
 from devices.host.quiet_windows.quiet_window import QuietTimeoutError, QuietWindow
 from devices.protocol import encode_task
+from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.domain import Task
 from fleet_tune.base.errors import FleetTuneError
 from fleet_tune.base.records.datasets.dataset_codec import decode_sketches
@@ -73,7 +73,7 @@ class TaskDescriber:
     ) -> None:
         self._tasks = tasks
         self._kept = kept or DescriptionCache(user_folder())
-        self._workers = workers or len(os.sched_getaffinity(0))
+        self._workers = workers or usable_cpus()
         self._answer_secs = answer_secs
         self._window = window
         self._module = module

@@ -45,6 +45,7 @@ from devices.networks.manifest import (
 from devices.rpc.remote_linking import linked
 from devices.targets import device_kind, is_native
 from devices.timing.in_network import InNetworkTimes, time_in_place
+from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import OutputFolderError, UserError
 
 _LONG_SECS = 0.5
@@ -216,7 +217,7 @@ class CompiledNetwork:
                 f"this network runs with {used} threads, slower than with the {self.threads} that it was tuned for: "
                 + (
                     f"this process may use {used} CPUs"
-                    if used == len(os.sched_getaffinity(0))
+                    if used == usable_cpus()
                     else "load it before this thread runs another network, or run it in a thread of its own"
                 ),
                 stacklevel=3,
@@ -247,7 +248,7 @@ def _check_processor(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 def _threads_of(manifest: Mapping[str, Any]) -> int:
     cores = manifest["target"].get("num-cores")
-    return int(manifest.get("threads") or (cores if is_size(cores) else 0) or len(os.sched_getaffinity(0)))
+    return int(manifest.get("threads") or (cores if is_size(cores) else 0) or usable_cpus())
 
 
 @functools.cache

@@ -29,6 +29,7 @@ from devices.rpc.keys import read_or_make_key
 from devices.server.registration import TrackerAddress
 from devices.server.session_settings import SessionServerSettings
 from devices.timing.evaluator import load_decide
+from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import FleetTuneError, UserError
 
 DEFAULT_KEY = ""
@@ -91,7 +92,7 @@ class DeviceServer:
         if user is not None:
             check_account(user)
         self.host = host
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or usable_cpus()
         self.tvm_says = ""
         self._requested_port = port
         self._decide = decide

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from devices import targets
 from devices.targets import (
     TargetError,
     default_device_class_name,
@@ -15,6 +14,7 @@ from devices.targets import (
     vector_bits,
     vector_registers,
 )
+from fleet_tune.base.cpus import usable_cpus
 
 CORTEX = {"kind": "llvm", "mcpu": "cortex-a78", "mtriple": "aarch64-linux-gnu", "num-cores": 4}
 
@@ -23,7 +23,7 @@ def test_native_is_this_cpu_with_all_usable_cores() -> None:
     attributes = json.loads(resolve_target("native"))
     assert attributes["kind"] == "llvm"
     assert attributes["mcpu"]
-    assert attributes["num-cores"] == targets.usable_cpus()
+    assert attributes["num-cores"] == usable_cpus()
     assert is_native(resolve_target("native"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from devices.host.limits.forks import revive_handles, thread_count, wake_pool
+from fleet_tune.base.cpus import cpu_quota, cpus_within
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -50,6 +52,8 @@ class ThreadPools(threading.local):
         #: True if a fork has not copied the threads of the calling thread's pool: it can never be used again.
         self.is_lost = False
         self._made_for = 0
+        # CPU quota of this process when the pool was made: more threads than that would stand still.
+        self._quota = math.inf
         # Noted before a fork: the other threads of this process, and the number of the child's first pool.
         self._others = self._childs_first = 0
         # Ended threads of this process whose handles are valid.
@@ -69,9 +73,12 @@ class ThreadPools(threading.local):
         """
         allowed = os.sched_getaffinity(0)
         if not self._made_for:
+            self._quota = cpu_quota()
             self._number = next(self._numbers)
-            self._made_for = len(self._bind(allowed, max(self._most, threads)))
-        used = min(threads, len(self._bind(allowed, threads)), self._made_for)
+            most = cpus_within(max(self._most, threads), self._quota)
+            self._made_for = len(self._bind(allowed, most))
+        within = cpus_within(threads, self._quota)
+        used = min(within, len(self._bind(allowed, within)), self._made_for)
         os.sched_setaffinity(0, allowed)
         self.threads = threads
         return used

@@ -47,6 +47,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from fleet_tune.base.config import values
 from fleet_tune.base.config.timeouts import BOARD, CPU, GPU, DeviceTimeouts
 from fleet_tune.base.config.toml_file import FileKind, Frozen, TomlText, as_toml, read_toml
+from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.domain import StopRule
 from fleet_tune.base.errors import FleetFileError
 
@@ -277,7 +278,7 @@ FleetConfig.model_rebuild()
 
 def default_fleet() -> FleetConfig:
     """This machine's CPU with all cores that this process may use."""
-    device = DeviceConfig(name="local", connect="local", target="native", threads=len(os.sched_getaffinity(0)))
+    device = DeviceConfig(name="local", connect="local", target="native", threads=usable_cpus())
     return FleetConfig(devices=(device,))
 
 

@@ -8,7 +8,6 @@ far from good, and takes a second to build and check.
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 import uuid
@@ -25,6 +24,7 @@ from devices.builds.builder import BuildWorker
 from devices.error_text import last_line
 from devices.protocol import BuildRequest, BuildResult, Device, MeasureRequest
 from fleet_tune.base.config.fleet_file import DeviceConfig, MeasureConfig
+from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.domain import UNKNOWN_SPREAD, Candidate, Measurement, Outcome, Record, StopRule, Task
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
@@ -178,7 +178,7 @@ class _Builders:
     """Warm build processes, one for each core that this process may use, up to four. They build until ``deadline``."""
 
     def __init__(self, artifacts: Path, deadline: float) -> None:
-        count = min(4, len(os.sched_getaffinity(0)))
+        count = min(4, usable_cpus())
         start_secs = max(1.0, deadline - time.monotonic())
         self._workers = [BuildWorker(artifacts, count, start_timeout_secs=start_secs) for _ in range(count)]
         self._deadline = deadline
