@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from devices.networks.libraries import load_libraries
 from fleet_tune.base.config import values
 from fleet_tune.base.config.fleet_file import FleetConfig
 from fleet_tune.base.config.request import RunRequest, run_request
@@ -146,6 +147,7 @@ def compile_network(
     # What is wrong with these is told before anything heavy is loaded.
     request = run_request(network, out=out, fleet=fleet, inputs=inputs, trust_model=trust_model)
     store = values.path("a record database", records, "--records")
+    load_libraries()
     from fleet_tune.runs.publishing.from_records import compile_from_records
 
     return compile_from_records(network, request.fleet, store, request.out, request.inputs, request.trust_model)
@@ -179,6 +181,7 @@ def run_collection(request: RunRequest, on_progress: Callable[[Progress], None] 
 
 def make_plan(request: RunRequest) -> Plan:
     """:func:`plan` for a request."""
+    load_libraries()
     from fleet_tune.runs.preparing import planning
 
     return planning.plan(request)

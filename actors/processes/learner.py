@@ -24,6 +24,7 @@ from actors.clients.recorder import RecorderClient
 from actors.heartbeat import Heartbeat, heartbeat
 from actors.processes.searcher import Priors, group_observations, model_key
 from actors.processes.task_registry import BufferedRecords, TaskRegistry
+from devices.host.current_folder import enter_any_folder
 from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.domain import Record
 from fleet_tune.base.records.files.atomic_file import write_atomically
@@ -56,6 +57,7 @@ class Learner:
         quiet_window: str | None,
         folder: str | None = None,
     ) -> None:
+        enter_any_folder()  # cost models may load torch
         spare_scikit_learn()
         relax_garbage_collection()
         self._method = method

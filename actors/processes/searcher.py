@@ -16,6 +16,7 @@ from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.heartbeat import Heartbeat, heartbeat
 from actors.processes.task_registry import BufferedRecords, TaskRegistry
+from devices.host.current_folder import enter_any_folder
 from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.domain import Candidate, Outcome, Record
 from fleet_tune.base.search_task import SearchTask
@@ -44,6 +45,7 @@ class Searcher:
         others: frozenset[str] = frozenset(),
     ) -> None:
         """``others``: ids of tasks of the run that other searchers will be asked for, and this one never."""
+        enter_any_folder()  # cost models may load torch
         spare_scikit_learn()
         relax_garbage_collection()
         self._others = others

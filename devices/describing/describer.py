@@ -25,10 +25,11 @@ from devices.host.limits.confinement import memory_total_bytes
 from devices.host.limits.memory import over_memory
 from devices.host.quiet_windows.process_pauser import PauseRegistration
 from devices.host.quiet_windows.quiet_window import QuietTimeoutError, QuietWindow
+from devices.host.warm_process import MEND_INSTALLATION
 from devices.protocol import encode_task
 from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.domain import Task
-from fleet_tune.base.errors import FleetTuneError
+from fleet_tune.base.errors import UserError
 from fleet_tune.base.records.datasets.dataset_codec import decode_sketches
 from fleet_tune.base.sketch import Sketch
 
@@ -42,8 +43,8 @@ _KILLS = 3
 _RECYCLE_BYTES = 2 << 30
 
 
-class DescriberStartError(FleetTuneError):
-    """The child process could not be started: a fault of the installation, not of a task."""
+class DescriberStartError(UserError):
+    """The child process could not be started: mend the installation, or free memory."""
 
 
 class TaskDescriber:
@@ -268,7 +269,8 @@ class _Worker:
                 child.channel.receive(_START_SECS, self._clock)
             except (EOFError, OSError) as error:
                 reason = child.obituary(0.0 if isinstance(error, TimeoutError) else 5.0)
-                raise DescriberStartError(f"the process that describes sketches did not start: {reason}") from error
+                problem = f"the process that describes sketches did not start: {reason}"
+                raise DescriberStartError(problem, MEND_INSTALLATION) from error
         return self._child
 
     def _lost(self, child: ChildProcess, error: Exception) -> str:

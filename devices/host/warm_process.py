@@ -11,13 +11,15 @@ from typing import Any
 from devices.host.children.child import ChildProcess
 from devices.host.quiet_windows.process_pauser import PauseRegistration
 from devices.host.quiet_windows.quiet_window import QuietWindow
-from fleet_tune.base.errors import FleetTuneError
+from fleet_tune.base.errors import UserError
 
 _START_SECS = 120.0
+MEND_INSTALLATION = "check free memory (dmesg), and the installation: the versions of requirements.lock"
+"""The next step where a child process does not start."""
 
 
-class ChildStartError(FleetTuneError):
-    """A child process could not be started: a fault of the installation, not of its task."""
+class ChildStartError(UserError):
+    """A child process could not be started: mend the installation, or free memory."""
 
 
 class ChildLostError(Exception):
@@ -69,7 +71,7 @@ class WarmProcess:
         """Start the child if there is none, without waiting until it is ready, but for a window that is open. Raises
         :class:`ChildStartError`."""
         if self._closed:
-            raise ChildStartError(f"the process that {self._does} is closed")
+            raise self._closed_error()
         if self._child is None:
             try:
                 start = partial(ChildProcess, self._module, self._arguments, self._env)
@@ -78,7 +80,9 @@ class WarmProcess:
                 else:
                     self._child, self._stoppable = self._window.started(start)
             except OSError as error:  # no memory, no processes, no descriptors left
-                raise ChildStartError(f"the process that {self._does} cannot be started: {error}") from error
+                raise ChildStartError(
+                    f"the process that {self._does} cannot be started: {error}", "free memory, or end other processes"
+                ) from error
             self._ready = False
 
     def send(self, request: Mapping[str, Any]) -> None:
@@ -128,14 +132,19 @@ class WarmProcess:
                 late = isinstance(error, TimeoutError)
                 reason = f"not within {_START_SECS:g} s" if late else child.obituary()
                 self.end()
-                raise ChildStartError(f"the process that {self._does} did not start: {reason}") from error
+                raise ChildStartError(
+                    f"the process that {self._does} did not start: {reason}", MEND_INSTALLATION
+                ) from error
             self._ready = True
         return child
+
+    def _closed_error(self) -> ChildStartError:
+        return ChildStartError(f"the process that {self._does} is closed", "run again")
 
     def _lost(self, error: Exception) -> Exception:
         child, late = self._child, isinstance(error, TimeoutError)
         if self._closed or child is None:
-            return ChildStartError(f"the process that {self._does} is closed")
+            return self._closed_error()
         if late:
             reason = f"its process gave no answer within {self._answer_secs:g} s"
         else:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
 
 import click
 
+from devices.host.current_folder import enter_replaced_folder
+from devices.networks.libraries import LoadingWatch
 from fleet_tune.base.errors import RequestError, UserError
 from fleet_tune.base.version import __version__
 from fleet_tune.cli.cost_models import model as model_group
@@ -48,6 +50,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. ``arguments`` None: those of the process."""
     try:
+        enter_replaced_folder()
         code = cli.main(arguments, PROGRAM, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -73,6 +76,7 @@ def run() -> NoReturn:
     """
     spare_scikit_learn()
     code = main()
+    LoadingWatch.close_all()
     sys.stdout.flush()
     sys.stderr.flush()
     if code:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from actors.clients.threads import in_thread
 from actors.run_hosts import RunHosts
 from devices.networks.frontend import Network
+from devices.networks.libraries import load_libraries
 from devices.networks.processes.lowering_process import LoweringProcess
 from fleet_tune.runs.context import RunContext
 from fleet_tune.runs.interruption import beside
@@ -57,6 +58,7 @@ async def _prepare(context: RunContext, starting: asyncio.Future[RunHosts], lowe
 
 def _read_network(spec: Any, inputs: Path | None, trusted: bool) -> Network:
     # Imported here, in a thread: loading TVM takes seconds, in which the actors start.
+    load_libraries()
     from devices.networks.frontend import load_network
     from fleet_tune.runs.preparing import device_classes  # noqa: F401
 

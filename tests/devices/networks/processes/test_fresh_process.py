@@ -53,7 +53,7 @@ def test_neither_does_one_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, t
         fresh_process.outputs_of(tmp_path, INPUTS)
 
 
-@pytest.mark.parametrize("at_fault", ["tempfile.TemporaryDirectory", "write", "subprocess.run"])
+@pytest.mark.parametrize("at_fault", ["owned_folder", "write", "subprocess.run"])
 def test_a_machine_that_refuses_says_nothing_of_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at_fault: str
 ) -> None:

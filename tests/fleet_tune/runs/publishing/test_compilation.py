@@ -82,7 +82,7 @@ def test_a_network_that_is_wrong_without_schedules_is_not_published_and_no_kerne
     [
         LinkerError("no linker found", "install binutils"),
         MemoryLackedError("the network cannot be compiled: killed by SIGKILL", "free some memory"),
-        ChildStartError("the process that compiles networks did not start"),
+        ChildStartError("the process that compiles networks did not start", "free some memory"),
     ],
 )
 def test_what_this_machine_lacks_is_blamed_on_no_record(

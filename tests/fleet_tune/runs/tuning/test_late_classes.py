@@ -219,7 +219,7 @@ async def join_late(request: RunRequest, session: Session) -> TaskFeed:
 @pytest.mark.parametrize(
     "error",
     [
-        DescriberStartError("the process that describes sketches did not start: no memory"),
+        DescriberStartError("the process that describes sketches did not start: no memory", "free some"),
         OSError("did not start: no memory"),
     ],
 )

@@ -1,0 +1,104 @@
+"""Loading of torch and TVM, which may end the process.
+
+Native code ends it without an error of Python's: a library that misses something calls ``exit``, an instruction that
+this CPU does not have raises SIGILL, and the kernel kills what needs more memory than there is. So a small process
+watches (:mod:`devices.networks.library_watch`): it tells people what happened, and what they can do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import ClassVar
+
+from devices.error_text import last_line
+from devices.host.current_folder import enter_replaced_folder, leave_current_folder_in_thread
+from fleet_tune.base.errors import UserError
+
+# TVM loads torch where it can: torch comes first, so that a failure names the right one.
+_LIBRARIES = ("torch", "tvm")
+_WATCH = Path(__file__).with_name("library_watch.py")
+
+
+class LibraryError(UserError):
+    """A library that every run needs cannot be loaded: install it again."""
+
+
+class LoadingWatch:
+    """A process that tells people if this one ends while it loads libraries. Where it cannot be started, nobody
+    watches."""
+
+    _open: ClassVar[list[LoadingWatch]] = []
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        with contextlib.suppress(OSError):
+            command = [sys.executable, "-I", "-S", str(_WATCH)]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+        self._open.append(self)
+
+    def tell(self, name: str) -> None:
+        """Say what is loaded from now on; empty for nothing more."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # it was killed, or is closed
+                self._process.stdin.write(f"{name}\n")
+                self._process.stdin.flush()
+
+    def close(self) -> None:
+        """End it: this process lives, or ends by its own will. May be called twice."""
+        self.tell("")
+        if self._process is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._process.communicate()
+
+    @classmethod
+    def close_all(cls) -> None:
+        """Close the watches of threads that still load something, before this process ends."""
+        for watch in cls._open:
+            watch.close()
+
+
+def load_libraries() -> None:
+    """Load torch and TVM, unless this process has them already. Raises :class:`LibraryError`, and
+    :class:`devices.host.current_folder.CurrentFolderError`."""
+    missing = [name for name in _LIBRARIES if name not in sys.modules]
+    if not missing:
+        return
+    enter_replaced_folder()
+    with contextlib.closing(LoadingWatch()) as watch:
+        for name in missing:
+            watch.tell(name)
+            _load(name)
+
+
+def _load(name: str) -> None:
+    """Import a module in a thread that no change of the current folder reaches."""
+    failures: list[BaseException] = []
+
+    def load() -> None:
+        leave_current_folder_in_thread()
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=load, name=f"load {name}", daemon=True)
+    thread.start()
+    thread.join()
+    for failure in failures:
+        if not isinstance(failure, Exception):
+            raise failure
+        raise LibraryError(f"{name} cannot be loaded: {last_line(failure)}", _next_step(failure)) from failure
+
+
+def _next_step(failure: Exception) -> str:
+    again = f"install the versions of requirements.lock again for {sys.executable}"
+    if isinstance(failure, MemoryError) or "cannot allocate memory" in str(failure).lower():
+        return "free some memory, or raise the limit of this process (ulimit -v, ulimit -d), and run again"
+    if "GLIBC" in str(failure):
+        return f"it was built for a newer system: {again}, on a system that they support"
+    return again
