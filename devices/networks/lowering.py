@@ -35,6 +35,7 @@ from devices.networks.graph.quantization import in_floats, quantizes
 from devices.networks.graph.rewrites.rewriter import rewrite
 from devices.networks.graph.transposed_convolutions import replace_transposed_convolutions
 from devices.networks.graph.views import make_output_views
+from devices.networks.intermediates import first_difference
 from devices.networks.network import Array, Network
 from devices.protocol import TensorSpec
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
@@ -48,6 +49,7 @@ _KERNELS = frozenset({"relax.call_tir", "relax.call_dps_packed"})
 _QUANTISED = 5e-2
 
 __all__ = [
+    "DisagreementError",
     "LoweredNetwork",
     "LoweringStepError",
     "LoweringSteps",
@@ -60,8 +62,12 @@ __all__ = [
     "normal_form",
     "run_untuned",
     "tolerance",
+    "with_operator",
     "workload_hash",
 ]
+
+
+RunUntuned = Callable[[Network], tuple["LoweredNetwork", tuple[Array, ...]]]
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,10 @@ def computes(lowered: LoweredNetwork) -> bool:
     return any(isinstance(call.op, tvm.ir.Op) and call.op.name in _KERNELS for call in calls(main.body))
 
 
+class DisagreementError(NetworkError):
+    """An imported network and its framework compute different outputs."""
+
+
 def check_network(lowered: LoweredNetwork, network: Network) -> tuple[float, float]:
     """Run the untuned network on this machine's CPU and compare it with its framework; see :func:`agreement`."""
     return agreement(lowered, run_untuned(lowered.module, network.example_inputs), network.framework_outputs())
@@ -183,14 +193,50 @@ def run_untuned(module: Any, inputs: Sequence[Array]) -> tuple[Array, ...]:
 
 def agreement(lowered: LoweredNetwork, outputs: tuple[Array, ...], expected: tuple[Array, ...]) -> tuple[float, float]:
     """Return the largest absolute and relative error of the untuned network (see
-    :func:`devices.networks.comparison.compare`). Raises :class:`NetworkError` where it is too large."""
+    :func:`devices.networks.comparison.compare`). Raises :class:`DisagreementError` where it is too large."""
     absolute, relative = compare(outputs, expected)
     if not relative <= tolerance(lowered):
-        raise NetworkError(
+        raise DisagreementError(
             f"the imported network {lowered.name} disagrees with its framework: relative error {relative:.2g}",
             "report the network: an operator of it is imported wrongly",
         )
     return absolute, relative
+
+
+def with_operator(error: DisagreementError, network: Network, run: RunUntuned) -> NetworkError:
+    """Return ``error`` with the operator at which ``network`` and its framework begin to differ, where it is found.
+
+    Args:
+        error: the disagreement.
+        network: the network.
+        run: returns another network lowered, and its outputs.
+    """
+
+    def errors_of(opened: Network) -> list[float]:
+        lowered, outputs = run(opened)
+        limit = tolerance(lowered)
+        errors = [
+            compare((ours,), (theirs,))[1] for ours, theirs in zip(outputs, opened.framework_outputs(), strict=True)
+        ]
+        return [0.0 if relative <= limit else relative for relative in errors]
+
+    try:
+        found = first_difference(network, errors_of)
+    except Exception as reason:  # what TVM, torch and onnx raise over a network that returns its values
+        return NetworkError(
+            f"{error.problem}; the operator at fault is not found: {brief(reason)}",
+            "report the network: an operator of it is imported wrongly",
+        )
+    if found is None:
+        return NetworkError(
+            f"{error.problem}; each of its operators agrees", "report the network: operators are joined wrongly in it"
+        )
+    value, relative = found
+    return NetworkError(
+        f"{error.problem}; they begin to differ at the operator {value.operator}: relative error {relative:.2g}",
+        "report this operator with its arguments, of which a network of one operator is made to reproduce it; or write "
+        "it with other operators",
+    )
 
 
 def tolerance(lowered: LoweredNetwork) -> float:

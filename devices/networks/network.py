@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by its name from here on
@@ -22,6 +24,16 @@ EXAMPLE = "the network's own examples"
 """Origin of inputs that come with the network."""
 
 
+@dataclass(frozen=True)
+class Intermediate:
+    """A value between the inputs and the outputs of a network."""
+
+    name: str
+    """Name in the framework's graph."""
+    operator: str
+    """The operator that computes it, its place in the network and its arguments, in words."""
+
+
 class Framework(Protocol):
     """The framework that the network came from, which computes the reference outputs."""
 
@@ -35,6 +47,15 @@ class Framework(Protocol):
 
     def given(self, inputs: tuple[Array, ...]) -> Framework:
         """Return the same on other inputs."""
+        ...
+
+    def intermediates(self) -> tuple[Intermediate, ...]:
+        """Return the values that depend on the inputs, in the order of their computation."""
+        ...
+
+    def returning(self, values: Sequence[Intermediate], folder: Path) -> Network:
+        """Return the network with ``values`` as its outputs. ``folder``: for its file, which it needs as long as it is
+        used. Raises :class:`fleet_tune.base.errors.NetworkError`."""
         ...
 
 

@@ -63,7 +63,7 @@ def folded(model: onnx.ModelProto) -> onnx.ModelProto:
         if not computed:
             return model
         outputs = {value.name for value in model.graph.output}
-        read = outputs | {name for node in stay for name in _reads(node)}
+        read = outputs | {name for node in stay for name in reads(node)}
         weights = model.graph.initializer
         for at in reversed(range(len(weights))):
             if weights[at].name not in read:  # TVM reads them all, and not every type
@@ -139,12 +139,12 @@ def _fixed_shapes(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[int, ...]
         yield weight.name, tuple(weight.dims)
 
 
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
+def reads(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that ``node`` reads, its branches included."""
     yield from node.input
     for attribute in node.attribute:
         for inner in attribute.g.node if attribute.HasField("g") else ():
-            yield from _reads(inner)
+            yield from reads(inner)
         yield from (value.name for value in attribute.g.output)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from devices.error_text import brief
 from devices.networks.frontend_errors import failing_onnx_node, silenced, unsupported_error
-from devices.networks.network import Array, Network, example_array, network_of
+from devices.networks.network import Array, Intermediate, Network, example_array, network_of
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
@@ -50,6 +50,17 @@ class _OnnxFramework:
 
     def given(self, inputs: tuple[Array, ...]) -> _OnnxFramework:
         return replace(self, inputs=dict(zip(self.inputs, inputs, strict=True)))
+
+    def intermediates(self) -> tuple[Intermediate, ...]:
+        from devices.networks.onnx import intermediates
+
+        return intermediates.intermediates(self.file)
+
+    def returning(self, values: Sequence[Intermediate], folder: Path) -> Network:
+        from devices.networks.onnx.intermediates import write_returning
+
+        write_returning(self.file, values, folder / self.file.name)
+        return from_onnx_file(folder / self.file.name)
 
     def _run_with_onnxruntime(self) -> tuple[Array, ...]:
         if self.in_integers:

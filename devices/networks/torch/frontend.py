@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from devices.error_text import brief, introduced
 from devices.networks.frontend_errors import silenced, unsupported_error
-from devices.networks.network import Array, Network, example_array, network_of
+from devices.networks.network import Array, Intermediate, Network, example_array, network_of
 from devices.networks.torch.arrays import array_of, tensor_of
 from devices.networks.torch.program_file import load_program
 from devices.networks.user_file import FORMS
@@ -65,6 +65,19 @@ class _TorchFramework:
         finally:
             torch.set_num_threads(before)
         return statistics.median(times)
+
+    def intermediates(self) -> tuple[Intermediate, ...]:
+        from devices.networks.torch import intermediates
+
+        with silenced():
+            return intermediates.intermediates(intermediates.graph_of(self.module, self.inputs))
+
+    def returning(self, values: Sequence[Intermediate], folder: Path) -> Network:  # noqa: ARG002 - it needs no file
+        from devices.networks.torch import intermediates
+
+        with silenced():
+            module = intermediates.returning(intermediates.graph_of(self.module, self.inputs), values)
+        return from_torch("values", module, self.inputs, "the network")
 
     def _fresh_inputs(self) -> list[torch.Tensor]:
         return [value.clone() for value in self.inputs]

@@ -16,13 +16,20 @@ from devices.host.file_cache import user_folder
 from devices.host.quiet_windows.quiet_window import QuietWindow
 from devices.networks.comparison import without_numbers
 from devices.networks.frontend import Network
-from devices.networks.lowering import agreement, computes
+from devices.networks.lowering import DisagreementError, LoweredNetwork, agreement, computes, with_operator
+from devices.networks.network import Array
 from devices.networks.processes.lowering_process import LoweringProcess
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.base.config.fleet_file import FleetConfig
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.domain import Fingerprint
-from fleet_tune.base.errors import FleetFileError, RecordStoreError, UncheckedError, UnsupportedNetworkError
+from fleet_tune.base.errors import (
+    FleetFileError,
+    NetworkError,
+    RecordStoreError,
+    UncheckedError,
+    UnsupportedNetworkError,
+)
 from fleet_tune.base.results import SkippedPart
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.methods import method_of
@@ -175,7 +182,7 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
         lowering: the process that runs it.
         but: names of classes whose network is not compared.
 
-    Raises NetworkError where they disagree, or the network crashes.
+    Raises NetworkError where they disagree, with the operator at fault, or where the network crashes.
     """
     unchecked: list[SkippedPart] = []
     compared = {name: lowered for name, lowered in prepared.lowered.items() if name not in but}
@@ -186,6 +193,8 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
         assert expected is not None
         try:
             agreement(lowered, lowering.outputs(lowered, prepared.network.example_inputs), expected)
+        except DisagreementError as error:
+            raise _with_operator(error, prepared.network, lowered, lowering) from error
         except UncheckedError as error:
             unchecked.append(SkippedPart("check", "", name, "", str(error)))
     for at in without_numbers(expected or ()):
@@ -194,6 +203,16 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
         unchecked += [SkippedPart("check", "", name, "", reason) for name in prepared.lowered]
     lowering.close()
     return dataclasses.replace(prepared.with_left_out(*unchecked), expected=expected)
+
+
+def _with_operator(
+    error: DisagreementError, network: Network, lowered: LoweredNetwork, lowering: LoweringProcess
+) -> NetworkError:
+    def run(opened: Network) -> tuple[LoweredNetwork, tuple[Array, ...]]:
+        of_opened = lowering.lowered(opened, lowered.device_class)
+        return of_opened, lowering.outputs(of_opened, opened.example_inputs)
+
+    return with_operator(error, network, run)
 
 
 def describe_tasks(prepared: Prepared, fleet: FleetConfig, window: QuietWindow | None = None) -> ReadyTasks:

@@ -14,13 +14,19 @@ from fleet_tune.base.results import Plan, TaskProgress
 from fleet_tune.runs.fleet.fleet_probe import probe_fleet
 from fleet_tune.runs.fleet.tracker_boards import with_boards
 from fleet_tune.runs.methods import method_of
-from fleet_tune.runs.preparing.device_classes import describe_tasks, look_up_tasks, lower_network, with_search_prior
+from fleet_tune.runs.preparing.device_classes import (
+    check,
+    describe_tasks,
+    look_up_tasks,
+    lower_network,
+    with_search_prior,
+)
 from fleet_tune.runs.preparing.ready_tasks import in_order
 
 
 def plan(request: RunRequest) -> Plan:
-    """Plan a run: tasks, weights and sketches for every device class, and what the search would start from. Raises
-    UserError."""
+    """Plan a run: tasks, weights and sketches for every device class, and what the search would start from. The
+    imported network is compared with its framework. Raises UserError."""
     method = method_of(request.method)
     if request.transfer_from is not None:
         check_source(request.transfer_from)
@@ -30,7 +36,7 @@ def plan(request: RunRequest) -> Plan:
     by_device = probe_fleet(fleet)
     with contextlib.closing(LoweringProcess()) as lowering:
         network = load_network(request.network, request.inputs, request.trust_model)
-        prepared = lower_network(network, by_device, fleet, lowering)
+        prepared = check(lower_network(network, by_device, fleet, lowering), lowering)
         described, left_out = in_order(prepared.undescribed, list(describe_tasks(prepared, fleet)))
     prepared = with_search_prior(prepared, request)
     found = None if request.store is None else look_up_tasks(request.store.path, prepared, request)

@@ -19,12 +19,13 @@ from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, import_network, run_untuned
 from devices.networks.network import Array
 from devices.networks.processes.lowering_process import LoweringProcess
+from devices.networks.torch.translations import Translations
 from devices.sketches.spaces import DesignSpace
 from devices.targets import resolve_target
 from examples.networks import mlp, small_cnn
 from fleet_tune import api
 from fleet_tune.base.domain import DeviceClass
-from fleet_tune.base.errors import UnsupportedNetworkError
+from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 from fleet_tune.base.results import SkippedPart
 from fleet_tune.report.run import to_json
 from fleet_tune.runs.prepared import Prepared
@@ -58,11 +59,25 @@ def test_a_network_without_a_kernel_is_refused() -> None:
         api.plan((nn.Identity(), (torch.ones(2, 3, 4),)))
 
 
+def test_a_plan_of_a_network_that_is_imported_wrongly_names_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Translations.create_convert_map
+
+    def with_fault(self: Any) -> Any:
+        table = whole(self)
+        return {**table, "tanh.default": table["sigmoid.default"]}
+
+    monkeypatch.setattr(Translations, "create_convert_map", with_fault)
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    with pytest.raises(NetworkError, match=r"begin to differ at the operator tanh.default \(in 1, .*float32\[2, 4\]"):
+        api.plan((network, (torch.ones(2, 3),)))
+
+
 def test_a_rewrite_that_failed_is_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_fusion(_: LoweringProcess, network: Network, device_class: DeviceClass) -> LoweredNetwork:
         return dataclasses.replace(import_network(network, device_class), left_out=(("fusion", "TVM crashes"),))
 
     monkeypatch.setattr(LoweringProcess, "lowered", without_fusion)
+    monkeypatch.setattr(planning, "check", lambda prepared, _: prepared)
     [left_out] = api.plan(mlp()).left_out
     assert (left_out.what, left_out.reason) == ("rewrite", "without fusion: TVM crashes")
 
