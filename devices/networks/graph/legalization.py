@@ -12,6 +12,7 @@ from tvm.ir import GenericConst
 from tvm.tirx import Select, const, rsqrt
 
 from devices.networks.graph import float_order
+from devices.networks.graph.regions import adaptive_regions
 from devices.networks.graph.scatters import scatter_elements, scatter_nd
 
 
@@ -131,6 +132,12 @@ def _times_zero(x: te.Tensor) -> te.Tensor:
     return te.compute(x.shape, product, name="times_zero", tag=topi.tag.ELEMWISE)
 
 
+def _legalize_roi_align(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    if int(call.attrs.sample_ratio) > 0 or str(call.attrs.mode) != "avg":
+        return call.op.get_attr("FLegalize")(builder, call)
+    return adaptive_regions(builder, call)
+
+
 LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     **float_order.LEGALIZED,
     "relax.add": _legalize_boolean(topi.logical_or),
@@ -139,5 +146,6 @@ LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     "relax.nn.softmax": _legalize_softmax,
     "relax.scatter_elements": _legalize_scatter_elements,
     "relax.scatter_nd": _legalize_scatter_nd,
+    "relax.vision.roi_align": _legalize_roi_align,
 }
 """The function that makes a kernel of a call, by the operator's name, as ``relax.transform.LegalizeOps`` takes it."""
