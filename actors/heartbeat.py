@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from fleet_tune.base.waits import WAITS, Line, Wait
+from fleet_tune.base.waits import WAITS, Line, ProcessWait
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Heartbeat:
 
     restarts: int = 0
     """Number of times that Ray has started this actor again. It tells of a loss between two heartbeats."""
-    waits: tuple[Wait, ...] = ()
+    waits: tuple[ProcessWait, ...] = ()
     """Its waits for other processes."""
     lines: tuple[Line, ...] = ()
     """The last lines that it has for people. Each is told once."""

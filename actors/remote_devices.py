@@ -155,6 +155,9 @@ class RemoteDevice:
     def add_oracle(self, artifact: Artifact) -> None:
         self._asked("add_oracle", artifact)
 
+    def run_oracle(self, task_id: str) -> str:
+        return str(self._asked("run_oracle", task_id))
+
     def measure(self, request: MeasureRequest) -> Measurement:
         try:
             measurement: Measurement = self._asked("measure", request)

@@ -150,11 +150,16 @@ class Device(Protocol):
         Raises ValueError for an artifact with a candidate.
         """
 
+    def run_oracle(self, task_id: str) -> str:
+        """Run the oracle of a task, if it has not run, so that no measurement waits for it. Return why it takes too
+        long here, in one line: then candidates are not verified. Empty otherwise; other failures of it are those of the
+        first measurement that needs it."""
+
     def measure(self, request: MeasureRequest) -> Measurement:
         """Measure one candidate; every outcome is a value.
 
         A result below ``request.incumbent_secs`` was compared with the oracle's output: it is ``verified``, or its
-        outcome is WRONG_OUTPUT. ``build_secs`` is the artifact's.
+        outcome is WRONG_OUTPUT. It is neither where the oracle takes too long here. ``build_secs`` is the artifact's.
 
         Raises ValueError for an artifact without a candidate, or of a task whose oracle was not added.
         """

@@ -6,9 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import math
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from actors.clients.artifacts import unpacked
@@ -17,11 +16,11 @@ from actors.clients.device import TaskArtifacts
 from actors.clients.recorder import RecorderClient
 from actors.clusters.nodes import Windows
 from actors.heartbeat import Heartbeat, heartbeat
+from actors.processes.device_window import DeviceWindow
 from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
 from actors.turns.device_turn import DeviceTurn, TurnRequester
 from devices.host.children.child import without_torch
-from devices.host.quiet_windows.quiet_window import QuietTimeoutError, QuietWindow
 from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, Device, MeasureRequest
 from fleet_tune.base.domain import Fingerprint, Incumbent, Measurement, Outcome, StopRule
@@ -36,8 +35,6 @@ from policies.runs.events import BatchMeasured, ShootOutMeasured
 _STRETCH_SECS = 0.5
 # A change by less than this share is none: what is usual is the median of a run.
 _SAME_USUAL = 0.002
-# Interval of the looks for windows that nobody closes.
-_LOOK_SECS = 1.0
 
 
 MeasuredArtifact = tuple[Artifact, Measurement]
@@ -76,15 +73,15 @@ class DeviceActor:
         self._device_id = device_id
         self._open_device = open_device
         self._run_id = run_id
-        self._windows = windows
-        self._window: QuietWindow | None = None  # once it was needed
-        self._closed = threading.Event()
+        self._window = DeviceWindow(windows, f"device {device_id} of run {run_id}")
         self._opened = contextlib.ExitStack()
         self._turn = None if requester is None else DeviceTurn(requester, self._leave if leaves else lambda: None)
         self._connected: Device | None = None
         self._incumbents: dict[str, Incumbent] = {}
         self._rivals: dict[str, Artifact] = {}  # artifacts of incumbents, by task
         self._limits: dict[str, float | None] = {}  # of measuring a candidate, by task
+        self._unchecked: dict[str, str] = {}
+        """Why the oracle of a task takes too long here, by task: its candidates are measured, and not verified."""
         self._speed = Speedometer()
         self._usual_speed = 1.0  # as it was stored last
         self._noted_secs = 0.0  # of the probe, then
@@ -106,7 +103,7 @@ class DeviceActor:
     @_in_turn
     def fingerprint(self) -> Fingerprint:
         """Probe the device. Raises :class:`DeviceUnreachableError`."""
-        with self._quiet():
+        with self._window.quiet():
             fingerprint = self._device.fingerprint()
         self._target = fingerprint.device_class.target
         return fingerprint
@@ -117,8 +114,8 @@ class DeviceActor:
         self._device.ping()
 
     def wait_for_turn(self, most_secs: float) -> str:
-        """Wait until this run may use the device, for so long at most; the title of the run that has it by then, empty
-        where it may."""
+        """Wait until this run may use the device, for so long at most; the title of the run that has it by then,
+        empty where it may."""
         return "" if self._turn is None else self._turn.wait(most_secs)
 
     @_in_turn
@@ -132,7 +129,7 @@ class DeviceActor:
             self.fingerprint()
         if self._target != target:
             raise ProbeError(self._device_id, "it has another target than the others of its class")
-        with self._quiet():
+        with self._window.quiet():
             return self._probe()
 
     @_in_turn
@@ -165,7 +162,7 @@ class DeviceActor:
         fetched = [unpacked(one) for one in artifacts]
         measured: list[MeasuredArtifact] = []
         asked = time.monotonic()
-        with self._quiet():
+        with self._window.quiet():
             waits = {DeviceTime.WINDOW: time.monotonic() - asked}
             try:
                 # What went away between two batches was lost by no candidate.
@@ -173,6 +170,7 @@ class DeviceActor:
             except (DeviceUnreachableError, ProbeError) as error:
                 return BatchMeasured(self._device_id, epoch, {}, error.detail)
             self._note_usual(self._recorder(recorder))
+            self._run_oracles(tasks)
             while len(measured) < len(fetched) and not _lost(measured):
                 stretch, before_secs = self._steady_stretch(fetched[len(measured) :], rule, before_secs)
                 measured += stretch
@@ -186,7 +184,8 @@ class DeviceActor:
             if measurement.outcome.blames_candidate:
                 about = (self._run_id, self._device_id)
                 records.append(encode_record(make_record(artifact.candidate, artifact.trace, measurement, *about)))
-        return BatchMeasured(self._device_id, epoch, outcomes, lost, vitals, waits, records)
+        unchecked = {task_id: self._unchecked[task_id] for task_id in tasks if task_id in self._unchecked}
+        return BatchMeasured(self._device_id, epoch, outcomes, lost, vitals, waits, records, unchecked)
 
     @_in_turn
     def shoot_out(
@@ -204,13 +203,14 @@ class DeviceActor:
         """
         artifacts = [unpacked(one) for [one], _ in finalists]
         self._prepare(artifacts[0].task_id, task)
-        with self._quiet():
+        with self._window.quiet():
             try:
                 before_secs = self._probe()
             except (DeviceUnreachableError, ProbeError) as error:
                 return ShootOutMeasured(self._device_id, epoch, error.detail)
             if self._speed.unit_secs is None:
                 self._note_usual(self._recorder(recorder))
+            self._run_oracles([artifacts[0].task_id])
             # Pairs need no speed, but those that meet nobody do: that of before the tournament, until it is over.
             speed = self._speed.between(before_secs, before_secs)
             found = tournament(lambda asked: _at(self._ask(asked), speed), artifacts, task.incumbent, rule)
@@ -298,6 +298,16 @@ class DeviceActor:
             for reference in places.rival:
                 self._rivals[task_id] = unpacked(reference)
 
+    def _run_oracles(self, task_ids: Iterable[str]) -> None:
+        """Run the oracles of these tasks that have not run. One that takes too long here is tried again with the next
+        batch, a few times; meanwhile nothing of its task is checked here."""
+        for task_id in task_ids:
+            problem = self._device.run_oracle(task_id)
+            if problem:
+                self._unchecked[task_id] = problem
+            else:
+                self._unchecked.pop(task_id, None)
+
     @property
     def _known(self) -> tuple[dict[str, Incumbent], dict[str, Artifact]]:
         return dict(self._incumbents), dict(self._rivals)
@@ -360,20 +370,19 @@ class DeviceActor:
         return {"speed": self._speed.speed(probe_secs) / self._usual_speed, "usual_speed": self._usual_speed}
 
     def _ask(self, request: MeasureRequest) -> Measurement:
-        if self._window is not None:
-            self._window.check()
+        self._window.check()
+        if request.artifact.task_id in self._unchecked:
+            request = dataclasses.replace(request, incumbent_secs=0.0)  # it is compared with nothing
         try:
             return self._device.measure(request)
         except DeviceUnreachableError as error:
             return Measurement(Outcome.DEVICE_LOST, detail=str(error))
 
     def close(self) -> None:
-        self._closed.set()
         self._opened.close()
         if self._turn is not None:
             self._turn.close()
-        if self._window is not None:
-            self._window.close()
+        self._window.close()
 
     def _leave(self) -> None:
         """Another run takes its turn on the device: nothing is there any more when it is this run's again."""
@@ -382,28 +391,6 @@ class DeviceActor:
         self._connected = None
         self._incumbents.clear()
         self._rivals.clear()
-
-    def _quiet(self) -> contextlib.AbstractContextManager[Any]:
-        if self._windows is None:
-            return contextlib.nullcontext()
-        if self._window is None:
-            self._window = self._windows.here(f"device {self._device_id} of run {self._run_id}")
-            threading.Thread(target=self._continue_abandoned, args=(self._window,), name="window", daemon=True).start()
-        return self._own_window(self._window)
-
-    @staticmethod
-    @contextlib.contextmanager
-    def _own_window(window: QuietWindow) -> Iterator[None]:
-        """A quiet window that counts as a whole. Raises WindowLostError at the end where others took it meanwhile."""
-        with window.quiet():
-            yield
-            window.check()
-
-    def _continue_abandoned(self, window: QuietWindow) -> None:
-        """Continue the host's builders and searchers where a process that does not move has stopped them."""
-        while not self._closed.wait(_LOOK_SECS):
-            with contextlib.suppress(QuietTimeoutError, OSError):
-                window.continue_abandoned()
 
 
 def _lost(measured: Sequence[MeasuredArtifact]) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from actors.clients.calls import ActorDeadError, ActorLostError, error_line
 from actors.heartbeat import Heartbeat, heartbeat
 from fleet_tune.base.results import ProcessRole
-from fleet_tune.base.waits import Wait
+from fleet_tune.base.waits import ProcessWait
 from policies.runs.cluster.heartbeat_schedule import first_heartbeat_secs, interval_secs
 from policies.runs.events import ProcessRestarted
 
@@ -83,8 +83,8 @@ class Heartbeats:
         self._silent: dict[str, float] = {}
         self._restarts: dict[str, int] = {}
         """Restarts of each process that are reported."""
-        self._waits: dict[str, dict[int, Wait]] = {}
-        """Waits of each process that are reported and go on, by number."""
+        self._waits: dict[str, dict[str, ProcessWait]] = {}
+        """Waits of each process that are reported and go on, by what is waited for."""
         self._told_lines: dict[str, tuple[int, int]] = {}
         """Number of the last line of each process that is reported, and the restarts of the process by then."""
 
@@ -190,13 +190,12 @@ class Heartbeats:
                 self._tell(line.text, False)
                 self._told_lines[name] = answer.restarts, line.number
         reported = self._waits.get(name, {})
-        current = {wait.number: wait for wait in answer.waits}
-        for wait in answer.waits:
-            known = reported.get(wait.number)
-            if known is None or known.whom != wait.whom:
+        current = {wait.what: wait for wait in sorted(answer.waits, key=lambda wait: wait.secs)}  # the longest of each
+        for what, wait in current.items():
+            if what not in reported or reported[what].whom != wait.whom:
                 self._tell(f"{name} waits for {wait.text_so_far}", False)
-        for number, wait in reported.items():
-            if number not in current:
+        for what, wait in reported.items():
+            if what not in current:
                 self._tell(f"{name} goes on: it waited for {wait.text}", True)
         self._waits[name] = current
 
@@ -212,8 +211,8 @@ class Heartbeats:
         self._restarted(ProcessRestarted(process.name, process.role, times))
 
     async def _heartbeat(self, process: WatchedProcess, patience_secs: float, heard: float) -> Heartbeat:
-        """Wait for one heartbeat. A process that does not answer for ``patience_secs`` is ended; the heartbeat raises
-        ActorLostError then."""
+        """Wait for one heartbeat. A process that does not answer for ``patience_secs`` is ended; the heartbeat
+        raises ActorLostError then."""
         beat = asyncio.ensure_future(process.beat())
         looked, silent_secs = process.clock(), 0.0
         try:

@@ -14,15 +14,16 @@ from devices.client.session import SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.protocol import UNKNOWN, Artifact, CheckPlan
 from devices.timing.arguments import Array, is_float, nbytes
-from fleet_tune.base.config.timeouts import DeviceTimeouts
+from fleet_tune.base.config.timeouts import SLOWEST_LINK_BYTES, DeviceTimeouts
 from fleet_tune.base.domain import DeviceAbstraction
 
 DEFAULT = DeviceTimeouts()
-# Seconds of an oracle besides those for its operations and bytes: loading it, making its inputs.
-_TIMEOUT_SECS = 90.0
 # Speed of a device that was not probed.
 _SLOW_FLOPS = 2e7
 _INPUTS = 2  # kinds of inputs, see Oracle.positive
+MOST_TRIES = 3
+"""Runs of an oracle that do not end in time, each with twice the time of the one before, before it is given up on a
+device."""
 
 EXACT = {
     "float64": (1e-9, 1e-9),
@@ -41,8 +42,15 @@ sum."""
 _ROUNDED_OTHERWISE = 1e-3
 
 
+class OracleTimeoutError(SessionTimeoutError):
+    """The oracle did not end in time. The session is lost; whether the device is, the caller finds out."""
+
+
 class Oracle:
     """The unscheduled program of a task. Its outputs are right by definition; it runs once.
+
+    A slow one is no fault of its device: it is tried again with more time, and then given up. Without it candidates are
+    measured and not verified.
 
     Args:
         artifact: the program.
@@ -54,9 +62,12 @@ class Oracle:
         self, artifact: Artifact, abstraction: DeviceAbstraction | None = None, patience: DeviceTimeouts = DEFAULT
     ) -> None:
         runs_secs = artifact.flop / _SLOW_FLOPS if abstraction is None else abstraction.unscheduled_secs(artifact.flop)
-        sent_secs = patience.sending_secs(2 * _INPUTS * sent_bytes(artifact))  # outputs come back
+        sent_secs = 2 * _INPUTS * sent_bytes(artifact) / SLOWEST_LINK_BYTES  # outputs come back
         #: Time limit of its run: by its operations, its bytes and the speed of the device; doubled after a timeout.
-        self.timeout_secs = _TIMEOUT_SECS + sent_secs + _INPUTS * runs_secs
+        self.timeout_secs = patience.oracle_secs + sent_secs + _INPUTS * runs_secs
+        #: Why it has not run, in one line; empty before it was tried, and once it has run.
+        self.problem = ""
+        self._tries = 0
         #: Kind of inputs on which candidates are timed and checked (see :func:`devices.timing.arguments.make_inputs`):
         #: true once the oracle has run and its outputs are not finite on inputs of both signs.
         self.positive = False
@@ -64,8 +75,19 @@ class Oracle:
         self._artifact = artifact
         self._outputs: list[Array] | None = None
 
+    @property
+    def has_run(self) -> bool:
+        """True once its outputs are known."""
+        return self._outputs is not None
+
+    @property
+    def is_given_up(self) -> bool:
+        """True where it was tried often enough."""
+        return self._tries >= MOST_TRIES
+
     def outputs(self, bench: Workbench) -> list[Array]:
-        """Return the outputs of its first run. Raises SessionLostError, and TVM's errors where that run fails."""
+        """Return the outputs of its first run. Raises OracleTimeoutError, SessionLostError, and TVM's errors where that
+        run fails."""
         if self._outputs is None:
             try:
                 with bench.session.deadline(self.timeout_secs):
@@ -75,10 +97,12 @@ class Oracle:
                         outputs = bench.outputs(self._artifact, module, arguments)
                         if all_finite(outputs):
                             break
-            except SessionTimeoutError:
+            except SessionTimeoutError as error:
+                self._tries += 1
+                self.problem = f"its unscheduled program did not end within {self.timeout_secs:.0f} s"
                 self.timeout_secs *= 2
-                raise
-            self.positive, self._outputs = positive, outputs
+                raise OracleTimeoutError(str(error)) from error
+            self.positive, self._outputs, self.problem = positive, outputs, ""
         return self._outputs
 
     def disagreement(self, outputs: Sequence[Array]) -> str:

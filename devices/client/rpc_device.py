@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from devices.client import fingerprint as fingerprints
-from devices.client.checking import Oracle
+from devices.client.checking import Oracle, OracleTimeoutError
 from devices.client.connection import Connection
 from devices.client.measuring import LoadedCandidate
 from devices.client.network import LoadedNetwork
@@ -138,6 +139,17 @@ class RpcDevice:
     def add_oracle(self, artifact: Artifact) -> None:
         self._oracles[oracle_task(artifact)] = Oracle(artifact, self._abstraction, self._config.patience)
 
+    def run_oracle(self, task_id: str) -> str:
+        oracle = self._oracles[task_id]
+        if not oracle.has_run and not oracle.is_given_up:
+            # What else may go wrong meets the first candidate that is checked too, and has its rules there.
+            with contextlib.suppress(Exception):
+                try:
+                    oracle.outputs(self._connection.once_more_on_loss(_answering))
+                except OracleTimeoutError:
+                    self._lost_exit()
+        return oracle.problem
+
     def measure(self, request: MeasureRequest) -> Measurement:
         artifact = request.artifact
         measurable(artifact, self._oracles)
@@ -188,8 +200,17 @@ class RpcDevice:
         if not measured.cost_secs < request.incumbent_secs:
             return measured
         # It would be the new incumbent.
+        if oracle.is_given_up:
+            return measured
         try:
             oracle.outputs(candidate.bench)
+        except OracleTimeoutError as error:  # nor the device's, which answers everything else
+            try:
+                self._lost_exit()
+            except SessionLostError as lost:
+                self._connection.close()
+                return Measurement(Outcome.DEVICE_LOST, detail=f"while running the oracle: {error}; then {lost}")
+            return measured
         except SessionLostError as error:  # not the candidate's fault
             return self._failed(SessionLostError(f"while running the oracle: {error}"))
         try:

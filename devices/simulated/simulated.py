@@ -301,6 +301,9 @@ class SimulatedDevice:
     def add_oracle(self, artifact: Artifact) -> None:
         self._oracles.add(oracle_task(artifact))
 
+    def run_oracle(self, task_id: str) -> str:  # noqa: ARG002
+        return ""
+
     def measure(self, request: MeasureRequest) -> Measurement:
         candidate = measurable(request.artifact, self._oracles)
         started = self._clock.now_secs

@@ -20,10 +20,9 @@ _MOST_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class ProcessWait:
     """A wait of a process for another one."""
 
-    number: int
     what: str
     """Noun for what is waited for."""
     whom: str
@@ -85,11 +84,11 @@ class WaitBoard:
             self._lines.append(Line(next(self._numbers), text))
 
     @property
-    def waits(self) -> tuple[Wait, ...]:
+    def waits(self) -> tuple[ProcessWait, ...]:
         """The waits for other processes that take longer than :data:`TELL_SECS`."""
         with self._lock:
             now = self._clock()
-            found = [Wait(number, what, whom, now - since) for number, (what, whom, since) in self._waits.items()]
+            found = [ProcessWait(what, whom, now - since) for what, whom, since in self._waits.values()]
         return tuple(each for each in found if each.whom and each.secs >= TELL_SECS)
 
     @property

@@ -228,6 +228,8 @@ class BatchMeasured:
     records: Sequence[bytes] = ()
     """Records of the outcomes as the store encodes them. The lane of the device has them stored, and hands the event on
     without them."""
+    unchecked: Mapping[str, str] = field(default_factory=dict)
+    """Why candidates of a task are not verified on this device, by the task's id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@
     silence_secs = 6                        # until it gives a sign of life, while it works
     candidate_secs = 30                     # of measuring a candidate, beside what its operations take
     probe_secs = 120                        # until a probe has run, beside what that takes on the slowest device
+    oracle_secs = 210                       # until an unscheduled program has run, beside what its operations take
 
     [build]
     workers = 2                             # builder processes of each host; default: by its free CPUs and memory
@@ -122,6 +123,7 @@ class DeviceConfig(Frozen):
     silence_secs: Annotated[float, Field(ge=1, le=3600)] | None = None
     candidate_secs: _Patient | None = None
     probe_secs: _Patient | None = None
+    oracle_secs: _Patient | None = None
 
     @field_validator("connect")
     @classmethod
@@ -464,6 +466,7 @@ _EXPECTED = {
     "silence_secs": "a number of seconds from 1 to 3600",
     "candidate_secs": "a number of seconds above 0, at most 3600",
     "probe_secs": "a number of seconds above 0, at most 3600",
+    "oracle_secs": "a number of seconds above 0, at most 3600",
     "workers": "a whole number from 1 to 1024",
     "total_workers": "a whole number from 1 to 65536",
     "timeout_secs": "a number of seconds above 0, at most 3600",

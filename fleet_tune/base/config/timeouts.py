@@ -16,13 +16,16 @@ class DeviceTimeouts:
     ``connect_secs``: until its server answers, or a tracker has one. ``upload_secs``: until what is sent to it lies
     there, beside what its bytes take. ``silence_secs``: until a sign of life, while it works. ``candidate_secs``: of
     measuring a candidate, beside what its operations take (:mod:`policies.measuring.run_limit`). ``probe_secs``: until
-    it has told something of itself, or run a probe, beside what that takes on the slowest device."""
+    it has told something of itself, or run a probe, beside what that takes on the slowest device. ``oracle_secs``:
+    until the unscheduled program of a task has run, beside what its operations and its bytes take; a device that takes
+    longer is not lost (:mod:`devices.client.checking`)."""
 
     connect_secs: float = 15.0
     upload_secs: float = 60.0
     silence_secs: float = 3.0
     candidate_secs: float = 10.0
     probe_secs: float = 60.0
+    oracle_secs: float = 150.0
 
     def sending_secs(self, size_bytes: float) -> float:
         """Return the seconds that sending so much may take."""
@@ -33,5 +36,7 @@ CPU = DeviceTimeouts()
 """A processor of the host that drives it."""
 GPU = DeviceTimeouts(connect_secs=30.0, silence_secs=5.0, probe_secs=120.0)
 """A GPU of that host: its driver takes seconds to begin, in which a process may stand still."""
-BOARD = DeviceTimeouts(connect_secs=20.0, upload_secs=120.0, silence_secs=6.0, candidate_secs=30.0, probe_secs=120.0)
+BOARD = DeviceTimeouts(
+    connect_secs=20.0, upload_secs=120.0, silence_secs=6.0, candidate_secs=30.0, probe_secs=120.0, oracle_secs=210.0
+)
 """Whatever is reached over a network or a tunnel: it may be small, and the way to it narrow."""

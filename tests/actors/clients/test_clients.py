@@ -18,7 +18,7 @@ from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record, Stop
 from fleet_tune.base.errors import RecorderLostError
 from fleet_tune.base.records.stores.codec import encode_record
 from fleet_tune.base.records.stores.pages import pack_page
-from fleet_tune.base.waits import Wait
+from fleet_tune.base.waits import ProcessWait
 from policies.runs.events import BatchMeasured, Proposed
 
 
@@ -240,7 +240,7 @@ async def test_what_a_device_waits_for_itself_is_told_until_it_goes_on(monkeypat
     monkeypatch.setattr("actors.clients.waiting._BEAT_EVERY_SECS", 0.001)
     done = asyncio.Event()
     told: list[str] = []
-    wait = Wait(1, "the quiet window of this machine", "process 42 (stopped)", 3.0)
+    wait = ProcessWait("the quiet window of this machine", "process 42 (stopped)", 3.0)
 
     async def fingerprint() -> str:
         await done.wait()

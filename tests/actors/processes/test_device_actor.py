@@ -61,6 +61,11 @@ class Steady:
 
     def add_oracle(self, artifact: Artifact) -> None: ...
 
+    oracle_problem = ""
+
+    def run_oracle(self, task_id: str) -> str:  # noqa: ARG002
+        return self.oracle_problem
+
     def measure(self, request: MeasureRequest) -> Measurement:
         self.asked.append(request)
         assert request.artifact.candidate is not None
@@ -104,6 +109,7 @@ class Bench:
         references = [ray.put(each) for each in artifacts]
         report = self.actor.measure(references, {"task": places}, StopRule(), self.stored, 1)
         self.stored.records += [decode_record(body) for body in report.records]
+        self.last = report
         return report
 
     def measure(self, told_secs: float, run_secs: float, limit_secs: float | None = None) -> MeasureRequest:
@@ -257,3 +263,17 @@ def test_a_shoot_out_in_which_the_speed_changes_says_so() -> None:
     assert second.comparison is not None
     assert second.comparison.faster
     assert second.comparison.against_rank_secs == first.rank_secs
+
+
+def test_candidates_whose_oracle_is_too_slow_are_measured_and_compared_with_nothing() -> None:
+    bench = Bench()
+    bench.device.oracle_problem = "its unscheduled program did not end within 150 s"
+    request = bench.measure(told_secs=2.0, run_secs=1.0)
+    assert request.incumbent_secs == 0.0
+    assert bench.last.unchecked == {"task": "its unscheduled program did not end within 150 s"}
+    assert set(bench.last.outcomes.values()) == {Outcome.OK}
+    assert bench.last.detail == "", "the device is not to blame"
+    assert not bench.stored.records[-1].measurement.verified
+    bench.device.oracle_problem = ""  # it had more time
+    assert bench.measure(told_secs=2.0, run_secs=1.0).incumbent_secs == 2.0
+    assert bench.last.unchecked == {}

@@ -14,7 +14,7 @@ from actors.heartbeat import Heartbeat
 from actors.scheduling import heartbeats
 from actors.scheduling.heartbeats import PATIENCE_SECS, SILENT_SECS, START_SECS, Heartbeats, WatchedProcess
 from fleet_tune.base.results import ProcessRole
-from fleet_tune.base.waits import Line, Wait
+from fleet_tune.base.waits import Line, ProcessWait
 from policies.runs.events import ProcessRestarted
 
 LOOK_SECS = 0.5
@@ -132,10 +132,10 @@ async def test_waits_for_other_processes_are_told_when_they_begin_and_end() -> N
     whom = "process 42 (device cpu of run 12ab)"
     answers = [
         Heartbeat(),
-        Heartbeat(waits=(Wait(1, "the window", whom, 2.1),)),
-        Heartbeat(waits=(Wait(1, "the window", whom, 4.2),)),
-        Heartbeat(waits=(Wait(1, "the window", "process 43", 6.0), Wait(2, "the lock", whom, 2.0))),
-        Heartbeat(waits=(Wait(2, "the lock", whom, 4.0),), lines=(Line(3, "taken from process 43"),)),
+        Heartbeat(waits=(ProcessWait("the window", whom, 2.1),)),
+        Heartbeat(waits=(ProcessWait("the window", whom, 4.2),)),
+        Heartbeat(waits=(ProcessWait("the window", "process 43", 6.0), ProcessWait("the lock", whom, 2.0))),
+        Heartbeat(waits=(ProcessWait("the lock", whom, 4.0),), lines=(Line(3, "taken from process 43"),)),
         Heartbeat(lines=(Line(3, "taken from process 43"), Line(4, "more"))),
         Heartbeat(restarts=1, lines=(Line(3, "said by another process"),)),
     ]
@@ -143,8 +143,8 @@ async def test_waits_for_other_processes_are_told_when_they_begin_and_end() -> N
     await watched(process, lambda _made: not process.beats)
     assert process.told[:-1] == [
         f"bad: builder 1 waits for the window, which {whom} has (2 s so far)",
-        "bad: builder 1 waits for the window, which process 43 has (6 s so far)",
         f"bad: builder 1 waits for the lock, which {whom} has (2 s so far)",
+        "bad: builder 1 waits for the window, which process 43 has (6 s so far)",
         "bad: taken from process 43",
         "well: builder 1 goes on: it waited for the window, which process 43 has",
         "bad: more",

@@ -9,8 +9,9 @@ from fleet_tune.base.domain import Limits, Outcome
 from fleet_tune.base.errors import DevicesLostError
 from policies.measuring import health
 from policies.runs import events as ev
+from policies.runs.commands import Log
 from policies.runs.plan import Flow
-from tests.helpers.run_world import played
+from tests.helpers.run_world import World, played
 from tests.helpers.world_devices import Device, candidate_of, order, task_of
 
 ORIN = task_of("orin")
@@ -276,3 +277,15 @@ def test_what_waits_for_another_run_is_put_back_and_measured_once_and_its_time_i
     assert set(world.runs.values()) == {1}
     assert set(world.state.progress(world.now).devices.values()) == {"good"}, "nobody is blamed"
     assert world.state.progress(world.now).device_time_whole["orin"]["turn"] > 0.0
+
+
+def test_a_task_whose_candidates_a_device_cannot_check_is_named_once_for_each_reason() -> None:
+    state = World({"a": Device("orin")}).state
+    told: list[str] = []
+    for reason in ("slow", "slow", "slower", "slower"):
+        batch = ev.BatchMeasured("a", 1, {}, unchecked={ORIN.id: reason})
+        told += [each.text for each in state._told_unchecked(batch) if isinstance(each, Log)]
+    assert told == [
+        f"matmul on device a is measured and not checked: {reason} (oracle_secs in its entry of the fleet file)"
+        for reason in ("slow", "slower")
+    ]

@@ -20,7 +20,7 @@ from devices.host.quiet_windows import window_locks
 from devices.host.quiet_windows.process_pauser import PausableProcess, PauseRegistration, running_clock
 from devices.host.quiet_windows.quiet_window import QuietWindow
 from devices.host.quiet_windows.window_locks import WindowHolder, WindowLocks
-from fleet_tune.base.waits import WAITS, Wait
+from fleet_tune.base.waits import WAITS, ProcessWait
 
 DEADLINE_SECS = 60.0
 HOLDER = """
@@ -108,7 +108,7 @@ def entering(window: QuietWindow, mode: str) -> Iterator[threading.Event]:
         thread.join(DEADLINE_SECS)
 
 
-def waits_for(pid: int) -> list[Wait]:
+def waits_for(pid: int) -> list[ProcessWait]:
     return [wait for wait in WAITS.waits if f"process {pid} " in wait.whom]
 
 

@@ -67,10 +67,11 @@ timeout_secs = 30
 
 def test_how_long_a_device_is_waited_for_is_its_own(tmp_path: Path) -> None:
     slow = "= 8\nconnect_secs = 60\nupload_secs = 300.5\nsilence_secs = 20\ncandidate_secs = 7\nprobe_secs = 9\n"
+    slow += "oracle_secs = 5\n"
     fleet = _load(tmp_path, FULL.replace("= 8", slow) + '[[device]]\nname = "last"\n')
     patience = {device.name: device.patience for device in fleet.devices}
-    assert patience["jetson-1"] == DeviceTimeouts(60.0, 300.5, 20.0, 7.0, 9.0)
-    assert patience["last"] == CPU == DeviceTimeouts(15.0, 60.0, 3.0, 10.0, 60.0)
+    assert patience["jetson-1"] == DeviceTimeouts(60.0, 300.5, 20.0, 7.0, 9.0, 5.0)
+    assert patience["last"] == CPU == DeviceTimeouts(15.0, 60.0, 3.0, 10.0, 60.0, 150.0)
     assert patience["last"].sending_secs(40e6) == 100.0
 
 
