@@ -366,6 +366,9 @@ class NetworkResult:
     they were not compared."""
     unchecked: str = ""
     """Reason why the outputs were not compared."""
+    special: str = ""
+    """Difference of the network from its framework on inputs with NaN, infinities, signed zeros and denormal numbers.
+    Empty if there is none, or it was not compared on them."""
     published: Literal["tuned", "untuned", "nothing"] = "tuned"
     """The network that was published. ``untuned``: it is faster, or ``problem`` says what is wrong with the tuned one.
     ``nothing``: ``problem`` says why."""

@@ -39,6 +39,8 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
         framework = "PyTorch" if network.torch_secs is not None else "the framework"
         error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {framework}"
         yield "largest error", error + where, ""
+    if network.special:
+        yield "special values", f"{network.special} (docs/networks.md says what is meant to differ)", "yellow"
     if network.on_busy_host:
         told = f"other processes took {network.others_cores:.1f} of the network's processor cores while it was timed"
         yield "busy host", f"{told}: its times are not those of a quiet machine ({_AGAIN})", "yellow"

@@ -40,6 +40,7 @@ _ROUNDS = 3
 _KERNELS, _ALL = "kernels", "all"
 _AWAITED = "-"  # in place of a folder whose name comes on stdin
 _INPUTS, _OUTPUTS = "inputs.safetensors", "outputs.safetensors"
+_SPECIAL_INPUTS, _SPECIAL_OUTPUTS = "special-inputs.safetensors", "special-outputs.safetensors"
 _ROOT = Path(__file__).resolve().parents[3]
 # Signals that end native code by its own fault. SIGKILL comes from outside, mostly from a machine short of memory.
 _CRASHES = tuple(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS))
@@ -47,14 +48,26 @@ _CRASHES = tuple(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.S
 _FAILED = 70
 
 
+Special = Sequence[Sequence[Array]]
+"""Further sets of inputs, on which a network runs last."""
+
+
 def outputs_of(folder: Path, inputs: Sequence[Array]) -> tuple[Array, ...]:
     """Return the outputs of the network in ``folder`` on ``inputs``.
 
     Raises :class:`NetworkRunError` where it crashes or fails, :class:`UncheckedError` where this machine cannot run it.
     """
-    with _work_folder(inputs) as work:
+    return outputs_of_all(folder, inputs, ())[0]
+
+
+def outputs_of_all(
+    folder: Path, inputs: Sequence[Array], special: Special
+) -> tuple[tuple[Array, ...], list[tuple[Array, ...]]]:
+    """Return :func:`outputs_of`, and the outputs on each of the sets ``special``; none where it fails on one of
+    them."""
+    with _work_folder(inputs, special) as work:
         _run(folder, work, 0.0)
-        return tuple(read(work / _OUTPUTS).values())
+        return tuple(read(work / _OUTPUTS).values()), _special_outputs(work)
 
 
 class PreloadedProcess:
@@ -64,9 +77,9 @@ class PreloadedProcess:
     Raises :class:`UncheckedError` where this machine cannot start it.
     """
 
-    def __init__(self, inputs: Sequence[Array], budget_secs: float) -> None:
+    def __init__(self, inputs: Sequence[Array], budget_secs: float, special: Special = ()) -> None:
         with contextlib.ExitStack() as opened:
-            self._work = opened.enter_context(_work_folder(inputs))
+            self._work = opened.enter_context(_work_folder(inputs, special))
             command, environment = _command(_AWAITED, self._work, budget_secs, _ALL)
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(
@@ -74,6 +87,8 @@ class PreloadedProcess:
             )
             opened.callback(self._end)
             self._opened = opened.pop_all()
+        self.special_outputs: list[tuple[Array, ...]] = []
+        """See :func:`outputs_of_all`; empty before :meth:`tried`."""
 
     def tried(self, folder: Path) -> tuple[tuple[Array, ...], tuple[float, InNetworkTimes] | None]:
         """Return :func:`outputs_of`, and :func:`measure` and :func:`in_place`, of the network in ``folder``, once; None
@@ -85,6 +100,7 @@ class PreloadedProcess:
                 raise _late() from error
             found = _found(subprocess.CompletedProcess(self._process.args, self._process.returncode, out, errors))
             outputs = tuple(read(self._work / _OUTPUTS).values())
+            self.special_outputs = _special_outputs(self._work)
             if found["secs"] is None:
                 return outputs, None
             return outputs, (float(found["secs"]), InNetworkTimes(**found["networks"][0]))
@@ -147,15 +163,26 @@ def in_place_in_turn(
 
 
 @contextmanager
-def _work_folder(inputs: Sequence[Array]) -> Iterator[Path]:
+def _work_folder(inputs: Sequence[Array], special: Special = ()) -> Iterator[Path]:
     """Provide a temporary folder with the inputs. Errors of the system in it (space, a process) are no fault of the
     network."""
     try:
         with owned_folder("network") as work:
             write(work / _INPUTS, inputs)
+            if special:
+                write(work / _SPECIAL_INPUTS, [array for each in special for array in each])
             yield work
     except OSError as error:
         raise UncheckedError(f"it could not be run on this machine: {error}") from error
+
+
+def _special_outputs(work: Path) -> list[tuple[Array, ...]]:
+    """Return the outputs on the special inputs; none where the network failed on them."""
+    path = work / _SPECIAL_OUTPUTS
+    if not path.exists():
+        return []
+    arrays, count = list(read(path).values()), len(read(work / _OUTPUTS))
+    return [tuple(arrays[at : at + count]) for at in range(0, len(arrays), count)]
 
 
 def _run(folder: Path, work: Path, budget_secs: float, *what: str) -> dict[str, Any]:
@@ -191,7 +218,9 @@ def _late() -> UncheckedError:
 
 def _found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     """Return what a process has printed. Raises as :func:`outputs_of`."""
-    if done.returncode != 0:
+    if done.returncode in _CRASHES and done.stdout:
+        pass  # it had done all, and then ran on the special inputs
+    elif done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         # After a crash the last line is part of a native stack.
         told = lines[-1] if lines and done.returncode > 0 else describe_exit(done.returncode)
@@ -206,7 +235,8 @@ def main(arguments: Sequence[str]) -> None:
 
     Runs it on the inputs in ``WORK``, writes its outputs there and prints ``{"secs": 0}``. With a budget: prints
     ``{"secs": median}`` alone. With ``kernels``: prints ``networks``, the fields of ``InNetworkTimes`` for it and those
-    in the other folders. With ``all``: does all of it. A folder ``-`` is named by a line of stdin.
+    in the other folders. With ``all``: does all of it. Special inputs in ``WORK`` come last. A folder ``-`` is named by
+    a line of stdin.
     """
     die_with_parent(int(arguments[3]))
     load_tvm()
@@ -230,7 +260,21 @@ def main(arguments: Sequence[str]) -> None:
         print(last_line(error), file=sys.stderr)
         sys.exit(1 if isinstance(error, MemoryError) or over_memory(str(error)) else _FAILED)
     write(work / _OUTPUTS, outputs if isinstance(outputs, tuple) else (outputs,))
-    print(json.dumps(_times(network, inputs, budget_secs) if _ALL in arguments[4:] else {"secs": 0.0}))
+    print(json.dumps(_times(network, inputs, budget_secs) if _ALL in arguments[4:] else {"secs": 0.0}), flush=True)
+    if (work / _SPECIAL_INPUTS).exists():
+        _run_special(network, work, len(inputs))
+
+
+def _run_special(network: CompiledNetwork, work: Path, count: int) -> None:
+    """Run a network on further sets of ``count`` inputs. It may fail on them, or crash: an index may be made of a
+    number that is none."""
+    given = list(read(work / _SPECIAL_INPUTS).values())
+    found: list[Array] = []
+    with contextlib.suppress(Exception):
+        for at in range(0, len(given), count):
+            outputs = network(*given[at : at + count])
+            found += outputs if isinstance(outputs, tuple) else (outputs,)
+        write(work / _SPECIAL_OUTPUTS, found)
 
 
 def _times(network: CompiledNetwork, inputs: Sequence[Array], budget_secs: float) -> dict[str, Any]:

@@ -77,6 +77,7 @@ def publish_class(
             max_rel_error=relative,
             checked_on="" if runner is None else runner.name,
             unchecked=check.unchecked if runner is None else "",
+            special="" if runner is None else check.special,
             fallbacks=fallbacks,
             chosen_in_place=checked.chosen,
         )

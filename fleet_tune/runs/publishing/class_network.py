@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from devices.networks.lowering import LoweredNetwork, compare, tolerance
 from devices.networks.network import Array
+from devices.networks.special_inputs import difference
 from fleet_tune.base.domain import Fingerprint, Record
 from fleet_tune.base.results import ChosenInPlace
 from fleet_tune.runs.publishing import manifest
@@ -40,6 +41,8 @@ class ClassNetwork:
     compiler: NetworkCompiler
     expected: tuple[Array, ...]
     """Outputs of the network's framework."""
+    special: Callable[[], Mapping[str, tuple[Array, ...] | None]] = dict
+    """Returns the outputs of the framework on each set of special inputs, in the order of the runners."""
 
     @property
     def name(self) -> str:
@@ -68,6 +71,19 @@ class ClassNetwork:
         """The absolute and relative error of these outputs, and true if they are right."""
         absolute, relative = compare(outputs, self.expected)
         return (absolute, relative), relative <= tolerance(self.lowered)
+
+    def special_difference(
+        self, outputs: Sequence[tuple[Array, ...]], expected: Sequence[tuple[Array, ...] | None] = ()
+    ) -> str:
+        """How outputs on the special inputs differ from ``expected``, or from the framework's; empty where they do
+        not."""
+        special = self.special()
+        told = (
+            difference(kind, ours, theirs, tolerance(self.lowered))
+            for kind, ours, theirs in zip(special, outputs, expected or special.values(), strict=True)
+            if theirs is not None
+        )
+        return next(filter(None, told), "")
 
     def tell(self, doing: str) -> None:
         """Tell the present step."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.network import Array
+from devices.networks.special_inputs import special_inputs_of
 from fleet_tune.base.domain import Fingerprint
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.search_task import SearchTask
@@ -63,12 +64,13 @@ def compile_request(tuned: Tuned, records: Path) -> CompileRequest:
     with RecordReader(records) as reader:
         states = {name: event.state for name, event in reader.device_states().items()}
     inputs = prepared.network.example_inputs
+    special = tuple(special_inputs_of(prepared.network).values())
     runners: dict[str, NetworkRunner] = {}
     for name in prepared.lowered:
         if name in prepared.here:
-            runners[name] = LocalNetworkRunner(inputs, prepared.prints[name].threads)
+            runners[name] = LocalNetworkRunner(inputs, prepared.prints[name].threads, special)
         elif (device := prepared.device_of(name, states)) is not None:
-            runners[name] = DeviceNetworkRunner(device, inputs)
+            runners[name] = DeviceNetworkRunner(device, inputs, special)
     return CompileRequest(
         network=prepared.network,
         lowered=prepared.lowered,

@@ -59,6 +59,7 @@ def found(result: NetworkResult) -> dict[str, Any]:
         "problem": result.problem or None,
         "checked_on": result.checked_on or None,
         "unchecked": result.unchecked or None,
+        "special_values": result.special or None,
         "fallbacks": [dataclasses.asdict(each) for each in result.fallbacks],
         "chosen_in_place": [dataclasses.asdict(each) for each in result.chosen_in_place],
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from devices.error_text import brief
@@ -36,12 +37,15 @@ class NetworkCheck:
         """The reason why the network is not checked; it counts without a runner."""
         self.errors: tuple[float, float] | None = None
         """Absolute and relative error of the last network that was right."""
+        self.special = ""
+        """The difference of that network from its framework on inputs with NaN and infinities; empty for none."""
         self.compile_secs = 0.0
         """The longest time that compiling took."""
         self._network = network
         self._stage = stage
         self._times_it = times_it
         self._suspects: Mapping[str, Record] | None = None  # of the first network that was wrong, until it is right
+        self._unscheduled: Sequence[tuple[Array, ...]] | None = None  # its outputs on the special inputs
         self._timed: tuple[Mapping[str, Record], NetworkRunResult] | None = None
 
     def judge(self, records: Mapping[str, Record]) -> Measurement | None:
@@ -89,7 +93,30 @@ class NetworkCheck:
         if not is_right:
             return Measurement(Outcome.WRONG_OUTPUT, detail=f"relative error {errors[1]:.2g}")
         self.errors = errors
+        return self._special_fault(self.runner, records)
+
+    def _special_fault(self, runner: NetworkRunner, records: Mapping[str, Record]) -> Measurement | None:
+        """The fault of kernels that treat NaN and infinities otherwise than they do without a schedule. If the whole
+        network differs from its framework, its import does, and the network is right for all other inputs."""
+        network, outputs = self._network, runner.special_outputs
+        said = network.special_difference(outputs) if outputs else ""
+        if said and records:
+            unscheduled = self._run_unscheduled(runner)
+            changed = network.special_difference(outputs, unscheduled) if unscheduled else ""
+            if changed:
+                return Measurement(Outcome.WRONG_OUTPUT, detail=f"{changed}, as it has without a schedule")
+        self.special = said
         return None
+
+    def _run_unscheduled(self, runner: NetworkRunner) -> Sequence[tuple[Array, ...]]:
+        """The outputs on the special inputs of the network without schedules; none where that fails."""
+        if self._unscheduled is None:
+            self._unscheduled = ()
+            folder = self._stage.with_name("unscheduled")
+            with contextlib.suppress(Exception):  # it is a second opinion alone
+                runner.outputs(self._network.compile({}, folder))
+                self._unscheduled = runner.special_outputs
+        return self._unscheduled
 
     def _outputs(self, runner: NetworkRunner, records: Mapping[str, Record]) -> tuple[Array, ...]:
         if not self._times_it or not records:

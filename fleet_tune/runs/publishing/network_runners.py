@@ -46,6 +46,11 @@ class NetworkRunner(Protocol):
         """The average number of processor cores that other processes took of those that a network needs, while
         networks were timed last. None where it is not known, as of a device."""
 
+    @property
+    def special_outputs(self) -> Sequence[tuple[Array, ...]]:
+        """The outputs on each set of special inputs, of the network that was run last by :meth:`outputs` or
+        :meth:`tried`. Empty where it failed on one of them, or there are none."""
+
     def outputs(self, folder: Path) -> tuple[Array, ...]: ...
 
     def expect(self) -> None:
@@ -75,29 +80,34 @@ class LocalNetworkRunner:
     Args:
         inputs: the example inputs.
         threads: threads of the networks; 0 for one on each processor.
+        special: sets of inputs with special values.
     """
 
     name = THIS_MACHINE
 
-    def __init__(self, inputs: Sequence[Array], threads: int = 0) -> None:
+    def __init__(self, inputs: Sequence[Array], threads: int = 0, special: Sequence[Sequence[Array]] = ()) -> None:
         self._inputs = inputs
+        self._special = special
+        self.special_outputs: Sequence[tuple[Array, ...]] = ()
         self._threads = threads
         self._expecting: fresh_process.PreloadedProcess | None = None
         self.others_cores: float | None = None
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
-        return fresh_process.outputs_of(folder, self._inputs)
+        outputs, self.special_outputs = fresh_process.outputs_of_all(folder, self._inputs, self._special)
+        return outputs
 
     def expect(self) -> None:
         if self._expecting is None:
             with contextlib.suppress(UncheckedError):  # told when it is tried
-                self._expecting = fresh_process.PreloadedProcess(self._inputs, _BUDGET_SECS)
+                self._expecting = self._preloaded()
 
     def tried(self, folder: Path) -> NetworkRunResult:
         process, self._expecting = self._expecting, None
-        process = process or fresh_process.PreloadedProcess(self._inputs, _BUDGET_SECS)
+        process = process or self._preloaded()
         with self._watched():
             outputs, times = process.tried(folder)
+        self.special_outputs = process.special_outputs
         return NetworkRunResult(outputs, times, self.others_cores)
 
     def measure_secs(self, folder: Path) -> float:
@@ -118,6 +128,9 @@ class LocalNetworkRunner:
         if self._expecting is not None:
             self._expecting.close()
 
+    def _preloaded(self) -> fresh_process.PreloadedProcess:
+        return fresh_process.PreloadedProcess(self._inputs, _BUDGET_SECS, self._special)
+
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
         with BackgroundLoad(self._threads) as others:
@@ -128,8 +141,10 @@ class LocalNetworkRunner:
 class DeviceNetworkRunner:
     """A device of the fleet, over a session with its server, which is opened when it is first needed."""
 
-    def __init__(self, config: DeviceConfig, inputs: Sequence[Array]) -> None:
+    def __init__(self, config: DeviceConfig, inputs: Sequence[Array], special: Sequence[Sequence[Array]] = ()) -> None:
         self.name = config.name
+        self._special = special
+        self.special_outputs: Sequence[tuple[Array, ...]] = ()
         self._config = config
         self._inputs = inputs
         self._open = ExitStack()
@@ -137,7 +152,9 @@ class DeviceNetworkRunner:
         self.others_cores: float | None = None
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
-        return self._loaded(folder).outputs()
+        outputs = self._loaded(folder).outputs()
+        self._run_special(folder)
+        return outputs
 
     def expect(self) -> None:
         pass
@@ -149,6 +166,8 @@ class DeviceNetworkRunner:
             return NetworkRunResult(outputs, (network.measure_within(_BUDGET_SECS), network.in_place(_BUDGET_SECS)))
         except (NetworkRunError, UncheckedError):
             return NetworkRunResult(outputs, None)
+        finally:
+            self._run_special(folder)
 
     def measure_secs(self, folder: Path) -> float:
         return self._loaded(folder).measure_within(_BUDGET_SECS)
@@ -173,7 +192,13 @@ class DeviceNetworkRunner:
         self._device = None
         self._open.close()
 
-    def _loaded(self, folder: Path) -> NetworkHandle:
+    def _run_special(self, folder: Path) -> None:
+        self.special_outputs = ()
+        with contextlib.suppress(NetworkRunError, UncheckedError):  # an index may be made of a number that is none
+            self.special_outputs = [self._loaded(folder, inputs).outputs() for inputs in self._special]
+
+    def _loaded(self, folder: Path, inputs: Sequence[Array] | None = None) -> NetworkHandle:
+        """Load the network in ``folder``, with the example inputs or the given ones."""
         if self._device is None:
             try:
                 device = self._open.enter_context(opened(self._config))
@@ -183,4 +208,4 @@ class DeviceNetworkRunner:
                 raise UncheckedError(f"device {self.name} answers from a dataset and runs nothing")
             self._device = device
         library, parameters = read_network_files(folder)
-        return self._device.load_network(library, [*self._inputs, *parameters])
+        return self._device.load_network(library, [*(inputs or self._inputs), *parameters])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from devices.error_text import brief
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.processes.compile_process import CompileProcess
+from devices.networks.special_inputs import special_outputs_of
 from fleet_tune.base.domain import Record
 from fleet_tune.base.errors import (
     RecordStoreError,
@@ -77,12 +79,13 @@ def publish_networks(
     if expected is None:
         request.progress.tell("running the network in its framework")
         expected = request.network.framework_outputs()
+    special = functools.cache(lambda: special_outputs_of(request.network))
     results = []
     errors: list[Exception] = []
     for name, lowered in request.lowered.items():
         folder = folder_of(out, name, max(request.classes, len(request.lowered)))
         runner = request.runners.get(name)
-        network = ClassNetwork(request, lowered, compiler, expected)
+        network = ClassNetwork(request, lowered, compiler, expected, special)
         try:
             results.append(publish_class(network, folder, runner, cancellation))
         except UserError:

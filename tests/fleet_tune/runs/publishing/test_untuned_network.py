@@ -62,7 +62,7 @@ def test_others_are_counted_whenever_this_machine_times_a_network(
     monkeypatch.setattr(background_load, "_usable", lambda: {0, 1})
     monkeypatch.setattr("devices.networks.processes.fresh_process.measure", lambda *_: 1.0)
     monkeypatch.setattr("devices.networks.processes.fresh_process.measure_in_turn", lambda *_: (1.0, 2.0))
-    expecting = SimpleNamespace(tried=lambda _: ((), None), close=lambda: None)
+    expecting = SimpleNamespace(tried=lambda _: ((), None), close=lambda: None, special_outputs=[])
     monkeypatch.setattr("devices.networks.processes.fresh_process.PreloadedProcess", lambda *_: expecting)
     place = LocalNetworkRunner(example.network.example_inputs)
     assert place.others_cores is None
