@@ -59,10 +59,11 @@ def found(result: NetworkResult) -> dict[str, Any]:
         "problem": result.problem or None,
         "checked_on": result.checked_on or None,
         "unchecked": result.unchecked or None,
-        "special_values": result.special or None,
         "fallbacks": [dataclasses.asdict(each) for each in result.fallbacks],
         "chosen_in_place": [dataclasses.asdict(each) for each in result.chosen_in_place],
     }
+    if result.special:
+        known["special_values"] = result.special
     names = ("tuned_secs", "untuned_secs", "torch_secs", "max_abs_error", "max_rel_error")
     measured = {name: getattr(result, name) for name in names}
     if any(value is not None for value in measured.values()):
