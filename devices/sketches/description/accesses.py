@@ -15,6 +15,7 @@ from tvm_ffi import structural_map, structural_visit, structural_walk
 
 from devices.sketches.description.index_digits import Terms, index_rows, terms_of
 from devices.sketches.description.undescribed import UndescribedError
+from devices.sketches.dot4 import is_dot4
 from fleet_tune.base.sketch import Access, Axis, Scope
 
 # Values of tvm.tirx.IterVar.iter_type.
@@ -25,6 +26,8 @@ _ARITHMETIC = (Add, Sub, Mul, Div, Max, Min)
 Values = list[tuple[Var, Any]]
 # A transcendental function costs about as much as this many additions.
 _CALL_OPERATIONS = 8
+# One instruction with its addition, as a multiply-add of float32 is.
+_DOT4_OPERATIONS = 2
 _CALLS = ("tirx.exp", "tirx.log", "tirx.sqrt", "tirx.rsqrt", "tirx.tanh", "tirx.erf", "tirx.sigmoid", "tirx.pow")
 
 
@@ -135,6 +138,7 @@ def _touched(block: SBlock) -> tuple[list[tuple[Any, list[Any], bool]], float]:
     def call(node: Call) -> None:
         nonlocal operations
         operations += _CALL_OPERATIONS * (getattr(node.op, "name", "") in _CALLS)
+        operations += _DOT4_OPERATIONS * is_dot4(node)
 
     def store(node: BufferStore) -> None:
         touched.append((node.buffer, list(node.indices), True))

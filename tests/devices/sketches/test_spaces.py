@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from tvm import te, topi
 from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_equal
@@ -28,6 +27,7 @@ from devices.targets import parse_target, resolve_target
 from fleet_tune.base.domain import Candidate, Task
 from fleet_tune.base.sketch import Choice, Sketch, Tile
 from tests.helpers.programs import matmul, program_task
+from tests.helpers.scheduled import run
 
 TARGET = resolve_target("native", threads=2)
 Arrays = list[np.ndarray[Any, Any]]
@@ -135,17 +135,6 @@ def candidate(of: Task, sketch: Sketch, vector: tuple[int, ...]) -> Candidate:
     return Candidate(of.id, sketch.index, sketch.id, vector)
 
 
-def run(scheduled: Scheduled, inputs: Arrays) -> Arrays:
-    library = tvm.tirx.build(scheduled.module, target=parse_target(TARGET))
-    tensors = [tvm.runtime.tensor(array) for array in inputs]
-    for index in scheduled.packed:
-        packed = tvm.runtime.empty(scheduled.args[index].shape, scheduled.args[index].dtype)
-        library[f"pack_{index}"](tensors[index], packed)
-        tensors[index] = packed
-    library["main"](*tensors)
-    return [tensors[index].numpy() for index in scheduled.outputs]
-
-
 def inputs_of(oracle: Scheduled) -> Arrays:
     rng = np.random.default_rng(0)
     return [rng.standard_normal(spec.shape).astype(spec.dtype) for spec in oracle.args]
@@ -162,13 +151,13 @@ def test_candidates_compute_what_the_unscheduled_program_does(space: tuple[Task,
     rng = np.random.default_rng(1)
     oracle = unscheduled(of)
     inputs = inputs_of(oracle)
-    expected = run(oracle, inputs)
+    expected = run(oracle, inputs, TARGET)
     for sketch in designs.sketches:
         for _ in range(2):
             scheduled = designs.schedule(candidate(of, sketch, draw(sketch, rng)))
             assert scheduled.original_args == oracle.args
             assert scheduled.outputs == oracle.outputs
-            for got, wanted in zip(run(scheduled, inputs), expected, strict=True):
+            for got, wanted in zip(run(scheduled, inputs, TARGET), expected, strict=True):
                 np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 

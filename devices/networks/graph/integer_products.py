@@ -1,0 +1,413 @@
+"""Products of rounded numbers in integers.
+
+After :mod:`devices.networks.graph.quantization` a quantised network computes with floats that are whole numbers times a
+scale. A convolution or product of such data with constant weights that are, in each output channel, whole numbers of
+eight bits times a factor, is
+
+    sum over k of (s * i[k]) * (t[o] * q[k, o])  =  s * t[o] * (sum over k of u[k] * q[k, o] + least * sum over k of
+    q[k, o])
+
+with the whole numbers ``i`` from ``least`` to ``least + 255`` and ``u = i - least``, unsigned bytes. The sum is exact
+in 32 bits, and :func:`devices.sketches.dot4.dot4` computes four terms of it at once. What follows (bias,
+rounding, ReLU, residual sums) is fused with it as before, and tensors between kernels have one byte for each number.
+
+Data is known to be whole by how it was made (rounded, and clipped to known bounds), whatever came between that keeps
+whole numbers whole; weights by their values. So it does not matter which tool quantised the network, and how it wrote
+that down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax, te, tirx
+from tvm.ir import Call, GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from devices.builds.dot_products import has_fast_dot4
+from devices.builds.executables import calls
+from devices.builds.tensors import array_of
+from devices.networks.graph.numpy_operators import ints, shape_of
+from devices.networks.graph.rewrites.context import constant, operator_name
+from devices.sketches.dot4 import dot4
+
+_TERMS = 4
+"""Terms of one :func:`dot4`."""
+_MOST_TERMS = 2**31 // (255 * 128)
+"""Longest sum that 32 bits hold."""
+_LEVELS = 255
+_EPILOGUE_FUSABLE = 4  # tvm.relax.op.op_attrs.OpPatternKind of kernels that element-wise operators are fused behind
+_WHOLE = 1e-3
+"""Largest distance of a weight from a whole number, in units of its factor: far above the rounding of the factor."""
+_HAND_ON = frozenset({"relax.permute_dims", "relax.reshape", "relax.nn.max_pool2d"})
+"""Operators that hand on numbers that they are given, and add none."""
+
+_BYTES = {"uint8": (0, 255), "int8": (-128, 127)}
+"""Least and greatest number of each type of bytes."""
+
+Integers = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Whole numbers from ``least`` to ``most``, of which there are at most 256, times ``scale``."""
+
+    least: int
+    most: int
+    scale: float
+    source: Any = None
+    """Variable of a value with the same whole numbers, in the same order unless they are moved; None where this one was
+    rounded."""
+    moved: bool = False
+    """True for a value that the call makes of the source by an operator that hands numbers on."""
+
+
+def integer_products(module: Any, target: tvm.target.Target) -> Any:
+    """Return ``module`` with the products of this module's docstring in integers, for a target that has an instruction
+    for them."""
+    if not has_fast_dot4(target):
+        return module
+    main = module.get_global_var("main")
+    grids = Grids(module[main])
+    if not any(grids.product(call) is not None for call in calls(module[main].body)):
+        return module
+    rewriter = _IntegerProducts(module, grids)
+    rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
+    clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
+    return tvm.transform.Sequential(clean)(rewriter.builder_.get())
+
+
+class Grids:
+    """The values of a function that are on a grid.
+
+    Args:
+        function: a function of Relax.
+    """
+
+    def __init__(self, function: Any) -> None:
+        bindings = [binding for block in function.body.blocks for binding in block.bindings]
+        self._bound = {each.var: each.value for each in bindings}
+        self._grids: dict[Any, Grid] = {}
+        for each in bindings:
+            grid = self._grid(each.value) if isinstance(each.value, Call) else None
+            if grid is not None:
+                self._grids[each.var] = grid
+
+    def of(self, value: Any) -> Grid | None:
+        """Return the grid of a variable; None where none is known."""
+        return self._grids.get(value) if isinstance(value, relax.Var) else None
+
+    def known(self, value: Any) -> Any:
+        """Return what a variable is bound to, and any other expression as it is."""
+        return self._bound.get(value, value) if isinstance(value, relax.Var) else value
+
+    def product(self, call: Call) -> _Product | None:
+        """Return the product that a call is; None where it has no form in integers."""
+        read = _PRODUCTS.get(operator_name(call))
+        if read is None or self.of(call.args[0]) is None:
+            return None
+        weight = self.known(call.args[1])
+        return read(call, array_of(weight.value)) if isinstance(weight, GenericConst) else None
+
+    def _grid(self, call: Call) -> Grid | None:
+        name = operator_name(call)
+        if name == "relax.clip" and operator_name(rounded := self.known(call.args[0])) == "relax.round":
+            return self._rounded(rounded.args[0], *(float(bound.value) for bound in call.args[1:]))
+        if name == "relax.astype":
+            limits = _BYTES.get(str(call.args[0].ty.dtype))
+            return Grid(*limits, 1.0) if limits and str(call.attrs.dtype) == "float32" else None
+        source = self.of(call.args[0]) if call.args else None
+        if source is None:
+            return None
+        if name == "relax.subtract":
+            zero = self._number(call.args[1])
+            if zero is None or not zero.is_integer() or source.scale != 1:
+                return None
+            least, most = source.least - int(zero), source.most - int(zero)
+            fits = least <= 0 <= most
+            return replace(source, least=least, most=most, source=call.args[0], moved=False) if fits else None
+        if name == "relax.multiply":
+            scale = self._scale(call.args[1])
+            return (
+                replace(source, scale=scale, source=call.args[0], moved=False) if source.scale == 1 and scale and scale > 0 else None
+            )
+        return replace(source, source=call.args[0], moved=True) if name in _HAND_ON else None
+
+    def _rounded(self, value: Any, low: float, high: float) -> Grid | None:
+        """Return the grid of the clipped whole numbers of ``value``."""
+        if not (low.is_integer() and high.is_integer() and low <= 0 <= high and high - low <= _LEVELS):
+            return None
+        divided = self.known(value)
+        if operator_name(divided) == "relax.divide":
+            source = self.of(divided.args[0])
+            again = source is not None and self._number(divided.args[1]) == source.scale
+            if source and again and low <= source.least and source.most <= high:
+                return replace(source, scale=1.0, source=divided.args[0], moved=False)
+        return Grid(int(low), int(high), 1.0)
+
+    def _number(self, value: Any) -> float | None:
+        """Return the one number of a constant; None for anything else."""
+        known = self.known(value)
+        if not isinstance(known, GenericConst) or array_of(known.value).size != 1:
+            return None
+        number = float(array_of(known.value).reshape(-1)[0])
+        return number if np.isfinite(number) else None
+
+
+@mutator
+class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
+    """Writes products in integers. Every reader of a value on a grid reads its bytes."""
+
+    def __init__(self, module: Any, grids: Grids) -> None:
+        super().__init__(module)
+        self._grids = grids
+        self._bytes: dict[Any, Any] = {}
+        """Unsigned bytes of the values on a grid, by the variables before the rewriting."""
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        super().visit_var_binding_(binding)
+        # An output is read outside of the block, where nothing can be emitted.
+        if isinstance(binding.var, relax.DataflowVar) and self._grids.of(binding.var) is not None:
+            self._bytes[binding.var] = self._unsigned(binding)
+
+    def visit_dataflow_var_(self, variable: Any) -> Any:
+        return self._read(variable)
+
+    def visit_call_(self, call: Call) -> Any:
+        product = self._grids.product(call)
+        if product is None or call.args[0] not in self._bytes:
+            return self.visit_expr_post_order(call)
+        grid, numbers = self._grids.of(call.args[0]), product.numbers
+        assert grid is not None
+        total = self._emit(
+            self.builder_.call_te(
+                product.define,
+                self._bytes[call.args[0]],
+                product.constant(),
+                -grid.least,
+                primfunc_name_hint=product.name,
+                primfunc_attrs={"op_pattern": _EPILOGUE_FUSABLE},
+            )
+        )
+        correction = grid.least * numbers.sum(axis=tuple(range(numbers.ndim - 1)), dtype=np.int64)
+        if correction.any():
+            total = self._emit(relax.op.add(total, constant(correction.astype(np.int32))))
+        scaled = self._emit(relax.op.astype(total, "float32"))
+        return relax.op.multiply(scaled, constant((grid.scale * product.factors).astype(np.float32)))
+
+    def _unsigned(self, binding: Any) -> Any:
+        """Return the bytes of a value on a grid."""
+        grid = self._grids.of(binding.var)
+        assert grid is not None
+        if grid.moved:
+            call = binding.value
+            return self._emit(Call(call.op, [self._bytes[grid.source], *call.args[1:]], call.attrs, call.ty_args))
+        if grid.source is not None:
+            return self._bytes[grid.source]
+        if operator_name(binding.value) == "relax.astype":
+            given = self.visit_expr(binding.value.args[0])
+            return given if grid.least == 0 else self._emit(_from_signed(given))
+        numbers = self.visit_expr_post_order(binding.var)
+        if grid.least:
+            numbers = self._emit(relax.op.subtract(numbers, relax.const(float(grid.least), "float32")))
+        return self._emit(relax.op.astype(numbers, "uint8"))
+
+    def _read(self, variable: Any) -> Any:
+        """Return a variable for one reader, as floats again where it has bytes."""
+        if variable not in self._bytes:
+            return self.visit_expr_post_order(variable)
+        grid = self._grids.of(variable)
+        assert grid is not None
+        value = self._emit(relax.op.astype(self._bytes[variable], "float32"))
+        if grid.least:
+            value = self._emit(relax.op.add(value, relax.const(float(grid.least), "float32")))
+        return value if grid.scale == 1 else self._emit(relax.op.multiply(value, relax.const(grid.scale, "float32")))
+
+    def _emit(self, value: Any) -> Any:
+        return self.builder_.emit(value)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A convolution or product whose weights are whole numbers times factors."""
+
+    name: str
+    numbers: Integers
+    """Weights as whole numbers of eight bits, the channels of the input and of the output last."""
+    factors: npt.NDArray[np.float64]
+    """Factor of each output channel."""
+    define: Callable[..., te.Tensor]
+    """Takes the bytes of the data, the weights as :meth:`constant` gives them, and the byte that stands for zero."""
+    by_four: bool = True
+    """True where four weights are in each number."""
+
+    def constant(self) -> Any:
+        """Return the weights as a constant of 32-bit numbers."""
+        return constant(_packed(self.numbers) if self.by_four else self.numbers)
+
+
+def _from_signed(value: Any) -> Any:
+    """Return signed bytes as unsigned ones, 128 more."""
+    wide = relax.op.add(relax.op.astype(value, "int16"), relax.const(128, "int16"))
+    return relax.op.astype(wide, "uint8")
+
+
+def _convolution(call: Call, weight: npt.NDArray[Any]) -> _Product | None:
+    attrs, rank = call.attrs, weight.ndim - 2
+    places = "DHW"[-rank:]
+    channels_last = attrs.data_layout == attrs.out_layout == f"N{places}C" and attrs.kernel_layout == f"{places}IO"
+    found = _whole_numbers(weight) if channels_last and weight.dtype == np.float32 else None
+    if found is None:
+        return None
+    window = _Window(
+        ints(attrs.strides),
+        ints(attrs.padding)[:rank],
+        ints(attrs.padding)[rank:],
+        ints(attrs.dilation),
+        int(attrs.groups),
+    )
+    # Where the terms of a group are no multiple of four, as in a depthwise convolution, nothing is packed.
+    by_four = window.groups == 1 or weight.shape[-2] % _TERMS == 0
+
+    def define(data: te.Tensor, weights: te.Tensor, zero: int) -> te.Tensor:
+        return _summed(data, weights, zero, window, by_four)
+
+    return _Product(f"conv{rank}d", *found, define, by_four)
+
+
+def _matrix_product(call: Call, weight: npt.NDArray[Any]) -> _Product | None:
+    shape = shape_of(call.args[0])
+    found = _whole_numbers(weight) if weight.ndim == 2 and weight.dtype == np.float32 else None
+    return None if found is None or shape is None or len(shape) < 2 else _Product("matmul", *found, _packed_product)
+
+
+_PRODUCTS: dict[str, Callable[[Call, npt.NDArray[Any]], _Product | None]] = {
+    **dict.fromkeys((f"relax.nn.conv{n}d" for n in (1, 2, 3)), _convolution),
+    "relax.matmul": _matrix_product,
+}
+"""Reads a call and its weights; None where it has no form in integers."""
+
+
+def _whole_numbers(weight: npt.NDArray[Any]) -> tuple[Integers, npt.NDArray[np.float64]] | None:
+    """Return the weights of eight bits and the factor of each output channel (the last axis); None where the weights
+    are no such numbers, or their sums do not fit 32 bits."""
+    columns = weight.reshape(-1, weight.shape[-1]).astype(np.float64)
+    if len(columns) > _MOST_TERMS or not np.isfinite(columns).all():
+        return None
+    largest = np.abs(columns).max(axis=0)
+    factors = np.where(largest == 0, 1.0, 0.0)
+    # The least number of levels with which all weights of a channel are whole.
+    for most in range(1, 129):
+        left = factors == 0
+        if not left.any():
+            break
+        factor = largest[left] / most
+        scaled = columns[:, left] / factor
+        whole = np.abs(scaled - np.rint(scaled)).max(axis=0) <= _WHOLE
+        factors[np.flatnonzero(left)[whole]] = factor[whole]
+    if (factors == 0).any():
+        return None
+    numbers = np.rint(columns / factors).astype(np.int32)
+    # 128 is only there where it is -128.
+    flip = numbers.max(axis=0) > 127
+    if (numbers[:, flip].min(axis=0, initial=0) < -127).any():
+        return None
+    numbers[:, flip] *= -1
+    factors = np.where(flip, -factors, factors)
+    return numbers.reshape(weight.shape), factors
+
+
+def _packed(numbers: Integers) -> Integers:
+    """Return ``(..., k, o)`` as ``(..., ceil(k / 4), o)`` with four weights in each number."""
+    *outer, count, channels = numbers.shape
+    padded = np.zeros((*outer, -(-count // _TERMS) * _TERMS, channels), np.int8)
+    padded[..., :count, :] = numbers
+    grouped = np.moveaxis(padded.reshape(*outer, -1, _TERMS, channels), -2, -1)
+    return np.ascontiguousarray(grouped).view("<i4")[..., 0]
+
+
+def _four(data: te.Tensor, at: Sequence[Any], group: Any, zero: int) -> Any:
+    """Return four neighbouring bytes as one number; ``zero`` behind the last one."""
+    count = int(data.shape[-1])
+    number = tirx.const(0, "int32")
+    for lane in range(_TERMS):
+        channel = group * _TERMS + lane
+        value = data[(*at, channel)].astype("int32") << tirx.const(8 * lane, "int32")
+        if count % _TERMS:
+            value = tirx.if_then_else(channel < count, value, tirx.const(_signed(zero << 8 * lane), "int32"))
+        number = number | value
+    return number
+
+
+def _signed(number: int) -> int:
+    """Return 32 bits as a signed number."""
+    return number - (number >> 31 << 32)
+
+
+def _packed_product(data: te.Tensor, packed: te.Tensor, zero: int) -> te.Tensor:
+    """Return the sums of ``(..., k)`` bytes with weights ``(k / 4, o)``, four in each number."""
+    groups, channels = (int(extent) for extent in packed.shape)
+    rows = [int(extent) for extent in data.shape[:-1]]
+    quads = te.compute((*rows, groups), lambda *at: _four(data, at[:-1], at[-1], zero), name="padded")
+    k = te.reduce_axis((0, groups), name="k")
+    return te.compute(
+        (*rows, channels),
+        lambda *at: te.sum(dot4(quads[(*at[:-1], k)], packed[k, at[-1]]), axis=k),
+        name="dot_products",
+    )
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The places of the data that a convolution sums over; one number for each spatial axis."""
+
+    strides: Sequence[int]
+    before: Sequence[int]
+    """Padding at the beginning."""
+    after: Sequence[int]
+    """Padding at the end."""
+    dilation: Sequence[int]
+    groups: int
+
+
+def _summed(data: te.Tensor, weights: te.Tensor, zero: int, window: _Window, by_four: bool) -> te.Tensor:
+    """Return the sums of a convolution of ``(n, ..., c)`` bytes with weights ``(..., c / groups, o)``, four of them in
+    each number if ``by_four``; the edges are padded with the byte ``zero``."""
+    batch, *extents, channels = (int(extent) for extent in data.shape)
+    *kernel, terms, filters = (int(extent) for extent in weights.shape)
+    read = len(extents)
+    high = [n + before + after for n, before, after in zip(extents, window.before, window.after, strict=True)]
+    dtype = "int32" if by_four else "uint8"
+    nothing = _signed(zero * 0x01010101) if by_four else zero
+
+    def padded(*at: Any) -> Any:
+        here = [i - before for i, before in zip(at[1:-1], window.before, strict=True)]
+        value = _four(data, (at[0], *here), at[-1], zero) if by_four else data[(at[0], *here, at[-1])]
+        if not any((*window.before, *window.after)):
+            return value
+        inside = [each for i, n in zip(here, extents, strict=True) for each in (i >= 0, i < n)]
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(nothing, dtype))
+
+    groups_read = -(-channels // _TERMS) if by_four else channels
+    numbers = te.compute((batch, *high, groups_read), padded, name="padded")
+    over = [te.reduce_axis((0, n), f"k{at}") for at, n in enumerate((*kernel, terms))]
+    out = [
+        (n - dilation * (k - 1) - 1) // stride + 1
+        for n, k, stride, dilation in zip(high, kernel, window.strides, window.dilation, strict=True)
+    ]
+
+    def total(*at: Any) -> Any:
+        steps = zip(at[1:-1], window.strides, over[:read], window.dilation, strict=True)
+        places = [i * stride + k * dilation for i, stride, k, dilation in steps]
+        group = at[-1] // (filters // window.groups)
+        value = numbers[(at[0], *places, group * terms + over[-1] if window.groups > 1 else over[-1])]
+        weight = weights[(*over, at[-1])]
+        product = dot4(value, weight) if by_four else value.astype("int32") * weight
+        return te.sum(product, axis=over)
+
+    return te.compute((batch, *out, filters), total, name="dot_products")

@@ -1,0 +1,307 @@
+"""Quantised convolutions and products are computed in integers, and give what the same network gives in floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm import relax
+
+from devices.builds.executables import calls, compile_host
+from devices.builds.kernel_passes import use_kernel_passes
+from devices.networks.graph.integer_products import Grid, Grids, integer_products
+from devices.networks.graph.rewrites.context import operator_name
+from devices.networks.lowering import LoweringSteps, lower_network
+from devices.sketches.spaces import DesignSpace, unscheduled
+from devices.targets import parse_target, resolve_target
+from fleet_tune.base.domain import Candidate, DeviceClass
+from policies.space.sampling import sample
+from tests.helpers.scheduled import run
+
+Array = npt.NDArray[Any]
+Builder = relax.BlockBuilder
+VNNI = resolve_target({"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
+CPU = DeviceClass("cpu", resolve_target("native", 2))
+WITHOUT = resolve_target({"kind": "llvm", "mcpu": "haswell", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
+
+
+def network(shape: tuple[int, ...], body: Callable[[Builder, Any], Any]) -> Any:
+    """A module whose ``main`` has one float input, and returns what ``body`` emits."""
+    builder = Builder()
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(body(builder, x))
+        builder.emit_func_output(result)
+    return relax.transform.Normalize()(builder.get())
+
+
+def rounded(builder: Builder, x: Any, scale: float, low: int, high: int) -> Any:
+    """``clip(round(x / scale), low, high) * scale``."""
+    whole = builder.emit(relax.op.round(builder.emit(relax.op.divide(x, relax.const(scale, "float32")))))
+    return builder.emit(relax.op.multiply(builder.emit(relax.op.clip(whole, low, high)), relax.const(scale, "float32")))
+
+
+def weights(rng: np.random.Generator, *shape: int, least: int = -128, most: int = 127) -> Array:
+    """Whole numbers of eight bits times a factor of each output channel, which is the last axis."""
+    factors = rng.uniform(0.5, 2.0, shape[-1]) / 127
+    return (rng.integers(least, most + 1, shape) * factors).astype(np.float32)
+
+
+def in_integers(module: Any) -> int:
+    """The number of products in integers that ``main`` has after the rewriting."""
+    new = integer_products(module, parse_target(VNNI))
+    return sum(operator_name(call) == "relax.call_tir" for call in calls(new["main"].body))
+
+
+def both(module: Any, x: Array) -> tuple[Array, Array]:
+    """The result in floats and in integers."""
+    ours = integer_products(module, parse_target(VNNI))
+    results = [compile_host(relax.transform.LegalizeOps()(each))(x)[0] for each in (module, ours)]
+    return results[0], results[1]
+
+
+def convolution(
+    channels: int, filters: int, kernel: int, stride: int, padding: int, low: int, high: int, dilation: int = 1
+) -> tuple[Any, Array]:
+    """A convolution of data with so many levels, and an input for it."""
+    rng = np.random.default_rng([channels, filters, kernel, stride, padding])
+    weight = weights(rng, kernel, kernel, channels, filters)
+
+    def body(builder: Builder, x: Any) -> Any:
+        data = rounded(builder, x, 0.05, low, high)
+        return relax.op.nn.conv2d(
+            data, relax.const(weight), stride, padding, dilation, data_layout="NHWC", kernel_layout="HWIO"
+        )
+
+    module = network((1, 9, 7, channels), body)
+    return module, rng.normal(0, 5, (1, 9, 7, channels)).astype(np.float32)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    channels=st.integers(1, 9),
+    filters=st.sampled_from([1, 5, 16, 20]),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    padding=st.integers(0, 2),
+    low=st.integers(-255, 0),
+    levels=st.sampled_from([255, 15, 127]),
+)
+def test_convolutions_are_exact(
+    channels: int, filters: int, kernel: int, stride: int, padding: int, low: int, levels: int
+) -> None:
+    low = max(low, -levels)
+    module, x = convolution(channels, filters, kernel, stride, padding, low, low + levels)
+    assert in_integers(module) == 1
+    floats, integers = both(module, x)
+    # The integers are exact: what differs is the rounding of the sums of floats.
+    np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=1e-5 * np.abs(floats).max())
+
+
+@pytest.mark.parametrize(("groups", "channels", "filters"), [(8, 8, 8), (8, 8, 16), (2, 8, 6), (3, 9, 6)])
+def test_convolutions_in_groups_are_exact(groups: int, channels: int, filters: int) -> None:
+    rng = np.random.default_rng(groups)
+    weight = weights(rng, 3, 3, channels // groups, filters)
+
+    def body(builder: Builder, x: Any) -> Any:
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        return relax.op.nn.conv2d(
+            rounded(builder, x, 0.5, -3, 252), relax.const(weight), padding=1, groups=groups, **layouts
+        )
+
+    module = network((1, 6, 5, channels), body)
+    assert in_integers(module) == 1
+    floats, integers = both(module, rng.normal(0, 40, (1, 6, 5, channels)).astype(np.float32))
+    np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=1e-5 * np.abs(floats).max())
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_convolutions_over_other_numbers_of_axes_are_exact(rank: int) -> None:
+    rng = np.random.default_rng(rank)
+    weight = weights(rng, *[3] * rank, 6, 5)
+    places = "DHW"[-rank:]
+
+    def body(builder: Builder, x: Any) -> Any:
+        operator = getattr(relax.op.nn, f"conv{rank}d")
+        layouts = {"data_layout": f"N{places}C", "kernel_layout": f"{places}IO"}
+        return operator(rounded(builder, x, 0.5, -100, 155), relax.const(weight), 1, 1, **layouts)
+
+    shape = (1, *[5] * rank, 6)
+    module = network(shape, body)
+    assert in_integers(module) == 1
+    floats, integers = both(module, rng.normal(0, 40, shape).astype(np.float32))
+    np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=1e-5 * np.abs(floats).max())
+
+
+def test_a_dilated_convolution_is_exact() -> None:
+    floats, integers = both(*convolution(5, 6, 3, 1, 2, -100, 155, dilation=2))
+    np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=1e-5 * np.abs(floats).max())
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 10), (1, 33)])
+def test_products_with_a_matrix_are_exact(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    weight = weights(rng, shape[-1], 12)
+
+    def body(builder: Builder, x: Any) -> Any:
+        return relax.op.matmul(rounded(builder, x, 0.1, -128, 127), relax.const(weight))
+
+    module = network(shape, body)
+    assert in_integers(module) == 1
+    floats, integers = both(module, rng.normal(0, 8, shape).astype(np.float32))
+    np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=1e-5 * np.abs(floats).max())
+
+
+def test_whole_numbers_are_followed_through_what_keeps_them() -> None:
+    """Pooling, transposes, views, and a second rounding to the same steps: bytes all the way."""
+    rng = np.random.default_rng(1)
+    weight = weights(rng, 8, 6)
+
+    def body(builder: Builder, x: Any) -> Any:
+        data = rounded(builder, x, 0.25, -3, 252)
+        pooled = builder.emit(relax.op.nn.max_pool2d(data, (2, 2), (2, 2), layout="NHWC"))
+        again = rounded(builder, pooled, 0.25, -3, 252)
+        rows = builder.emit(relax.op.permute_dims(again, [0, 2, 1, 3]))
+        return relax.op.matmul(builder.emit(relax.op.reshape(rows, (12, 8))), relax.const(weight))
+
+    module = network((1, 6, 8, 8), body)
+    assert in_integers(module) == 1
+    floats, integers = both(module, rng.normal(0, 20, (1, 6, 8, 8)).astype(np.float32))
+    np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=1e-4)
+    new = integer_products(module, parse_target(VNNI))
+    names = [operator_name(call) for call in calls(new["main"].body)]
+    assert names.count("relax.round") == 1, "the second rounding changes nothing"
+    pooled = next(call for call in calls(new["main"].body) if operator_name(call) == "relax.nn.max_pool2d")
+    assert str(pooled.args[0].ty.dtype) == "uint8"
+
+
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 131), ("int8", -128), ("int8", 5)])
+def test_bytes_that_a_network_holds_are_read_as_they_are(dtype: str, zero: int) -> None:
+    rng = np.random.default_rng(zero % 7)
+    weight, limits = weights(rng, 8, 6), np.iinfo(dtype)
+
+    def body(builder: Builder, x: Any) -> Any:
+        data = rounded(builder, x, 0.5, limits.min - zero, limits.max - zero)
+        moved = builder.emit(relax.op.add(builder.emit(relax.op.divide(data, relax.const(0.5))), relax.const(float(zero))))
+        held = builder.emit(relax.op.reshape(builder.emit(relax.op.astype(moved, dtype)), (4, 8)))
+        whole = builder.emit(relax.op.astype(held, "float32"))
+        shifted = builder.emit(relax.op.subtract(whole, relax.const(float(zero)))) if zero else whole
+        return relax.op.matmul(builder.emit(relax.op.multiply(shifted, relax.const(0.5))), relax.const(weight))
+
+    module = network((2, 2, 8), body)
+    assert in_integers(module) == 1
+    floats, integers = both(module, rng.normal(0, 40, (2, 2, 8)).astype(np.float32))
+    np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=1e-4)
+
+
+def test_every_other_reader_of_the_data_gets_the_same_floats() -> None:
+    rng = np.random.default_rng(2)
+    weight = weights(rng, 8, 8)
+
+    def body(builder: Builder, x: Any) -> Any:
+        data = rounded(builder, x, 0.125, -100, 155)  # exact in float32
+        product = builder.emit(relax.op.matmul(data, relax.const(weight)))
+        return relax.op.add(rounded(builder, product, 0.5, -128, 127), data)
+
+    module = network((4, 8), body)
+    floats, integers = both(module, rng.normal(0, 10, (4, 8)).astype(np.float32))
+    np.testing.assert_array_equal(integers, floats)
+
+
+def product_of(low: int, high: int, weight: Array) -> Callable[[Builder, Any], Any]:
+    return lambda builder, x: relax.op.matmul(rounded(builder, x, 0.5, low, high), relax.const(weight))
+
+
+RNG = np.random.default_rng(3)
+SPOILED = weights(RNG, 8, 4)
+SPOILED[0, 0] += 0.01
+OTHERS: dict[str, tuple[tuple[int, ...], Callable[[Builder, Any], Any]]] = {
+    "more levels than a byte has": ((3, 8), product_of(-128, 128, weights(RNG, 8, 4))),
+    "levels without zero": ((3, 8), product_of(1, 200, weights(RNG, 8, 4))),
+    "weights that are not whole": ((3, 8), product_of(0, 255, SPOILED)),
+    "weights with -128 and 128": ((3, 3), product_of(0, 255, np.array([[-128], [127], [128]], np.float32))),
+    "weights that are not finite": ((3, 8), product_of(0, 255, np.full((8, 4), np.nan, np.float32))),
+    "a sum too long for 32 bits": ((1, 70_000), product_of(0, 255, np.ones((70_000, 1), np.float32))),
+    "data that was not rounded": ((3, 8), lambda _, x: relax.op.matmul(x, relax.const(weights(RNG, 8, 4)))),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_has_no_form_in_bytes_stays_in_floats(name: str) -> None:
+    assert in_integers(network(*OTHERS[name])) == 0
+
+
+def test_a_target_without_the_instruction_stays_in_floats() -> None:
+    module = network((3, 8), product_of(0, 255, weights(RNG, 8, 4)))
+    assert integer_products(module, parse_target(WITHOUT)).same_as(module)
+
+
+def test_weights_of_few_levels_and_of_zeros_are_whole() -> None:
+    weight = np.zeros((8, 3), np.float32)
+    weight[:, 1] = [1, -1, 0, 1, 0, 0, -1, 1]
+    weight[:, 2] = np.arange(-128, -120) * np.float32(0.1)  # the least is -128 alone
+    module = network((3, 8), product_of(0, 255, weight))
+    assert in_integers(module) == 1
+    floats, integers = both(module, RNG.normal(0, 60, (3, 8)).astype(np.float32))
+    np.testing.assert_allclose(integers, floats, rtol=1e-5)
+
+
+def test_a_grid_is_what_was_rounded_and_clipped() -> None:
+    def body(builder: Builder, x: Any) -> Any:
+        return relax.op.nn.max_pool2d(rounded(builder, x, 0.5, -7, 8), (2, 2), layout="NHWC")
+
+    main = network((1, 4, 4, 2), body)["main"]
+    grids = Grids(main)
+    found = [grids.of(binding.var) for block in main.body.blocks for binding in block.bindings]
+    assert [grid and (grid.least, grid.most, grid.scale, grid.moved) for grid in found] == [
+        None,
+        None,
+        (-7, 8, 1.0, False),
+        (-7, 8, 0.5, False),
+        (-7, 8, 0.5, True),
+    ]
+    assert found[2] == Grid(-7, 8, 1.0)
+
+
+def test_candidates_of_all_sketches_agree_with_the_unscheduled_program() -> None:
+    """A convolution in integers with its rounding, scheduled by every rule: equal bit by bit."""
+    rng = np.random.default_rng(4)
+    weight = weights(rng, 3, 3, 16, 32)
+
+    def body(builder: Builder, x: Any) -> Any:
+        product = builder.emit(
+            relax.op.nn.conv2d(
+                rounded(builder, x, 0.05, -128, 127),
+                relax.const(weight),
+                padding=1,
+                data_layout="NHWC",
+                kernel_layout="HWIO",
+            )
+        )
+        return rounded(builder, product, 0.3, 0, 255)
+
+    module = integer_products(network((1, 8, 8, 16), body), parse_target(VNNI))
+    lowered = lower_network(module, "fingerprint", ("x",), CPU, LoweringSteps("net"))
+    (task,) = [each for each in lowered.tasks if "conv2d" in each.workload.name]
+    assert task.workload.flop >= 2 * (8 * 8 * 32 * 9 * 4)
+    use_kernel_passes()
+    space = DesignSpace(task)
+    oracle = unscheduled(task)
+    limits = {"uint8": (0, 256), "int32": (-(2**31), 2**31), "float32": (-2, 3)}
+    inputs = [rng.integers(*limits[spec.dtype], spec.shape).astype(spec.dtype) for spec in oracle.args]
+    expected = run(oracle, inputs, CPU.target)
+    rules = set()
+    for sketch in space.sketches:
+        assert sketch.described
+        for row in sample(sketch, 3, rng):
+            scheduled = space.schedule(Candidate(task.id, sketch.index, sketch.id, tuple(map(int, row))))
+            for got, wanted in zip(run(scheduled, inputs, CPU.target), expected, strict=True):
+                np.testing.assert_array_equal(got, wanted)
+            rules.add(sketch.rule)
+    assert {"register-blocked", "multi-level-tiling"} <= rules
