@@ -132,10 +132,9 @@ class Grids:
             fits = least <= 0 <= most
             return replace(source, least=least, most=most, source=call.args[0], moved=False) if fits else None
         if name == "relax.multiply":
-            scale = self._scale(call.args[1])
-            return (
-                replace(source, scale=scale, source=call.args[0], moved=False) if source.scale == 1 and scale and scale > 0 else None
-            )
+            scale = self._number(call.args[1]) or 0.0
+            plain = source.scale == 1 and scale > 0
+            return replace(source, scale=scale, source=call.args[0], moved=False) if plain else None
         return replace(source, source=call.args[0], moved=True) if name in _HAND_ON else None
 
     def _rounded(self, value: Any, low: float, high: float) -> Grid | None:

@@ -188,7 +188,9 @@ def test_bytes_that_a_network_holds_are_read_as_they_are(dtype: str, zero: int) 
 
     def body(builder: Builder, x: Any) -> Any:
         data = rounded(builder, x, 0.5, limits.min - zero, limits.max - zero)
-        moved = builder.emit(relax.op.add(builder.emit(relax.op.divide(data, relax.const(0.5))), relax.const(float(zero))))
+        moved = builder.emit(
+            relax.op.add(builder.emit(relax.op.divide(data, relax.const(0.5))), relax.const(float(zero)))
+        )
         held = builder.emit(relax.op.reshape(builder.emit(relax.op.astype(moved, dtype)), (4, 8)))
         whole = builder.emit(relax.op.astype(held, "float32"))
         shifted = builder.emit(relax.op.subtract(whole, relax.const(float(zero)))) if zero else whole
