@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from actors.clusters.nodes import nodes_of_cluster, pinned_to
 from actors.clusters.run_folder import run_folder
 from actors.clusters.waiting_signals import signals_wait
 from actors.clusters.watch import end_all, raylet_of, started_here, until_lost
+from devices.host.children.exit_causes import describe_exit
 from devices.host.garbage_collection import garbage_collection_paused
 from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import ClusterError
@@ -132,9 +134,10 @@ def _connect(address: str | None, folder: Path) -> None:
     """Connect to a cluster. ``folder``: for the files of an embedded one; Ray makes it."""
     import ray
 
+    servers: Mapping[str, subprocess.Popen[bytes]] = {}
     try:
         if address is None:
-            with only_what_is_used(), mock.patch.dict(os.environ, _ENVIRONMENT):
+            with only_what_is_used() as servers, mock.patch.dict(os.environ, _ENVIRONMENT):
                 ray.init(
                     address="local",
                     num_cpus=usable_cpus(),
@@ -151,6 +154,13 @@ def _connect(address: str | None, folder: Path) -> None:
             _check_reachable(address)
             ray.init(address=address, logging_level="error", log_to_driver=False)
     except Exception as error:
+        for name, server in servers.items():
+            code = server.poll()
+            if code is not None:  # Ray itself waits for it, and says that it took too long
+                raise ClusterError(
+                    f"cannot start an embedded Ray cluster: its {name} has ended: {describe_exit(code)}",
+                    "check free memory (dmesg) and space in /tmp, and run the same command again",
+                ) from error
         where = "an embedded Ray cluster" if address is None else f"the Ray cluster at {address!r}"
         raise ClusterError(
             f"cannot start {where}: {first_line(error)}"

@@ -21,7 +21,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,10 @@ _DASHBOARD = "ray.dashboard.optional_deps"
 
 
 @contextlib.contextmanager
-def only_what_is_used() -> Iterator[None]:
-    """Patch Ray while ``ray.init`` starts a cluster on this machine."""
+def only_what_is_used() -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
+    """Patch Ray while ``ray.init`` starts a cluster on this machine. Gives the servers that it has started by then, by
+    name."""
+    servers: dict[str, subprocess.Popen[bytes]] = {}
     with contextlib.ExitStack() as stack:
         if _DASHBOARD not in sys.modules:
             sys.modules[_DASHBOARD] = None  # type: ignore[assignment]
@@ -56,13 +58,15 @@ def only_what_is_used() -> Iterator[None]:
             for name in _UNUSED:
                 if hasattr(node, name):
                     stack.enter_context(mock.patch.object(node, name, _not_started))
-            stack.enter_context(mock.patch.object(services, "start_ray_process", _with_mortal_children(started)))
+            stack.enter_context(
+                mock.patch.object(services, "start_ray_process", _with_mortal_children(started, servers))
+            )
             utils = importlib.import_module("ray._private.utils")
             name, set_by_ray = "set_kill_on_parent_death_linux", utils.set_kill_on_parent_death_linux
             stack.enter_context(mock.patch.object(utils, name, partial(_end_with, os.getpid(), set_by_ray)))
             # Ray would replace the address of loopback by this machine's.
             stack.enter_context(mock.patch.object(services, "resolve_ip_for_localhost", lambda host: host))
-        yield
+        yield servers
 
 
 def _not_started(*_arguments: object, **_options: object) -> None:
@@ -78,11 +82,14 @@ def _end_with(driver: int, set_by_ray: Callable[[], None]) -> None:
         os._exit(1)
 
 
-def _with_mortal_children(start: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``start``: processes that the raylet starts by its commands end with it."""
+def _with_mortal_children(start: Callable[..., Any], servers: dict[str, subprocess.Popen[bytes]]) -> Callable[..., Any]:
+    """Wrap ``start``: processes that the raylet starts by its commands end with it. What is started goes into
+    ``servers``."""
 
-    def started(command: list[str], *arguments: Any, **options: Any) -> Any:
-        return start([_with_parent(part) for part in command], *arguments, **options)
+    def started(command: list[str], name: str, *arguments: Any, **options: Any) -> Any:
+        information = start([_with_parent(part) for part in command], name, *arguments, **options)
+        servers[name] = information.process
+        return information
 
     return started
 

@@ -9,11 +9,14 @@ from functools import partial
 from typing import Any
 
 from devices.host.children.child import ChildProcess
+from devices.host.children.exit_causes import ended_from_outside
 from devices.host.quiet_windows.process_pauser import PauseRegistration
 from devices.host.quiet_windows.quiet_window import QuietWindow
 from fleet_tune.base.errors import UserError
 
 _START_SECS = 120.0
+# A child that is killed from outside before it is ready says nothing of the installation, but so many do.
+_KILLS = 3
 MEND_INSTALLATION = "check free memory (dmesg), and the installation: the versions of requirements.lock"
 """The next step where a child process does not start."""
 
@@ -121,21 +124,32 @@ class WarmProcess:
         if stoppable is not None:
             stoppable.close()
 
-    def _ready_child(self) -> ChildProcess:
+    def _started(self) -> ChildProcess:
         self.start()
         child = self._child
-        assert child is not None
-        if not self._ready:
+        if child is None:  # closed by another thread
+            raise self._closed_error()
+        return child
+
+    def _ready_child(self) -> ChildProcess:
+        child = self._started()
+        kills = 0
+        while not self._ready:
             try:
                 child.channel.receive(_START_SECS, self._clock)
             except (EOFError, OSError) as error:
                 late = isinstance(error, TimeoutError)
                 reason = f"not within {_START_SECS:g} s" if late else child.obituary()
                 self.end()
+                kills += 1
+                if ended_from_outside(reason) and kills < _KILLS and not self._closed:
+                    child = self._started()
+                    continue
                 raise ChildStartError(
                     f"the process that {self._does} did not start: {reason}", MEND_INSTALLATION
                 ) from error
-            self._ready = True
+            else:
+                self._ready = True
         return child
 
     def _closed_error(self) -> ChildStartError:

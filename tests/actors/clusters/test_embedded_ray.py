@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray
 
 from actors.clusters import embedded_ray
 from actors.clusters.cluster import _connect
@@ -137,6 +138,25 @@ def test_nothing_is_left_of_a_cluster_whose_owner_is_killed_while_it_starts(poin
     wait_until(lambda: not starting(mine), "its processes end", KERNEL_SECS)
     with run_folder():
         assert not mine & folders()
+
+
+def test_a_server_that_is_killed_while_the_cluster_starts_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray waits for it for half a minute, and says that it took too long."""
+
+    def init(**_settings: object) -> None:
+        killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+        services.start_ray_process(killed, "raylet", fate_share=True).process.wait()
+        raise TimeoutError("The current node timed out during startup.")
+
+    from ray._private import services
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(
+        ClusterError, match="cannot start .*: its raylet has ended: killed by SIGKILL; check free memory"
+    ):
+        _connect(None, tmp_path)
 
 
 def commands_below(pid: int) -> list[str]:
