@@ -80,7 +80,7 @@ def _torchvision(name: str, wrap: Callable[[nn.Module], nn.Module], pixels: int)
     network = getattr(detection, name)(weights=None, weights_backbone=None, num_classes=11)
     for layer in network.head.modules():
         if isinstance(layer, nn.Conv2d):  # their weights begin near zero: every score would be the same
-            nn.init.kaiming_normal_(layer.weight)
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
     return wrap(network), (torch.randn(1, 3, pixels, pixels),)
 
 
