@@ -139,6 +139,24 @@ class _Bottlenecks(nn.Module):
         return self.last(torch.cat([kept, moved, moved + self.inner(moved)], 1))
 
 
+class _DeformedConvolution(nn.Module):
+    """A convolution that reads where another one tells it to, with a weight for every place (DCN version 2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset, self.mask = nn.Conv2d(8, 18, 3, padding=1), nn.Conv2d(8, 9, 3, padding=1)
+        self.weight, self.bias = nn.Parameter(torch.randn(6, 8, 3, 3)), nn.Parameter(torch.randn(6))
+        use_installed()
+
+    def forward(self, data: Tensor) -> Tensor:
+        places, shares = self.offset(data), self.mask(data).sigmoid()
+        ones = (1, 1) * 3
+        result: Tensor = torch.ops.torchvision.deform_conv2d(
+            data, self.weight, places, shares, self.bias, *ones, 1, 1, True
+        )
+        return result
+
+
 class _YoloLike(nn.Module):
     """A backbone, a pyramid with pools of several sizes, and at three scales distances to a box's four sides, each as
     the mean of a distribution. One tensor goes out, (batch, 4 + classes, places), as YOLO's exporters write it."""
@@ -246,6 +264,7 @@ NETWORKS: dict[str, Make] = {
     "retinanet": functools.partial(_torchvision, "retinanet_resnet50_fpn", _RetinaNet, 96),
     "mask_rcnn_heads": functools.partial(_mask_heads, 2),
     "mask_rcnn_heads_adaptive": functools.partial(_mask_heads, 0),
+    "deformable_convolution": lambda: (_DeformedConvolution(), (torch.randn(1, 8, 12, 14),)),
     "yolo_like": _yolo,
     "yolo_anchors": _anchored_yolo,
     "detr": functools.partial(_detr, "DetrForObjectDetection", "DetrConfig"),

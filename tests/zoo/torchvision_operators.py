@@ -6,6 +6,7 @@ and torchvision refuses some of its networks. What they compute follows the pape
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import math
@@ -25,9 +26,13 @@ def load_or_define() -> None:
         return
     try:
         torch.ops.load_library(str(Path(package.origin).parent / "_C.so"))
-        return
     except (OSError, RuntimeError):
-        pass
+        define()
+
+
+@functools.cache
+def define() -> None:
+    """Register the operators, which torchvision's native part then cannot do any more in this process."""
     for name in ("nms", "qnms"):
         _define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor", _suppressed, _some_boxes)
     _define(
@@ -94,10 +99,15 @@ def _cut(data: Tensor, rois: Tensor, scale: float, rows: int, columns: int, rati
         extents = (bottom - top, right - left) if aligned else (max(bottom - top, 1.0), max(right - left, 1.0))
         axes = []
         for begin, extent, bins, pixels in ((top, extents[0], rows, height), (left, extents[1], columns, width)):
-            count = ratio if ratio > 0 else max(math.ceil(extent / bins), 1)
-            places = begin + (torch.arange(bins * count, dtype=data.dtype) + 0.5) * (extent / bins / count)
+            count = ratio if ratio > 0 else math.ceil(extent / bins)
+            places = begin + (torch.arange(bins * max(count, 0), dtype=data.dtype) + 0.5) * (
+                extent / bins / max(count, 1)
+            )
             inside = (places >= -1) & (places <= pixels)
             axes.append((places.clamp(0, pixels - 1), inside, count))
+        if min(down for _, _, down in axes) <= 0:  # an empty region, which has no samples
+            result[at] = 0
+            continue
         (y, rows_inside, down), (x, columns_inside, across) = axes
         taken = _samples(data[int(region[0])], *torch.meshgrid(y, x, indexing="ij"))
         taken = taken * (rows_inside[:, None] & columns_inside)

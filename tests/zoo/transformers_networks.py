@@ -98,6 +98,8 @@ T5 = {"vocab_size": VOCABULARY, "d_model": 128, "d_kv": 32, "d_ff": 256, "num_la
 _SWIN = {"image_size": 64, "patch_size": 2, "embed_dim": 32, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
 _SEGFORMER = {"depths": [1, 1, 1, 1], "hidden_sizes": [16, 32, 40, 64], "decoder_hidden_size": 64}
 
+_MAMBA = {"vocab_size": VOCABULARY, "hidden_size": 64, "state_size": 8, "num_hidden_layers": 2, "use_cache": False}
+
 NETWORKS: dict[str, Make] = {
     "bert": functools.partial(_text, "BertModel", "BertConfig", ("last_hidden_state", "pooler_output"), **_WIDE),
     "bert_classifier": functools.partial(
@@ -126,6 +128,8 @@ NETWORKS: dict[str, Make] = {
     "qwen2": functools.partial(_generator, "Qwen2ForCausalLM", "Qwen2Config", **GROUPED),
     "qwen3": functools.partial(_generator, "Qwen3ForCausalLM", "Qwen3Config", **GROUPED, head_dim=32),
     "gemma": functools.partial(_generator, "GemmaForCausalLM", "GemmaConfig", **GROUPED, head_dim=32),
+    "mixtral": functools.partial(_generator, "MixtralForCausalLM", "MixtralConfig", **GROUPED, num_local_experts=4),
+    "mamba": functools.partial(_generator, "MambaForCausalLM", "MambaConfig", **_MAMBA),
     "phi": functools.partial(_generator, "PhiForCausalLM", "PhiConfig", **GROUPED),
     "vit": functools.partial(_image, "ViTModel", "ViTConfig", **_IMAGE, image_size=64, patch_size=16),
     "deit": functools.partial(_image, "DeiTModel", "DeiTConfig", **_IMAGE, image_size=64, patch_size=16),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table, get_decompositions
 
-from devices.networks.torch import quantization, scatters, windows
+from devices.networks.torch import groups, quantization, scatters, vision, windows
 
 # Core ATen wraps every matrix product in reshapes and broadcasts, which then separate the product from the operators
 # that should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
@@ -39,6 +39,8 @@ def decompose(program: torch.export.ExportedProgram, whole: Sequence[str]) -> to
     table.update(_OURS)
     table.update(quantization.decompositions())
     table.update(scatters.decompositions())
+    table.update(vision.decompositions())
+    table.update(groups.decompositions())
     for resize, decomposition in get_decompositions([getattr(_ATEN, name).vec for name in _RESIZES]).items():
         table[resize] = _where_scales_differ(decomposition)
     attention = _ATEN.scaled_dot_product_attention.default

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 from tvm import relax
 
-from devices.networks.torch import quantization, resizing, scatters, shifts, windows
+from devices.networks.torch import quantization, resizing, scatters, shifts, vision, windows
 from devices.networks.torch.node_locations import operator_name
 from devices.networks.torch.translations import Convert, Translations
 
@@ -61,7 +61,7 @@ class TorchImporter(Translations):
         }
         for names, wrap in replaced.values():
             table.update({name: wrap(table[name]) for name in names if name in table})
-        for subject in (quantization, resizing, scatters, shifts, windows):
+        for subject in (quantization, resizing, scatters, shifts, vision, windows):
             table.update(subject.translations(self))
         return {name: self._checked(convert) for name, convert in table.items()}
 

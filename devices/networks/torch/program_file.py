@@ -9,6 +9,7 @@ read here.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from devices.error_text import brief
-from fleet_tune.base.errors import NetworkError
+from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -44,10 +45,14 @@ _DIMENSION = re.compile(
 )
 _OPERATOR = re.compile(
     r"torch\.ops\.(aten|prims|quantized_decomposed|quantized|torchvision|higher_order)\.(?!from_file)[a-zA-Z_]\w*(\.\w+)?"
+    r"|torch\.ops\.transformers\.grouped_mm_fallback\.default"
     r"|torch\._?sym_\w+|math\.[a-z]\w*"
     r"|_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|abs|getitem|eq|ne|lt|le|gt|ge|and_|or_|not_|xor|invert)",
     re.ASCII,
 )
+_OF_PACKAGE = re.compile(r"torch\.ops\.(torchvision|transformers)\.(\w+)", re.ASCII)
+_DEFINED_BY = {"torchvision": "torchvision.ops", "transformers": "transformers.integrations.moe"}
+"""Modules that register a package's operators when they are imported."""
 _NO_NUMBER = re.compile(r"-?Infinity|NaN")  # floats that JSON does not have
 _TEXTS = {
     "target": _OPERATOR,
@@ -86,12 +91,15 @@ def load_program(file: Path, trusted: bool) -> ExportedProgram:
     from torch.export.pt2_archive._package import load_pt2
 
     try:
-        _check(file)
+        for package, operator in sorted(_check(file)):
+            _register(package, operator, file)
         # torch.export.load would read a file that this refuses once more, in an older form.
         with mock.patch.dict(os.environ, _FORCED):
             program = load_pt2(str(file)).exported_programs["model"]
     except _NotPlainError as error:
         raise _untrusted(file, str(error)) from error
+    except NetworkError:
+        raise
     except Exception as error:
         if re.search("weights.?only|weightsunpickler", str(error), re.IGNORECASE):
             raise _untrusted(file, "a pickle of other things than tensors") from error
@@ -108,8 +116,25 @@ def _untrusted(file: Path, what: str) -> NetworkError:
     )
 
 
-def _check(file: Path) -> None:
-    """Raise _NotPlainError, or whatever is raised on a file of another form."""
+def _register(package: str, operator: str, file: Path) -> None:
+    """Import what registers the operator, unless it is registered."""
+    import torch
+
+    if hasattr(getattr(torch.ops, package), operator):
+        return
+    try:
+        importlib.import_module(_DEFINED_BY[package])
+    except Exception as error:  # a package for another build of torch raises RuntimeError
+        raise UnsupportedNetworkError(
+            f"{file} has the operator {package}.{operator}, and {package} cannot be imported: {brief(error)}",
+            f"install the {package} that belongs to this torch",
+        ) from error
+
+
+def _check(file: Path) -> set[tuple[str, str]]:
+    """Return the operators of other packages in the file: their packages and names. Raises _NotPlainError, or whatever
+    is raised on a file of another form."""
+    found: set[tuple[str, str]] = set()
     from torch.export.pt2_archive._package import PT2ArchiveReader
 
     try:
@@ -126,7 +151,10 @@ def _check(file: Path) -> None:
             elif not _PLAIN.fullmatch(name):
                 raise _NotPlainError(f"the part {name}")
             elif name.startswith("models/"):
-                _check_value(json.loads(reader.read_string(name)), "")
+                text = reader.read_string(name)
+                _check_value(json.loads(text), "")
+                found.update(_OF_PACKAGE.findall(text if isinstance(text, str) else text.decode()))
+    return found
 
 
 def _check_config(config: Any) -> None:

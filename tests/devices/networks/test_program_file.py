@@ -241,3 +241,20 @@ def test_a_file_of_an_older_form_is_not_read_by_itself(tmp_path: Path) -> None:
     (tmp_path / "no.pt2").write_bytes(b"PK\x03\x04 and nothing else")
     with pytest.raises(NetworkError):
         load_network(tmp_path / "no.pt2")
+
+
+def test_operators_of_a_package_that_is_not_there_are_named(tmp_path: Path) -> None:
+    class Suppresses(torch.nn.Module):
+        def forward(self, boxes: torch.Tensor) -> torch.Tensor:
+            return torch.ops.torchvision.of_this_test(boxes)
+
+    file = tmp_path / "net.pt2"
+    with torch.library._scoped_library("torchvision", "FRAGMENT") as library:
+        library.define("of_this_test(Tensor boxes) -> Tensor")
+        library.impl("of_this_test", lambda boxes: boxes * 2, "CPU")
+        library.impl("of_this_test", lambda boxes: boxes * 2, "Meta")
+        torch.export.save(torch.export.export(Suppresses(), (torch.ones(2, 4),)), str(file))
+    delattr(torch.ops.torchvision, "of_this_test")
+    with pytest.raises(NetworkError, match=r"torchvision\.of_this_test") as caught:
+        load_network(file)
+    assert "install the torchvision that belongs to this torch" in str(caught.value)

@@ -28,6 +28,12 @@ OPERATORS: dict[str, Operator] = {
     "CELU is one with another scale": lambda x, _: functional.celu(x, 0.7),
     "joined with what has no elements": lambda x, _: torch.cat([x.new_zeros(0), x, x[:, 3:3]], 1),
     "joined from one that has elements": lambda x, _: torch.cat([x.new_zeros(0), x * 2]),
+    "counts of bins": lambda x, _: torch.histc(x, 9, -1.0, 1.5) + torch.histc(x.floor(), 9, -4.0, 4.0),
+    "products in groups": lambda x, i: torch._grouped_mm(  # of bfloat16: whole numbers are exact in it
+        functional.pad(x[0, 0], (0, 1)).round().bfloat16(),
+        (functional.pad(x[0, :, 0], (0, 1)).round()[:, :, None] * torch.arange(8.0)).bfloat16(),
+        torch.cat([i[2:3], i[2:3], i[2:3] + 3]).int(),
+    ).float(),
     "extrema": lambda x, _: x.amax((1, 3)) - x.amin(1).sum(-1),
     "products": lambda x, _: x.prod(2),
     "windows of different sizes": lambda x, _: functional.adaptive_max_pool2d(x, (4, 3)),
