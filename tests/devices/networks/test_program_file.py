@@ -254,7 +254,6 @@ def test_operators_of_a_package_that_is_not_there_are_named(tmp_path: Path) -> N
         library.impl("of_this_test", lambda boxes: boxes * 2, "CPU")
         library.impl("of_this_test", lambda boxes: boxes * 2, "Meta")
         torch.export.save(torch.export.export(Suppresses(), (torch.ones(2, 4),)), str(file))
-    delattr(torch.ops.torchvision, "of_this_test")
     with pytest.raises(NetworkError, match=r"torchvision\.of_this_test") as caught:
         load_network(file)
     assert "install the torchvision that belongs to this torch" in str(caught.value)
