@@ -154,7 +154,7 @@ def test_a_server_that_is_killed_while_the_cluster_starts_is_named(
 
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(
-        ClusterError, match="cannot start .*: its raylet has ended: killed by SIGKILL; check free memory"
+        ClusterError, match=r"cannot start .*: its raylet has ended: killed by SIGKILL; check free memory"
     ):
         _connect(None, tmp_path)
 
