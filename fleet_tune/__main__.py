@@ -8,12 +8,16 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from fleet_tune.base.errors import HomeError
+from fleet_tune.base.home import provide_home
+
 _SERVE = ["device", "serve"]
 _EXTRA = "pip install 'fleet-tune[tune]'"
 
 
 def run() -> NoReturn:
     """The console script."""
+    _provide_home()
     if sys.argv[1:3] == _SERVE:
         from fleet_tune.cli import serve as cli_serve
 
@@ -25,6 +29,16 @@ def run() -> NoReturn:
         print(f"next: {_EXTRA}; a device needs only 'fleet-tune device serve'", file=sys.stderr)
         sys.exit(2)
     cli.run()
+
+
+def _provide_home() -> None:
+    try:
+        told = provide_home()
+    except HomeError as error:
+        print(f"error: {error.problem}\nnext: {error.next_step}", file=sys.stderr)
+        sys.exit(2)
+    if told:
+        print(told, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -18,6 +19,7 @@ from fleet_tune.base.config.fleet_file import FleetConfig
 from fleet_tune.base.config.request import RunRequest, run_request
 from fleet_tune.base.config.tune_options import PlanOptions, TuneOptions, accepts
 from fleet_tune.base.domain import Record
+from fleet_tune.base.home import provide_home
 from fleet_tune.base.results import Collected, Plan, Progress, TuneResult
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ async def stream(network: Any, *, out: Path | str, **options: Unpack[TuneOptions
     When the iteration ends by itself, the compiled network is in ``out``. Leaving it early stops the tuning and keeps
     the records.
     """
+    _provide_home()
     from fleet_tune.runs.run import run
 
     request = run_request(network, out=out, **options)
@@ -147,6 +150,7 @@ def compile_network(
     # What is wrong with these is told before anything heavy is loaded.
     request = run_request(network, out=out, fleet=fleet, inputs=inputs, trust_model=trust_model)
     store = values.path("a record database", records, "--records")
+    _provide_home()
     load_libraries()
     from fleet_tune.runs.publishing.from_records import compile_from_records
 
@@ -155,6 +159,7 @@ def compile_network(
 
 def load(folder: Path | str) -> CompiledNetwork:
     """The compiled network in ``folder``: a callable on numpy arrays and torch tensors."""
+    _provide_home(is_written=False)
     from devices.networks import network_folder
 
     return network_folder.load(values.path("a compiled network", folder, "the output folder of a run"))
@@ -163,6 +168,7 @@ def load(folder: Path | str) -> CompiledNetwork:
 def run_tuning(request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> TuneResult:
     """:func:`tune` for a request."""
     values.callback("the progress callback", on_progress, "on_progress")
+    _provide_home()
     from fleet_tune.runs.run import run
 
     async def result() -> TuneResult:
@@ -174,6 +180,7 @@ def run_tuning(request: RunRequest, on_progress: Callable[[Progress], None] | No
 def run_collection(request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> Collected:
     """:func:`collect` for a request that ``collects``."""
     values.callback("the progress callback", on_progress, "on_progress")
+    _provide_home()
     from fleet_tune.training import collection
 
     return _run(lambda: collection.collect(request, on_progress))
@@ -181,10 +188,17 @@ def run_collection(request: RunRequest, on_progress: Callable[[Progress], None] 
 
 def make_plan(request: RunRequest) -> Plan:
     """:func:`plan` for a request."""
+    _provide_home()
     load_libraries()
     from fleet_tune.runs.preparing import planning
 
     return planning.plan(request)
+
+
+def _provide_home(is_written: bool = True) -> None:
+    """Warn where another folder takes the place of the user's home."""
+    if told := provide_home(is_written):
+        warnings.warn(told, stacklevel=3)
 
 
 def _run(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

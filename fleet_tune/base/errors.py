@@ -54,6 +54,10 @@ class FleetOrdersError(UserError):
     """The file with the orders for a fleet's devices cannot be used: mend it or move it away."""
 
 
+class HomeError(UserError):
+    """The user has no folder for keys, caches and stores: name one."""
+
+
 class OutputFolderError(UserError):
     """The output folder cannot be used for this run: choose another one."""
 
