@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +66,31 @@ def process_text(pid: int, title: str = "") -> str:
             facts.append("stopped")
     told = ", ".join(filter(None, facts))
     return f"process {pid} ({told})" if told else f"process {pid}"
+
+
+def holder_text(pid: int) -> str:
+    """Describe the holder of a lock: its number, and how it is continued where somebody has stopped it."""
+    with contextlib.suppress(OSError):
+        if HostProcess.of(pid).stands_still():
+            return f"process {pid}, which is stopped: kill -CONT {pid} continues it"
+    return f"process {pid}"
+
+
+def writers_of(files: Iterable[Path]) -> list[int]:
+    """Return the other processes that hold a lock for writing on one of these files, as the kernel lists them: those of
+    a SQLite database, say, which do not write their number anywhere."""
+    numbers = set()
+    for file in files:
+        with contextlib.suppress(OSError):
+            found = file.stat()
+            numbers.add(f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}")
+    try:
+        lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return []
+    held = [words for words in lines if len(words) >= 6 and words[1] != "->" and words[3] == "WRITE"]
+    pids = {int(words[4]) for words in held if words[5] in numbers and words[4].isdigit()}
+    return sorted(pids - {os.getpid(), 0})
 
 
 def _command(pid: int) -> str:

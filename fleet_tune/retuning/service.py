@@ -124,7 +124,7 @@ def held(config: RetuneConfig) -> Iterator[CheckSoleOwner]:
                 lock = take_lock(path)
             except LockedError as error:
                 raise RetuneError(
-                    f"another service (process {error.owner}) keeps networks tuned with {what}",
+                    f"another service ({error.who}) keeps networks tuned with {what}",
                     "end that one, or give another in the file",
                 ) from None
             except OSError as error:

@@ -14,7 +14,6 @@ pointed to: that folder is kept until ``keep`` newer ones are there.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -28,6 +27,7 @@ from typing import Any
 from devices.networks.tensor_file import file_digest
 from fleet_tune.base.errors import DiskFullError, RetuneError
 from fleet_tune.base.records.files.atomic_file import sync_file, sync_folder, write_atomically
+from fleet_tune.base.records.files.lock_file import LockedError, wait_for_lock
 from policies.retuning.publishing import superseded
 
 MANIFEST, INPUTS = "manifest.json", "inputs.safetensors"
@@ -38,6 +38,8 @@ _WITHDRAWN = "withdrawn.json"
 _MOST_WITHDRAWN = 100
 _NAME = re.compile(r"v(\d{4,9})")
 _NO_SPACE = 28
+_LOCK_SECS = 60.0
+"""Longest wait for another program that changes versions: it copies a network."""
 
 
 @dataclass(frozen=True)
@@ -276,9 +278,14 @@ def _withdrawn(place: Path) -> list[str]:
 @contextlib.contextmanager
 def _locked(place: Path) -> Iterator[None]:
     """One process at a time changes what is there: the service, or somebody who rolls back."""
-    descriptor = os.open(place / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        descriptor = wait_for_lock(place / ".lock", f"the versions in {place}", _LOCK_SECS)
+    except LockedError as error:
+        raise RetuneError(
+            f"another program ({error.who}) has been changing the versions in {place} for {_LOCK_SECS:.0f} s",
+            "end it, or run again later",
+        ) from None
+    try:
         yield
     finally:
         os.close(descriptor)

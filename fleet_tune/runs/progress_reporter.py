@@ -66,7 +66,7 @@ class ProgressReporter:
         announced = False
         while True:
             await asyncio.sleep(PROGRESS_SECS)
-            waits_for = self._waits_for or " and ".join(f"waits for {wait.text_so_far}" for wait in WAITS.waits)
+            waits_for = self._waits_for or _waits()
             if waits_for or announced:
                 announced = bool(waits_for)
                 self._announce(waits_for)
@@ -119,6 +119,14 @@ class ProgressReporter:
             await asyncio.sleep(PROGRESS_SECS)
             self.show("compiling", compiling)
 
+    async def show_waits(self) -> None:
+        """Show what this command waits for after the tuning, until cancelled."""
+        while True:
+            await asyncio.sleep(PROGRESS_SECS)
+            waits = _waits()
+            if waits and self.last is not None and self._on_progress is not None:
+                self._on_progress(dataclasses.replace(self.last, doing=waits))
+
     def compile_progress(self) -> CompileProgress:
         """Progress of compiling, which goes on from the last snapshot."""
         return CompileProgress() if self.last is None else CompileProgress(self.last.elapsed_secs, self.last.notices)
@@ -131,3 +139,8 @@ class ProgressReporter:
         notices = self.compile_progress()
         notices.warn(text)
         self.last = dataclasses.replace(self.last, notices=notices.notices)
+
+
+def _waits() -> str:
+    """What this command waits for, in words; empty for nothing."""
+    return " and ".join(f"waits for {wait.text_so_far}" for wait in WAITS.waits)

@@ -129,7 +129,7 @@ class ServerFolder:
                 return take_lock(self.path / LOCK)
         except LockedError as error:
             raise ServerError(
-                f"{self.path} is served already, by process {error.owner}", "end that one, or give another folder"
+                f"{self.path} is served already, by {error.who}", "end that one, or give another folder"
             ) from error
 
     def _left_over(self) -> list[Path]:

@@ -71,7 +71,7 @@ def _locked(out: Path) -> Iterator[None]:
         lock = take_lock(out / LOCK_FILE)
     except LockedError as error:
         raise OutputFolderError(
-            f"another run (process {error.owner}) uses the output folder {out}",
+            f"another run ({error.who}) uses the output folder {out}",
             "wait until it ends, or choose another folder with --out",
         ) from None
     except OSError as error:

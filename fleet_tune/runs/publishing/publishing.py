@@ -49,8 +49,9 @@ async def publish(context: RunContext, tuned: Tuned, hosts: RunHosts) -> Publish
     if compiles and not context.interruption.came:
         reporter.show("compiling")
         networks = await _compiled(context, tuned, hosts)
-    for companion in context.companions:
-        await companion.after(tuned)
+    async with beside(reporter.show_waits()):
+        for companion in context.companions:
+            await companion.after(tuned)
     return Published(tuned, networks, reporter.last)
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
+
+from fleet_tune.base.processes import holder_text, process_text
+from fleet_tune.base.waits import WAITS
+
+_POLL_SECS = 0.02
 
 
 class LockedError(Exception):
@@ -13,6 +19,16 @@ class LockedError(Exception):
     def __init__(self, owner: str) -> None:
         super().__init__(owner)
         self.owner = owner
+
+    @property
+    def text(self) -> str:
+        """The owner in words, with its command."""
+        return process_text(int(self.owner)) if self.owner.isdigit() else f"process {self.owner}"
+
+    @property
+    def who(self) -> str:
+        """The owner in a few words, and how it is continued where somebody has stopped it."""
+        return holder_text(int(self.owner)) if self.owner.isdigit() else f"process {self.owner}"
 
 
 def take_lock(path: Path) -> int:
@@ -35,6 +51,21 @@ def take_lock(path: Path) -> int:
             os.close(descriptor)
             raise
         return descriptor
+
+
+def wait_for_lock(path: Path, what: str, most_secs: float) -> int:
+    """:func:`take_lock`, after waiting for others for at most ``most_secs``. ``what``: noun for what is locked, with
+    which people are told of the wait."""
+    deadline = time.monotonic() + most_secs
+    with WAITS.entered(what) as wait_for:
+        while True:
+            try:
+                return take_lock(path)
+            except LockedError as error:
+                if time.monotonic() >= deadline:
+                    raise
+                wait_for(error.text)
+                time.sleep(_POLL_SECS)
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -12,7 +12,6 @@ import itertools
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +20,7 @@ from typing import Any, Self
 from fleet_tune.base.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.base.domain import Outcome, Record, Task, Workload
 from fleet_tune.base.errors import OutputFolderError, RecordStoreError, StoreInUseError
-from fleet_tune.base.records.files.lock_file import LockedError, take_lock
+from fleet_tune.base.records.files.lock_file import LockedError, take_lock, wait_for_lock
 from fleet_tune.base.records.stores.classes import with_classes
 from fleet_tune.base.records.stores.codec import encode_record, encode_state
 from fleet_tune.base.records.stores.database import open_for_writing
@@ -36,7 +35,6 @@ NAME = "model"
 """That of what the network is called; a stored word: older folders have it."""
 _UIDS_AT_ONCE = 500
 _LOCK_SECS = 10.0
-_LOCK_POLL_SECS = 0.02
 
 
 class RecordStore:
@@ -365,16 +363,13 @@ def locked_store(path: Path, busy_secs: float | None = None) -> Iterator[None]:
 
 def _lock_in_turn(path: Path, busy_secs: float | None) -> int:
     """:func:`_lock`, after waiting for others."""
-    deadline = time.monotonic() + (_LOCK_SECS if busy_secs is None else busy_secs)
-    while True:
-        try:
-            return take_lock(path.with_name(f"{path.name}.lock"))
-        except LockedError as error:
-            if time.monotonic() >= deadline:
-                raise RecordStoreError(
-                    f"another program (process {error.owner}) has locked {path} for too long", "close it and run again"
-                ) from None
-            time.sleep(_LOCK_POLL_SECS)
+    most_secs = _LOCK_SECS if busy_secs is None else busy_secs
+    try:
+        return wait_for_lock(path.with_name(f"{path.name}.lock"), f"the store {path}", most_secs)
+    except LockedError as error:
+        raise RecordStoreError(
+            f"another program ({error.who}) has locked {path} for too long", "close it and run again"
+        ) from None
 
 
 def _lock(path: Path) -> int:
@@ -383,6 +378,6 @@ def _lock(path: Path) -> int:
         return take_lock(path.with_name(f"{path.name}.lock"))
     except LockedError as error:
         raise StoreInUseError(
-            f"another run (process {error.owner}) is writing to {path}",
+            f"another run ({error.who}) is writing to {path}",
             "wait until it ends, or choose another folder with --out",
         ) from None

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fleet_tune.base.errors import DamagedStoreError, DiskFullError, RecordStoreError
+from fleet_tune.base.processes import holder_text, writers_of
 
 ANOTHER_FOLDER = "choose another folder with --out"
 """What a run can do about its own store; whoever was given a store by another option says that in its place."""
@@ -54,8 +55,10 @@ def translated(path: Path) -> Iterator[None]:
         if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             raise _unusable(path, str(error)) from error
         if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            writers = writers_of([path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))])
+            who = f" ({', '.join(map(holder_text, writers))})" if writers else ""
             raise RecordStoreError(
-                f"another program has locked {path} for too long", "close it and run again"
+                f"another program{who} has locked {path} for too long", "close it and run again"
             ) from error
         if primary == sqlite3.SQLITE_IOERR:
             raise RecordStoreError(f"{path}: {error}", "check the disk and run again") from error
