@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from devices.error_text import brief
@@ -32,7 +32,11 @@ OTHER_OPERATORS = (
 
 
 def unsupported_error(
-    error: Exception, where: str, unknown: Sequence[str] = (), node: str = ""
+    error: Exception,
+    where: str,
+    unknown: Sequence[str] = (),
+    node: str = "",
+    say: Callable[[Any], str] = lambda node: str(node.target),
 ) -> UnsupportedNetworkError:
     """Return the frontend's exception in the user's words: the operators at fault.
 
@@ -41,6 +45,7 @@ def unsupported_error(
         where: name of the network.
         unknown: operators without a translation.
         node: the ONNX node at fault.
+        say: gives the user's words for a node of a torch program.
     """
     next_step = "replace it in the network by operators that TVM's frontend knows"
     if unknown:
@@ -50,22 +55,25 @@ def unsupported_error(
         return UnsupportedNetworkError(
             f"{where}: {node} is used in a way that cannot be imported: {brief(error)}", OTHER_OPERATORS
         )
-    operator = _operator_in(error)
+    operator = _operator_in(error, say)
     if operator:
+        if "depends on data" in str(error):
+            next_step = "keep the shape: choose with torch.where, or multiply by the mask"
         return UnsupportedNetworkError(
             f"{where} uses the operator {operator} in a way that cannot be imported: {brief(error)}", next_step
         )
     return UnsupportedNetworkError(f"{where} cannot be imported: {brief(error)}", "simplify the network")
 
 
-def _operator_in(error: BaseException) -> str:
-    """Return the operator that a frontend was converting when it raised, read from the frames of its traceback."""
+def _operator_in(error: BaseException, say: Callable[[Any], str]) -> str:
+    """Return the operator of torch that a frontend was converting when it raised, read from the frames of its
+    traceback."""
     operator = ""
     trace = error.__traceback__
     while trace is not None:
         node: Any = trace.tb_frame.f_locals.get("node")
         if hasattr(node, "target") and hasattr(node, "op"):
-            operator = str(node.target)
+            operator = say(node)
         trace = trace.tb_next
     return operator
 

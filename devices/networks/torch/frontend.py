@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from devices.error_text import brief, introduced
+from devices.error_text import brief
 from devices.networks.frontend_errors import silenced, unsupported_error
 from devices.networks.network import Array, Intermediate, Network, example_array, network_of
 from devices.networks.torch.arrays import array_of, tensor_of
@@ -115,17 +115,11 @@ def _tensors(output: object) -> Iterator[Array]:
 
 def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -> Network:
     """Return the network of a torch module. Raises :class:`NetworkError`, :class:`UnsupportedNetworkError`."""
-    import torch
+    from devices.networks.torch.export import exported
 
     module = module.eval()
     with silenced():
-        try:
-            program = torch.export.export(module, inputs)
-        except Exception as error:
-            raise NetworkError(
-                f"torch.export cannot export {where}: {introduced(error)}",
-                "check the example inputs, and rewrite what depends on data (see the torch.export documentation)",
-            ) from error
+        program = exported(module, inputs, where)
     return _from_program(name, program, _TorchFramework(module, inputs), where)
 
 
@@ -211,7 +205,7 @@ def _refuse_random(program: torch.export.ExportedProgram, where: str) -> None:
 def _from_program(name: str, program: torch.export.ExportedProgram, framework: _TorchFramework, where: str) -> Network:
     from devices.networks.torch.branches import inline_branches
     from devices.networks.torch.decompositions import WHOLE_OPERATORS, decompose, decompose_further
-    from devices.networks.torch.node_locations import first_of_each
+    from devices.networks.torch.node_locations import first_of_each, with_place
     from devices.networks.torch.operators import drop_other_outputs, translated, unknown_operators
 
     _refuse_dynamic_program(program, where)
@@ -231,7 +225,8 @@ def _from_program(name: str, program: torch.export.ExportedProgram, framework: _
             except UnsupportedNetworkError:
                 raise
             except Exception as error:
-                refusal = unsupported_error(error, where, first_of_each(simpler, unknown_operators(simpler)))
+                unknown = first_of_each(simpler, unknown_operators(simpler))
+                refusal = unsupported_error(error, where, unknown, say=with_place)
                 refusal.__cause__ = error
                 continue
         arrays = tuple(array_of(tensor) for tensor in framework.inputs)
