@@ -196,7 +196,9 @@ class RpcDevice:
             evaluation = confirmed(candidate.evaluate, candidate.evaluate_placed_anew, request)
         except Exception as error:
             return self._failed(error, request.rule)
-        measured = Measurement(Outcome.OK, evaluation.run_secs, stopped=evaluation.stopped)
+        measured = Measurement(
+            Outcome.OK, evaluation.run_secs, stopped=evaluation.stopped, throttled=evaluation.throttled
+        )
         if not measured.cost_secs < request.incumbent_secs:
             return measured
         # It would be the new incumbent.

@@ -19,7 +19,7 @@ import json
 import logging
 import os
 import socket
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from devices.timing.evaluator import (
     kill_after,
 )
 from devices.timing.in_network import time_in_place
+from fleet_tune.base.cpus import QuotaGroups
 
 # Factor on the rule's timeout after which the kernel ends the process of a batch.
 _TIMEOUT_SLACK = 1.05
@@ -96,6 +97,7 @@ class SessionFunctions:
         run_batch = batch_timer(module, entry, tvm.device(kind, 0), tensors, rule.flush_bytes)
         if self._priority is None:  # not before the session: this process may have other rights then
             self._priority = RealtimePriority(self._realtime)
+            self._quotas = QuotaGroups()
         priority = self._priority
 
         def guarded(runs: int) -> float:
@@ -104,7 +106,9 @@ class SessionFunctions:
             pin_beside_pool()
             return secs
 
-        return encode_evaluation(evaluate(guarded, rule, incumbent_secs, self._decide))
+        before = self._quotas.throttling()
+        evaluation = evaluate(guarded, rule, incumbent_secs, self._decide)
+        return encode_evaluation(replace(evaluation, throttled=self._quotas.throttling().since(before).share))
 
     def _link(self, archive: str, library: str) -> str:
         """Link files of this session, given by their names."""

@@ -7,6 +7,7 @@ itself is a function that is handed in; ``policies.measuring.stopping`` owns the
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import math
@@ -48,6 +49,8 @@ class Evaluation:
     """Reason why it ended."""
     device_secs: float = 0.0
     """Seconds of all runs, those that are not counted included."""
+    throttled: float = 0.0
+    """See :attr:`fleet_tune.base.domain.Measurement.throttled`."""
 
 
 def evaluate(
@@ -105,7 +108,7 @@ def confirmed(measure: Measure, measure_again: Measure, request: MeasureRequest)
     if request.confirm is None or not statistics.median(first.run_secs) < request.confirm.below_secs:
         return first
     second = measure_again(request.confirm.rule, math.inf)
-    return Evaluation(second.run_secs, second.stopped, first.device_secs + second.device_secs)
+    return dataclasses.replace(second, device_secs=first.device_secs + second.device_secs)
 
 
 def load_decide(dotted: str | None) -> Decide | None:
@@ -187,4 +190,5 @@ def encode_evaluation(evaluation: Evaluation) -> str:
 
 def decode_evaluation(text: str) -> Evaluation:
     message = json.loads(text)
-    return Evaluation(tuple(message["run_secs"]), message["stopped"], message.get("device_secs", 0.0))
+    counted, throttled = message.get("device_secs", 0.0), message.get("throttled", 0.0)  # a server may be older
+    return Evaluation(tuple(message["run_secs"]), message["stopped"], counted, throttled)

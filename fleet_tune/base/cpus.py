@@ -60,10 +60,15 @@ class Throttling:
         return self.throttled_periods / self.periods if self.periods > 0 else 0.0
 
 
-def read_throttling(root: Path = _ROOT) -> Throttling:
-    """Return the counts of the group that was throttled most, of those with a quota."""
-    counted = [_throttling(group) for group in _groups(root) if not math.isinf(_quota(group))]
-    return max(counted, key=lambda each: each.throttled_periods, default=Throttling())
+class QuotaGroups:
+    """The control groups of this process that have a quota now."""
+
+    def __init__(self, root: Path = _ROOT) -> None:
+        self._groups = [group for group in _groups(root) if not math.isinf(_quota(group))]
+
+    def throttling(self) -> Throttling:
+        """Return the counts of the group that was throttled most."""
+        return max(map(_throttling, self._groups), key=lambda each: each.throttled_periods, default=Throttling())
 
 
 class _Group(NamedTuple):

@@ -250,6 +250,9 @@ class Measurement:
     """Standard error of the speed, as a share of it."""
     comparison: Comparison | None = None
     """Result against the incumbent. None if there was no duel."""
+    throttled: float = 0.0
+    """Share of the periods in which the device's process used up the CPU quota of its control group and stood still.
+    Its times are then those of the quota."""
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != bool(self.run_secs):
@@ -261,6 +264,8 @@ class Measurement:
             raise ValueError(f"a speed must be positive and finite, got {self.speed}")
         if not 0 <= self.speed_error < math.inf:
             raise ValueError(f"the error of a speed must be finite and not negative, got {self.speed_error}")
+        if not 0 <= self.throttled <= 1:
+            raise ValueError(f"the share of throttled periods must be from 0 to 1, got {self.throttled}")
 
     @property
     def raw_secs(self) -> float:
@@ -274,11 +279,12 @@ class Measurement:
 
     @property
     def error(self) -> float:
-        """Standard error of the cost, as a share of it: of the micro-batches and of the speed. NaN for a failure."""
+        """Standard error of the cost, as a share of it: of the micro-batches, of the speed, and of a quota's pauses.
+        NaN for a failure."""
         if not self.run_secs:
             return math.nan
         spread = self.spread if len(self.run_secs) > 1 else UNKNOWN_SPREAD
-        return math.hypot(spread / math.sqrt(len(self.run_secs)), self.speed_error)
+        return math.hypot(spread / math.sqrt(len(self.run_secs)), self.speed_error, self.throttled)
 
     @property
     def rank_secs(self) -> float:

@@ -6,12 +6,14 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from fleet_tune.base.domain import Outcome, Record
-from policies.runs.commands import Command, DropArtifacts, RecordFailure
+from policies.runs.commands import Command, DropArtifacts, Log, RecordFailure
 from policies.runs.stages.built_queue import BuiltQueue
 from policies.runs.stages.task_ends import TaskEnds
 from policies.runs.tasks import TaskTrials
 
 _RATE_WINDOW_SECS = 20.0
+# Of the periods of a quota. Less than that is lost among other noise.
+_THROTTLED_SHARE = 0.05
 
 
 class RecordIntake:
@@ -28,6 +30,7 @@ class RecordIntake:
         self._early: dict[str, list[Record]] = {}  # records of tasks that are not part of the run, or not yet
         self._recent: deque[float] = deque()  # seconds of the run at which its last trials were committed
         self._recording: set[str] = set()  # candidates whose failure is being made durable
+        self._throttled: set[str] = set()  # devices that people were told of
 
     @property
     def is_recording(self) -> bool:
@@ -47,6 +50,7 @@ class RecordIntake:
                 if is_ours:
                     self.new_trials += 1
                     self._recent.append(now)
+                    commands += self._tell_of_throttling(record)
             task = self._tasks.get(record.task_id)
             if task is None:
                 self._early.setdefault(record.task_id, []).append(record)
@@ -57,6 +61,17 @@ class RecordIntake:
                 self._queue.drop_recorded(record.candidate)
             commands += self._learn(task, record)
         return commands
+
+    def _tell_of_throttling(self, record: Record) -> list[Command]:
+        share, device_id = record.measurement.throttled, record.device_id
+        if share < _THROTTLED_SHARE or device_id in self._throttled:
+            return []
+        self._throttled.add(device_id)
+        text = (
+            f"device {device_id} is throttled: the CPU quota of its control group stopped it in {share:.0%} of the "
+            "periods of a measurement; its times are those of the quota (raise it, or give the device fewer threads)"
+        )
+        return [Log("warning", text)]
 
     def add_task(self, task: TaskTrials) -> list[Command]:
         """Take in the records of earlier runs for a task that joins."""

@@ -112,8 +112,11 @@ def test_no_batch_begins_after_the_timeout() -> None:
 @pytest.mark.parametrize("incumbent_secs", [0.5, math.inf])
 def test_requests_and_results_survive_the_wire(incumbent_secs: float) -> None:
     assert decode_request(encode_request(RULE, incumbent_secs, "cpu")) == (RULE, incumbent_secs, "cpu")
-    result = Evaluation((0.1, 0.2), "raced", 0.7)
+    result = Evaluation((0.1, 0.2), "raced", 0.7, 0.25)
     assert decode_evaluation(encode_evaluation(result)) == result
+    assert decode_evaluation('{"run_secs": [0.1], "stopped": "raced"}') == Evaluation(
+        (0.1,), "raced"
+    )  # an older server
 
 
 def test_a_server_reads_the_request_of_a_newer_client() -> None:

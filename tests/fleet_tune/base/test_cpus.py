@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.base.cpus import Throttling, cpu_quota, cpus_within, read_throttling, usable_cpus
+from fleet_tune.base.cpus import QuotaGroups, Throttling, cpu_quota, cpus_within, usable_cpus
 
 ROOT = Path(__file__).resolve().parents[3]
 V2 = "30 24 0:26 {shown} {point} rw,nosuid - cgroup2 cgroup2 rw"
@@ -113,10 +113,11 @@ def test_throttling_is_that_of_the_group_that_stands_still_most(tmp_path: Path) 
         "cpu.stat": stat.format(1000, 999),  # no quota: what it counts is others' work
     }
     root = machine(tmp_path, "0::/a/b\n", [V2], files)
-    before = read_throttling(root)
+    groups = QuotaGroups(root)
+    before = groups.throttling()
     assert before == Throttling(100, 90)
     (root / "sys/fs/cgroup/a/cpu.stat").write_text(stat.format(110, 95))
-    since = read_throttling(root).since(before)
+    since = groups.throttling().since(before)
     assert (since, since.share) == (Throttling(10, 5), 0.5)
     assert Throttling().share == 0
 
@@ -147,13 +148,14 @@ def little_of_a_cpu() -> Iterator[Path]:
 def test_a_real_group_with_a_quota(little_of_a_cpu: Path) -> None:
     code = """
 import os, sys, time
-from fleet_tune.base.cpus import cpu_quota, read_throttling, usable_cpus
+from fleet_tune.base.cpus import QuotaGroups, cpu_quota, usable_cpus
 open(sys.argv[1], "w").write(str(os.getpid()))
-before = read_throttling()
+groups = QuotaGroups()
+before = groups.throttling()
 deadline = time.monotonic() + 60
-while not read_throttling().since(before).throttled_periods and time.monotonic() < deadline:
+while not groups.throttling().since(before).throttled_periods and time.monotonic() < deadline:
     pass
-print(cpu_quota(), usable_cpus(), read_throttling().since(before).share > 0)
+print(cpu_quota(), usable_cpus(), groups.throttling().since(before).share > 0)
 """
     done = subprocess.run(
         [sys.executable, "-c", code, str(little_of_a_cpu)], cwd=ROOT, capture_output=True, text=True, check=True

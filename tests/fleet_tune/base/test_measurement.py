@@ -25,6 +25,15 @@ def test_its_error_is_of_the_micro_batches_and_of_the_speed() -> None:
     assert Measurement(Outcome.OK, (2.0,)).error == 0.05
 
 
+def test_a_time_under_a_quota_is_as_uncertain_as_the_device_stood_still() -> None:
+    throttled = Measurement(Outcome.OK, (1.0, 1.0), throttled=0.99)
+    assert (throttled.error, throttled.cost_secs) == (0.99, 1.0)
+    assert throttled.weight < 0.02
+    for share in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match="throttled"):
+            Measurement(Outcome.OK, (1.0,), throttled=share)
+
+
 def test_half_of_a_cost_counts_at_an_error_of_ten_percent() -> None:
     assert Measurement(Outcome.OK, (1.0, 1.0), speed_error=0.1).weight == 0.5
     assert Measurement(Outcome.OK, (1.0, 1.0)).weight == 1.0

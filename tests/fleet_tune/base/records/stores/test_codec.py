@@ -35,6 +35,7 @@ def measurements(draw: st.DrawFn) -> Measurement:
         draw(
             st.none() | st.builds(Comparison, texts, run_secs, run_secs, durations, st.integers(2, 24), st.booleans())
         ),
+        draw(st.floats(0, 1)),
     )
 
 

@@ -1,0 +1,30 @@
+"""A device under a CPU quota: the run says once that its times are those of the quota."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fleet_tune.base.domain import Record
+from policies.runs.events import RecordsCommitted
+from policies.runs.plan import RunPlan
+from policies.runs.state import RunState
+from policies.search.bandits import TaskBandit
+from tests.helpers.records import make_record, ok
+from tests.helpers.tasks import make_candidate
+
+
+def record(seq: int, device: str, throttled: float, run: str = "run") -> Record:
+    measured = replace(ok(1e-3), throttled=throttled)
+    return replace(make_record(make_candidate("w@zen5", seq), measured, device=device), run_id=run, seq=seq)
+
+
+def test_a_throttled_device_is_told_once() -> None:
+    state = RunState(RunPlan("run", (), {}, 1), TaskBandit(0))
+    state.handle(RecordsCommitted([record(1, "quiet", 0.0), record(2, "almost", 0.04)]), 1.0)
+    state.handle(RecordsCommitted([record(3, "earlier", 0.9, "another run")]), 1.0)
+    assert state.progress(1.0).notices == ()
+    state.handle(RecordsCommitted([record(4, "half", 0.99), record(5, "half", 0.98)]), 2.0)
+    state.handle(RecordsCommitted([record(6, "half", 1.0)]), 1e4)
+    (notice,) = state.progress(2.0).notices
+    assert notice.text.startswith("device half is throttled: the CPU quota of its control group stopped it in 99% of")
+    assert notice.times == 1
