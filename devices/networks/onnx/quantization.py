@@ -15,6 +15,8 @@ from onnx import TensorProto, helper
 
 _MICROSOFT = "com.microsoft"
 Domain = tuple[str, str]
+_SOFTMAX_OF_ONE_AXIS = 13
+"""Version of ONNX's operators from which on a softmax is over one axis."""
 
 
 @dataclass
@@ -60,6 +62,10 @@ class _Expansion:
         self.nodes.append(helper.make_node(operator, [result, *given], [self.node.output[0]]))
         return self.nodes
 
+    def turned(self, value: str, last: bool) -> str:
+        """Move the channels of images (four axes) to the end, or back."""
+        return self.add("Transpose", [value], perm=[0, 2, 3, 1] if last else [0, 3, 1, 2])
+
     def attributes(self, *without: str) -> dict[str, object]:
         return {a.name: helper.get_attribute_value(a) for a in self.node.attribute if a.name not in without}
 
@@ -97,6 +103,78 @@ def _integer_convolution(new: _Expansion) -> list[onnx.NodeProto]:
     return new.nodes
 
 
+def _of_one(operator: str, *dropped: str) -> Callable[[_Expansion], list[onnx.NodeProto]]:
+    """Return the expansion of an operator on one quantised tensor, without the attributes ``dropped``."""
+    return lambda new: new.finish(new.add(operator, [new.floats(0)], **new.attributes(*dropped)), 3)
+
+
+def _pooled(operator: str) -> Callable[[_Expansion], list[onnx.NodeProto]]:
+    def expand(new: _Expansion) -> list[onnx.NodeProto]:
+        data, back = new.floats(0), False
+        if new.attributes().get("channels_last"):
+            data, back = new.turned(data, last=False), True
+        result = new.add(operator, [data], **new.attributes("channels_last"))
+        return new.finish(new.turned(result, last=True) if back else result, 3)
+
+    return expand
+
+
+def _convolution_of_either_layout(new: _Expansion) -> list[onnx.NodeProto]:
+    if not new.attributes().get("channels_last"):
+        return _convolution(new)
+    operands = [new.turned(new.floats(0), last=False), new.floats(3), *new.bias(8, (1, 4))]
+    return new.finish(new.turned(new.add("Conv", operands, **new.attributes("channels_last")), last=True), 6)
+
+
+def _largest_of_last_layout(new: _Expansion) -> list[onnx.NodeProto]:
+    """Write a maximum of integers: of floats, which hold all numbers of 8 bits."""
+    data = new.turned(new.add("Cast", [new.input(0)], to=TensorProto.FLOAT), last=False)
+    result = new.turned(new.add("MaxPool", [data], **new.attributes()), last=True)
+    new.nodes.append(helper.make_node("CastLike", [result, new.input(0)], [new.node.output[0]]))
+    return new.nodes
+
+
+def _softmax(new: _Expansion) -> list[onnx.NodeProto]:
+    """Write a softmax. In the older version that it names, it is over all axes from its own on."""
+    settings = new.attributes()
+    axis, data = settings.get("axis", -1), new.floats(0)
+    if settings.get("opset", 1) >= _SOFTMAX_OF_ONE_AXIS:  # type: ignore[operator]
+        return new.finish(new.add("Softmax", [data], axis=axis), 3)
+    flat = new.add("Softmax", [new.add("Flatten", [data], axis=axis)], axis=-1)
+    return new.finish(new.add("Reshape", [flat, new.add("Shape", [data])]), 3)
+
+
+def _concatenation(new: _Expansion) -> list[onnx.NodeProto]:
+    parts = [new.floats(at) for at in range(2, len(new.node.input), 3)]
+    return new.finish(new.add("Concat", parts, **new.attributes()), 0)
+
+
+def _choice(new: _Expansion) -> list[onnx.NodeProto]:
+    return new.finish(new.add("Where", [new.input(0), new.floats(1), new.floats(4)]), 7)
+
+
+def _product_to_floats(new: _Expansion) -> list[onnx.NodeProto]:
+    """Write a product of integers, times both scales: those of the columns of the second operand may differ."""
+    left = new.add("DequantizeLinear", [new.input(0), new.scale(2), *new.zero(4)])
+    right = new.add("DequantizeLinear", [new.input(1), new.scale(3), *new.zero(5)], axis=-1)
+    return _with_bias(new, new.add("MatMul", [left, right]), 6)
+
+
+def _product_of_floats(new: _Expansion) -> list[onnx.NodeProto]:
+    """Write a product whose first operand is quantised by its own range."""
+    names = [f"{new.node.output[0]}/{part}" for part in ("quantized", "scale", "zero")]
+    new.nodes.append(helper.make_node("DynamicQuantizeLinear", [new.input(0)], names))
+    left = new.add("DequantizeLinear", names)
+    right = new.add("DequantizeLinear", [new.input(1), new.scale(2), *new.zero(3)], axis=-1)
+    return _with_bias(new, new.add("MatMul", [left, right]), 4)
+
+
+def _with_bias(new: _Expansion, result: str, at: int) -> list[onnx.NodeProto]:
+    operands = [result, new.input(at)] if new.input(at) else [result]
+    new.nodes.append(helper.make_node("Add" if len(operands) == 2 else "Identity", operands, [new.node.output[0]]))
+    return new.nodes
+
+
 _EXPANSIONS: Mapping[Domain, Callable[[_Expansion], list[onnx.NodeProto]]] = {
     ("", "QLinearConv"): _convolution,
     ("", "QLinearMatMul"): _product,
@@ -104,6 +182,17 @@ _EXPANSIONS: Mapping[Domain, Callable[[_Expansion], list[onnx.NodeProto]]] = {
     (_MICROSOFT, "QGemm"): _gemm,
     (_MICROSOFT, "QLinearAdd"): _elementwise("Add"),
     (_MICROSOFT, "QLinearMul"): _elementwise("Mul"),
+    (_MICROSOFT, "QLinearAveragePool"): _pooled("AveragePool"),
+    (_MICROSOFT, "QLinearConcat"): _concatenation,
+    (_MICROSOFT, "QLinearConv"): _convolution_of_either_layout,
+    (_MICROSOFT, "QLinearGlobalAveragePool"): _pooled("GlobalAveragePool"),
+    (_MICROSOFT, "QLinearLeakyRelu"): _of_one("LeakyRelu"),
+    (_MICROSOFT, "QLinearSigmoid"): _of_one("Sigmoid"),
+    (_MICROSOFT, "QLinearSoftmax"): _softmax,
+    (_MICROSOFT, "QLinearWhere"): _choice,
+    (_MICROSOFT, "NhwcMaxPool"): _largest_of_last_layout,
+    (_MICROSOFT, "MatMulIntegerToFloat"): _product_to_floats,
+    (_MICROSOFT, "DynamicQuantizeMatMul"): _product_of_floats,
 }
 
 
