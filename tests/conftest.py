@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,3 +118,26 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+@pytest.fixture
+def little_of_a_cpu() -> Iterator[Path]:
+    """The file that takes processes into a real group. Its quota is less than what a process of a busy machine gets."""
+    name = f"fleet-tune-test-{uuid.uuid4().hex}"
+    for parent, quota in (("/sys/fs/cgroup", "cpu.max"), ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us")):
+        group = Path(parent) / name
+        if not Path(parent, "cgroup.procs").exists():  # no tree of this version is mounted there
+            continue
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / quota).write_text("5000 100000" if quota == "cpu.max" else "5000")
+            yield group / "cgroup.procs"
+            return
+        except OSError:
+            continue
+        finally:
+            group.rmdir()
+    pytest.skip("this user cannot make a control group with a quota here")

@@ -6,8 +6,6 @@ import math
 import os
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -120,29 +118,6 @@ def test_throttling_is_that_of_the_group_that_stands_still_most(tmp_path: Path) 
     since = groups.throttling().since(before)
     assert (since, since.share) == (Throttling(10, 5), 0.5)
     assert Throttling().share == 0
-
-
-@pytest.fixture
-def little_of_a_cpu() -> Iterator[Path]:
-    """The file that takes processes into a real group. Its quota is less than what a process of a busy machine gets."""
-    name = f"fleet-tune-test-{uuid.uuid4().hex}"
-    for parent, quota in (("/sys/fs/cgroup", "cpu.max"), ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us")):
-        group = Path(parent) / name
-        if not Path(parent, "cgroup.procs").exists():  # no tree of this version is mounted there
-            continue
-        try:
-            group.mkdir()
-        except OSError:
-            continue
-        try:
-            (group / quota).write_text("5000 100000" if quota == "cpu.max" else "5000")
-            yield group / "cgroup.procs"
-            return
-        except OSError:
-            continue
-        finally:
-            group.rmdir()
-    pytest.skip("this user cannot make a control group with a quota here")
 
 
 def test_a_real_group_with_a_quota(little_of_a_cpu: Path) -> None:
