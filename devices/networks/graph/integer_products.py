@@ -44,7 +44,19 @@ _LEVELS = 255
 _EPILOGUE_FUSABLE = 4  # tvm.relax.op.op_attrs.OpPatternKind of kernels that element-wise operators are fused behind
 _WHOLE = 1e-3
 """Largest distance of a weight from a whole number, in units of its factor: far above the rounding of the factor."""
-_HAND_ON = frozenset({"relax.permute_dims", "relax.reshape", "relax.nn.max_pool2d"})
+_HAND_ON = frozenset(
+    f"relax.{name}"
+    for name in (
+        "permute_dims",
+        "reshape",
+        "expand_dims",
+        "squeeze",
+        "flatten",
+        "strided_slice",
+        "take",
+        "nn.max_pool2d",
+    )
+)
 """Operators that hand on numbers that they are given, and add none."""
 
 _BYTES = {"uint8": (0, 255), "int8": (-128, 127)}
@@ -65,6 +77,18 @@ class Grid:
     rounded."""
     moved: bool = False
     """True for a value that the call makes of the source by an operator that hands numbers on."""
+    zero: Any = None
+    """Variable of a whole number, known at run time, that is subtracted from the numbers; None for none."""
+    factor: Any = None
+    """Variable of a number, known at run time, that multiplies the value beside the scale; None for none."""
+
+    dtype: str = "float32"
+    """Type that the network computes in: float32 or int32."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True for whole numbers that are multiplied by nothing."""
+        return self.scale == 1 and self.factor is None
 
 
 def integer_products(module: Any, target: tvm.target.Target) -> Any:
@@ -112,30 +136,50 @@ class Grids:
         if read is None or self.of(call.args[0]) is None:
             return None
         weight = self.known(call.args[1])
-        return read(call, array_of(weight.value)) if isinstance(weight, GenericConst) else None
+        product = read(call, array_of(weight.value)) if isinstance(weight, GenericConst) else None
+        # The byte that stands for zero at the edges must be known.
+        grid = self._grids[call.args[0]]
+        refused = product is None or str(call.ty.dtype) != grid.dtype or (product.padded and grid.zero is not None)
+        return None if refused else product
 
     def _grid(self, call: Call) -> Grid | None:
         name = operator_name(call)
         if name == "relax.clip" and operator_name(rounded := self.known(call.args[0])) == "relax.round":
             return self._rounded(rounded.args[0], *(float(bound.value) for bound in call.args[1:]))
-        if name == "relax.astype":
-            limits = _BYTES.get(str(call.args[0].ty.dtype))
-            return Grid(*limits, 1.0) if limits and str(call.attrs.dtype) == "float32" else None
         source = self.of(call.args[0]) if call.args else None
+        if name == "relax.astype":
+            dtype, limits = str(call.attrs.dtype), _BYTES.get(str(call.args[0].ty.dtype))
+            if dtype not in ("float32", "int32"):
+                return None
+            if source is not None:
+                whole = dtype == "float32" or source.is_whole
+                return replace(source, source=call.args[0], moved=False, dtype=dtype) if whole else None
+            return Grid(*limits, 1.0, dtype=dtype) if limits else None
         if source is None:
             return None
         if name == "relax.subtract":
             zero = self._number(call.args[1])
-            if zero is None or not zero.is_integer() or source.scale != 1:
+            if not source.is_whole or source.zero is not None:
+                return None
+            if zero is None:
+                known = self._is_whole_number(call.args[1], source.dtype)
+                return replace(source, zero=call.args[1], source=call.args[0], moved=False) if known else None
+            if not zero.is_integer():
                 return None
             least, most = source.least - int(zero), source.most - int(zero)
             fits = least <= 0 <= most
             return replace(source, least=least, most=most, source=call.args[0], moved=False) if fits else None
         if name == "relax.multiply":
-            scale = self._number(call.args[1]) or 0.0
-            plain = source.scale == 1 and scale > 0
-            return replace(source, scale=scale, source=call.args[0], moved=False) if plain else None
-        return replace(source, source=call.args[0], moved=True) if name in _HAND_ON else None
+            scale = self._number(call.args[1])
+            if not source.is_whole or (scale is not None and scale <= 0):
+                return None
+            if scale is not None:
+                return replace(source, scale=scale, source=call.args[0], moved=False)
+            one = self._is_one(call.args[1], "float32")
+            return replace(source, factor=call.args[1], source=call.args[0], moved=False) if one else None
+        # A maximum of what a negative number multiplies would be a minimum.
+        stays = name in _HAND_ON and (source.factor is None or name != "relax.nn.max_pool2d")
+        return replace(source, source=call.args[0], moved=True) if stays else None
 
     def _rounded(self, value: Any, low: float, high: float) -> Grid | None:
         """Return the grid of the clipped whole numbers of ``value``."""
@@ -144,10 +188,20 @@ class Grids:
         divided = self.known(value)
         if operator_name(divided) == "relax.divide":
             source = self.of(divided.args[0])
-            again = source is not None and self._number(divided.args[1]) == source.scale
-            if source and again and low <= source.least and source.most <= high:
+            if source is None or source.factor is not None or source.zero is not None:
+                return Grid(int(low), int(high), 1.0)
+            if self._number(divided.args[1]) == source.scale and low <= source.least and source.most <= high:
                 return replace(source, scale=1.0, source=divided.args[0], moved=False)
         return Grid(int(low), int(high), 1.0)
+
+    def _is_whole_number(self, value: Any, dtype: str) -> bool:
+        """Return true for one whole number of a type."""
+        known = self.known(value)
+        from_integer = operator_name(known) == "relax.astype" and "int" in str(known.args[0].ty.dtype)
+        return (from_integer or "int" in dtype) and self._is_one(value, dtype)
+
+    def _is_one(self, value: Any, dtype: str) -> bool:
+        return shape_of(value) in ((), (1,)) and str(value.ty.dtype) == dtype
 
     def _number(self, value: Any) -> float | None:
         """Return the one number of a constant; None for anything else."""
@@ -193,11 +247,19 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
                 primfunc_attrs={"op_pattern": _EPILOGUE_FUSABLE},
             )
         )
-        correction = grid.least * numbers.sum(axis=tuple(range(numbers.ndim - 1)), dtype=np.int64)
-        if correction.any():
-            total = self._emit(relax.op.add(total, constant(correction.astype(np.int32))))
+        sums = numbers.sum(axis=tuple(range(numbers.ndim - 1)), dtype=np.int32)
+        if grid.least and sums.any():
+            total = self._emit(relax.op.add(total, constant(grid.least * sums)))
+        if grid.zero is not None:
+            zero = self.visit_expr(grid.zero)
+            if grid.dtype != "int32":
+                zero = self._emit(relax.op.astype(zero, "int32"))
+            total = self._emit(relax.op.subtract(total, self._emit(relax.op.multiply(zero, constant(sums)))))
+        if grid.dtype == "int32":
+            return total
         scaled = self._emit(relax.op.astype(total, "float32"))
-        return relax.op.multiply(scaled, constant((grid.scale * product.factors).astype(np.float32)))
+        result = relax.op.multiply(scaled, constant((grid.scale * product.factors).astype(np.float32)))
+        return result if grid.factor is None else relax.op.multiply(self._emit(result), self.visit_expr(grid.factor))
 
     def _unsigned(self, binding: Any) -> Any:
         """Return the bytes of a value on a grid."""
@@ -205,7 +267,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         assert grid is not None
         if grid.moved:
             call = binding.value
-            return self._emit(Call(call.op, [self._bytes[grid.source], *call.args[1:]], call.attrs, call.ty_args))
+            others = [self.visit_expr(argument) for argument in call.args[1:]]
+            return self._emit(Call(call.op, [self._bytes[grid.source], *others], call.attrs, call.ty_args))
         if grid.source is not None:
             return self._bytes[grid.source]
         if operator_name(binding.value) == "relax.astype":
@@ -222,10 +285,14 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return self.visit_expr_post_order(variable)
         grid = self._grids.of(variable)
         assert grid is not None
-        value = self._emit(relax.op.astype(self._bytes[variable], "float32"))
+        value = self._emit(relax.op.astype(self._bytes[variable], grid.dtype))
         if grid.least:
-            value = self._emit(relax.op.add(value, relax.const(float(grid.least), "float32")))
-        return value if grid.scale == 1 else self._emit(relax.op.multiply(value, relax.const(grid.scale, "float32")))
+            value = self._emit(relax.op.add(value, relax.const(grid.least, grid.dtype)))
+        if grid.zero is not None:
+            value = self._emit(relax.op.subtract(value, self.visit_expr(grid.zero)))
+        if grid.scale != 1:
+            value = self._emit(relax.op.multiply(value, relax.const(grid.scale, "float32")))
+        return value if grid.factor is None else self._emit(relax.op.multiply(value, self.visit_expr(grid.factor)))
 
     def _emit(self, value: Any) -> Any:
         return self.builder_.emit(value)
@@ -244,6 +311,8 @@ class _Product:
     """Takes the bytes of the data, the weights as :meth:`constant` gives them, and the byte that stands for zero."""
     by_four: bool = True
     """True where four weights are in each number."""
+    padded: bool = False
+    """True if the data is padded at its edges."""
 
     def constant(self) -> Any:
         """Return the weights as a constant of 32-bit numbers."""
@@ -260,28 +329,23 @@ def _convolution(call: Call, weight: npt.NDArray[Any]) -> _Product | None:
     attrs, rank = call.attrs, weight.ndim - 2
     places = "DHW"[-rank:]
     channels_last = attrs.data_layout == attrs.out_layout == f"N{places}C" and attrs.kernel_layout == f"{places}IO"
-    found = _whole_numbers(weight) if channels_last and weight.dtype == np.float32 else None
+    found = _whole_numbers(weight) if channels_last else None
     if found is None:
         return None
-    window = _Window(
-        ints(attrs.strides),
-        ints(attrs.padding)[:rank],
-        ints(attrs.padding)[rank:],
-        ints(attrs.dilation),
-        int(attrs.groups),
-    )
+    padding = ints(attrs.padding)
+    window = _Window(ints(attrs.strides), padding[:rank], padding[rank:], ints(attrs.dilation), int(attrs.groups))
     # Where the terms of a group are no multiple of four, as in a depthwise convolution, nothing is packed.
     by_four = window.groups == 1 or weight.shape[-2] % _TERMS == 0
 
     def define(data: te.Tensor, weights: te.Tensor, zero: int) -> te.Tensor:
         return _summed(data, weights, zero, window, by_four)
 
-    return _Product(f"conv{rank}d", *found, define, by_four)
+    return _Product(f"conv{rank}d", *found, define, by_four, any(padding))
 
 
 def _matrix_product(call: Call, weight: npt.NDArray[Any]) -> _Product | None:
     shape = shape_of(call.args[0])
-    found = _whole_numbers(weight) if weight.ndim == 2 and weight.dtype == np.float32 else None
+    found = _whole_numbers(weight) if weight.ndim == 2 else None
     return None if found is None or shape is None or len(shape) < 2 else _Product("matmul", *found, _packed_product)
 
 
@@ -295,6 +359,11 @@ _PRODUCTS: dict[str, Callable[[Call, npt.NDArray[Any]], _Product | None]] = {
 def _whole_numbers(weight: npt.NDArray[Any]) -> tuple[Integers, npt.NDArray[np.float64]] | None:
     """Return the weights of eight bits and the factor of each output channel (the last axis); None where the weights
     are no such numbers, or their sums do not fit 32 bits."""
+    if np.issubdtype(weight.dtype, np.integer):
+        fits = weight.size // weight.shape[-1] <= _MOST_TERMS and weight.min() >= -128 and weight.max() <= 127
+        return (weight.astype(np.int32), np.ones(weight.shape[-1])) if fits else None
+    if weight.dtype != np.float32:
+        return None
     columns = weight.reshape(-1, weight.shape[-1]).astype(np.float64)
     if len(columns) > _MOST_TERMS or not np.isfinite(columns).all():
         return None

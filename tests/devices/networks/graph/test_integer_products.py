@@ -202,6 +202,49 @@ def test_bytes_that_a_network_holds_are_read_as_they_are(dtype: str, zero: int) 
     np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_zero_points_and_scales_may_be_known_at_run_time_only(is_scaled: bool) -> None:
+    """As in dynamic quantisation: the steps follow from the data."""
+    rng = np.random.default_rng(7)
+    weight = weights(rng, 8, 6)
+
+    def body(builder: Builder, x: Any) -> Any:
+        least = builder.emit(relax.op.min(x, keepdims=False))
+        zero = builder.emit(relax.op.round(builder.emit(relax.op.negative(least))))
+        moved = builder.emit(relax.op.add(builder.emit(relax.op.round(x)), zero))
+        held = builder.emit(relax.op.astype(builder.emit(relax.op.clip(moved, 0, 255)), "uint8"))
+        point = builder.emit(relax.op.astype(builder.emit(relax.op.astype(zero, "uint8")), "float32"))
+        data = builder.emit(relax.op.subtract(builder.emit(relax.op.astype(held, "float32")), point))
+        if is_scaled:
+            data = builder.emit(relax.op.multiply(data, builder.emit(relax.op.max(x, keepdims=False))))
+        product = builder.emit(relax.op.matmul(data, relax.const(weight)))
+        return relax.op.add(product, builder.emit(relax.op.sum(data, -1, keepdims=True)))
+
+    module = network((4, 8), body)
+    assert in_integers(module) == 1
+    floats, integers = both(module, rng.normal(0, 30, (4, 8)).astype(np.float32))
+    np.testing.assert_allclose(integers, floats, rtol=1e-4, atol=1e-4 * np.abs(floats).max())
+
+
+def test_products_of_integers_are_products_of_bytes() -> None:
+    """As TVM reads ONNX's MatMulInteger: in int32, with a zero point that is known at run time."""
+    rng = np.random.default_rng(8)
+    weight = rng.integers(-128, 128, (8, 6)).astype(np.int32)
+
+    def body(builder: Builder, x: Any) -> Any:
+        held = builder.emit(
+            relax.op.astype(builder.emit(relax.op.clip(builder.emit(relax.op.round(x)), 0, 255)), "uint8")
+        )
+        zero = builder.emit(relax.op.astype(builder.emit(relax.op.max(held, keepdims=False)), "int32"))
+        data = builder.emit(relax.op.subtract(builder.emit(relax.op.astype(held, "int32")), zero))
+        return relax.op.matmul(data, relax.const(weight))
+
+    module = network((4, 8), body)
+    assert in_integers(module) == 1
+    floats, integers = both(module, rng.normal(100, 60, (4, 8)).astype(np.float32))
+    np.testing.assert_array_equal(integers, floats)
+
+
 def test_every_other_reader_of_the_data_gets_the_same_floats() -> None:
     rng = np.random.default_rng(2)
     weight = weights(rng, 8, 8)
