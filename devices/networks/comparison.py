@@ -52,16 +52,6 @@ def compare(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> tuple[float,
     return absolute, relative
 
 
-def without_numbers(outputs: tuple[Any, ...]) -> list[int]:
-    """Return the positions of ``outputs`` that have floats, and none that is finite: a comparison says nothing of
-    them."""
-    return [
-        at
-        for at, output in enumerate(outputs)
-        if output.size and output.dtype.kind not in "iub" and not np.isfinite(output.astype(np.float64)).any()
-    ]
-
-
 def network_tolerance(dtypes: Iterable[str], depth: int, longest: int = 1) -> float:
     """Return the relative error (of :func:`compare`) that rounding alone may reach in a network.
 

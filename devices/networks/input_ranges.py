@@ -89,13 +89,18 @@ def input_ranges(module: Any) -> list[ValueRange]:
     return ranges
 
 
-def example_inputs(module: Any, positive: bool = False) -> tuple[Array, ...]:
-    """Return inputs of ``main`` within their ranges, the same in every process. ``positive``: make floats positive
-    where both signs are allowed."""
+def example_inputs(module: Any, positive: bool = False, draw: int = 0) -> tuple[Array, ...]:
+    """Return inputs of ``main`` within their ranges, the same in every process.
+
+    Args:
+        module: the network.
+        positive: make floats positive where both signs are allowed.
+        draw: another number for other inputs.
+    """
     arrays = []
     for at, (parameter, within) in enumerate(zip(module["main"].params, input_ranges(module), strict=True)):
         shape = tuple(int(extent) for extent in parameter.ty.shape.values)
-        arrays.append(_array(shape, str(parameter.ty.dtype), at, within, positive))
+        arrays.append(_array(shape, str(parameter.ty.dtype), (SEED + draw, at), within, positive))
     return tuple(arrays)
 
 
@@ -118,8 +123,8 @@ def _gives_finite(network: Network) -> bool:
     return all(bool(np.isfinite(array.astype(np.float64)).all()) for array in outputs)
 
 
-def _array(shape: tuple[int, ...], dtype: str, at: int, within: ValueRange, positive: bool) -> Array:
-    rng = np.random.default_rng((SEED, at))
+def _array(shape: tuple[int, ...], dtype: str, seed: tuple[int, int], within: ValueRange, positive: bool) -> Array:
+    rng = np.random.default_rng(seed)
     if is_float(dtype):
         low, high = within.low, within.high
         if positive and low == -math.inf:

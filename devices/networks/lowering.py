@@ -37,7 +37,7 @@ from devices.networks.graph.quantization import in_floats, quantizes
 from devices.networks.graph.rewrites.rewriter import rewrite
 from devices.networks.graph.transposed_convolutions import replace_transposed_convolutions
 from devices.networks.graph.views import make_output_views
-from devices.networks.intermediates import first_difference
+from devices.networks.intermediates import Compare, first_difference
 from devices.networks.network import Array, Network
 from devices.protocol import TensorSpec
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
@@ -56,8 +56,10 @@ __all__ = [
     "LoweredNetwork",
     "LoweringStepError",
     "LoweringSteps",
+    "RunUntuned",
     "agreement",
     "check_network",
+    "check_values",
     "compare",
     "computes",
     "import_network",
@@ -214,17 +216,8 @@ def with_operator(error: DisagreementError, network: Network, run: RunUntuned) -
         network: the network.
         run: returns another network lowered, and its outputs.
     """
-
-    def errors_of(opened: Network) -> list[float]:
-        lowered, outputs = run(opened)
-        limit = tolerance(lowered)
-        errors = [
-            compare((ours,), (theirs,))[1] for ours, theirs in zip(outputs, opened.framework_outputs(), strict=True)
-        ]
-        return [0.0 if relative <= limit else relative for relative in errors]
-
     try:
-        found = first_difference(network, errors_of)
+        found = first_difference(network, _errors_by(run))
     except Exception as reason:  # what TVM, torch and onnx raise over a network that returns its values
         return NetworkError(
             f"{error.problem}; the operator at fault is not found: {brief(reason)}",
@@ -240,6 +233,36 @@ def with_operator(error: DisagreementError, network: Network, run: RunUntuned) -
         "report this operator with its arguments, of which a network of one operator is made to reproduce it; or write "
         "it with other operators",
     )
+
+
+def check_values(network: Network, run: RunUntuned) -> int:
+    """Compare the values between the inputs and the outputs of ``network`` with its framework's, and return how many
+    there are. ``run`` as for :func:`with_operator`.
+
+    Raises :class:`NetworkError` with the first operator that differs, and what the libraries raise over a network that
+    returns its values.
+    """
+    found = first_difference(network, _errors_by(run))
+    if found is not None:
+        value, relative = found
+        raise NetworkError(
+            f"the imported network {network.name} disagrees with its framework at the operator {value.operator}: "
+            f"relative error {relative:.2g}; its outputs do not show it",
+            "report this operator with its arguments; or write it with other operators",
+        )
+    return len(network.framework.intermediates())
+
+
+def _errors_by(run: RunUntuned) -> Compare:
+    def errors_of(opened: Network) -> list[float]:
+        lowered, outputs = run(opened)
+        limit = tolerance(lowered)
+        errors = [
+            compare((ours,), (theirs,))[1] for ours, theirs in zip(outputs, opened.framework_outputs(), strict=True)
+        ]
+        return [0.0 if relative <= limit else relative for relative in errors]
+
+    return errors_of
 
 
 def tolerance(lowered: LoweredNetwork) -> float:

@@ -8,17 +8,26 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from devices.describing.cache import DescriptionCache
+from devices.error_text import brief
 from devices.host.file_cache import user_folder
 from devices.host.quiet_windows.quiet_window import QuietWindow
-from devices.networks.comparison import without_numbers
 from devices.networks.frontend import Network
-from devices.networks.lowering import DisagreementError, LoweredNetwork, agreement, computes, with_operator
+from devices.networks.lowering import (
+    DisagreementError,
+    LoweredNetwork,
+    RunUntuned,
+    agreement,
+    check_values,
+    computes,
+    with_operator,
+)
 from devices.networks.network import Array
 from devices.networks.processes.lowering_process import LoweringProcess
+from devices.networks.silent_outputs import silent_outputs
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.base.config.fleet_file import FleetConfig
 from fleet_tune.base.config.request import RunRequest
@@ -174,8 +183,8 @@ def needs_no_trial(prepared: Prepared, request: RunRequest) -> bool:
 def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = ()) -> Prepared:
     """Compare the lowered networks with the network's framework, and end ``lowering``.
 
-    A network that this machine cannot run is not compared here, nor is an output without a finite number; the tuned
-    network is compared before it is published.
+    A network that this machine cannot run is not compared here; the tuned network is compared before it is published.
+    Of outputs that say nothing on the example inputs, other inputs are tried, and the values before them.
 
     Args:
         prepared: the network.
@@ -197,22 +206,64 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
             raise _with_operator(error, prepared.network, lowered, lowering) from error
         except UncheckedError as error:
             unchecked.append(SkippedPart("check", "", name, "", str(error)))
-    for at in without_numbers(expected or ()):
-        where = f"in output {at} on these inputs ({prepared.network.inputs_from})"
-        reason = f"it gives no finite number {where}: give others with --inputs"
-        unchecked += [SkippedPart("check", "", name, "", reason) for name in prepared.lowered]
+    unchecked += _compare_further(prepared.network, expected or (), compared, lowering)
     lowering.close()
     return dataclasses.replace(prepared.with_left_out(*unchecked), expected=expected)
+
+
+def _compare_further(
+    network: Network, expected: Sequence[Array], compared: Mapping[str, LoweredNetwork], lowering: LoweringProcess
+) -> list[SkippedPart]:
+    """Compare what outputs that say nothing on the example inputs cannot show: on other inputs, else the values before
+    them. Returns what is to be told of them.
+
+    Raises NetworkError where something disagrees.
+    """
+    told: list[SkippedPart] = []
+    silent = silent_outputs(network, expected) if compared else []
+    for name, lowered in compared.items():
+        try:
+            for each in silent:
+                if each.others is None:
+                    found = f"on any inputs that were tried; {_values_before(network, lowered, lowering)}"
+                else:
+                    other, outputs = each.others
+                    try:
+                        agreement(lowered, lowering.outputs(lowered, other.example_inputs), outputs)
+                    except DisagreementError as error:
+                        raise _with_operator(error, other, lowered, lowering) from error
+                    found = f"on these inputs ({network.inputs_from}); on others it agrees"
+                reason = f"output {each.at} {each.reason}, and a comparison of it says nothing {found}"
+                told.append(SkippedPart("check", "", name, "", f"{reason}: give other inputs with --inputs"))
+        except UncheckedError as error:
+            told.append(SkippedPart("check", "", name, "", str(error)))
+    return told
+
+
+def _values_before(network: Network, lowered: LoweredNetwork, lowering: LoweringProcess) -> str:
+    """Compare the values before the outputs, and return what was found, in words."""
+    try:
+        return f"the {check_values(network, _runner(lowered, lowering))} values before the outputs agree"
+    except (NetworkError, UncheckedError):
+        raise
+    except Exception as error:  # what TVM, torch and onnx raise over a network that returns its values
+        return f"the values before the outputs cannot be compared ({brief(error)})"
 
 
 def _with_operator(
     error: DisagreementError, network: Network, lowered: LoweredNetwork, lowering: LoweringProcess
 ) -> NetworkError:
+    return with_operator(error, network, _runner(lowered, lowering))
+
+
+def _runner(lowered: LoweredNetwork, lowering: LoweringProcess) -> RunUntuned:
+    """Return a function that lowers another network for the class of ``lowered``, and runs it."""
+
     def run(opened: Network) -> tuple[LoweredNetwork, tuple[Array, ...]]:
         of_opened = lowering.lowered(opened, lowered.device_class)
         return of_opened, lowering.outputs(of_opened, opened.example_inputs)
 
-    return with_operator(error, network, run)
+    return run
 
 
 def describe_tasks(prepared: Prepared, fleet: FleetConfig, window: QuietWindow | None = None) -> ReadyTasks:

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from devices.networks.comparison import without_numbers
 from devices.networks.frontend import load_network
 from devices.networks.lowering import (
     check_network,
@@ -93,8 +92,3 @@ def test_rounding_between_two_kernels_in_float32_is_allowed_for() -> None:
     lowered, network = imported(RoundedInside(), torch.randn(4, 64))
     assert lowered.halves == ("bfloat16",)
     assert 2.0**-13 < check_network(lowered, network)[1] < tolerance(lowered)
-
-
-def test_outputs_without_a_finite_number_say_nothing() -> None:
-    nothing, some, halves = np.array([np.nan, np.inf]), np.array([np.nan, 1]), np.full(3, np.inf, np.float16)
-    assert without_numbers((nothing, some, halves, np.array([1, 2]), np.zeros((0, 2)))) == [0, 2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from torch import nn
 from devices.describing.cache import TaskDescription
 from devices.describing.describer import TaskDescriber
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import LoweredNetwork, import_network, run_untuned
-from devices.networks.network import Array
+from devices.networks.lowering import LoweredNetwork, import_network
 from devices.networks.processes.lowering_process import LoweringProcess
 from devices.networks.torch.translations import Translations
 from devices.sketches.spaces import DesignSpace
@@ -103,28 +101,6 @@ def test_an_untuned_network_that_this_machine_cannot_run_is_told(
         prepared = Prepared(network, {}, lowered, frozenset(), {})
         [left_out] = device_classes.check(prepared, lowering).left_out
     assert left_out == SkippedPart("check", "", "cpu", "", "its process ended: killed by SIGKILL")
-
-
-def test_a_network_that_gives_no_numbers_is_not_taken_for_a_right_one() -> None:
-    class Root(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return x.abs(), x.sqrt()
-
-    class Untuned(LoweringProcess):
-        def __init__(self) -> None: ...
-
-        def outputs(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> tuple[Array, ...]:
-            return run_untuned(lowered.module, inputs)
-
-        def close(self) -> None: ...
-
-    network = load_network((Root(), (-torch.ones(4),)))
-    lowered = {"cpu": import_network(network, DeviceClass("cpu", resolve_target("native", 2)))}
-    [left_out] = device_classes.check(Prepared(network, {}, lowered, frozenset(), {}), Untuned()).left_out
-    why = (
-        "it gives no finite number in output 1 on these inputs (the network's own examples): give others with --inputs"
-    )
-    assert left_out == SkippedPart("check", "", "cpu", "", why)
 
 
 def test_sketches_without_a_description_stay_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
