@@ -206,6 +206,8 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
             raise _with_operator(error, prepared.network, lowered, lowering) from error
         except UncheckedError as error:
             unchecked.append(SkippedPart("check", "", name, "", str(error)))
+    for part in unchecked:
+        del compared[part.device_class]
     unchecked += _compare_further(prepared.network, expected or (), compared, lowering)
     lowering.close()
     return dataclasses.replace(prepared.with_left_out(*unchecked), expected=expected)
@@ -234,7 +236,7 @@ def _compare_further(
                         raise _with_operator(error, other, lowered, lowering) from error
                     found = f"on these inputs ({network.inputs_from}); on others it agrees"
                 reason = f"output {each.at} {each.reason}, and a comparison of it says nothing {found}"
-                told.append(SkippedPart("check", "", name, "", f"{reason}: give other inputs with --inputs"))
+                told.append(SkippedPart("output", "", name, "", f"{reason}: give other inputs with --inputs"))
         except UncheckedError as error:
             told.append(SkippedPart("check", "", name, "", str(error)))
     return told
