@@ -114,6 +114,12 @@ class RpcSession:
                         lifetime_secs = 0 if self.ours or plain_secs is None else plain_secs
                         self._session = rpc.connect(self._peer[0], port, options, session_timeout=lifetime_secs)
                     self._socket = self._find_socket()
+                except SessionTimeoutError as error:
+                    if not self.ours:
+                        raise
+                    # It has answered, and takes one client at a time.
+                    busy = f"the device server at {host}:{port} is busy with another client since {timeout_secs:g} s"
+                    raise SessionTimeoutError(f"{busy} (a process that is stopped keeps it too)") from error
                 finally:
                     if self._socket is None:
                         self.cut()

@@ -94,7 +94,10 @@ async def process_of(actor: Any) -> int:
 
 
 @pytest.fixture
-async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Tuned]:
+async def tuned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> AsyncIterator[Tuned]:
+    """A session without limits, or with those of the test's parameter."""
     # What hangs is ended soon: nothing here is busy for long.
     monkeypatch.setattr(heartbeats, "EVERY_SECS", 0.2)
     monkeypatch.setattr(heartbeats, "SILENT_SECS", 2.0)
@@ -108,7 +111,7 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             cluster, load_fleet(tmp_path / "fleet.toml"), "run", open_device=partial(opened_slowly, CANDIDATE_SECS)
         )
         stack.push_async_callback(hosts.close)
-        plan = SessionPlan("run", RANDOM, 0, tasks, Limits())
+        plan = SessionPlan("run", RANDOM, 0, tasks, getattr(request, "param", Limits()))
         session = await TuningSession.start(hosts, plan, tmp_path / "records.db", {"network": "toy"})
         stack.push_async_callback(session.close)
         session.begin()
@@ -164,3 +167,19 @@ async def test_every_process_may_die_or_hang_and_nothing_is_lost_or_doubled(tune
     assert max(Counter(record.candidate.id for record in trials).values()) == 1
     assert [record.seq for record in tuned.acknowledged] == [record.seq for record in stored]
     assert (await tuned.session.progress()).new_trials == len(trials)
+
+
+@pytest.mark.parametrize("tuned", [Limits(trials=250)], indirect=True)
+async def test_a_run_with_kills_accounts_for_all_its_trials(tuned: Tuned) -> None:
+    reading = asyncio.ensure_future(tuned.read())
+    await tuned.more()
+    for kind in ("Scheduler", "Recorder", "DeviceActor", "Searcher", "Builders", "Learner", "Recorder", "Searcher"):
+        victim = await process_of(tuned.actor(kind))
+        os.kill(victim, signal.SIGKILL)
+        await tuned.replaced(kind, victim)
+    async with asyncio.timeout(DEADLINE_SECS):
+        await reading
+    last = await tuned.session.last_progress()
+    assert last.phase == "finished"
+    assert last.new_trials + sum(each.trials for each in last.not_tried) == 250
+    assert last.restarts == {**dict.fromkeys(ROLES, 1), "recorder": 2, "searcher": 2}

@@ -306,7 +306,9 @@ def test_a_server_busy_with_another_client_is_waited_for(
     config = DeviceConfig(name="second", target=native_target)
     second = RpcDevice(config, "127.0.0.1", server.port, connect_timeout_secs=0.3)
     second.add_oracle(make_artifact("ok", oracle=True))
-    assert measure(second, make_artifact("ok")).outcome is Outcome.DEVICE_LOST
+    lost = measure(second, make_artifact("ok"))
+    assert lost.outcome is Outcome.DEVICE_LOST
+    assert f"the device server at 127.0.0.1:{server.port} is busy with another client since 0.3 s" in lost.detail
     device.close()
     patient = RpcDevice(config, "127.0.0.1", server.port, connect_timeout_secs=60)
     patient.add_oracle(make_artifact("ok", oracle=True))
