@@ -4,8 +4,7 @@ After :mod:`devices.networks.graph.quantization` a quantised network computes wi
 scale. A convolution or product of such data with constant weights that are, in each output channel, whole numbers of
 eight bits times a factor, is
 
-    sum over k of (s * i[k]) * (t[o] * q[k, o])  =  s * t[o] * (sum over k of u[k] * q[k, o] + least * sum over k of
-    q[k, o])
+    sum_k (s * i[k]) * (t[o] * q[k, o])  =  s * t[o] * (sum_k u[k] * q[k, o] + least * sum_k q[k, o])
 
 with the whole numbers ``i`` from ``least`` to ``least + 255`` and ``u = i - least``, unsigned bytes. The sum is exact
 in 32 bits, and :func:`devices.sketches.dot4.dot4` computes four terms of it at once. What follows (bias,
@@ -81,7 +80,6 @@ class Grid:
     """Variable of a whole number, known at run time, that is subtracted from the numbers; None for none."""
     factor: Any = None
     """Variable of a number, known at run time, that multiplies the value beside the scale; None for none."""
-
     dtype: str = "float32"
     """Type that the network computes in: float32 or int32."""
 
@@ -274,10 +272,11 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         if operator_name(binding.value) == "relax.astype":
             given = self.visit_expr(binding.value.args[0])
             return given if grid.least == 0 else self._emit(_from_signed(given))
-        numbers = self.visit_expr_post_order(binding.var)
-        if grid.least:
-            numbers = self._emit(relax.op.subtract(numbers, relax.const(float(grid.least), "float32")))
-        return self._emit(relax.op.astype(numbers, "uint8"))
+        numbers, least = self.visit_expr_post_order(binding.var), relax.const(float(grid.least), "float32")
+        # NaN is the least number, as in ONNX Runtime; its conversion is not defined.
+        above = self._emit(relax.op.greater(numbers, least))
+        moved = self._emit(relax.op.subtract(numbers, least)) if grid.least else numbers
+        return self._emit(relax.op.astype(self._emit(relax.op.where(above, moved, relax.const(0.0))), "uint8"))
 
     def _read(self, variable: Any) -> Any:
         """Return a variable for one reader, as floats again where it has bytes."""

@@ -245,6 +245,15 @@ def test_products_of_integers_are_products_of_bytes() -> None:
     np.testing.assert_array_equal(integers, floats)
 
 
+def test_nan_is_the_least_number() -> None:
+    """As in ONNX Runtime; infinities are the numbers at the ends."""
+    weight = np.eye(4, dtype=np.float32)
+    module = network((2, 4), product_of(-128, 127, weight))
+    x = np.array([[np.nan, np.inf, -np.inf, 3.0], [-np.nan, 0.0, -0.0, 1e-40]], np.float32)
+    expected = np.array([[-128, 127, -128, 6], [-128, 0, 0, 0]], np.float32) * 0.5
+    np.testing.assert_array_equal(both(module, x)[1], expected)
+
+
 def test_every_other_reader_of_the_data_gets_the_same_floats() -> None:
     rng = np.random.default_rng(2)
     weight = weights(rng, 8, 8)
