@@ -32,7 +32,8 @@ class InputDraw:
     """Distribution of one input of a checked run, chosen so that a wrong kernel shows (see
     :mod:`devices.builds.check_plan`).
 
-    Integers are uniform in [``low``, ``high``). Floats have both signs and a magnitude between ``low`` and ``high``.
+    Integers are in [``low``, ``high``): uniform, of all magnitudes, and at the ends. Floats have both signs and a
+    magnitude between ``low`` and ``high``.
     """
 
     low: float = 0.0
@@ -45,6 +46,50 @@ class InputDraw:
     rest: float = 0.0
     ends: tuple[int, ...] = ()
     """Axes at whose first and last index half of the values are drawn in any case."""
+    selected: tuple[int, ...] = ()
+    """Axes of which the largest or the smallest value is taken: along them, in a quarter of the cases each, no value is
+    negative, or none is positive."""
+    signed: bool = True
+    """False for floats of which none is negative."""
+    zero: bool = True
+    """False for integers of which none is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialRows:
+    """Rows along ``axes`` that are special as a whole."""
+
+    axes: tuple[int, ...]
+    exponential: bool
+    """True where exponentials are summed: in a quarter of the rows each, one value is huge, often that at an end, or
+    all are hugely negative. Else a quarter of the rows is small."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialDraw:
+    """Values of one input in the second run of a check (see :mod:`devices.builds.special_values`): special ones at
+    random places among others."""
+
+    base: InputDraw
+    """The others."""
+    nan: int = 0
+    """Number of NaN."""
+    infinite: int = 0
+    """Number of infinities."""
+    signed: bool = True
+    """False for no negative values."""
+    zeros: bool = False
+    """True for zeros of both signs."""
+    subnormal: bool = False
+    """True for the least subnormal number among them."""
+    limit: float = 0.0
+    """Largest number of those of all magnitudes, infinite for the type's own. 0: there are none."""
+    ties: bool = False
+    """True for halves and whole numbers among them."""
+    rows: SpecialRows | None = None
+    """Rows that are special as a whole."""
+    scales: tuple[float, ...] = ()
+    """Factors that some of those are multiplied by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +106,12 @@ class CheckPlan:
     """True if it makes integers of floats."""
     draws: tuple[InputDraw, ...] = ()
     """One for each argument; empty where nothing is known."""
+    specials: tuple[SpecialDraw, ...] = ()
+    """One for each argument; empty for no second run."""
+    reproducible: bool = False
+    """True if right kernels agree to the last bit."""
+    compares_zeros: bool = False
+    """True if they agree on the signs of zeros too."""
 
 
 UNKNOWN = CheckPlan()

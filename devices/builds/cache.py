@@ -13,7 +13,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 from devices.host.file_cache import DEFAULT_BYTES, FileCache, key_of, source_digest, user_folder
-from devices.protocol import Artifact, BuildRequest, CheckPlan, InputDraw, TensorSpec
+from devices.protocol import Artifact, BuildRequest, CheckPlan, InputDraw, SpecialDraw, SpecialRows, TensorSpec
 
 
 def usable_folder(folder: Path) -> Path:
@@ -74,8 +74,19 @@ def _decode(fields: dict[str, Any], request: BuildRequest) -> Artifact:
 
 def check_plan(fields: dict[str, Any]) -> CheckPlan:
     """Return a plan from its fields as a message has them."""
-    draws = (InputDraw(**{**draw, "ends": tuple(draw["ends"])}) for draw in fields["draws"])
-    return CheckPlan(**{**fields, "draws": tuple(draws)})
+    draws = tuple(_input_draw(draw) for draw in fields["draws"])
+    specials = tuple(_special_draw(special) for special in fields["specials"])
+    return CheckPlan(**{**fields, "draws": draws, "specials": specials})
+
+
+def _special_draw(fields: dict[str, Any]) -> SpecialDraw:
+    rows = fields["rows"] and SpecialRows(tuple(fields["rows"]["axes"]), fields["rows"]["exponential"])
+    base, scales = _input_draw(fields["base"]), tuple(fields["scales"])
+    return SpecialDraw(**{**fields, "base": base, "scales": scales, "rows": rows})
+
+
+def _input_draw(fields: dict[str, Any]) -> InputDraw:
+    return InputDraw(**{**fields, "ends": tuple(fields["ends"]), "selected": tuple(fields["selected"])})
 
 
 def _specs(listed: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:

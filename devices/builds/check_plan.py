@@ -20,26 +20,27 @@ are made there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm.ir import Call, TensorLoad
 from tvm.tirx import Add, Cast, Div, FloatImm, IntImm, Max, Min, Mul, PrimFunc, Select, Sub, Var
 
+from devices.builds.input_domains import InputDomains, integers_of
+from devices.builds.program_reading import ProgramReading
 from devices.builds.program_statements import (
     MANTISSA_BITS,
     accesses_of,
     calls_of,
     cast_types,
-    divisors_of,
     dtype_of,
     loaded_buffers,
     makes_integers,
-    program_statements,
     variables_of,
 )
-from devices.protocol import CheckPlan, InputDraw
+from devices.builds.reproducibility import compares_zeros, is_reproducible
+from devices.builds.special_values import special_draws
+from devices.protocol import CheckPlan, InputDraw, SpecialRows
 
 EXACT_TERMS = {"float64": 2**16, "float32": 2**16, "float16": 2**16, "bfloat16": 2**10}
 """Most non-zero terms of a sum that is not rounded, by the narrowest type. A few times the square root of this must be
@@ -48,11 +49,13 @@ ROUNDED_TERMS = {"float64": 1024, "float32": 512, "float16": 32, "bfloat16": 16}
 """Terms of a rounded sum that count: one of them is several times :data:`devices.client.checking.ROUNDED`."""
 # exp of it is negligible beside exp of values in [-1, 1), also after a scale of 1/4.
 _FAR = -32.0
-# Shorter axes have no ends that are drawn apart.
-_LONG = 64
-_SMALL_INTEGERS = 8
+# Shorter axes of sums, and of maxima and minima, have no ends that are drawn apart.
+_LONG, _SHORT = 64, 8
+# Bits of the integers that become floats: beside huge numbers, what is added to a float is lost.
+_SMALL_BITS, _PLAIN_BITS, _ALL_BITS = 3, 8, 64
 _PLAIN_FLOATS = 2.0
 _PLAIN_STEPS = 32
+_STEPS = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2)
 
 
 @dataclass(frozen=True)
@@ -78,16 +81,16 @@ class _Reading:
     """Analysis of an unscheduled function: which arguments every buffer follows from, and how."""
 
     def __init__(self, func: PrimFunc) -> None:
-        self._args = [(hash(arg), tuple(int(n) for n in arg.shape), str(arg.dtype)) for arg in func.params]
-        self._statements = list(program_statements(func))
-        # For every buffer: the arguments that it follows from, the number of them that its values are products of, and
-        # whether it contains an exponential.
-        self._follows: dict[int, frozenset[int]] = {key: frozenset([at]) for at, (key, _, _) in enumerate(self._args)}
-        self._degrees: dict[int, int] = {key: 1 for key, _, _ in self._args}
+        self._program = ProgramReading(func)
+        self._args = self._program.args
+        self._statements = self._program.statements
+        self._domains = InputDomains(self._program).found
+        self._reproducible = is_reproducible(self._program)
+        # For every buffer: the number of floats that its values are products of, and whether it contains an
+        # exponential.
+        self._degrees: dict[int, int] = {arg.key: int(arg.is_float) for arg in self._args}
         self._exponential: set[int] = set()
         for statement in self._statements:
-            before = self._follows.get(statement.target, frozenset())
-            self._follows[statement.target] = before | self._sources(statement.value)
             self._degrees[statement.target] = self._degree(statement.value)
             if any(True for _ in calls_of(statement.value, "exp")) or self._exponential & loaded_buffers(
                 statement.value
@@ -101,28 +104,71 @@ class _Reading:
         floats = [dtype for dtype in MANTISSA_BITS if dtype in written]
         precision = floats[-1] if floats else ""
         sums = any(s.terms and s.dtype in MANTISSA_BITS for s in self._statements)
-        draws = self._draws(precision, sums, exact=True)
-        exact = self._sums_are_exact(draws, precision)
-        if not exact:
-            draws = self._draws(precision, sums, exact=False)
-        rounds = any(makes_integers(s.value) for s in self._statements)
-        return CheckPlan(precision, exact, sums, rounds, draws)
+        draws = self._exact_draws(precision, sums, _PLAIN_BITS)
+        exact = draws is not None
+        if draws is None:
+            draws = self._draws(precision, sums, exact=False, bits=_SMALL_BITS)
+        wide = self._wide_draws(precision, sums) or draws
+        reproducible = is_reproducible(self._program, exact_sums=exact)
+        rounds = not reproducible and any(makes_integers(s.value) for s in self._statements)
+        return CheckPlan(
+            precision,
+            exact,
+            sums,
+            rounds,
+            draws,
+            special_draws(self._program, self._domains, draws, wide, {} if exact else self._rows(), reproducible),
+            reproducible,
+            reproducible and compares_zeros(self._program),
+        )
 
     # --- draws -------------------------------------------------------------------------------------------------------
 
-    def _draws(self, precision: str, sums: bool, exact: bool) -> tuple[InputDraw, ...]:
+    def _exact_draws(self, precision: str, sums: bool, most: int) -> tuple[InputDraw, ...] | None:
+        """Return inputs whose sums are not rounded; None if there are none. Integers that become floats are as large as
+        that allows, of at most ``most`` bits."""
+        integers = any(arg.dtype != "bool" and not arg.is_float for arg in self._args)
+        for bits in range(most, _SMALL_BITS - 1, -1) if integers and sums else (most,):
+            draws = self._draws(precision, sums, exact=True, bits=bits)
+            if self._sums_are_exact(draws, precision):
+                return draws
+        return None
+
+    def _wide_draws(self, precision: str, sums: bool) -> tuple[InputDraw, ...] | None:
+        """Return inputs of as many digits as there can be without rounding a sum; None if there are none. A sum in a
+        narrower type than the program's rounds them."""
+        draws = self._exact_draws(precision, sums, _ALL_BITS)
+        if draws is None:
+            return None
+        for steps in _STEPS if any(draw.steps == 1 for draw in draws) else ():
+            finer = tuple(replace(draw, steps=steps) if draw.steps == 1 else draw for draw in draws)
+            if self._sums_are_exact(finer, precision):
+                return finer
+        return draws
+
+    def _draws(self, precision: str, sums: bool, exact: bool, bits: int) -> tuple[InputDraw, ...]:
+        """Return the inputs of a check. ``bits``: of the magnitudes of integers that become floats."""
         terms, factors, far = self._sums_over()
         ends = self._reduced_axes()
+        selects = not sums and any(s.points > 1 and not s.terms for s in self._statements)
         draws = []
-        for at, (key, shape, dtype) in enumerate(self._args):
-            long = tuple(axis for axis in sorted(ends.get(key, ())) if shape[axis] >= _LONG)
-            if dtype == "bool":
-                draws.append(InputDraw(0, 2))
-            elif dtype not in MANTISSA_BITS:
-                draws.append(self._integers(at, dtype, at in terms))
+        for at, (arg, domain) in enumerate(zip(self._args, self._domains, strict=True)):
+            shape, dtype = arg.shape, arg.dtype
+            reduced = sorted(ends.get(arg.key, ()))
+            long = tuple(axis for axis in reduced if shape[axis] >= (_LONG if sums else _SHORT))
+            chosen = tuple(reduced) if selects else ()
+            if dtype not in MANTISSA_BITS:
+                summed = sums and at in terms and (exact or dtype not in ("int8", "uint8"))
+                plain = self._reproducible or not precision
+                draw = integers_of(domain.values, bits if summed or not plain else _ALL_BITS)
+                draws.append(replace(draw, ends=long if selects else (), selected=chosen))
             elif at not in terms:
                 steps = _PLAIN_STEPS if exact and sums else 0
-                draws.append(InputDraw(0.0, _PLAIN_FLOATS, steps, ends=() if sums else long))
+                high, signed = _PLAIN_FLOATS, domain.values.low < 0
+                if domain.known and domain.values.high < 2 * high:  # the ends are doubled
+                    high = 2.0 ** (math.frexp(domain.values.high)[1] - 1)
+                draw = InputDraw(0.0, high, steps, ends=() if sums else long, signed=signed)
+                draws.append(replace(draw, selected=chosen))
             else:
                 limit = (EXACT_TERMS if exact else ROUNDED_TERMS)[precision or dtype]
                 counted = min(terms[at], limit)
@@ -136,6 +182,13 @@ class _Reading:
                 else:
                     draws.append(InputDraw(0.5, 1.0, 0, density, 0.0, sparse_ends))
         return tuple(draws)
+
+    def _rows(self) -> dict[int, SpecialRows]:
+        """Return the axes along which floats are summed, by argument."""
+        terms, _, far = self._sums_over()
+        ends = self._reduced_axes()
+        axes = {at: tuple(sorted(ends.get(self._args[at].key, ()))) for at in terms if self._args[at].is_float}
+        return {at: SpecialRows(along, at in far) for at, along in axes.items() if along}
 
     def _sums_over(self) -> tuple[dict[int, int], dict[int, int], set[int]]:
         """Return, for every argument that sums are made of, the length of the longest sum and the number of arguments
@@ -157,49 +210,6 @@ class _Reading:
                 far |= sources
         return terms, factors, far
 
-    def _integers(self, at: int, dtype: str, summed: bool) -> InputDraw:
-        """Return integers that are valid as indices and as divisors. Small types that are only added and multiplied get
-        all values."""
-        bounds = list(self._bounds(at))
-        divides = any(at in self._sources(by) for s in self._statements for by in divisors_of(s.value))
-        if summed and not bounds and not divides and dtype in ("int8", "uint8"):
-            return InputDraw(-128, 128) if dtype == "int8" else InputDraw(0, 256)
-        high = min([*bounds]) if bounds else min([_SMALL_INTEGERS, *(n for _, s, _ in self._args for n in s if n > 1)])
-        return InputDraw(1, max(2, high)) if divides else InputDraw(0, max(1, high))
-
-    def _bounds(self, at: int) -> Iterator[int]:
-        """Yield the extents that the values of argument ``at`` index."""
-        for statement in self._statements:
-            for buffer, indices in [*accesses_of(statement.value), (None, statement.indices)]:
-                for axis, index in enumerate(indices):
-                    if at not in self._sources(index):
-                        continue
-                    shape = self._shape(statement.target if buffer is None else hash(buffer), buffer)
-                    extent = shape[axis] if shape else _SMALL_INTEGERS
-                    yield extent if self._is_as_given(index) else min(extent, _SMALL_INTEGERS)
-
-    def _is_as_given(self, index: Any) -> bool:
-        """Return true if an index is an argument's value, or that value clamped to the bounds. False for others: ``i +
-        2`` may be out of bounds."""
-        match index:
-            case TensorLoad():
-                made = [s.value for s in self._statements if s.target == hash(index.source)]
-                return all(self._is_as_given(value) for value in made)
-            case Cast():
-                return self._is_as_given(index.value)
-            case Max() | Min():
-                return self._is_as_given(index.a) or self._is_as_given(index.b)
-            case Select():  # i + extent where i is negative
-                return self._is_as_given(index.true_value) or self._is_as_given(index.false_value)
-            case Call() if getattr(index.op, "name", "").endswith("if_then_else"):
-                return self._is_as_given(index.args[1]) or self._is_as_given(index.args[2])
-        return False
-
-    def _shape(self, key: int, buffer: Any) -> tuple[int, ...]:
-        if buffer is not None:
-            return tuple(int(n) for n in buffer.shape)
-        return next((shape for other, shape, _ in self._args if other == key), ())
-
     def _reduced_axes(self) -> dict[int, set[int]]:
         """Return, for every buffer, the axes that are reduced, directly or in what is computed from it element by
         element."""
@@ -213,7 +223,7 @@ class _Reading:
             for buffer, indices in accesses_of(statement.value):
                 for axis, index in enumerate(indices):
                     names = {str(variable.name) for variable in variables_of(index)}
-                    if names & statement.axes or (isinstance(index, Var) and names & later):
+                    if names & statement.axes or names & later:
                         reduced.setdefault(hash(buffer), set()).add(axis)
         return reduced
 
@@ -223,7 +233,8 @@ class _Reading:
         """Return true if no sum is rounded, whatever its order: multiples and bounds are followed through all
         statements."""
         grids: dict[int, _Grid | None] = {}
-        for (key, _, dtype), draw in zip(self._args, draws, strict=True):
+        for arg, draw in zip(self._args, draws, strict=True):
+            key, dtype = arg.key, arg.dtype
             high = math.log2(max(abs(draw.low), abs(draw.high), 1e-30))
             if dtype in MANTISSA_BITS:
                 low = math.log2(draw.high / draw.steps) if draw.steps else None
@@ -290,11 +301,10 @@ class _Reading:
         )
 
     def _sources(self, value: Any) -> frozenset[int]:
-        """Return the arguments that an expression follows from."""
-        return frozenset(at for key in loaded_buffers(value) for at in self._follows.get(key, ()))
+        return self._program.sources(value)
 
     def _floats(self, sources: frozenset[int]) -> list[int]:
-        return [at for at in sources if self._args[at][2] in MANTISSA_BITS]
+        return self._program.floats(sources)
 
     def _degree(self, value: Any) -> int:
         """Return the number of arguments that an expression is a product of; 0 where it is no polynomial (or a

@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 from tvm.ir import Call, TensorLoad
-from tvm.tirx import Add, Bind, BufferStore, Cast, Div, FloorDiv, FloorMod, Max, Min, Mod, PrimFunc, Var
+from tvm.tirx import Add, Bind, BufferStore, Cast, Div, FloorDiv, FloorMod, LShift, Max, Min, Mod, PrimFunc, RShift, Var
 from tvm_ffi import structural_walk
 
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
@@ -29,8 +29,10 @@ class ProgramStatement:
     indices: tuple[Any, ...]
     axes: frozenset[str]
     """Names of the reduction axes."""
+    points: int
+    """Values of the reduction axes; 1 where nothing is reduced."""
     terms: int
-    """Number of terms of the sum; 0 for no sum."""
+    """Largest number of terms of the sum; 0 for no sum."""
     selects: bool
     """True for the largest or smallest of the values that it reads."""
 
@@ -46,19 +48,22 @@ def program_statements(func: PrimFunc) -> Iterator[ProgramStatement]:
 
         structural_walk(block.body, [(Bind, bind), (BufferStore, stores.append)])
         over = [axis for axis in block.iter_vars if int(axis.iter_type) == REDUCTION]
-        terms = math.prod(int(axis.dom.extent) for axis in over)
+        points = math.prod(int(axis.dom.extent) for axis in over)
         names = frozenset(str(axis.var.name) for axis in over)
         for store in stores:
             value = bound.get(str(store.value.name), store.value) if isinstance(store.value, Var) else store.value
             term = _term(store, value)
             is_sum = term is not None and isinstance(value, Add)
+            # A running sum has no axis of its own.
+            length = points if over else math.prod(int(extent) for extent in store.buffer.shape)
             yield ProgramStatement(
                 target=hash(store.buffer),
                 dtype=str(store.buffer.dtype),
                 value=value if term is None else term,
                 indices=tuple(store.indices),
                 axes=names,
-                terms=terms if is_sum else 0,
+                points=points,
+                terms=length if is_sum else 0,
                 selects=term is not None and not is_sum,
             )
 
@@ -72,7 +77,8 @@ def _term(store: Any, value: Any) -> Any:
     return None
 
 
-def _collected(value: Any, *kinds: type) -> list[Any]:
+def collected(value: Any, *kinds: type) -> list[Any]:
+    """Return the nodes of an expression that are of these kinds."""
     found: list[Any] = []
     structural_walk(value, [(kind, found.append) for kind in kinds])
     return found
@@ -80,37 +86,48 @@ def _collected(value: Any, *kinds: type) -> list[Any]:
 
 def loaded_buffers(value: Any) -> set[int]:
     """Return the hashes of the buffers that an expression loads from."""
-    return {hash(load.source) for load in _collected(value, TensorLoad)}
+    return {hash(load.source) for load in collected(value, TensorLoad)}
 
 
 def accesses_of(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     """Return the buffers that an expression loads from, with the indices."""
-    return [(load.source, tuple(load.indices)) for load in _collected(value, TensorLoad)]
+    return [(load.source, tuple(load.indices)) for load in collected(value, TensorLoad)]
 
 
 def calls_of(value: Any, name: str) -> Iterator[Any]:
-    """Yield the calls of an intrinsic of TensorIR in an expression."""
-    return (call for call in _collected(value, Call) if getattr(call.op, "name", "") == f"tirx.{name}")
+    """Yield the calls of an intrinsic in an expression."""
+    return (call for call in collected(value, Call) if call_name(call) == name)
+
+
+def call_name(call: Any) -> str:
+    """Return the name of the intrinsic that is called, without TVM's prefixes (``tirx.``, ``prim.``)."""
+    return str(getattr(call.op, "name", "")).rpartition(".")[2]
 
 
 def variables_of(value: Any) -> list[Any]:
     """Return the variables in an expression."""
-    return [value] if isinstance(value, Var) else _collected(value, Var)
+    return [value] if isinstance(value, Var) else collected(value, Var)
+
+
+def shifts_of(value: Any) -> Iterator[Any]:
+    """Yield the numbers of bits by which an expression shifts."""
+    yield from (node.b for node in collected(value, LShift, RShift))
+    yield from (call.args[1] for name in ("shift_left", "shift_right") for call in calls_of(value, name))
 
 
 def divisors_of(value: Any) -> Iterator[Any]:
     """Yield the divisors in an expression."""
-    return (node.b for node in _collected(value, Div, FloorDiv, Mod, FloorMod))
+    return (node.b for node in collected(value, Div, FloorDiv, Mod, FloorMod))
 
 
 def cast_types(value: Any) -> Iterator[str]:
     """Yield the types that an expression casts to."""
-    return (dtype_of(cast) for cast in _collected(value, Cast))
+    return (dtype_of(cast) for cast in collected(value, Cast))
 
 
 def makes_integers(value: Any) -> bool:
     """Return true if an expression makes integers of floats."""
-    casts = _collected(value, Cast)
+    casts = collected(value, Cast)
     return any(dtype_of(c).startswith(("int", "uint")) and dtype_of(c.value) in MANTISSA_BITS for c in casts)
 
 

@@ -2,11 +2,13 @@
 
 Both run on inputs that are made for it (:mod:`devices.builds.check_plan`): there every term of a sum counts, so that
 rounding in a right kernel and a mistake in a wrong one give errors of very different sizes, however long the sums are.
+A second run has special values among its inputs (:mod:`devices.builds.special_values`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from fleet_tune.base.domain import DeviceAbstraction
 DEFAULT = DeviceTimeouts()
 # Speed of a device that was not probed.
 _SLOW_FLOPS = 2e7
-_INPUTS = 2  # kinds of inputs, see Oracle.positive
+_RUNS = 3  # at most: on inputs of both signs, on positive ones, on special ones
 MOST_TRIES = 3
 """Runs of an oracle that do not end in time, each with twice the time of the one before, before it is given up on a
 device."""
@@ -46,8 +48,17 @@ class OracleTimeoutError(SessionTimeoutError):
     """The oracle did not end in time. The session is lost; whether the device is, the caller finds out."""
 
 
+@dataclass(frozen=True)
+class CheckedRun:
+    """The outputs of an oracle on one set of inputs."""
+
+    special: bool
+    """True for inputs with special values."""
+    outputs: list[Array]
+
+
 class Oracle:
-    """The unscheduled program of a task. Its outputs are right by definition; it runs once.
+    """The unscheduled program of a task. Its outputs are right by definition; it runs once on each set of inputs.
 
     A slow one is no fault of its device: it is tried again with more time, and then given up. Without it candidates are
     measured and not verified.
@@ -62,9 +73,9 @@ class Oracle:
         self, artifact: Artifact, abstraction: DeviceAbstraction | None = None, patience: DeviceTimeouts = DEFAULT
     ) -> None:
         runs_secs = artifact.flop / _SLOW_FLOPS if abstraction is None else abstraction.unscheduled_secs(artifact.flop)
-        sent_secs = 2 * _INPUTS * sent_bytes(artifact) / SLOWEST_LINK_BYTES  # outputs come back
+        sent_secs = 2 * _RUNS * sent_bytes(artifact) / SLOWEST_LINK_BYTES  # outputs come back
         #: Time limit of its run: by its operations, its bytes and the speed of the device; doubled after a timeout.
-        self.timeout_secs = patience.oracle_secs + sent_secs + _INPUTS * runs_secs
+        self.timeout_secs = patience.oracle_secs + sent_secs + _RUNS * runs_secs
         #: Why it has not run, in one line; empty before it was tried, and once it has run.
         self.problem = ""
         self._tries = 0
@@ -73,42 +84,51 @@ class Oracle:
         self.positive = False
         self.plan = artifact.check
         self._artifact = artifact
-        self._outputs: list[Array] | None = None
+        self._runs: list[CheckedRun] = []
 
     @property
     def has_run(self) -> bool:
         """True once its outputs are known."""
-        return self._outputs is not None
+        return bool(self._runs)
 
     @property
     def is_given_up(self) -> bool:
         """True where it was tried often enough."""
         return self._tries >= MOST_TRIES
 
-    def outputs(self, bench: Workbench) -> list[Array]:
-        """Return the outputs of its first run. Raises OracleTimeoutError, SessionLostError, and TVM's errors where that
-        run fails."""
-        if self._outputs is None:
+    def runs(self, bench: Workbench) -> list[CheckedRun]:
+        """Return what it computes on each set of inputs. Raises OracleTimeoutError, SessionLostError, and TVM's errors
+        where a run fails."""
+        if not self._runs:
             try:
                 with bench.session.deadline(self.timeout_secs):
                     module = bench.load(self._artifact.library)
+
+                    def outputs(positive: bool, special: bool) -> list[Array]:
+                        arguments = bench.checked_arguments(self._artifact, module, positive, self.plan, special)
+                        return bench.outputs(self._artifact, module, arguments)
+
                     for positive in (False, True):
-                        arguments = bench.checked_arguments(self._artifact, module, positive, self.plan)
-                        outputs = bench.outputs(self._artifact, module, arguments)
-                        if all_finite(outputs):
+                        plain = outputs(positive, special=False)
+                        if all_finite(plain):
                             break
+                    runs = [CheckedRun(False, plain)]
+                    if self.plan.specials:
+                        runs.append(CheckedRun(True, outputs(positive=False, special=True)))
             except SessionTimeoutError as error:
                 self._tries += 1
                 self.problem = f"its unscheduled program did not end within {self.timeout_secs:.0f} s"
                 self.timeout_secs *= 2
                 raise OracleTimeoutError(str(error)) from error
-            self.positive, self._outputs, self.problem = positive, outputs, ""
-        return self._outputs
+            self.positive, self._runs, self.problem = positive, runs, ""
+        return self._runs
 
-    def disagreement(self, outputs: Sequence[Array]) -> str:
-        """Return why the ``outputs`` of a candidate are not the oracle's, which has run; empty if they agree."""
-        assert self._outputs is not None
-        return disagreement(self._outputs, outputs, self.plan, rounded=self.positive)
+    def disagreement(self, run: CheckedRun, outputs: Sequence[Array]) -> str:
+        """Return why the ``outputs`` of a candidate are not those of a run of the oracle; empty if they agree."""
+        if run.special:
+            text = disagreement(run.outputs, outputs, self.plan, special=True)
+            return f"{text} (inputs with special values)" if text else ""
+        return disagreement(run.outputs, outputs, self.plan, rounded=self.positive)
 
 
 def sent_bytes(artifact: Artifact) -> int:
@@ -126,22 +146,31 @@ def tolerance(plan: CheckPlan, dtype: str, rounded: bool = False) -> tuple[float
 
 
 def disagreement(
-    oracle: Sequence[Array], outputs: Sequence[Array], plan: CheckPlan = UNKNOWN, rounded: bool = False
+    oracle: Sequence[Array],
+    outputs: Sequence[Array],
+    plan: CheckPlan = UNKNOWN,
+    rounded: bool = False,
+    special: bool = False,
 ) -> str:
     """Return why ``outputs`` are not the oracle's, in one line; empty if they agree.
 
     Floats agree if NaN and infinities are in the same places, and elsewhere ``|output - oracle| <= share * |oracle| +
-    part * max |oracle|``, which :func:`tolerance` gives. Integers and booleans agree if they are equal; of integers
-    that are made of floats, one in a thousand may be off by one.
+    part * max |oracle|``, which :func:`tolerance` gives; without sums on special inputs (``special``), which have
+    numbers of all magnitudes, the upper quartile stands for the maximum. Where the plan says that right kernels are
+    reproducible, they are equal, and zeros have the same sign where it says so. Integers and booleans agree if they are
+    equal; of integers that are made of floats in several operations, one in a thousand may be off by one.
     """
     for position, (expected, got) in enumerate(zip(oracle, outputs, strict=True)):
         prefix = f"output {position}: " if len(oracle) > 1 else ""
         if expected.shape != got.shape or expected.dtype != got.dtype:
             return f"{prefix}{got.dtype}{got.shape} instead of {expected.dtype}{expected.shape}"
         name = str(expected.dtype)
-        text = _floats(expected, got, *tolerance(plan, name, rounded)) if is_float(name) else ""
         if not is_float(name):
             text = _integers(expected, got, plan.rounds and name != "bool")
+        elif plan.reproducible and not (rounded and plan.sums):
+            text = _equal_floats(expected, got, plan.compares_zeros)
+        else:
+            text = _floats(expected, got, *tolerance(plan, name, rounded), quartile=special and not plan.sums)
         if text:
             return prefix + text
     return ""
@@ -154,7 +183,21 @@ def _integers(expected: Array, got: Array, rounds: bool) -> str:
     return f"{wrong} of {expected.size} values differ" if wrong else ""
 
 
-def _floats(expected: Array, got: Array, share: float, part: float) -> str:
+def _equal_floats(expected: Array, got: Array, compares_zeros: bool) -> str:
+    """Compare floats that have one right value."""
+    same = (expected == got) | ((expected != expected) & (got != got))
+    if compares_zeros:
+        same &= (expected != 0) | (np.signbit(expected) == np.signbit(got))
+    if same.all():
+        return ""
+    first = tuple(int(n) for n in np.argwhere(~same)[0])
+    return (
+        f"{same.size - np.count_nonzero(same)} of {same.size} values differ, one is {got[first]} where the oracle has "
+        f"{expected[first]}"
+    )
+
+
+def _floats(expected: Array, got: Array, share: float, part: float, quartile: bool) -> str:
     wide, other = expected.astype(np.float64), got.astype(np.float64)
     finite = np.isfinite(wide)
     special = ~finite & ~((wide == other) | (np.isnan(wide) & np.isnan(other)))
@@ -164,15 +207,16 @@ def _floats(expected: Array, got: Array, share: float, part: float) -> str:
     wide, other = wide[finite], other[finite]
     if not wide.size:
         return ""
-    error, scale = np.abs(other - wide), float(np.abs(wide).max())
-    over = error - (share * np.abs(wide) + part * max(scale, 1e-6))
+    error, size = np.abs(other - wide), np.abs(wide)
+    scale = float(np.quantile(size, 0.75) if quartile else size.max())
+    over = error - (share * size + part * max(scale, 1e-6))
     worst = int(over.argmax())
     if over[worst] <= 0:
         return ""
     wrong = int(np.count_nonzero(over > 0))
     return (
         f"{wrong} of {expected.size} values differ, one by {error[worst]:.3g} where the oracle has {wide[worst]:.3g} "
-        f"(its largest: {scale:.3g})"
+        f"(its largest: {size.max():.3g})"
     )
 
 

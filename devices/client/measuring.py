@@ -5,7 +5,6 @@ from __future__ import annotations
 from devices.client.checking import DEFAULT, Oracle, sent_bytes
 from devices.client.workbench import Workbench
 from devices.protocol import MeasureRequest
-from devices.timing.arguments import Array
 from devices.timing.evaluator import Decide, Evaluation, batch_timer, decode_evaluation, encode_request, evaluate
 from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.domain import StopRule
@@ -67,11 +66,18 @@ class LoadedCandidate:
             self._arguments = self.bench.place_anew(self._artifact, self._module, self._positive)
         return self.evaluate(rule, incumbent_secs)
 
-    def outputs(self, oracle: Oracle) -> list[Array]:
-        """Run it once on the inputs of ``oracle``, which ran before, and fetch the outputs. They are overwritten first
-        with values that differ from the oracle's."""
+    def disagreement(self, oracle: Oracle) -> str:
+        """Run it once on each set of inputs of ``oracle``, which ran before, and return why its outputs are not the
+        oracle's; empty if they agree. They are overwritten first with values that differ from these."""
         bench = self.bench
-        # Twice the time to send: the outputs are sent to be overwritten, and come back.
-        with bench.session.deadline(2 * self._prepare_secs + self._rule.timeout_secs):
-            arguments = bench.checked_arguments(self._artifact, self._module, oracle.positive, oracle.plan)
-            return bench.outputs(self._artifact, self._module, arguments, oracle.outputs(bench))
+        for run in oracle.runs(bench):
+            # Twice the time to send: the outputs are sent to be overwritten, and come back.
+            with bench.session.deadline(2 * self._prepare_secs + self._rule.timeout_secs):
+                arguments = bench.checked_arguments(
+                    self._artifact, self._module, oracle.positive, oracle.plan, run.special
+                )
+                outputs = bench.outputs(self._artifact, self._module, arguments, run.outputs, infinite=run.special)
+            text = oracle.disagreement(run, outputs)
+            if text:
+                return text
+        return ""

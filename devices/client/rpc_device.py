@@ -205,7 +205,7 @@ class RpcDevice:
         if oracle.is_given_up:
             return measured
         try:
-            oracle.outputs(candidate.bench)
+            oracle.runs(candidate.bench)
         except OracleTimeoutError as error:  # nor the device's, which answers everything else
             try:
                 self._lost_exit()
@@ -216,7 +216,7 @@ class RpcDevice:
         except SessionLostError as error:  # not the candidate's fault
             return self._failed(SessionLostError(f"while running the oracle: {error}"))
         try:
-            difference = oracle.disagreement(candidate.outputs(oracle))
+            difference = candidate.disagreement(oracle)
         except Exception as error:
             return self._failed(error, request.rule)
         if difference:

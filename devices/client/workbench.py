@@ -16,8 +16,12 @@ import tvm
 from devices.client.session import RpcSession
 from devices.protocol import Artifact, CheckPlan, TensorSpec
 from devices.rpc.remote_linking import is_archive
-from devices.timing.arguments import Array, make_checked_inputs, make_inputs, nbytes, numpy_dtype, poison
+from devices.timing.arguments import Array, make_inputs, nbytes, numpy_dtype, poison
+from devices.timing.checked_inputs import make_checked_inputs
 from fleet_tune.base.config.timeouts import CPU, DeviceTimeouts
+
+# Size up to which inputs of checks are kept here, those used last: drawing them takes as long as sending them.
+_CHECKED_BYTES = 256 << 20
 
 
 class Workbench:
@@ -40,6 +44,7 @@ class Workbench:
         self._cache_bytes = cache_bytes
         self._tensors: OrderedDict[tuple[str, bool], list[Any]] = OrderedDict()
         self._sizes: dict[tuple[str, bool], int] = {}
+        self._checked: OrderedDict[tuple[str, bool, bool], list[Array]] = OrderedDict()
         self._names = itertools.count()
         self._rng = np.random.default_rng(0)
         self._spacer: Any = None
@@ -79,9 +84,19 @@ class Workbench:
         functions."""
         return self._packed(artifact, module, self.tensors(artifact, positive))
 
-    def checked_arguments(self, artifact: Artifact, module: Any, positive: bool, plan: CheckPlan) -> list[Any]:
-        """Return :meth:`arguments` with the inputs of a check, made for it: no candidate has written to them."""
-        arrays = make_checked_inputs(artifact.task_id, artifact.original_args, artifact.outputs, positive, plan)
+    def checked_arguments(
+        self, artifact: Artifact, module: Any, positive: bool, plan: CheckPlan, special: bool
+    ) -> list[Any]:
+        """Return :meth:`arguments` with the inputs of a check, sent for it: no candidate has written to them."""
+        key = (artifact.task_id, positive, special)
+        arrays = self._checked.pop(key, None)
+        if arrays is None:
+            arrays = make_checked_inputs(
+                artifact.task_id, artifact.original_args, artifact.outputs, positive, plan, special
+            )
+        self._checked[key] = arrays
+        while sum(array.nbytes for kept in self._checked.values() for array in kept) > _CHECKED_BYTES:
+            self._checked.popitem(last=False)
         return self._packed(artifact, module, [tvm.runtime.tensor(array, self.device) for array in arrays])
 
     def _packed(self, artifact: Artifact, module: Any, tensors: list[Any]) -> list[Any]:
@@ -103,12 +118,17 @@ class Workbench:
         return arguments
 
     def outputs(
-        self, artifact: Artifact, module: Any, arguments: Sequence[Any], expected: Sequence[Array | None] | None = None
+        self,
+        artifact: Artifact,
+        module: Any,
+        arguments: Sequence[Any],
+        expected: Sequence[Array | None] | None = None,
+        infinite: bool = False,
     ) -> list[Array]:
         """Run ``main`` once on ``arguments`` and fetch the outputs. They are filled before with values that differ from
-        ``expected``."""
+        ``expected`` (see :func:`devices.timing.arguments.poison`)."""
         for index, right in zip(artifact.outputs, expected or [None] * len(artifact.outputs), strict=True):
-            arguments[index].copyfrom(poison(artifact.args[index], right))
+            arguments[index].copyfrom(poison(artifact.args[index], right, infinite))
         module["main"](*arguments)
         self.device.sync()
         return [

@@ -14,7 +14,8 @@ from devices.builds.check_plan import plan_of
 from devices.client.checking import all_finite, disagreement
 from devices.protocol import CheckPlan, TensorSpec
 from devices.targets import parse_target
-from devices.timing.arguments import Array, make_checked_inputs, numpy_dtype
+from devices.timing.arguments import Array, numpy_dtype
+from devices.timing.checked_inputs import make_checked_inputs
 from tests.helpers.kernels import native_target
 from tests.helpers.mutants import MISTAKES, ORDERS, mean, product, softmax, variance
 from tests.helpers.programs import make_function
@@ -99,9 +100,12 @@ def test_integers_are_indices_divisors_or_all_that_there_are() -> None:
     moved = plan(table, index, topi.take(table, topi.add(index, tvm.tirx.const(2, "int64")), axis=0))
     assert (moved.draws[1].low, moved.draws[1].high) == (0, 8)
     kept = topi.where(topi.less(index, tvm.tirx.const(0, "int64")), topi.add(index, tvm.tirx.const(50, "int64")), index)
-    assert plan(table, index, topi.take(table, kept, axis=0)).draws[1].high == 50
+    wrapped = plan(table, index, topi.take(table, kept, axis=0)).draws[1]
+    assert (wrapped.low, wrapped.high) == (-50, 50)
     a, b = tensor((8, 8), "int32", "a"), tensor((8, 8), "int32", "b")
-    assert plan(a, b, topi.floor_mod(a, b)).draws[1].low == 1
+    dividend, divisor, _ = plan(a, b, topi.floor_mod(a, b)).draws
+    assert (dividend.low, dividend.high) == (1 - 2**31, 2**31)  # the smallest divided by -1 is none of the type
+    assert (divisor.low, divisor.high, divisor.zero) == (-(2**31), 2**31, False)
     small = tensor((8, 8), "int8", "small")
     product_of = topi.matmul(topi.cast(small, "int32"), topi.cast(a, "int32"))
     assert (plan(small, a, product_of).draws[0].low, plan(small, a, product_of).draws[0].high) == (-128, 128)
@@ -109,7 +113,8 @@ def test_integers_are_indices_divisors_or_all_that_there_are() -> None:
 
 def test_quantisation_makes_integers_of_floats() -> None:
     x = tensor((8, 8))
-    assert plan(x, topi.cast(topi.round(topi.multiply(x, 20.0)), "int8")).rounds
+    assert plan(x, topi.cast(topi.round(topi.add(topi.multiply(x, 20.0), 3.3)), "int8")).rounds
+    assert not plan(x, topi.cast(topi.round(topi.multiply(x, 20.0)), "int8")).rounds  # one operation, one result
     assert not plan(x, topi.cast(x, "float16")).rounds
 
 
