@@ -145,7 +145,7 @@ class RpcDevice:
             # What else may go wrong meets the first candidate that is checked too, and has its rules there.
             with contextlib.suppress(Exception):
                 try:
-                    oracle.outputs(self._connection.once_more_on_loss(_answering))
+                    oracle.runs(self._connection.once_more_on_loss(_answering))
                 except OracleTimeoutError:
                     self._lost_exit()
         return oracle.problem

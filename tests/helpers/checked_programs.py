@@ -16,6 +16,7 @@ from devices.builds.tensors import array_of, tensor_of
 from devices.builds.vector_math import use_vector_math
 from devices.client.checking import CheckedRun, all_finite, disagreement
 from devices.protocol import TensorSpec
+from devices.sketches.spaces import Scheduled
 from devices.targets import parse_target
 from devices.timing.arguments import Array, poison
 from devices.timing.checked_inputs import make_checked_inputs
@@ -33,6 +34,20 @@ def build(functions: Sequence[PrimFunc]) -> list[Callable[..., None]]:
     with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
         library: Any = tvm.tirx.build(tvm.IRModule(named), target=parse_target(native_target()))
     return [library[name] for name in named]
+
+
+def build_scheduled(scheduled: Scheduled) -> Callable[..., None]:
+    """The compiled candidate, which packs weights first."""
+    main, *packs = build([scheduled.module["main"], *(scheduled.module[f"pack_{at}"] for at in scheduled.packed)])
+
+    def run(*arguments: Any) -> None:
+        given = list(arguments)
+        for at, pack in zip(scheduled.packed, packs, strict=True):
+            given[at] = tvm.runtime.empty(scheduled.args[at].shape, scheduled.args[at].dtype)
+            pack(arguments[at], given[at])
+        main(*given)
+
+    return run
 
 
 class CheckedProgram:

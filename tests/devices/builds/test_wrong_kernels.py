@@ -15,7 +15,7 @@ import pytest
 from devices.sketches.spaces import DesignSpace, ScheduleError
 from fleet_tune.base.domain import Candidate
 from policies.space.sampling import sample
-from tests.helpers.checked_programs import PROGRAMS, CheckedProgram, build
+from tests.helpers.checked_programs import PROGRAMS, CheckedProgram, build, build_scheduled
 from tests.helpers.kernels import native_target
 from tests.helpers.programs import program_task
 from tests.helpers.wrong_kernels import Mutant, mutants
@@ -57,7 +57,7 @@ def right_kernels(name: str, program: CheckedProgram, count: int) -> Iterator[st
             scheduled = space.schedule(Candidate(task.id, sketch.index, sketch.id, decisions))
         except ScheduleError:
             continue
-        text = program.disagreement(build([scheduled.module["main"]])[0])
+        text = program.disagreement(build_scheduled(scheduled))
         yield f"{sketch.rule} {decisions}: {text}" if text else ""
 
 
