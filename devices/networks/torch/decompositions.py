@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table, get_decompositions
 
-from devices.networks.torch import groups, quantization, scatters, vision, windows
+from devices.networks.torch import arguments, groups, quantization, scatters, vision, windows
 
 # Core ATen wraps every matrix product in reshapes and broadcasts, which then separate the product from the operators
 # that should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
@@ -37,6 +37,7 @@ def decompose(program: torch.export.ExportedProgram, whole: Sequence[str]) -> to
     group_norm = _ATEN.native_group_norm.default
     table[group_norm] = _with_weights(table[group_norm])
     table.update(_OURS)
+    table.update(arguments.decompositions(program))
     table.update(quantization.decompositions())
     table.update(scatters.decompositions())
     table.update(vision.decompositions())
@@ -196,7 +197,9 @@ def _remainder(data: torch.Tensor, divisor: torch.Tensor | float) -> Any:
 
 
 def _divided(data: torch.Tensor, divisor: torch.Tensor | float, *, rounding_mode: str | None = None) -> Any:
-    """Return a quotient of floats rounded down, by their remainder as torch does."""
+    """Return a quotient of floats rounded down, by their remainder as torch does; one that is not rounded as it is."""
+    if rounding_mode is None:
+        return data / divisor
     if rounding_mode != "floor" or not data.is_floating_point():
         return NotImplemented
     rest, divisor, differs = _rest(data, divisor)
@@ -207,7 +210,8 @@ def _divided(data: torch.Tensor, divisor: torch.Tensor | float, *, rounding_mode
 def _rest(data: torch.Tensor, divisor: torch.Tensor | float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the remainder with the sign of ``data``, the divisor as a tensor, and true where their signs differ."""
     rest = torch.fmod(data, divisor)
-    divisor = torch.as_tensor(divisor, dtype=data.dtype, device=data.device)
+    if not isinstance(divisor, torch.Tensor):
+        divisor = torch.full((), divisor, dtype=data.dtype, device=data.device)  # a decomposition has no constants
     return rest, divisor, (rest != 0) & ((rest < 0) != (divisor < 0))
 
 

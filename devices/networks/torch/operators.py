@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 from tvm import relax
+from tvm.ir import Call
 
 from devices.networks.torch import quantization, resizing, scatters, shifts, vision, windows
 from devices.networks.torch.node_locations import operator_name
@@ -72,6 +73,8 @@ class TorchImporter(Translations):
 
         def converted(node: fx.Node) -> Any:
             result = convert(node)
+            if isinstance(result, Call):  # TVM leaves some without a variable, and takes none of these as an operand
+                result = self.block_builder.emit(result)
             value = node.meta.get("val")
             if not isinstance(value, torch.Tensor) or not isinstance(getattr(result, "ty", None), relax.TensorType):
                 return result
