@@ -27,6 +27,7 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
         _ATEN.scatter.value_reduce: _scatter_combined_value,
         _ATEN.index_reduce.default: _index_reduce,
         _ATEN.masked_scatter.default: _masked_scatter,
+        _ATEN.put.default: _put,
     }
 
 
@@ -81,6 +82,11 @@ def _masked_scatter(data: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
     data = data.expand(mask.shape)
     places = (torch.cumsum(mask.flatten().to(torch.int64), 0) - 1).clamp(min=0)
     return torch.where(mask, source.flatten()[places].view(data.shape), data)
+
+
+def _put(data: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
+    """Write at indices of the flattened data."""
+    return data.flatten().index_put((index.flatten(),), source.flatten(), accumulate).view(data.shape)
 
 
 def _rows(index: fx.Node) -> fx.Node | None:

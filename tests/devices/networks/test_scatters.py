@@ -59,6 +59,7 @@ OPERATORS: dict[str, Operator] = {
     "products of rows": lambda g: g.x.index_reduce(1, _AGAIN, g.x[:, :6].cos(), "prod"),
     "means of rows": lambda g: g.x.index_reduce(1, _AGAIN, g.x[:, :6], "mean", include_self=False),
     "elements under a mask, one after the other": lambda g: g.x.masked_scatter(g.x > 0.2, g.x.exp()),
+    "places of flattened data": lambda g: torch.ops.aten.put(g.x, g.i[:, :2] - 72, g.u[:4, :3], True),
     "places added up": lambda g: torch.index_put(g.x, (g.i[:, 0], g.i[:, 1] - 8), g.u[:6, 0], accumulate=True),
 }
 
