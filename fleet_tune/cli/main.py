@@ -32,6 +32,7 @@ from fleet_tune.cli.options import (
     network_name,
     run_options,
 )
+from fleet_tune.cli.output import keep_output, lost_output
 from fleet_tune.cli.records import records as records_group
 from fleet_tune.cli.retune import retune
 from fleet_tune.cli.scale import scale
@@ -75,9 +76,13 @@ def run() -> NoReturn:
     and store are closed by then.
     """
     spare_scikit_learn()
+    out = keep_output()
     code = main()
     LoadingWatch.close_all()
     sys.stdout.flush()
+    lost = lost_output(out)
+    if lost:
+        code = _fail(f"the output cannot be written: {lost}", "give it more space; a run leaves its result in --out")
     sys.stderr.flush()
     if code:
         os._exit(code)

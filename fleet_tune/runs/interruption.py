@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
@@ -82,8 +81,6 @@ class Interruption:
 
     def _interrupt(self, number: int) -> None:
         self._restore()
-        if number == signal.SIGHUP:
-            drop_lost_output()
         self.signal_number = number
         self._event.set()
 
@@ -92,16 +89,6 @@ class Interruption:
         for number, handler in previous.items():
             asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, handler)
-
-
-def drop_lost_output() -> None:
-    """Let what is printed go nowhere where the terminal was closed: a run must not fail over its summary."""
-    with open(os.devnull, "r+b") as null:
-        for descriptor in (1, 2):
-            try:
-                os.write(descriptor, b"")
-            except OSError:
-                os.dup2(null.fileno(), descriptor)
 
 
 @contextlib.asynccontextmanager

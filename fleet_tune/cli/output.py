@@ -1,0 +1,59 @@
+"""The output of the command line where nobody takes it any more: a reader that has left, a terminal that was closed, a
+full disk. A run of hours must not fail over a line of its progress."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+_READER_LEFT = (errno.EPIPE, errno.EIO)
+
+
+class LastingOutput(io.FileIO):
+    """A file that what is written to goes nowhere from the first failure on."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self.failure: OSError | None = None
+
+    def write(self, data: Any) -> int | None:  # type: ignore[override]
+        try:
+            return super().write(data)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            self.failure = error
+            with open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), self.fileno())
+            return memoryview(data).nbytes
+
+
+def keep_output() -> LastingOutput:
+    """Have this process go on when its output is lost, and return the file of its standard output."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # else the next file that is opened would get the messages of native code
+            os.open(os.devnull, os.O_RDWR)
+    out, errors = LastingOutput(1), LastingOutput(2)
+    sys.stdout, sys.stderr = _text(out, sys.stdout), _text(errors, sys.stderr)
+    return out
+
+
+def lost_output(out: LastingOutput) -> str:
+    """Return why the output was lost; empty where it was not, or where its reader has left."""
+    failure = out.failure
+    return "" if failure is None or failure.errno in _READER_LEFT else failure.strerror or str(failure)
+
+
+def _text(file: LastingOutput, before: TextIO | None) -> TextIO:
+    """Return a stream as Python's own: None is a descriptor that was closed."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(file),
+        encoding=getattr(before, "encoding", None),
+        errors=getattr(before, "errors", None),
+        line_buffering=file.isatty() or file.fileno() == 2,
+    )
