@@ -142,5 +142,5 @@ class ProgressReporter:
 
 
 def _waits() -> str:
-    """What this command waits for, in words; empty for nothing."""
+    """The waits of this command in words; empty for none."""
     return " and ".join(f"waits for {wait.text_so_far}" for wait in WAITS.waits)
