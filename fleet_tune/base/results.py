@@ -339,6 +339,10 @@ BUSY_CORES = 0.25
 wait for each other, so that the one beside which another process runs delays all."""
 
 
+THROTTLED_SHARE = 0.05
+"""Share of the periods of a CPU quota from which on what was timed is called throttled: less is lost in other noise."""
+
+
 def is_busy(others_cores: float | None) -> bool:
     """Return true if other processes take that much. False if it is not known."""
     return others_cores is not None and others_cores >= BUSY_CORES
@@ -385,6 +389,15 @@ class NetworkResult:
     others_cores: float | None = None
     """Average number of the network's processor cores that other processes took while it was timed. None if it is not
     known, as on a device."""
+
+    throttled: float = 0.0
+    """Share of periods in which the network's process used up its CPU quota and stood still while it was timed. 0 for a
+    device, whose records have it."""
+
+    @property
+    def is_throttled(self) -> bool:
+        """True if a CPU quota stopped the network so often that its times are those of the quota."""
+        return self.throttled >= THROTTLED_SHARE
 
     @property
     def on_busy_host(self) -> bool:

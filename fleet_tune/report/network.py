@@ -44,6 +44,9 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
     if network.on_busy_host:
         told = f"other processes took {network.others_cores:.1f} of the network's processor cores while it was timed"
         yield "busy host", f"{told}: its times are not those of a quiet machine ({_AGAIN})", "yellow"
+    if network.is_throttled:
+        told = f"the CPU quota of this control group stopped it in {network.throttled:.0%} of the periods"
+        yield "throttled", f"{told}: its times are those of the quota", "yellow"
     if network.chosen_in_place:
         count = len(network.chosen_in_place)
         which = "one kernel, another is" if count == 1 else f"{count} kernels, others are"

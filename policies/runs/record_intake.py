@@ -6,14 +6,13 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from fleet_tune.base.domain import Outcome, Record
+from fleet_tune.base.results import THROTTLED_SHARE
 from policies.runs.commands import Command, DropArtifacts, Log, RecordFailure
 from policies.runs.stages.built_queue import BuiltQueue
 from policies.runs.stages.task_ends import TaskEnds
 from policies.runs.tasks import TaskTrials
 
 _RATE_WINDOW_SECS = 20.0
-# Of the periods of a quota. Less than that is lost among other noise.
-_THROTTLED_SHARE = 0.05
 
 
 class RecordIntake:
@@ -64,7 +63,7 @@ class RecordIntake:
 
     def _tell_of_throttling(self, record: Record) -> list[Command]:
         share, device_id = record.measurement.throttled, record.device_id
-        if share < _THROTTLED_SHARE or device_id in self._throttled:
+        if share < THROTTLED_SHARE or device_id in self._throttled:
             return []
         self._throttled.add(device_id)
         text = (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from devices.error_text import brief
 from fleet_tune.base.errors import UncheckedError
-from fleet_tune.base.results import is_busy
+from fleet_tune.base.results import THROTTLED_SHARE, is_busy
 from fleet_tune.runs.publishing import versions_in_place
 from fleet_tune.runs.publishing.class_network import CheckedNetwork, ClassNetwork
 from fleet_tune.runs.publishing.incumbents import Incumbents
@@ -93,7 +93,7 @@ class ChoiceInPlace:
         if not is_worth_it(secs, before_secs):
             return checked
         choices = tuple(why for _, why in changed.values())
-        if not is_busy(runner.others_cores):  # what is kept is not asked again
+        if not is_busy(runner.others_cores) and runner.throttled < THROTTLED_SHARE:  # what is kept is not asked again
             self._incumbents.choose(choices)
         return checked.with_choices(folder, records, errors, choices)
 

@@ -72,6 +72,8 @@ def found(result: NetworkResult) -> dict[str, Any]:
         known["measured"]["untuned_earlier"] = True
     if result.others_cores is not None and "measured" in known:
         known["measured"]["others_cores"] = result.others_cores
+    if result.is_throttled and "measured" in known:
+        known["measured"]["throttled"] = result.throttled
     if result.in_network is not None:
         known["in_network"] = {**dataclasses.asdict(result.in_network), **result.in_network.sums}
     return known

@@ -15,6 +15,7 @@ from devices.networks.processes import fresh_process
 from devices.timing.in_network import InNetworkTimes
 from devices.timing.network_device import NetworkDevice, NetworkHandle
 from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.cpus import QuotaGroups
 from fleet_tune.base.errors import FleetTuneError, NetworkRunError, UncheckedError
 from fleet_tune.runs.fleet.device_access import opened
 
@@ -32,6 +33,8 @@ class NetworkRunResult(NamedTuple):
     """Median seconds per run, and the time of each kernel in its place; None where the network cannot be timed."""
     others_cores: float | None = None
     """See :attr:`NetworkRunner.others_cores`."""
+    throttled: float = 0.0
+    """See :attr:`NetworkRunner.throttled`."""
 
 
 class NetworkRunner(Protocol):
@@ -45,6 +48,11 @@ class NetworkRunner(Protocol):
     def others_cores(self) -> float | None:
         """The average number of processor cores that other processes took of those that a network needs, while
         networks were timed last. None where it is not known, as of a device."""
+
+    @property
+    def throttled(self) -> float:
+        """The share of periods in which this machine's process used up its CPU quota and stood still, while networks
+        were timed last. 0 for a device."""
 
     @property
     def special_outputs(self) -> Sequence[tuple[Array, ...]]:
@@ -92,6 +100,7 @@ class LocalNetworkRunner:
         self._threads = threads
         self._expecting: fresh_process.PreloadedProcess | None = None
         self.others_cores: float | None = None
+        self.throttled = 0.0
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
         outputs, self.special_outputs = fresh_process.outputs_of_all(folder, self._inputs, self._special)
@@ -108,7 +117,7 @@ class LocalNetworkRunner:
         with self._watched():
             outputs, times = process.tried(folder)
         self.special_outputs = process.special_outputs
-        return NetworkRunResult(outputs, times, self.others_cores)
+        return NetworkRunResult(outputs, times, self.others_cores, self.throttled)
 
     def measure_secs(self, folder: Path) -> float:
         with self._watched():
@@ -133,9 +142,11 @@ class LocalNetworkRunner:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
+        groups = QuotaGroups()
+        before = groups.throttling()
         with BackgroundLoad(self._threads) as others:
             yield
-        self.others_cores = others.cores
+        self.others_cores, self.throttled = others.cores, groups.throttling().since(before).share
 
 
 class DeviceNetworkRunner:
@@ -150,6 +161,7 @@ class DeviceNetworkRunner:
         self._open = ExitStack()
         self._device: NetworkDevice | None = None
         self.others_cores: float | None = None
+        self.throttled = 0.0
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
         outputs = self._loaded(folder).outputs()

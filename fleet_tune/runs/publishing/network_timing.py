@@ -97,6 +97,7 @@ class NetworkTiming:
             untuned_secs=self._untuned_secs,
             untuned_earlier=True,
             others_cores=run.others_cores,
+            throttled=run.throttled,
         )
         return self._beside_framework(timed)
 
@@ -144,10 +145,9 @@ class NetworkTiming:
         except Exception as error:  # of either: the untuned one took too long, say
             self._not_compared(error)
             tuned_secs = runner.measure_secs(tuned)
-            return dataclasses.replace(result, tuned_secs=tuned_secs, others_cores=runner.others_cores)
-        others = runner.others_cores
-        timed = dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs, others_cores=others)
-        if untuned_secs is not None and not timed.on_busy_host:
+            return _disturbed(dataclasses.replace(result, tuned_secs=tuned_secs), runner)
+        timed = _disturbed(dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs), runner)
+        if untuned_secs is not None and not (timed.on_busy_host or timed.is_throttled):
             times = network.request.untuned_times
             times.keep(network.lowered, network.fingerprint, runner.name, untuned_secs)
         return self._beside_framework(timed)
@@ -184,11 +184,10 @@ class NetworkTiming:
             published="untuned",
             problem=problem,
             untuned_secs=untuned_secs,
-            others_cores=None if untuned_secs is None else self._runner.others_cores,
             max_abs_error=absolute,
             max_rel_error=relative,
         )
-        return TimedNetwork(result, untuned)
+        return TimedNetwork(result if untuned_secs is None else _disturbed(result, self._runner), untuned)
 
     def _errors_of(self, untuned: Path) -> tuple[float, float] | None:
         """Absolute and relative error of the untuned network; None where it is wrong and not published."""
@@ -204,3 +203,8 @@ class NetworkTiming:
 
     def _not_compared(self, error: Exception) -> None:
         self._network.warn(f"is not compared with the untuned one: {brief(error)}")
+
+
+def _disturbed(result: NetworkResult, runner: NetworkRunner) -> NetworkResult:
+    """Return the result with what has disturbed its times."""
+    return dataclasses.replace(result, others_cores=runner.others_cores, throttled=runner.throttled)

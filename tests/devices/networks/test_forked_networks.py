@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from devices.networks.network_folder import compile_network
+from devices.host.limits.forks import ForkError
+from devices.networks.network_folder import compile_network, load
 from tests.helpers.compiling import trace
 from tests.helpers.lowered_networks import imported
 
@@ -143,6 +145,20 @@ _SCENARIOS = (
     "an_error_in_the_child",
     "a_child_that_ends_as_programs_do",
 )
+
+
+def test_a_network_on_a_gpu_in_a_forked_process_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered, network = imported(nn.Linear(8, 8), torch.zeros(8, 8))
+    loaded = load(compile_network(lowered, {}, tmp_path / "cpu"))
+    loaded(*network.example_inputs)
+    monkeypatch.setattr(loaded, "_device", SimpleNamespace(type="cuda"))
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with pytest.raises(
+        ForkError, match=r'a GPU does not serve it; start it with multiprocessing.get_context\("spawn"\)'
+    ):
+        loaded(*network.example_inputs)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process may use one CPU: TVM's pool has no threads")

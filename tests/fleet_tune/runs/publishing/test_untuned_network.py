@@ -51,6 +51,20 @@ def test_what_the_untuned_network_takes_on_a_busy_host_is_told_as_such_and_not_k
     assert "busy host" not in {label for label, *_ in network_lines(quiet)}
 
 
+def test_what_the_untuned_network_takes_under_a_quota_is_told_as_such_and_not_kept(
+    example: Example, tmp_path: Path
+) -> None:
+    times, fingerprint = UntunedTimes(tmp_path / "cache"), make_fingerprint(CLASS)
+    place = Faked(example.network, times=(1.0, 2.5))
+    place.throttled = 0.99
+    result = example.built(example.right(tmp_path / "records.db"), place, untuned_times=times)
+    assert (result.untuned_secs, result.is_throttled) == (2.5, True)
+    assert times.find(example.lowered, fingerprint, "this machine") is None
+    assert example.published(tmp_path)[1]["measured"]["throttled"] == 0.99
+    (line,) = [line for label, line, _ in network_lines(result) if label == "throttled"]
+    assert "the CPU quota of this control group stopped it in 99% of the periods" in line
+
+
 def test_others_are_counted_whenever_this_machine_times_a_network(
     example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
