@@ -34,7 +34,6 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
             "index_put.default": self._placed,
             "upsample_nearest2d.vec": self._nearest,
             "grid_sampler_2d.default": self._sampled,
-            "roi_align.default": self._regions,
             "convolution.default": self._convolved(table["convolution.default"]),
         }
 
@@ -185,30 +184,6 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
             align_corners=bool(options[2]),
         )
         return self.block_builder.emit(sampled)
-
-    def _regions(self, node: fx.Node) -> Any:
-        """Return the means of regions. Aligned, they move by half a pixel once they are scaled: TVM moves them
-        before."""
-        arguments: Any = node.args
-        data, rois, scale, rows, columns, ratio, aligned = arguments
-        boxes = self.env[rois]
-        if aligned:
-            half = 0.5 / scale
-            moved = np.asarray([0, half, half, half, half], np.float32)
-            dtype = str(boxes.ty.dtype)
-            boxes = self.block_builder.emit(relax.op.subtract(boxes, relax.const(moved.astype(dtype), dtype)))
-        return self.block_builder.emit(
-            relax.op.vision.roi_align(
-                self.env[data],
-                boxes,
-                pooled_size=(rows, columns),
-                spatial_scale=scale,
-                sample_ratio=ratio,
-                aligned=aligned,
-                layout="NCHW",
-                mode="avg",
-            )
-        )
 
     def _convolved(self, convert: Convert) -> Convert:
         def converted(node: fx.Node) -> Any:
