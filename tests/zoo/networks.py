@@ -1,8 +1,9 @@
 """The zoo: networks that others defined and small ones of every usual layer, through our import, as a table.
 
 ``python -m tests.zoo.networks [--match TEXT] [--family NAME] [--form torch|pt2|onnx] [--tasks leave|describe|schedule]
-[--json FILE]``: each is imported, described, compiled and compared with PyTorch, in a child process that may die. The
-exit code is 1 where one was refused, wrong, or ended in a traceback; a form that torch cannot write is no fault.
+[--processes COUNT] [--json FILE]``: each is imported, described, compiled and compared with PyTorch, in a child process
+that may die. The exit code is 1 where one was refused, wrong, or ended in a traceback; a form that torch cannot write
+is no fault.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import json
 import logging
 import multiprocessing
 import os
+import queue
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -70,6 +73,27 @@ def results(chosen: Sequence[Entry], forms: Sequence[str], tasks: str, threads: 
             pipe.close()
             child.join(_GOODBYE_SECS)
             _ended(child, pipe)
+
+
+def concurrent_results(chosen: Sequence[Entry], forms: Sequence[str], tasks: str, processes: int) -> Iterator[Result]:
+    """:func:`results` of ``processes`` children at a time, as they come."""
+    parts = [chosen[at::processes] for at in range(processes)]
+    found: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
+
+    def try_all(part: Sequence[Entry]) -> None:
+        try:
+            for result in results(part, forms, tasks):
+                found.put(result)
+        finally:
+            found.put(None)
+
+    with ThreadPoolExecutor(processes) as pool:
+        running = [pool.submit(try_all, part) for part in parts]
+        for _ in parts:
+            while (result := found.get()) is not None:
+                yield result
+        for each in running:
+            each.result()
 
 
 def _ended(child: Any, pipe: Connection) -> None:
@@ -140,6 +164,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=DESCRIBE,
         help="leave them alone, describe their sketches, or also schedule each by the analyzer's first choice",
     )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="networks that are tried at a time (as many as there are CPUs); their seconds are of a process's own work",
+    )
     parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args(arguments)
     try:
@@ -150,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     heads = f"{'tasks':>5} {'import':>6} {'descr.':>6} {'clock':>6} {'error':>8}"
     print(f"{'network':{_NAME_WIDTH}} {'form':5} {'result':10} {heads}  what, and what was left out", flush=True)
     found = []
-    for result in results(chosen, options.form or FORMS, options.tasks):
+    for result in concurrent_results(chosen, options.form or FORMS, options.tasks, options.processes):
         found.append(result)
         print(_row(result), flush=True)
         if options.json:

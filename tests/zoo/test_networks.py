@@ -94,6 +94,13 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "result" in capsys.readouterr().out
 
 
+def test_networks_are_tried_in_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert networks.main(["--family", "written_onnx", "--match", "keras_", "--tasks", "leave", "--processes", "2"]) == 0
+    rows = capsys.readouterr().out
+    assert "keras_gru " in rows
+    assert "onnx: 2  right: 2" in rows
+
+
 @pytest.mark.parametrize(("times", "kind"), [(1.5, trial.RIGHT), (3.0, trial.WRONG)])
 def test_rounding_that_a_network_enlarges_is_judged_by_pytorchs_own(times: float, kind: str) -> None:
     class Enlarges(nn.Module):
