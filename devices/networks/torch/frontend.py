@@ -211,9 +211,9 @@ def _from_program(name: str, program: torch.export.ExportedProgram, framework: _
     _refuse_dynamic_program(program, where)
     _refuse_values(program, where)
     refusal = UnsupportedNetworkError(f"{where} cannot be imported", "simplify the network")
-    simpler = program
     inline_branches(program)
     for whole in (WHOLE_OPERATORS, ()):
+        simpler = program
         with silenced():
             try:
                 simpler = decompose(program, whole)
@@ -225,7 +225,8 @@ def _from_program(name: str, program: torch.export.ExportedProgram, framework: _
             except UnsupportedNetworkError:
                 raise
             except Exception as error:
-                unknown = first_of_each(simpler, unknown_operators(simpler))
+                # Of operators that were still to be decomposed, many have no translation: they are not to blame.
+                unknown = [] if simpler is program else first_of_each(simpler, unknown_operators(simpler))
                 refusal = unsupported_error(error, where, unknown, say=with_place)
                 refusal.__cause__ = error
                 continue

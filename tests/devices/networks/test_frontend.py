@@ -262,3 +262,17 @@ def test_importing_is_quiet(capfd: pytest.CaptureFixture[str], recwarn: pytest.W
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
     assert not [str(warning.message) for warning in recwarn]
+
+
+def test_a_decomposition_that_fails_is_named_not_the_operators_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Samples(torch.nn.Module):
+        def forward(self, data: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.grid_sample(data, grid, align_corners=False)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a constant is missing")
+
+    monkeypatch.setattr("devices.networks.torch.decompositions.decompose", fail)
+    with pytest.raises(UnsupportedNetworkError, match="a constant is missing") as caught:
+        load_network((Samples(), (torch.ones(1, 2, 3, 3), torch.zeros(1, 4, 4, 2))))
+    assert "grid_sampler" not in str(caught.value)
