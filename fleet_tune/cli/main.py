@@ -138,7 +138,8 @@ def _report_options(command: _F) -> _F:
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print tasks, weights, sketches, sources of learning and the plan; measure nothing.",
+    help="Compare the imported network with its framework, print tasks, weights, sketches, sources of learning and the "
+    "plan; measure nothing.",
 )
 @run_options("metrics_port")
 @_report_options
