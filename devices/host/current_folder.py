@@ -39,8 +39,8 @@ def enter_replaced_folder() -> None:
 
 
 def enter_any_folder() -> None:
-    """As :func:`enter_replaced_folder`, and enter the root where the folder was removed: for a process whose paths are
-    all absolute."""
+    """Enter the folder as :func:`enter_replaced_folder` does, or the root where it was removed: for a process whose
+    paths are all absolute."""
     try:
         enter_replaced_folder()
     except CurrentFolderError:
