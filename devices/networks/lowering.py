@@ -40,8 +40,8 @@ from devices.networks.graph.views import make_output_views
 from devices.networks.intermediates import Compare, first_difference
 from devices.networks.network import Array, Network
 from devices.protocol import TensorSpec
+from devices.sketches.byte_operators import is_dot4
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
-from devices.sketches.dot4 import is_dot4
 from devices.targets import parse_target
 from fleet_tune.base.domain import DeviceClass, Task, Workload
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
@@ -435,8 +435,8 @@ def _extract_tasks(module: Any, device_class: DeviceClass) -> tuple[tuple[Task, 
 
 
 def _dot_products(function: Any) -> int:
-    """Return the number of :func:`devices.sketches.dot4.dot4`, of which TVM's estimate counts the additions of
-    their results alone. One takes the time of a multiplication of float32, and counts as that."""
+    """Return the number of :func:`devices.sketches.byte_operators.dot4`, of which TVM's estimate counts the additions
+    of their results alone. One takes the time of a multiplication of float32, and counts as that."""
     found: list[Any] = []
     count = 0
     for block in leaf_blocks(function).values():

@@ -7,7 +7,7 @@ eight bits times a factor, is
     sum_k (s * i[k]) * (t[o] * q[k, o])  =  s * t[o] * (sum_k u[k] * q[k, o] + least * sum_k q[k, o])
 
 with the whole numbers ``i`` from ``least`` to ``least + 255`` and ``u = i - least``, unsigned bytes. The sum is exact
-in 32 bits, and :func:`devices.sketches.dot4.dot4` computes four terms of it at once. What follows (bias,
+in 32 bits, and :func:`devices.sketches.byte_operators.dot4` computes four terms of it at once. What follows (bias,
 rounding, ReLU, residual sums) is fused with it as before, and tensors between kernels have one byte for each number.
 
 Data is known to be whole by how it was made (rounded, and clipped to known bounds), whatever came between that keeps
@@ -28,12 +28,12 @@ from tvm import relax, te, tirx
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from devices.builds.dot_products import has_fast_dot4
+from devices.builds.byte_instructions import has_fast_dot4
 from devices.builds.executables import calls
 from devices.builds.tensors import array_of
 from devices.networks.graph.numpy_operators import ints, shape_of
 from devices.networks.graph.rewrites.context import constant, operator_name
-from devices.sketches.dot4 import dot4
+from devices.sketches.byte_operators import clamped, dot4
 
 _TERMS = 4
 """Terms of one :func:`dot4`."""
@@ -255,9 +255,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             total = self._emit(relax.op.subtract(total, self._emit(relax.op.multiply(zero, constant(sums)))))
         if grid.dtype == "int32":
             return total
-        scaled = self._emit(relax.op.astype(total, "float32"))
-        result = relax.op.multiply(scaled, constant((grid.scale * product.factors).astype(np.float32)))
-        return result if grid.factor is None else relax.op.multiply(self._emit(result), self.visit_expr(grid.factor))
+        result = self._kernel(_scale, total, constant((grid.scale * product.factors).astype(np.float32)))
+        return result if grid.factor is None else relax.op.multiply(result, self.visit_expr(grid.factor))
 
     def _unsigned(self, binding: Any) -> Any:
         """Return the bytes of a value on a grid."""
@@ -272,11 +271,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         if operator_name(binding.value) == "relax.astype":
             given = self.visit_expr(binding.value.args[0])
             return given if grid.least == 0 else self._emit(_from_signed(given))
-        numbers, least = self.visit_expr_post_order(binding.var), relax.const(float(grid.least), "float32")
-        # NaN is the least number, as in ONNX Runtime; its conversion is not defined.
-        above = self._emit(relax.op.greater(numbers, least))
-        moved = self._emit(relax.op.subtract(numbers, least)) if grid.least else numbers
-        return self._emit(relax.op.astype(self._emit(relax.op.where(above, moved, relax.const(0.0))), "uint8"))
+        rounded = self._grids.known(binding.value.args[0])
+        return self._kernel(_quantize, self.visit_expr(rounded.args[0]), grid.least, grid.most)
 
     def _read(self, variable: Any) -> Any:
         """Return a variable for one reader, as floats again where it has bytes."""
@@ -284,14 +280,17 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return self.visit_expr_post_order(variable)
         grid = self._grids.of(variable)
         assert grid is not None
-        value = self._emit(relax.op.astype(self._bytes[variable], grid.dtype))
-        if grid.least:
-            value = self._emit(relax.op.add(value, relax.const(grid.least, grid.dtype)))
-        if grid.zero is not None:
-            value = self._emit(relax.op.subtract(value, self.visit_expr(grid.zero)))
-        if grid.scale != 1:
-            value = self._emit(relax.op.multiply(value, relax.const(grid.scale, "float32")))
+        if grid.zero is None:
+            value = self._kernel(_dequantize, self._bytes[variable], grid.least, grid.scale, grid.dtype)
+        else:
+            whole = self._kernel(_dequantize, self._bytes[variable], grid.least, 1.0, grid.dtype)
+            value = self._emit(relax.op.subtract(whole, self.visit_expr(grid.zero)))
+            if grid.scale != 1:
+                value = self._emit(relax.op.multiply(value, relax.const(grid.scale, "float32")))
         return value if grid.factor is None else self._emit(relax.op.multiply(value, self.visit_expr(grid.factor)))
+
+    def _kernel(self, define: Callable[..., te.Tensor], *operands: Any) -> Any:
+        return self._emit(self.builder_.call_te(define, *operands, primfunc_name_hint=define.__name__.strip("_")))
 
     def _emit(self, value: Any) -> Any:
         return self.builder_.emit(value)
@@ -316,6 +315,31 @@ class _Product:
     def constant(self) -> Any:
         """Return the weights as a constant of 32-bit numbers."""
         return constant(_packed(self.numbers) if self.by_four else self.numbers)
+
+
+def _quantize(x: te.Tensor, least: int, most: int) -> te.Tensor:
+    """Return whole numbers as bytes, 0 for the least one. NaN is the least number, as in ONNX Runtime."""
+
+    def byte(*at: Any) -> Any:
+        number = clamped(tirx.round(x[at]), float(least), float(most))
+        return (number - tirx.const(float(least), "float32") if least else number).astype("uint8")
+
+    return te.compute(x.shape, byte, name="quantize")
+
+
+def _dequantize(x: te.Tensor, least: int, scale: float, dtype: str) -> te.Tensor:
+    """Return bytes as the numbers of a grid."""
+
+    def number(*at: Any) -> Any:
+        whole = x[at].astype(dtype) + tirx.const(least, dtype) if least else x[at].astype(dtype)
+        return whole if scale == 1 else whole * tirx.const(scale, dtype)
+
+    return te.compute(x.shape, number, name="dequantize")
+
+
+def _scale(x: te.Tensor, factors: te.Tensor) -> te.Tensor:
+    """Return sums in integers as floats, each times the factor of its channel, the last axis."""
+    return te.compute(x.shape, lambda *at: x[at].astype("float32") * factors[at[-1]], name="scale")
 
 
 def _from_signed(value: Any) -> Any:

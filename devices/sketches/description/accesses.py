@@ -13,9 +13,9 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import Add, BufferStore, Div, IntImm, Max, Min, Mul, PrimFunc, Sub, Var
 from tvm_ffi import structural_map, structural_visit, structural_walk
 
+from devices.sketches.byte_operators import is_dot4
 from devices.sketches.description.index_digits import Terms, index_rows, terms_of
 from devices.sketches.description.undescribed import UndescribedError
-from devices.sketches.dot4 import is_dot4
 from fleet_tune.base.sketch import Access, Axis, Scope
 
 # Values of tvm.tirx.IterVar.iter_type.

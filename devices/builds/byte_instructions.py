@@ -1,4 +1,4 @@
-"""The instructions that compute :func:`devices.sketches.dot4.dot4`.
+"""The instructions that compute the operators of :mod:`devices.sketches.byte_operators`.
 
 With VNNI ``c + dot4(a, b)`` is one instruction (``vpdpbusd``, 16 lanes) as fast as a multiply-add of float32. Other
 CPUs compute it by two products of 16-bit numbers (``vpmaddwd``), or number by number.
@@ -12,10 +12,10 @@ import tvm
 from tvm import tirx
 from tvm.ir import Call
 from tvm.target import Target, codegen
-from tvm.tirx import Add, BufferStore, IntImm, PrimFunc, Shuffle, const
+from tvm.tirx import Add, BufferStore, IntImm, PrimFunc, Select, Shuffle, const
 from tvm_ffi import structural_map, structural_walk
 
-from devices.sketches.dot4 import is_dot4
+from devices.sketches.byte_operators import is_clamped, is_dot4
 
 _BYTES = 4
 _VNNI = "llvm.x86.avx512.vpdpbusd"
@@ -31,10 +31,15 @@ def has_fast_dot4(target: Target) -> bool:
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
-def lower_dot_products(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
-    """Pass over vectorised functions that know their target: write :func:`dot4` with instructions."""
+def lower_byte_operators(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
+    """Pass over vectorised functions that know their target: write the operators with instructions."""
     found: list[Any] = []
-    structural_walk(function.body, [(Call, lambda call: found.append(call) if is_dot4(call) else None)])
+
+    def find(call: Call) -> None:
+        if is_dot4(call) or is_clamped(call):
+            found.append(call)
+
+    structural_walk(function.body, [(Call, find)])
     if not found:
         return function
     target = function.attrs.get("target") if function.attrs else None
@@ -66,7 +71,10 @@ class _Lowering:
         return store
 
     def call(self, call: Call) -> Any:
-        """Return the value of a :func:`dot4` that is added to nothing."""
+        """Return the value of a call of one of the operators; a :func:`dot4` is added to nothing."""
+        if is_clamped(call):
+            x, low, high = call.args
+            return Select(x > low, Select(x < high, x, high), low)
         return self._sum(const(0, _dtype(call)), *call.args) if is_dot4(call) else call
 
     def _sum(self, total: Any, a: Any, b: Any) -> Any:
