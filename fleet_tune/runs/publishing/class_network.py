@@ -75,7 +75,7 @@ class ClassNetwork:
     def special_difference(
         self, outputs: Sequence[tuple[Array, ...]], expected: Sequence[tuple[Array, ...] | None] = ()
     ) -> str:
-        """How outputs on the special inputs differ from ``expected``, or from the framework's; empty where they do
+        """Return how outputs on the special inputs differ from ``expected``, or from the framework's; empty where they do
         not."""
         special = self.special()
         told = (
