@@ -75,8 +75,8 @@ class ClassNetwork:
     def special_difference(
         self, outputs: Sequence[tuple[Array, ...]], expected: Sequence[tuple[Array, ...] | None] = ()
     ) -> str:
-        """Return how outputs on the special inputs differ from ``expected``, or from the framework's; empty where they do
-        not."""
+        """Return how outputs on the special inputs differ from ``expected``, or from the framework's; empty where they
+        do not."""
         special = self.special()
         told = (
             difference(kind, ours, theirs, tolerance(self.lowered))
