@@ -17,7 +17,7 @@ from tvm.tirx import Mul
 
 from devices.builds.program_reading import SMALL_INTEGERS, Argument, ProgramReading
 from devices.builds.program_statements import MANTISSA_BITS, ProgramStatement, collected, divisors_of, shifts_of
-from devices.builds.value_ranges import RangeCheck, ValueRange, range_of_type
+from devices.builds.value_ranges import Interval, RangeCheck, range_of_type
 from devices.protocol import InputDraw
 
 _LARGEST = {"float64": 1023, "float32": 127, "float16": 15, "bfloat16": 127}
@@ -30,7 +30,7 @@ _LEAST_BITS = 3
 class Domain:
     """Values that one argument may take."""
 
-    values: ValueRange
+    values: Interval
     infinite: bool = False
     """True if the infinities are among them."""
     known: bool = True
@@ -81,7 +81,7 @@ class InputDomains:
         zero = not (divisors and all(program.is_as_given(by) for by in divisors))
 
         def domain(low: float, high: float) -> Domain:
-            return Domain(ValueRange(max(low, limits.low), min(high, limits.high), zero=zero))
+            return Domain(Interval(max(low, limits.low), min(high, limits.high), zero=zero))
 
         yield domain(limits.low, limits.high)
         if bounds:  # as indices, from the end and from the beginning
@@ -96,13 +96,13 @@ class InputDomains:
             for bits in range(tvm.DataType(dtype).bits - signed - 1, _LEAST_BITS - 1, -1):
                 yield domain(-(2**bits) if signed else 0, 2**bits - 1)
         if not bounds and any(_multiplies_up(s) and at in program.sources(s.value) for s in program.statements):
-            yield Domain(ValueRange(-1, 1, zero=False)) if signed else domain(1, 1)
+            yield Domain(Interval(-1, 1, zero=False)) if signed else domain(1, 1)
             return
         high = min([SMALL_INTEGERS, *bounds, *(n for arg in program.args for n in arg.shape if n > 1)])
         yield domain(1, max(2, high) - 1) if divisors else domain(0, max(1, high) - 1)
 
 
-def _size(values: ValueRange) -> float:
+def _size(values: Interval) -> float:
     return max(abs(values.low), abs(values.high))
 
 
@@ -115,7 +115,7 @@ def _multiplies_up(statement: ProgramStatement) -> bool:
     )
 
 
-def integers_of(values: ValueRange, bits: int = 64) -> InputDraw:
+def integers_of(values: Interval, bits: int = 64) -> InputDraw:
     """Return integers of a range, of so many bits."""
     low, high = int(max(values.low, -(2**bits))), int(min(values.high, 2**bits - 1))
     # Messages hold no larger whole numbers.
@@ -125,15 +125,15 @@ def integers_of(values: ValueRange, bits: int = 64) -> InputDraw:
 def _floats(dtype: str) -> Iterator[Domain]:
     whole = range_of_type(dtype)
     yield Domain(whole, infinite=True)
-    yield Domain(ValueRange(whole.low, whole.high), infinite=True)
+    yield Domain(Interval(whole.low, whole.high), infinite=True)
     for low in (-1.0, 0.0):
         if not low:
-            yield Domain(ValueRange(0.0, math.inf), infinite=True)
+            yield Domain(Interval(0.0, math.inf), infinite=True)
         for power in (_LARGEST[dtype] + 1, *_POWERS):
             # Of (-1, 1), only 0 is an unsigned integer.
             if power <= _LARGEST[dtype] + 1 and (power or not low):
                 high = _below(power, dtype)
-                yield Domain(ValueRange(low * high, high))
+                yield Domain(Interval(low * high, high))
 
 
 def _below(power: int, dtype: str) -> float:

@@ -19,6 +19,7 @@ from devices.builds.program_statements import MANTISSA_BITS, call_name, dtype_of
 _HALVES = ("float16", "bfloat16")
 # Of floats; the result is the only right one.
 _EXACT_CALLS = {
+    "clamped",
     "floor",
     "ceil",
     "trunc",

@@ -47,6 +47,7 @@ from tvm_ffi import structural_equal
 
 from devices.builds.program_reading import ProgramReading
 from devices.builds.program_statements import MANTISSA_BITS, call_name, dtype_of
+from devices.sketches.byte_operators import is_clamped, is_dot4
 
 _CONDITIONS = (EQ, NE, LT, LE, GT, GE, And, Or)
 _MONOTONE: dict[str, Callable[[float], float]] = {
@@ -65,7 +66,7 @@ _WRAPS_BELOW = 32
 
 
 @dataclass(frozen=True, slots=True)
-class ValueRange:
+class Interval:
     """Values from ``low`` to ``high``, both included."""
 
     low: float
@@ -75,10 +76,10 @@ class ValueRange:
     zero: bool = True
     """False if 0 is not among them though it lies between."""
 
-    def union(self, other: ValueRange | None) -> ValueRange:
+    def union(self, other: Interval | None) -> Interval:
         if other is None:
             return self
-        return ValueRange(
+        return Interval(
             min(self.low, other.low), max(self.high, other.high), self.nan or other.nan, self.zero or other.zero
         )
 
@@ -89,19 +90,18 @@ class ValueRange:
         return self.low <= value <= self.high and (value != 0 or self.zero)
 
 
-_TRUTH = ValueRange(0, 1)
+_TRUTH = Interval(0, 1)
+_DOT4 = Interval(-4 * 255 * 128, 4 * 255 * 127)
 
 
-def range_of_type(dtype: str) -> ValueRange:
+def range_of_type(dtype: str) -> Interval:
     """Return all values of a type."""
     if dtype in MANTISSA_BITS:
-        return ValueRange(-math.inf, math.inf, nan=True)
+        return Interval(-math.inf, math.inf, nan=True)
     if dtype == "bool":
         return _TRUTH
     bits = tvm.DataType(dtype).bits
-    return (
-        ValueRange(0, 2**bits - 1) if dtype.startswith("uint") else ValueRange(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    )
+    return Interval(0, 2**bits - 1) if dtype.startswith("uint") else Interval(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 class RangeCheck:
@@ -109,11 +109,11 @@ class RangeCheck:
 
     def __init__(self, program: ProgramReading) -> None:
         self._program = program
-        self._buffers: dict[int, ValueRange] = {}
-        self._narrowed: list[tuple[Any, ValueRange]] = []  # loads whose value a condition bounds
+        self._buffers: dict[int, Interval] = {}
+        self._narrowed: list[tuple[Any, Interval]] = []  # loads whose value a condition bounds
         self._faults: set[int] = set()
 
-    def faults(self, given: Sequence[ValueRange]) -> set[int]:
+    def faults(self, given: Sequence[Interval]) -> set[int]:
         """Return the arguments whose ranges lead somewhere to what is not defined."""
         program = self._program
         self._buffers = {arg.key: values for arg, values in zip(program.args, given, strict=True)}
@@ -128,7 +128,7 @@ class RangeCheck:
             if values is None:
                 continue
             if statement.terms:
-                summed = ValueRange(
+                summed = Interval(
                     min(values.low * statement.terms, values.low),
                     max(values.high * statement.terms, values.high),
                     values.nan,
@@ -140,12 +140,12 @@ class RangeCheck:
     def _blame(self, value: Any) -> None:
         self._faults |= self._program.sources(value)
 
-    def _of(self, value: Any) -> ValueRange | None:
+    def _of(self, value: Any) -> Interval | None:
         """Return the range of an expression; None for what a statement reads of its own target."""
         match value:
             case IntImm() | FloatImm():
                 number: float = value.value
-                return ValueRange(number, number, math.isnan(number))
+                return Interval(number, number, math.isnan(number))
             case TensorLoad():
                 return self._load(value)
             case Cast():
@@ -167,9 +167,9 @@ class RangeCheck:
         if isinstance(value, _CONDITIONS):
             self._of(value.a), self._of(value.b)
             return _TRUTH
-        return range_of_type(dtype_of(value)) if dtype_of(value) in MANTISSA_BITS else ValueRange(0, _LOOP)
+        return range_of_type(dtype_of(value)) if dtype_of(value) in MANTISSA_BITS else Interval(0, _LOOP)
 
-    def _load(self, load: Any) -> ValueRange | None:
+    def _load(self, load: Any) -> Interval | None:
         for index, extent in zip(load.indices, load.source.shape, strict=True):
             if not self._program.sources(index):
                 continue
@@ -184,7 +184,7 @@ class RangeCheck:
             return self._of(made)
         return self._buffers.get(hash(load.source))
 
-    def _cast(self, cast: Any) -> ValueRange | None:
+    def _cast(self, cast: Any) -> Interval | None:
         inner, dtype, given = self._of(cast.value), dtype_of(cast), dtype_of(cast.value)
         if inner is None:
             return None
@@ -198,9 +198,9 @@ class RangeCheck:
         if inner.nan or not (inner.low > limits.low - 1 and inner.high < limits.high + 1):
             self._blame(cast.value)
             return limits
-        return ValueRange(math.trunc(inner.low), math.trunc(inner.high))
+        return Interval(math.trunc(inner.low), math.trunc(inner.high))
 
-    def _either(self, condition: Any, one: Any, other: Any) -> ValueRange | None:
+    def _either(self, condition: Any, one: Any, other: Any) -> Interval | None:
         self._of(condition)
         condition = self._truth(condition)
         first = self._under(condition, one, holds=True)
@@ -222,7 +222,7 @@ class RangeCheck:
             return condition
         return self._program.inlined(inner) if isinstance(inner, TensorLoad) else inner
 
-    def _under(self, condition: Any, value: Any, holds: bool) -> ValueRange | None:
+    def _under(self, condition: Any, value: Any, holds: bool) -> Interval | None:
         """Return the range of a value where a comparison of a load with a constant holds, or does not."""
         bounded = None
         compares = isinstance(condition, LT | GE) and isinstance(condition.a, TensorLoad)
@@ -244,44 +244,53 @@ class RangeCheck:
         finally:
             self._narrowed.pop()
 
-    def _call(self, call: Any) -> ValueRange | None:
+    def _call(self, call: Any) -> Interval | None:
         name = call_name(call)
         dtype = dtype_of(call)
         if name == "if_then_else":
             return self._either(*call.args)
         if name in ("shift_left", "shift_right"):
             return self._shift(call.args[0], call.args[1], dtype)
+        if is_clamped(call):
+            inner, low, high = self._of(call.args[0]), *(float(bound.value) for bound in call.args[1:])
+            if inner is None:
+                return Interval(low, high)
+            return Interval(low if inner.nan else min(max(inner.low, low), high), min(max(inner.high, low), high))
+        if is_dot4(call):
+            for argument in call.args:
+                self._of(argument)
+            return _DOT4
         ranges = [self._of(argument) for argument in call.args if hasattr(argument, "ty")]
         first = ranges[0] if ranges else None
         if first is not None and dtype in MANTISSA_BITS:
             if name in _BOUNDED:
-                return ValueRange(
+                return Interval(
                     *_BOUNDED[name], nan=first.nan or (name in ("sin", "cos") and math.isinf(first.high - first.low))
                 )
             if name in _MONOTONE and not (name == "sqrt" and first.low < 0):
                 apply = _MONOTONE[name]
                 low, high = (end if math.isinf(end) else apply(end) for end in (first.low, first.high))
-                return ValueRange(low, high, first.nan)
+                return Interval(low, high, first.nan)
             if name == "fabs":
-                return ValueRange(0, max(-first.low, first.high), first.nan)
+                return Interval(0, max(-first.low, first.high), first.nan)
             if name == "exp":
-                return ValueRange(0, math.exp(first.high) if first.high < 700 else math.inf, first.nan)
+                return Interval(0, math.exp(first.high) if first.high < 700 else math.inf, first.nan)
         return range_of_type(dtype)
 
-    def _shift(self, value: Any, amount: Any, dtype: str) -> ValueRange:
+    def _shift(self, value: Any, amount: Any, dtype: str) -> Interval:
         self._of(value)
         bits = self._of(amount)
         if bits is None or not bits.within(0, tvm.DataType(dtype).bits - 1):
             self._blame(amount)
         return range_of_type(dtype)
 
-    def _arithmetic(self, value: Any) -> ValueRange | None:
+    def _arithmetic(self, value: Any) -> Interval | None:
         a, b, dtype = self._of(value.a), self._of(value.b), dtype_of(value)
         if isinstance(value, Max | Min):
             if a is None or b is None:
                 return a if b is None else b
             choose = max if isinstance(value, Max) else min
-            return ValueRange(choose(a.low, b.low), choose(a.high, b.high), a.nan or b.nan)
+            return Interval(choose(a.low, b.low), choose(a.high, b.high), a.nan or b.nan)
         if a is None or b is None:  # a sequence that grows, of unknown length
             self._blame(value)
             return range_of_type(dtype)
@@ -289,12 +298,12 @@ class RangeCheck:
             return _float_result(value, a, b)
         match value:
             case Add():
-                return self._in_type(ValueRange(a.low + b.low, a.high + b.high), dtype, value)
+                return self._in_type(Interval(a.low + b.low, a.high + b.high), dtype, value)
             case Sub():
-                return self._in_type(ValueRange(a.low - b.high, a.high - b.low), dtype, value)
+                return self._in_type(Interval(a.low - b.high, a.high - b.low), dtype, value)
             case Mul():
                 ends = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-                return self._in_type(ValueRange(min(ends), max(ends)), dtype, value)
+                return self._in_type(Interval(min(ends), max(ends)), dtype, value)
         if b.has(0):
             self._blame(value.b)
         if b.has(-1) and a.low == range_of_type(dtype).low < 0:
@@ -302,12 +311,12 @@ class RangeCheck:
         if isinstance(value, Div | FloorDiv):
             most = max(abs(a.low), abs(a.high))
             positive = a.low >= 0 and b.low >= 0
-            return ValueRange(0 if positive else -most, most)
+            return Interval(0 if positive else -most, most)
         most = max(abs(b.low), abs(b.high)) - 1
         floors = isinstance(value, FloorMod)
-        return ValueRange(0 if (b.low >= 0 if floors else a.low >= 0) else -most, most)
+        return Interval(0 if (b.low >= 0 if floors else a.low >= 0) else -most, most)
 
-    def _in_type(self, values: ValueRange, dtype: str, source: Any) -> ValueRange:
+    def _in_type(self, values: Interval, dtype: str, source: Any) -> Interval:
         """Return a range of integers as their type has it."""
         limits = range_of_type(dtype)
         if dtype in MANTISSA_BITS or values.within(limits.low, limits.high):
@@ -317,7 +326,7 @@ class RangeCheck:
         return limits
 
 
-def _float_result(value: Any, a: ValueRange, b: ValueRange) -> ValueRange:
+def _float_result(value: Any, a: Interval, b: Interval) -> Interval:
     """Return the range of a sum, product or quotient of floats."""
     nan = a.nan or b.nan
     match value:
@@ -335,8 +344,8 @@ def _float_result(value: Any, a: ValueRange, b: ValueRange) -> ValueRange:
             ends = [x / y for x in (a.low, a.high) for y in (b.low, b.high)]
             nan |= math.isinf(max(abs(a.low), abs(a.high))) and math.isinf(max(abs(b.low), abs(b.high)))
         case _:
-            return ValueRange(-math.inf, math.inf, nan=True)
+            return Interval(-math.inf, math.inf, nan=True)
     known = [end for end in ends if not math.isnan(end)]
     if len(known) < len(ends):
-        return ValueRange(-math.inf, math.inf, nan)
-    return ValueRange(min(known), max(known), nan)
+        return Interval(-math.inf, math.inf, nan)
+    return Interval(min(known), max(known), nan)
