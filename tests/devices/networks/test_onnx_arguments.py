@@ -108,9 +108,9 @@ def _expected(form: Form) -> list[Array]:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return [np.asarray(value) for value in session.run(None, inputs)]
     except Exception:  # a version or form that it does not know
         return [np.asarray(value) for value in ReferenceEvaluator(proto).run(None, inputs)]
-    return [np.asarray(value) for value in session.run(None, inputs)]
 
 
 def _wrong(forms: Iterable[Form], folder: Path) -> tuple[list[str], list[str]]:
@@ -154,7 +154,8 @@ def test_forms_that_tvm_misreads_are_as_in_onnx_runtime(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_every_form_is_as_in_onnx_runtime(tmp_path: Path) -> None:
-    forms = [form for form in FORMS if not str(form).startswith(tuple(REFUSED))]
+    outside = (*REFUSED, "Bernoulli", "LRN-22 [2, 4, 6]")  # ONNX has no value to compare them with
+    forms = [form for form in FORMS if not str(form).startswith(outside)]
     wrong, refused = _wrong(forms, tmp_path)
     assert not wrong
     allowed = ("Bernoulli", "GRU", "LRN", "LSTM", "LayerNormalization", "MaxUnpool", "RoiAlign")
