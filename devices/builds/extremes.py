@@ -27,9 +27,12 @@ _BORDER = "prim.if_then_else"  # topi pads with it; what a network selects is a 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def begin_at_infinity(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
     """Pass over kernels that still have blocks: reductions to an extreme begin at infinity, and so do the borders that
-    the windows of a pooling see."""
+    the windows of a pooling see. Kernels of GPUs stay as they are: TVM shares a reduction among threads only where it
+    begins at the largest finite number."""
     target = function.attrs.get("target") if function.attrs else None
-    if target is not None and target.kind.name == "llvm":
+    if target is not None and target.kind.name != "llvm":
+        return function
+    if target is not None:
         function = function.with_body(structural_map(function.body, (SBlock, _without_nan)))
     kinds: dict[Any, Any] = {}
 
