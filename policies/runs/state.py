@@ -78,6 +78,7 @@ from policies.runs.tasks import OracleBuild, OracleState, TaskTrials
 from policies.runs.times.time_budget import TimeBudget
 from policies.runs.times.timers import Timers
 from policies.runs.times.usage import Usage
+from policies.runs.unchecked_tasks import UncheckedTasks
 from policies.search.bandits import TaskBandit
 
 # What devices do is counted no more often: a large fleet has many events in this time.
@@ -132,7 +133,7 @@ class RunState:
         self._caught_up = False
         self._stopped = False
         self._tuning_ended_by = ""  # empty while the run tunes, and where nothing was left to tune
-        self._unchecked: dict[tuple[str, str], str] = {}  # what was told, by task and device
+        self._unchecked = UncheckedTasks(self.tasks)
         self._restarts = Counter(plan.before.restarts)  # of processes, by role
         self._notices = Notices(plan.before.notices)
         self._begin_budget(plan.before.budget_from_secs)
@@ -344,7 +345,7 @@ class RunState:
                         self._usage.was(self._devices.leases.lanes[device_id].device_class, what, secs)
                 if any(outcome.blames_candidate for outcome in event.outcomes.values()):
                     self._kills.reset(Step.MEASURED)
-                told = self._told_unchecked(event)
+                told = self._unchecked.take(event)
                 return [*told, *self._devices.measured(event, now), *self._given_up_on_devices()]
             case BatchLost():
                 return self._devices.batch_lost(event, now) + self._given_up_on_devices()
@@ -357,17 +358,6 @@ class RunState:
             case ShootOutMeasured(_, _, detail):
                 lost = self._devices.lost(device_id, (), None, detail, now)
                 return [Log("warning", f"shoot-out on {device_id}: {detail}"), *lost]
-
-    def _told_unchecked(self, event: BatchMeasured) -> list[Command]:
-        """Tell people, once for each reason, of tasks whose candidates a device cannot verify."""
-        commands: list[Command] = []
-        for task_id, reason in event.unchecked.items():
-            if self._unchecked.get((task_id, event.device_id)) != reason:
-                self._unchecked[task_id, event.device_id] = reason
-                name = f"{self.tasks[task_id].task.workload.name} on device {event.device_id}"
-                text = f"{name} is measured and not checked: {reason} (oracle_secs in its entry of the fleet file)"
-                commands.append(Log("warning", text))
-        return commands
 
     def _given_up_on_devices(self) -> list[Command]:
         commands: list[Command] = []
