@@ -442,7 +442,8 @@ def _dot_products(function: Any) -> int:
     for block in leaf_blocks(function).values():
         found.clear()
         structural_walk(block.body, [(tvm.ir.Call, lambda call: found.append(call) if is_dot4(call) else None)])
-        count += len(found) * math.prod(int(axis.dom.extent) for axis in block.iter_vars)
+        if found:
+            count += len(found) * math.prod(int(axis.dom.extent) for axis in block.iter_vars)
     return count
 
 

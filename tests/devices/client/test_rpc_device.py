@@ -153,6 +153,7 @@ def test_an_oracle_that_is_slower_than_its_limit_is_given_up_and_its_kernels_are
     assert told[3] == told[2]
     measured = measure(device, make_artifact("ok", task_id="large"))
     assert (measured.outcome, measured.verified) == (Outcome.OK, False)
+    allow_oracles(device, monkeypatch, 60.0)  # a busy machine takes longer than the limit above for any oracle
     device.add_oracle(make_artifact("ok", oracle=True, task_id="other"))
     assert device.run_oracle("other") == ""
     assert measure(device, make_artifact("ok", task_id="other")).verified, "the device is as good as before"
