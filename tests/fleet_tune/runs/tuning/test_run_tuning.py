@@ -48,6 +48,9 @@ class Session:
     async def progress(self) -> Progress:
         return Progress("tuning", 1.0, None, None, 3, 3, {}, 0.0, {}, {}, ())
 
+    async def last_progress(self) -> Progress:
+        return await self.progress()
+
     def notice(self, text: str, _well: bool) -> None:
         self.told.append(text)
 
