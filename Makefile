@@ -2,6 +2,7 @@
 #
 #   make demo [BUDGET=5m]   set up, then tune ResNet-18 for this CPU for BUDGET and print the summary
 #   make test [PYTEST_ARGS=]  set up, then run the tests
+#   make test-exhaustive    every form of every operator, hundreds of wrong and right kernels
 #   make test-long          those that take a minute and more each: whole runs, killed and resumed, as a job of a cluster
 #   make soak [SOAK_SECS=1800]  fleet-tune retune on this machine: two networks, and a device that is slowed down again and again
 #   make fuzz [FUZZ_EXAMPLES=1000 FUZZ_READERS=120000 PYTEST_ARGS=]  look for new failing cases of the property tests: make
@@ -39,7 +40,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ZOO := $(VENV)/zoo
 
-.PHONY: help setup demo test test-long soak fuzz test-arm64 zoo docs lint shipped bench clean
+.PHONY: help setup demo test test-long test-exhaustive soak fuzz test-arm64 zoo docs lint shipped bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -56,10 +57,13 @@ demo: setup
 # four: they measure kernels with as many threads as there are cores.
 # In the order of tests/conftest.py, the longest first: xdist's own puts those of the fewest tests last.
 test: setup
-	$(BIN)/python -m pytest -q -m 'not long and not soak' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m 'not long and not soak and not exhaustive' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-long: setup
 	$(BIN)/python -m pytest -q -m long -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-exhaustive: setup
+	$(BIN)/python -m pytest -q -m exhaustive --timeout 0 -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 soak: setup
 	RETUNE_SOAK_SECS=$(SOAK_SECS) $(BIN)/python -m pytest -q -n 0 -m soak tests/fleet_tune/retuning $(PYTEST_ARGS)

@@ -78,7 +78,7 @@ def test_a_variance_is_also_a_difference_of_squares() -> None:
     np.testing.assert_allclose(((x + mean) * (x - mean)).sum(axis=1), ((x - mean) ** 2).sum(axis=1), rtol=1e-12)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
 def test_of_500_wrong_kernels_none_is_verified_and_of_500_right_ones_none_is_refused() -> None:
     programs = {name: CheckedProgram(make()) for name, make in PROGRAMS.items()}

@@ -151,7 +151,7 @@ def test_forms_that_tvm_misreads_are_as_in_onnx_runtime(tmp_path: Path) -> None:
     assert not [line for line in refused if "maximum of samples" not in line and "shape of its output" not in line]
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_every_form_is_as_in_onnx_runtime(tmp_path: Path) -> None:
     outside = (*REFUSED, "Bernoulli", "LRN-22 [2, 4, 6]")  # ONNX has no value to compare them with

@@ -85,7 +85,7 @@ def test_forms_that_tvm_misreads_are_as_in_pytorch() -> None:
     assert not _wrong(MENDED)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
 def test_every_form_is_as_in_pytorch_or_refused() -> None:
     """The order of equal elements that ``topk`` chooses among is not defined."""
