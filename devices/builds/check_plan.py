@@ -33,6 +33,7 @@ from devices.builds.program_statements import (
     accesses_of,
     calls_of,
     cast_types,
+    collected,
     dtype_of,
     loaded_buffers,
     makes_integers,
@@ -41,6 +42,7 @@ from devices.builds.program_statements import (
 from devices.builds.reproducibility import compares_zeros, is_reproducible
 from devices.builds.special_values import special_draws
 from devices.protocol import CheckPlan, InputDraw, SpecialRows
+from devices.sketches.byte_operators import is_dot4
 
 EXACT_TERMS = {"float64": 2**16, "float32": 2**16, "float16": 2**16, "bfloat16": 2**10}
 """Most non-zero terms of a sum that is not rounded, by the narrowest type. A few times the square root of this must be
@@ -150,6 +152,14 @@ class _Reading:
         """Return the inputs of a check. ``bits``: of the magnitudes of integers that become floats."""
         terms, factors, far = self._sums_over()
         ends = self._reduced_axes()
+        # Four bytes in each number: as a number it is not summed.
+        packed = {
+            at
+            for s in self._statements
+            for call in collected(s.value, Call)
+            if is_dot4(call)
+            for at in self._sources(call)
+        }
         selects = not sums and any(s.points > 1 and not s.terms for s in self._statements)
         draws = []
         for at, (arg, domain) in enumerate(zip(self._args, self._domains, strict=True)):
@@ -160,7 +170,7 @@ class _Reading:
             if dtype not in MANTISSA_BITS:
                 summed = sums and at in terms and (exact or dtype not in ("int8", "uint8"))
                 plain = self._reproducible or not precision
-                draw = integers_of(domain.values, bits if summed or not plain else _ALL_BITS)
+                draw = integers_of(domain.values, bits if at not in packed and (summed or not plain) else _ALL_BITS)
                 draws.append(replace(draw, ends=long if selects else (), selected=chosen))
             elif at not in terms:
                 steps = _PLAIN_STEPS if exact and sums else 0

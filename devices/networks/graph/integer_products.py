@@ -29,7 +29,6 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.byte_instructions import has_fast_dot4
-from devices.builds.executables import calls
 from devices.builds.tensors import array_of
 from devices.networks.graph.numpy_operators import ints, shape_of
 from devices.networks.graph.rewrites.context import constant, operator_name
@@ -43,6 +42,10 @@ _LEVELS = 255
 _EPILOGUE_FUSABLE = 4  # tvm.relax.op.op_attrs.OpPatternKind of kernels that element-wise operators are fused behind
 _WHOLE = 1e-3
 """Largest distance of a weight from a whole number, in units of its factor: far above the rounding of the factor."""
+_LARGEST_WEIGHTS = (127, 128, *range(1, 127))
+"""Magnitudes that a channel's largest weight may have, those that quantisers aim at first."""
+_SAMPLE = 16
+"""Rows of weights that are looked at before all are."""
 _HAND_ON = frozenset(
     f"relax.{name}"
     for name in (
@@ -96,7 +99,7 @@ def integer_products(module: Any, target: tvm.target.Target) -> Any:
         return module
     main = module.get_global_var("main")
     grids = Grids(module[main])
-    if not any(grids.product(call) is not None for call in calls(module[main].body)):
+    if not grids.has_products:
         return module
     rewriter = _IntegerProducts(module, grids)
     rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
@@ -115,10 +118,20 @@ class Grids:
         bindings = [binding for block in function.body.blocks for binding in block.bindings]
         self._bound = {each.var: each.value for each in bindings}
         self._grids: dict[Any, Grid] = {}
+        self._products: dict[Any, _Product] = {}
         for each in bindings:
-            grid = self._grid(each.value) if isinstance(each.value, Call) else None
+            if not isinstance(each.value, Call):
+                continue
+            grid, product = self._grid(each.value), self._product(each.value)
             if grid is not None:
                 self._grids[each.var] = grid
+            if product is not None:
+                self._products[each.value] = product
+
+    @property
+    def has_products(self) -> bool:
+        """True if a call has a form in integers."""
+        return bool(self._products)
 
     def of(self, value: Any) -> Grid | None:
         """Return the grid of a variable; None where none is known."""
@@ -130,6 +143,9 @@ class Grids:
 
     def product(self, call: Call) -> _Product | None:
         """Return the product that a call is; None where it has no form in integers."""
+        return self._products.get(call)
+
+    def _product(self, call: Call) -> _Product | None:
         read = _PRODUCTS.get(operator_name(call))
         if read is None or self.of(call.args[0]) is None:
             return None
@@ -222,16 +238,17 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
 
     def visit_var_binding_(self, binding: Any) -> None:
         super().visit_var_binding_(binding)
-        # An output is read outside of the block, where nothing can be emitted.
-        if isinstance(binding.var, relax.DataflowVar) and self._grids.of(binding.var) is not None:
+        if self._grids.of(binding.var) is not None:
             self._bytes[binding.var] = self._unsigned(binding)
 
+    # An output, which is no variable of a dataflow block, is read outside of the block too, where nothing can be
+    # emitted: its readers get the floats.
     def visit_dataflow_var_(self, variable: Any) -> Any:
         return self._read(variable)
 
     def visit_call_(self, call: Call) -> Any:
         product = self._grids.product(call)
-        if product is None or call.args[0] not in self._bytes:
+        if product is None:
             return self.visit_expr_post_order(call)
         grid, numbers = self._grids.of(call.args[0]), product.numbers
         assert grid is not None
@@ -392,15 +409,13 @@ def _whole_numbers(weight: npt.NDArray[Any]) -> tuple[Integers, npt.NDArray[np.f
         return None
     largest = np.abs(columns).max(axis=0)
     factors = np.where(largest == 0, 1.0, 0.0)
-    # The least number of levels with which all weights of a channel are whole.
-    for most in range(1, 129):
-        left = factors == 0
-        if not left.any():
-            break
-        factor = largest[left] / most
-        scaled = columns[:, left] / factor
-        whole = np.abs(scaled - np.rint(scaled)).max(axis=0) <= _WHOLE
-        factors[np.flatnonzero(left)[whole]] = factor[whole]
+    sample = columns[:: max(1, len(columns) // _SAMPLE)]
+    for most in _LARGEST_WEIGHTS:
+        left = np.flatnonzero(factors == 0)
+        # Few rows rule out most numbers of levels.
+        left = left[_are_whole(sample[:, left], largest[left] / most)]
+        left = left[_are_whole(columns[:, left], largest[left] / most)]
+        factors[left] = largest[left] / most
     if (factors == 0).any():
         return None
     numbers = np.rint(columns / factors).astype(np.int32)
@@ -411,6 +426,13 @@ def _whole_numbers(weight: npt.NDArray[Any]) -> tuple[Integers, npt.NDArray[np.f
     numbers[:, flip] *= -1
     factors = np.where(flip, -factors, factors)
     return numbers.reshape(weight.shape), factors
+
+
+def _are_whole(columns: npt.NDArray[np.float64], factors: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Return true for each column of whole numbers times its factor."""
+    scaled = columns / factors
+    whole: npt.NDArray[np.bool_] = np.abs(scaled - np.rint(scaled)).max(axis=0, initial=0.0) <= _WHOLE
+    return whole
 
 
 def _packed(numbers: Integers) -> Integers:

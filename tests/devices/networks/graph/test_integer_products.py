@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
+from devices.builds.check_plan import plan_of
 from devices.builds.executables import calls, compile_host, kernel_calls
 from devices.builds.kernel_passes import use_kernel_passes
 from devices.networks.graph.integer_products import Grid, Grids, integer_products
 from devices.networks.graph.rewrites.context import operator_name
 from devices.networks.lowering import LoweringSteps, lower_network
-from devices.sketches.spaces import DesignSpace, unscheduled
+from devices.sketches.spaces import DesignSpace, parse_module, unscheduled
 from devices.targets import parse_target, resolve_target
 from fleet_tune.base.domain import Candidate, DeviceClass
 from policies.space.sampling import sample
@@ -245,6 +246,29 @@ def test_products_of_integers_are_products_of_bytes() -> None:
     np.testing.assert_array_equal(integers, floats)
 
 
+def test_a_value_between_products_may_be_an_output() -> None:
+    """Its readers outside of the function get floats, products get its bytes."""
+    rng = np.random.default_rng(9)
+    first, second = weights(rng, 8, 8), weights(rng, 8, 8)
+    builder = Builder()
+    x = relax.Var("x", relax.TensorType((3, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            product = builder.emit(relax.op.matmul(rounded(builder, x, 0.5, -128, 127), relax.const(first)))
+            whole = builder.emit(relax.op.round(builder.emit(relax.op.divide(product, relax.const(0.25)))))
+            clipped = builder.emit(relax.op.clip(whole, 0, 255))
+            between = builder.emit_output(relax.op.multiply(clipped, relax.const(0.25)))
+            last = builder.emit_output(relax.op.matmul(between, relax.const(second)))
+        builder.emit_func_output(relax.Tuple([between, last]))
+    module = relax.transform.Normalize()(builder.get())
+    assert in_integers(module) == 2
+    data = rng.normal(0, 30, (3, 8)).astype(np.float32)
+    ours = integer_products(module, parse_target(VNNI))
+    results = [compile_host(relax.transform.LegalizeOps()(each))(data) for each in (module, ours)]
+    for floats, integers in zip(*results, strict=True):
+        np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=1e-4)
+
+
 def test_nan_is_the_least_number() -> None:
     """As in ONNX Runtime; infinities are the numbers at the ends."""
     weight = np.eye(4, dtype=np.float32)
@@ -347,6 +371,11 @@ def test_candidates_of_all_sketches_agree_with_the_unscheduled_program() -> None
     use_kernel_passes()
     space = DesignSpace(task)
     oracle = unscheduled(task)
+    plan = plan_of(parse_module(task.workload.module)["main"])
+    packed = next(at for at, spec in enumerate(oracle.args) if spec.dtype == "int32" and len(spec.shape) == 4)
+    for draw in (plan.draws[packed], plan.specials[packed].base):
+        assert draw.low <= -(2**30), "all four weights of a number are tried"
+        assert draw.high >= 2**30
     limits = {"uint8": (0, 256), "int32": (-(2**31), 2**31), "float32": (-2, 3)}
     inputs = [rng.integers(*limits[spec.dtype], spec.shape).astype(spec.dtype) for spec in oracle.args]
     expected = run(oracle, inputs, CPU.target)
