@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, STORE_VARIABLE
 from tests.helpers import properties
 from tests.helpers.memory import rise_below
+from tests.helpers.waiting import wait_until
 
 properties.load_profile()
 
@@ -120,6 +123,17 @@ def free_port() -> int:
     return port
 
 
+def _removed(group: Path) -> bool:
+    """The kernel keeps a group until the last process that ended in it is gone."""
+    try:
+        group.rmdir()
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return False
+        raise
+    return True
+
+
 @pytest.fixture
 def little_of_a_cpu() -> Iterator[Path]:
     """The file that takes processes into a real group. Its quota is less than what a process of a busy machine gets."""
@@ -139,5 +153,5 @@ def little_of_a_cpu() -> Iterator[Path]:
         except OSError:
             continue
         finally:
-            group.rmdir()
+            wait_until(partial(_removed, group), "its processes end", 30)
     pytest.skip("this user cannot make a control group with a quota here")

@@ -118,7 +118,7 @@ class RpcSession:
                     if not self.ours:
                         raise
                     # It has answered, and takes one client at a time.
-                    busy = f"the device server at {host}:{port} is busy with another client since {timeout_secs:g} s"
+                    busy = f"the device server at {host}:{port} is busy with another client since {timeout_secs:.1f} s"
                     raise SessionTimeoutError(f"{busy} (a process that is stopped keeps it too)") from error
                 finally:
                     if self._socket is None:

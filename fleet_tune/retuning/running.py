@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import logging.handlers
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from types import FrameType
 
 from fleet_tune.base.config.retune_file import RetuneConfig, load_retune
 from fleet_tune.base.errors import RetuneFileError, UserError
-from fleet_tune.base.records.files.lock_file import LockedError, take_lock
+from fleet_tune.base.records.files.lock_file import LockedError, release_lock, take_lock
 from fleet_tune.retuning.children import LOGS, ProcessStepRunner
 from fleet_tune.retuning.service import (
     LOCK_FILE,
@@ -144,7 +143,7 @@ def is_running(config: RetuneConfig) -> bool:
     if not path.exists():
         return False
     try:
-        os.close(take_lock(path))
+        release_lock(take_lock(path))
     except LockedError:
         return True
     except OSError:

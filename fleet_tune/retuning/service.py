@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 from fleet_tune.base.config.retune_file import NetworkConfig, RetuneConfig, parse_hours
 from fleet_tune.base.errors import RecordStoreError, RetuneError, UnreadableRecordError, UserError
 from fleet_tune.base.records.datasets.sources import RECORDS_FILE
-from fleet_tune.base.records.files.lock_file import LockedError, take_lock
+from fleet_tune.base.records.files.lock_file import LockedError, release_lock, take_lock
 from fleet_tune.base.records.sharing.store_place import shown
 from fleet_tune.base.records.sharing.team_lock import TeamLock
 from fleet_tune.base.records.stores.origin import decode_origin
@@ -129,7 +128,7 @@ def held(config: RetuneConfig) -> Iterator[CheckSoleOwner]:
                 ) from None
             except OSError as error:
                 raise RetuneError(f"{what} cannot be locked: {error.strerror}", "give another in the file") from error
-            stack.callback(os.close, lock)
+            stack.callback(release_lock, lock)
         check_sole_owner: CheckSoleOwner = lambda: None  # noqa: E731
         if config.server:
             check_sole_owner = partial(

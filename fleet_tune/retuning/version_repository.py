@@ -27,7 +27,7 @@ from typing import Any
 from devices.networks.tensor_file import file_digest
 from fleet_tune.base.errors import DiskFullError, RetuneError
 from fleet_tune.base.records.files.atomic_file import sync_file, sync_folder, write_atomically
-from fleet_tune.base.records.files.lock_file import LockedError, wait_for_lock
+from fleet_tune.base.records.files.lock_file import LockedError, release_lock, wait_for_lock
 from policies.retuning.publishing import superseded
 
 MANIFEST, INPUTS = "manifest.json", "inputs.safetensors"
@@ -288,7 +288,7 @@ def _locked(place: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(descriptor)
+        release_lock(descriptor)
 
 
 @contextlib.contextmanager

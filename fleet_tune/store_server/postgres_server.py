@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from devices.host.children.parent import end_with_parent
 from fleet_tune.base.errors import RecordStoreError, ServerError
+from fleet_tune.base.records.files.lock_file import release_lock
 from fleet_tune.base.records.sharing.postgres import TeamStore
 from fleet_tune.store_server.keys import make_database
 from fleet_tune.store_server.server_folder import OWNER, PostgresUser, ServerFolder, postgres_user, programs
@@ -38,7 +39,7 @@ class PostgresServer:
         self.folder.prepare()
         self._held = contextlib.ExitStack()
         try:
-            self._held.callback(os.close, self.folder.take())
+            self._held.callback(release_lock, self.folder.take())
             self.folder.make(self._by, binaries)
             self.folder.note_address(host or bind, port)
             self._log = self.folder.path / LOG

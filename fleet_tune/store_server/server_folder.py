@@ -122,7 +122,7 @@ class ServerFolder:
                 raise ServerError(f"{self.path} has other files and no server", "give an empty folder, or a new one")
 
     def take(self) -> int:
-        """Take what one process serves at a time; the descriptor whose closing frees it. Raises
+        """Take what one process serves at a time; the descriptor for :func:`release_lock`. Raises
         :class:`ServerError`."""
         try:
             with _told(self.path):

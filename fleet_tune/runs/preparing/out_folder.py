@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fleet_tune.base.errors import DiskFullError, OutputFolderError
-from fleet_tune.base.records.files.lock_file import LockedError, take_lock
+from fleet_tune.base.records.files.lock_file import LockedError, release_lock, take_lock
 from fleet_tune.base.records.files.network_drive import network_drive
 
 LOCK_FILE = "run.lock"
@@ -84,4 +84,4 @@ def _locked(out: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             if LOCK_FILE not in before and set(os.listdir(out)) == {*before, LOCK_FILE}:
                 (out / LOCK_FILE).unlink()
-        os.close(lock)
+        release_lock(lock)

@@ -9,8 +9,8 @@ from fleet_tune.base.domain import Limits, Outcome
 from fleet_tune.base.errors import DevicesLostError
 from policies.measuring import health
 from policies.runs import events as ev
-from policies.runs.commands import Log
 from policies.runs.plan import Flow
+from policies.runs.unchecked_tasks import UncheckedTasks
 from tests.helpers.run_world import World, played
 from tests.helpers.world_devices import Device, candidate_of, order, task_of
 
@@ -280,11 +280,11 @@ def test_what_waits_for_another_run_is_put_back_and_measured_once_and_its_time_i
 
 
 def test_a_task_whose_candidates_a_device_cannot_check_is_named_once_for_each_reason() -> None:
-    state = World({"a": Device("orin")}).state
+    unchecked = UncheckedTasks(World({"a": Device("orin")}).state.tasks)
     told: list[str] = []
     for reason in ("slow", "slow", "slower", "slower"):
         batch = ev.BatchMeasured("a", 1, {}, unchecked={ORIN.id: reason})
-        told += [each.text for each in state._told_unchecked(batch) if isinstance(each, Log)]
+        told += [each.text for each in unchecked.take(batch)]
     assert told == [
         f"matmul on device a is measured and not checked: {reason} (oracle_secs in its entry of the fleet file)"
         for reason in ("slow", "slower")

@@ -32,8 +32,8 @@ class LockedError(Exception):
 
 
 def take_lock(path: Path) -> int:
-    """Lock the file ``path``, which is made where it is missing, and write the id of this process into it. The
-    descriptor whose closing frees it. Raises :class:`LockedError` at once, and OSError."""
+    """Lock the file ``path``, which is made where it is missing, and write the id of this process into it. Return the
+    descriptor for :func:`release_lock`. Raises :class:`LockedError` at once, and OSError."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -51,6 +51,13 @@ def take_lock(path: Path) -> int:
             os.close(descriptor)
             raise
         return descriptor
+
+
+def release_lock(descriptor: int) -> None:
+    """Free the lock, also where a process that another thread has just forked still has the descriptor: closing it
+    alone would leave the file locked until that process starts its program."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def wait_for_lock(path: Path, what: str, most_secs: float) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any, Self
 from fleet_tune.base.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.base.domain import Outcome, Record, Task, Workload
 from fleet_tune.base.errors import OutputFolderError, RecordStoreError, StoreInUseError
-from fleet_tune.base.records.files.lock_file import LockedError, take_lock, wait_for_lock
+from fleet_tune.base.records.files.lock_file import LockedError, release_lock, take_lock, wait_for_lock
 from fleet_tune.base.records.stores.classes import with_classes
 from fleet_tune.base.records.stores.codec import encode_record, encode_state
 from fleet_tune.base.records.stores.database import open_for_writing
@@ -56,11 +55,11 @@ class RecordStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Of a shared store it is the lock of its making and migrating alone.
             lock = _lock_in_turn(path, busy_secs) if shared else _lock(path)
-            undo.callback(os.close, lock)
+            undo.callback(release_lock, lock)
             connection = open_for_writing(path, busy_secs)
             undo.pop_all()
         if shared:
-            os.close(lock)
+            release_lock(lock)
             lock = -1
         self._lock, self._connection = lock, connection
 
@@ -239,7 +238,7 @@ class RecordStore:
                     self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._connection.close()
             if self._lock >= 0:
-                os.close(self._lock)
+                release_lock(self._lock)
                 self._lock = -1
 
     def __enter__(self) -> Self:
@@ -358,7 +357,7 @@ def locked_store(path: Path, busy_secs: float | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(lock)
+        release_lock(lock)
 
 
 def _lock_in_turn(path: Path, busy_secs: float | None) -> int:

@@ -17,7 +17,7 @@ import pytest
 from fleet_tune.base import waits
 from fleet_tune.base.errors import RecordStoreError
 from fleet_tune.base.processes import HostProcess, process_text, writers_of
-from fleet_tune.base.records.files.lock_file import LockedError, take_lock, wait_for_lock
+from fleet_tune.base.records.files.lock_file import LockedError, release_lock, take_lock, wait_for_lock
 from fleet_tune.base.records.stores.store import RecordStore, locked_store
 from fleet_tune.base.waits import WAITS
 from tests.helpers.waiting import wait_until
@@ -111,6 +111,21 @@ def test_who_writes_to_a_database_is_named(tmp_path: Path) -> None:
             store.put_run("run", {})
     with closing(sqlite3.connect(path)):
         assert writers_of(files) == []
+
+
+def test_a_released_lock_is_free_while_a_forked_process_has_its_descriptor(tmp_path: Path) -> None:
+    """A fork in another thread copies it, until the child starts its program."""
+    lock = take_lock(tmp_path / "lock")
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        release_lock(lock)
+        release_lock(take_lock(tmp_path / "lock"))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_processes_are_described(tmp_path: Path) -> None:
