@@ -33,7 +33,7 @@ class SessionPlan:
     :meth:`actors.tuning_session.TuningSession.start_task`."""
     limits: Limits
     rule: StopRule = field(default_factory=StopRule)
-    """Rule that ends a measurement; the fleet file may add a warm-up and a flush."""
+    """Rule that ends a measurement; the keys of ``[measure]`` in the fleet file change it."""
     settled: Mapping[str, str] = field(default_factory=dict)
     """Reason why a task gets no trial at all, by the task's id."""
 

@@ -57,6 +57,7 @@ class LocalRunner:
 @pytest.mark.filterwarnings("ignore:coroutine 'Call.remote' was never awaited")  # one call's answer is not waited for
 async def test_devices_measure_as_the_fleet_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = '[[device]]\nname = "a"\n[measure]\ncheck_every_secs = 7\nwarm_up_secs = 0.5\nflush_cache_bytes = 4096\n'
+    fleet += "max_cv = 0.2\n"
     (tmp_path / "fleet.toml").write_text(fleet)
     monkeypatch.setattr(Made, "made", {}, raising=False)
     monkeypatch.setattr("actors.run_actors.remote_actor", Made)
@@ -66,7 +67,7 @@ async def test_devices_measure_as_the_fleet_file_says(tmp_path: Path, monkeypatc
     plan = SessionPlan("run", RANDOM, 0, (search_task("a"),), Limits(trials=10), StopRule(max_batches=7))
     await TuningSession.start(hosts, plan, tmp_path / "records.db", {})
     schedule: SchedulerPlan = Made.made[Scheduler][0]
-    assert schedule.run.rule == StopRule(max_batches=7, warm_up_secs=0.5, flush_bytes=4096)
+    assert schedule.run.rule == StopRule(max_batches=7, max_cv=0.2, warm_up_secs=0.5, flush_bytes=4096)
     assert schedule.run.check_every_secs == 7
 
 

@@ -29,6 +29,10 @@
     realtime = true                         # real-time priority for the kernels of local devices, where allowed
     warm_up_secs = 0                        # a kernel runs this long before it is timed
     flush_cache_bytes = 0                   # memory that is copied before each run, to empty the caches
+    max_cv = 0.03                           # variation of the throughput at which a measurement ends; default: the
+                                            # method's rule, as of the two that follow
+    min_batches = 3                         # micro-batches of a measurement at least, before it ends so
+    max_batches = 10                        # micro-batches of a measurement at most
 
 A mistake raises :class:`FleetFileError` with file, line and key. Whether TVM knows a target is checked where TVM lives
 (``devices.targets``); :meth:`FleetConfig.where` gives the caller the place to name.
@@ -193,6 +197,10 @@ class DeviceConfig(Frozen):
         return parse_connection(self.connect)
 
 
+MOST_BATCHES = 1000
+"""Micro-batches of a measurement that a file may ask for."""
+
+
 class BuildConfig(Frozen):
     """Settings of builds."""
 
@@ -216,10 +224,31 @@ class MeasureConfig(Frozen):
     warm_up_secs: Annotated[float, Field(ge=0, le=1)] = 0.0
     flush_cache_bytes: Annotated[int, Field(ge=0, le=256 << 20)] = 0
     """Memory that is copied before each run to empty the caches. 0: measure with what the run before left there."""
+    max_cv: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Bound of the adaptive stopping, as the following ones; see :class:`StopRule`. None: that of the method's rule."""
+    min_batches: Annotated[int, Field(ge=1, le=MOST_BATCHES)] | None = None
+    max_batches: Annotated[int, Field(ge=1, le=MOST_BATCHES)] | None = None
+
+    @field_validator("max_batches")
+    @classmethod
+    def _most_is_not_less_than_least(cls, most: int | None, info: ValidationInfo) -> int | None:
+        least = info.data.get("min_batches")
+        if most is not None and least is not None and most < least:
+            raise ValueError("less than min_batches")
+        return most
 
     def applied_to(self, rule: StopRule) -> StopRule:
-        """``rule`` with this warm-up and this flush."""
-        return replace(rule, warm_up_secs=self.warm_up_secs, flush_bytes=self.flush_cache_bytes)
+        """``rule`` with what the file says of it. If the file has one of ``min_batches`` and ``max_batches``, the other
+        one is the rule's own where that fits, else the same."""
+        least = self.min_batches or min(rule.min_batches, self.max_batches or rule.max_batches)
+        return replace(
+            rule,
+            warm_up_secs=self.warm_up_secs,
+            flush_bytes=self.flush_cache_bytes,
+            max_cv=rule.max_cv if self.max_cv is None else self.max_cv,
+            min_batches=least,
+            max_batches=self.max_batches or max(rule.max_batches, least),
+        )
 
 
 class FleetConfig(Frozen):
@@ -453,6 +482,9 @@ _EXPECTED = {
     "realtime": "true or false",
     "warm_up_secs": "a number of seconds from 0 to 1",
     "flush_cache_bytes": f"a whole number of bytes from 0 to {256 << 20}",
+    "max_cv": "a number from 0 to 1: the standard deviation of the throughput as a share of its mean",
+    "min_batches": f"a whole number from 1 to {MOST_BATCHES}",
+    "max_batches": f"a whole number from 1 to {MOST_BATCHES}, and not less than min_batches",
     "name": NAME_FORM,
     "connect": _CONNECTIONS,
     "via": "the name or address of a node of the Ray cluster, or NAME of its resource fleet-tune-host:NAME",

@@ -176,6 +176,21 @@ def test_a_rule_gets_the_warm_up_and_the_flush_of_the_file(tmp_path: Path) -> No
     assert _load(tmp_path, text).measure.applied_to(rule) == expected
 
 
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("max_cv = 0.01", StopRule(max_cv=0.01)),
+        ("max_cv = 0", StopRule(max_cv=0.0)),
+        ("min_batches = 2\nmax_batches = 4", StopRule(min_batches=2, max_batches=4)),
+        ("min_batches = 20", StopRule(min_batches=20, max_batches=20)),
+        ("max_batches = 2", StopRule(min_batches=2, max_batches=2)),
+        ("max_batches = 50", StopRule(max_batches=50)),
+    ],
+)
+def test_a_rule_gets_the_bound_and_the_counts_of_the_file(tmp_path: Path, keys: str, expected: StopRule) -> None:
+    assert _load(tmp_path, f"{FULL}[measure]\n{keys}").measure.applied_to(StopRule()) == expected
+
+
 def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
     fleet = _load(tmp_path, FULL)
     file = tmp_path / "fleet.toml"
@@ -260,6 +275,15 @@ def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
         (f"{FULL}[measure]\nwarm_up_secs = 2", "FILE, line 19: warm_up_secs = 2 is not valid", "from 0 to 1"),
         (f"{FULL}[measure]\nflush_cache_bytes = -1", "FILE, line 19: flush_cache_bytes = -1", "from 0 to 268435456"),
         (f"{FULL}[measure]\nflush_cache_bytes = 1e6", "FILE, line 19: flush_cache_bytes = 1000000.0", "a whole number"),
+        (f"{FULL}[measure]\nmax_cv = 3", "FILE, line 19: max_cv = 3 is not valid", "a number from 0 to 1"),
+        (f"{FULL}[measure]\nmax_cv = nan", "FILE, line 19: max_cv = NaN is not valid", "a number from 0 to 1"),
+        (f"{FULL}[measure]\nmin_batches = 0", "FILE, line 19: min_batches = 0 is not valid", "from 1 to 1000"),
+        (f"{FULL}[measure]\nmax_batches = 2.5", "FILE, line 19: max_batches = 2.5 is not valid", "a whole number"),
+        (
+            f"{FULL}[measure]\nmax_batches = 2\nmin_batches = 5",
+            "FILE, line 19: max_batches = 2 is not valid",
+            "not less than min_batches",
+        ),
         (f"{FULL}[measure]\nwarmup_secs = 2", "FILE, line 19: unknown key 'warmup_secs' in [measure]", "warm_up_secs"),
         ('[device]\nname = "a"', 'FILE, line 1: device = {"name": "a"} is not valid', "double brackets"),
         ("[[build]]", "FILE, line 1: build = [{}] is not valid", "single brackets"),
