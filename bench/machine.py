@@ -12,7 +12,7 @@ from typing import Any
 from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.records.sharing.shared import STORE_VARIABLE
 
-_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ray", "torch", "onnxruntime", "xgboost-cpu", "numpy")
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ray", "torch", "onnxruntime", "openvino", "xgboost-cpu", "numpy")
 
 
 def cores() -> int:

@@ -3,12 +3,82 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from bench.processes import ROOT
 from bench.result import BenchError
+
+Outputs = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A network with the inputs that every side gets: a torch module, or an ONNX file."""
+
+    module: torch.nn.Module | None
+    file: Path | None
+    """An ONNX file in place of the module."""
+    inputs: tuple[torch.Tensor, ...]
+
+    def torch_module(self) -> torch.nn.Module:
+        """Raises :class:`BenchError` for an ONNX file."""
+        if self.module is None:
+            raise BenchError(f"{self.file} is no torch module: PyTorch cannot run it")
+        return self.module
+
+    def onnx_file(self, folder: Path) -> Path:
+        """The network as an ONNX file, which is exported into ``folder`` where it is a module."""
+        if self.file is not None:
+            return self.file
+        path = folder / "model.onnx"
+        torch.onnx.export(self.torch_module(), self.inputs, str(path), dynamo=False)
+        return path
+
+    @cached_property
+    def expected(self) -> Outputs:
+        """What the network computes: by PyTorch, or by ONNX Runtime without its own rewriting of the graph."""
+        if self.module is not None:
+            with torch.inference_mode():
+                return as_arrays(self.module(*self.inputs))
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = ort.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
+        return as_arrays(session.run(None, feed(session.get_inputs(), self.inputs)))
+
+
+def as_arrays(value: Any) -> Outputs:
+    """The outputs of a side as arrays, in whichever form it returns them."""
+    values = [value] if hasattr(value, "shape") else list(value)
+    return [item.numpy() if hasattr(item, "numpy") else np.asarray(item) for item in values]
+
+
+def feed(slots: Sequence[Any], inputs: Sequence[torch.Tensor]) -> dict[str, np.ndarray]:
+    """The inputs by the names of an ONNX session's slots."""
+    return {slot.name: tensor.numpy() for slot, tensor in zip(slots, inputs, strict=True)}
+
+
+def load(spec: str) -> Example:
+    """The network of ``file.py:function``, the path relative to the repository, or of an ONNX file with its inputs in
+    the ``.npz`` file beside it (see :mod:`bench.networks.quantise`)."""
+    if not spec.endswith(".onnx"):
+        module, inputs = load_example(spec)
+        return Example(module, None, inputs)
+    path = ROOT / spec
+    arrays = path.with_suffix(".npz")
+    if not path.is_file() or not arrays.is_file():
+        raise BenchError(f"{path} and {arrays.name} beside it are needed: python -m bench.networks.quantise makes both")
+    with np.load(arrays) as stored:
+        return Example(None, path, tuple(torch.from_numpy(stored[name]) for name in stored.files))
 
 
 def load_example(spec: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:

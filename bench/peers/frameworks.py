@@ -1,11 +1,12 @@
 """Runs one network in one framework, in a process of its own, and times it in turn with the others.
 
 ``python -m bench.peers.frameworks --side eager --model examples/networks.py:resnet18 --threads 2`` prints one JSON line
-when it is ready (warm, with the network's outputs compared with PyTorch's), then answers each line of standard input,
-the least seconds to run for, with ``{"secs": [...]}``: the seconds of each single run. Sides: ``eager`` (PyTorch),
-``compile`` (torch.compile with freezing), ``ort`` (ONNX Runtime), ``ours`` (a folder written by ``fleet-tune tune``),
-``metaschedule`` (one written by :mod:`bench.peers.metaschedule_network`). Each side gets its input in its own form
-(torch's or TVM's tensors, or numpy arrays for ONNX Runtime) and returns its outputs so.
+when it is ready (warm, with the network's outputs compared with those expected), then answers each line of standard
+input, the least seconds to run for, with ``{"secs": [...]}``: the seconds of each single run. Sides: ``eager``
+(PyTorch), ``compile`` (torch.compile with freezing), ``ort`` (ONNX Runtime), ``openvino`` (as it comes: it computes
+float32 networks in bfloat16 where the CPU has that), ``openvino-f32`` (told to keep float32), ``ours`` (a folder
+written by ``fleet-tune tune``), ``metaschedule`` (one written by :mod:`bench.peers.metaschedule_network`). Each side
+gets its input in its own form (torch's or TVM's tensors, or arrays) and returns its outputs so.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,55 +25,75 @@ import click
 import numpy as np
 import torch
 
-from bench.peers.example import load_example
+from bench.peers.example import Example, Outputs, as_arrays, feed, load
 from bench.processes import die_with_parent
 from bench.result import BenchError
 
-Outputs = list[np.ndarray]
 _WARM_SECS = 2.0
 _WARM_RUNS = 5
 _FEWEST_RUNS = 10
 # Above it a side computes something else than PyTorch, and its time means nothing. Relative to the largest output.
 _LARGEST_ERROR = 1e-2
+# Of bytes, where the last bit of a float sum decides on a quantum, and of sides that choose bfloat16.
+_LARGEST_LOW_PRECISION_ERROR = 0.1
 
 
-def eager(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], _folder: Path | None) -> Callable[[], Any]:
+def eager(example: Example, _folder: Path | None) -> Callable[[], Any]:
+    model, inputs = example.torch_module(), example.inputs
     return lambda: model(*inputs)
 
 
-def compiled(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], _folder: Path | None) -> Callable[[], Any]:
+def compiled(example: Example, _folder: Path | None) -> Callable[[], Any]:
     """torch.compile with freezing: weights become constants and are packed (needs a C++ compiler)."""
     import torch._inductor.config as inductor
 
     inductor.freezing = True  # type: ignore[attr-defined,unused-ignore]
-    frozen = torch.compile(model)
-    return lambda: frozen(*inputs)
+    frozen = torch.compile(example.torch_module())
+    return lambda: frozen(*example.inputs)
 
 
-def onnx_runtime(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], _folder: Path | None) -> Callable[[], Any]:
+def onnx_runtime(example: Example, _folder: Path | None) -> Callable[[], Any]:
     import onnxruntime as ort
 
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
-        path = str(Path(folder) / "model.onnx")
-        torch.onnx.export(model, inputs, path, dynamo=False)
         options = ort.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
+        path = str(example.onnx_file(Path(folder)))
         session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    feed = {slot.name: tensor.numpy() for slot, tensor in zip(session.get_inputs(), inputs, strict=True)}
-    return lambda: session.run(None, feed)
+    arrays = feed(session.get_inputs(), example.inputs)
+    return lambda: session.run(None, arrays)
 
 
-def ours(_model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], folder: Path | None) -> Callable[[], Any]:
+def openvino(example: Example, _folder: Path | None, **settings: Any) -> Callable[[], Any]:
+    """OpenVINO with its hint for latency: one stream, whose threads are as many as all sides have."""
+    import openvino as ov
+
+    settings |= {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
+        network = ov.Core().compile_model(example.onnx_file(Path(folder)), "CPU", settings)
+    request = network.create_infer_request()
+    for slot, tensor in enumerate(example.inputs):
+        request.set_input_tensor(slot, ov.Tensor(tensor.numpy(), shared_memory=True))
+
+    def run() -> Outputs:
+        request.infer()
+        return [request.get_output_tensor(slot).data for slot in range(len(network.outputs))]
+
+    return run
+
+
+def ours(example: Example, folder: Path | None) -> Callable[[], Any]:
     """The network that fleet-tune compiled into ``folder``."""
     import fleet_tune
 
     if folder is None:
         raise BenchError("the side 'ours' needs --folder")
     network = fleet_tune.load(folder)
+    inputs = example.inputs
     return lambda: network(*inputs)
 
 
-def metaschedule(_model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], folder: Path | None) -> Callable[[], Any]:
+def metaschedule(example: Example, folder: Path | None) -> Callable[[], Any]:
     """The network that MetaSchedule tuned into ``folder``."""
     import tvm
 
@@ -80,16 +102,19 @@ def metaschedule(_model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], fold
     if folder is None:
         raise BenchError("the side 'metaschedule' needs --folder")
     network = load(folder)
-    tensors = [tvm.runtime.tensor(tensor.numpy()) for tensor in inputs]
+    tensors = [tvm.runtime.tensor(tensor.numpy()) for tensor in example.inputs]
     return lambda: network(*tensors)
 
 
-SIDES = {"eager": eager, "compile": compiled, "ort": onnx_runtime, "ours": ours, "metaschedule": metaschedule}
-
-
-def _as_arrays(value: Any) -> Outputs:
-    values = [value] if hasattr(value, "shape") else list(value)
-    return [item.numpy() if hasattr(item, "numpy") else np.asarray(item) for item in values]
+SIDES: dict[str, Callable[[Example, Path | None], Callable[[], Any]]] = {
+    "eager": eager,
+    "compile": compiled,
+    "ort": onnx_runtime,
+    "openvino": openvino,
+    "openvino-f32": partial(openvino, INFERENCE_PRECISION_HINT="f32"),
+    "ours": ours,
+    "metaschedule": metaschedule,
+}
 
 
 def relative_error(actual: Outputs, expected: Outputs) -> float:
@@ -115,22 +140,24 @@ def time_runs(run: Callable[[], Any], least_secs: float, fewest: int) -> list[fl
 
 @click.command()
 @click.option("--side", type=click.Choice(list(SIDES)), required=True)
-@click.option("--model", required=True, help="file.py:function, relative to the repository.")
+@click.option("--model", required=True, help="file.py:function or an ONNX file, relative to the repository.")
 @click.option("--threads", type=click.IntRange(min=1), required=True)
 @click.option("--folder", type=click.Path(exists=True, path_type=Path), help="A result folder, for the side 'ours'.")
 def main(side: str, model: str, threads: int, folder: Path | None) -> None:
     """Answers each line of standard input with one block of timed runs."""
     die_with_parent()
     torch.set_num_threads(threads)
-    module, inputs = load_example(model)
+    example = load(model)
+    low_precision = example.module is None or side == "openvino"
+    limit = _LARGEST_LOW_PRECISION_ERROR if low_precision else _LARGEST_ERROR
     with torch.inference_mode():
-        expected = _as_arrays(module(*inputs))
+        expected = example.expected
         started = time.perf_counter()
-        run = SIDES[side](module, inputs, folder)
-        error = relative_error(_as_arrays(run()), expected)
+        run = SIDES[side](example, folder)
+        error = relative_error(as_arrays(run()), expected)
         ready_secs = time.perf_counter() - started
-        if not error < _LARGEST_ERROR:
-            raise BenchError(f"{side} differs from PyTorch by {error:.2g} of the largest output")
+        if not error < limit:
+            raise BenchError(f"{side} differs from what is expected by {error:.2g} of the largest output")
         time_runs(run, _WARM_SECS, _WARM_RUNS)
         print(json.dumps({"side": side, "ready_secs": ready_secs, "relative_error": error}), flush=True)
         for line in sys.stdin:

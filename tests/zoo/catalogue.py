@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch.utils import _pytree as pytree
 
-from tests.zoo.torchvision_operators import load_or_define
+from bench.networks.torchvision_operators import load_or_define
 
 Example = tuple[torch.nn.Module, tuple[torch.Tensor, ...]]
 Make = Callable[[], Example]

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bench.networks.torchvision_operators import define
 from devices.builds.executables import compile_host
 from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
-from tests.zoo.torchvision_operators import define
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 

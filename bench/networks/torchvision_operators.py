@@ -25,7 +25,7 @@ def load_or_define() -> None:
     if package is None or package.origin is None:
         return
     try:
-        torch.ops.load_library(str(Path(package.origin).parent / "_C.so"))
+        torch.ops.load_library(str(Path(package.origin).parent / "_C.so"))  # type: ignore[no-untyped-call]
     except (OSError, RuntimeError):
         define()
 
