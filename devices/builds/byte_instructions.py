@@ -1,11 +1,24 @@
 """The instructions that compute the operators of :mod:`devices.sketches.byte_operators`.
 
-With VNNI ``c + dot4(a, b)`` is one instruction (``vpdpbusd``, 16 lanes) as fast as a multiply-add of float32. Other
-CPUs compute it by two products of 16-bit numbers (``vpmaddwd``), or number by number.
+``c + dot(a, b)`` of one lane of 32 bits, by what a processor has:
+
+========================  ===========  ==================================================================
+processor                 operator     instructions
+========================  ===========  ==================================================================
+AVX-512 VNNI, AVX-VNNI    DOT4         ``vpdpbusd``: one, as fast as a multiply-add of float32
+AArch64 with i8mm         DOT4         ``usdot``: one
+AArch64 with dotprod      SIGNED_DOT4  ``sdot``: one
+AVX2 and AVX-512BW        INT16_DOT2   ``vpmaddwd``, ``vpaddd``: two for two products; nothing saturates
+CUDA from sm_61 on        SIGNED_DOT4  ``__dp4a``: one
+========================  ===========  ==================================================================
+
+Every other pair of processor and operator has a longer sequence or is computed number by number; the result is the
+same.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import tvm
@@ -15,19 +28,29 @@ from tvm.target import Target, codegen
 from tvm.tirx import Add, BufferStore, IntImm, PrimFunc, Select, Shuffle, const
 from tvm_ffi import structural_map, structural_walk
 
-from devices.sketches.byte_operators import is_clamped, is_dot4
+from devices.sketches.byte_operators import DOT4, INT16_DOT2, SIGNED_DOT4, IntegerDot, integer_dot, is_clamped
 
-_BYTES = 4
 _VNNI = "llvm.x86.avx512.vpdpbusd"
-_MULTIPLY_ADD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd"}
+_MULTIPLY_ADD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4: "llvm.x86.sse2.pmadd.wd"}
+_NEON = "llvm.aarch64.neon"
+_NEON_LANES = 4
+_SIGN_BITS = -0x7F7F7F80
+"""0x80808080 as a signed number: the byte 128, or -128, four times."""
+_FIRST_DP4A = 61
+"""Compute capability, times ten, of the first GPU that has ``__dp4a``."""
 
 
-def has_fast_dot4(target: Target) -> bool:
-    """Return true where an instruction of the target computes :func:`dot4` and adds it to a sum."""
-    if target.kind.name != "llvm":
-        return False
-    features = ("avx512vnni", "avxvnni")
-    return any(codegen.target_has_features(feature, target) for feature in features)
+def fast_integer_dot(target: Target) -> IntegerDot | None:
+    """Return the operator for whole numbers that ``target`` computes in fewer instructions than the same products of
+    float32; None where it has none."""
+    if target.kind.name == "cuda":
+        return SIGNED_DOT4 if _has_dp4a(target) else None
+    processor = _Processor(target)
+    if processor.vnni or processor.usdot:
+        return DOT4
+    if processor.sdot:
+        return SIGNED_DOT4
+    return INT16_DOT2 if processor.avx2 else None
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
@@ -36,67 +59,121 @@ def lower_byte_operators(function: PrimFunc, _module: Any, _context: Any) -> Pri
     found: list[Any] = []
 
     def find(call: Call) -> None:
-        if is_dot4(call) or is_clamped(call):
+        if integer_dot(call) or is_clamped(call):
             found.append(call)
 
     structural_walk(function.body, [(Call, find)])
     if not found:
         return function
     target = function.attrs.get("target") if function.attrs else None
-    lowering = _Lowering(target)
+    lowering = _Lowering(_Processor(target))
     body = structural_map(function.body, [(BufferStore, lowering.store)])
     return function.with_body(structural_map(body, [(Call, lowering.call)]))
 
 
-class _Lowering:
-    """The instructions of one target."""
+class _Processor:
+    """What the processor of a target has of the instructions above."""
 
     def __init__(self, target: Target | None) -> None:
         def has(feature: str) -> bool:
             return target is not None and target.kind.name == "llvm" and codegen.target_has_features(feature, target)
 
-        self._wide = has("avx512f") and has("avx512bw")
-        self._vnni = (has("avx512vnni") and has("avx512vl")) or has("avxvnni")
-        self._avx2 = has("avx2")
+        self.avx2 = has("avx2")
+        self.avx512 = has("avx512f") and has("avx512bw")
+        self.vnni = (has("avx512vnni") and has("avx512vl")) or has("avxvnni")
+        self.usdot, self.sdot = has("i8mm"), has("dotprod")
+        self.dp4a = target is not None and _has_dp4a(target)
+
+
+def _has_dp4a(target: Target) -> bool:
+    found = re.fullmatch(r"sm_(\d+)[a-z]?", str(target.attrs.get("arch", ""))) if target.kind.name == "cuda" else None
+    return found is not None and int(found[1]) >= _FIRST_DP4A
+
+
+class _Lowering:
+    """The instructions of one target."""
+
+    def __init__(self, processor: _Processor) -> None:
+        self._processor = processor
+        # Lanes of the widest register.
+        self._most = 16 if processor.avx512 else 8 if processor.avx2 or processor.vnni else _NEON_LANES
 
     def store(self, store: BufferStore) -> BufferStore:
-        """Return a store of a sum of which one term is a :func:`dot4` with the sum as an operand of the
-        instruction."""
+        """Return a store of a sum of which one term is a product with the sum as an operand of the instruction."""
         if not isinstance(store.value, Add):
             return store
         for total, product in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
-            if is_dot4(product):
-                value = self._sum(total, *product.args)
+            dot = integer_dot(product)
+            if dot is not None:
+                value = self._sum(dot, total, *product.args)
                 return BufferStore(store.buffer, value, store.indices)
         return store
 
     def call(self, call: Call) -> Any:
-        """Return the value of a call of one of the operators; a :func:`dot4` is added to nothing."""
+        """Return the value of a call of one of the operators; a product is added to nothing."""
         if is_clamped(call):
             x, low, high = call.args
             return Select(x > low, Select(x < high, x, high), low)
-        return self._sum(const(0, _dtype(call)), *call.args) if is_dot4(call) else call
+        dot = integer_dot(call)
+        return call if dot is None else self._sum(dot, const(0, _dtype(call)), *call.args)
 
-    def _sum(self, total: Any, a: Any, b: Any) -> Any:
-        lanes = tvm.DataType(_dtype(a)).lanes
-        most = 16 if self._wide else 8
-        if not (self._vnni or self._avx2) or lanes % 4 or (lanes > most and lanes % most):
-            return total + _number_by_number(a, b)
+    def _sum(self, dot: IntegerDot, total: Any, a: Any, b: Any) -> Any:
+        if self._processor.dp4a:
+            return _on_gpu(dot, total, a, b)
+        lanes, most = tvm.DataType(_dtype(a)).lanes, self._most
         if lanes <= most:
-            return self._instruction(total, a, b, lanes)
+            return self._instruction(dot, total, a, b, lanes)
+        if lanes % most:
+            return total + _number_by_number(dot, a, b)
         parts = [
-            self._instruction(_lanes(total, at, most), _lanes(a, at, most), _lanes(b, at, most), most)
+            self._instruction(dot, _lanes(total, at, most), _lanes(a, at, most), _lanes(b, at, most), most)
             for at in range(lanes // most)
         ]
         return Shuffle(parts, [IntImm("int32", at) for at in range(lanes)])
 
-    def _instruction(self, total: Any, a: Any, b: Any, lanes: int) -> Any:
-        if self._vnni and lanes in (4, 8, 16):
-            bytes_ = (tirx.reinterpret(f"uint8x{4 * lanes}", a), tirx.reinterpret(f"int8x{4 * lanes}", b))
-            return tirx.call_llvm_pure_intrin(f"int32x{lanes}", f"{_VNNI}.{32 * lanes}", total, *bytes_)
-        if self._avx2 and lanes in _MULTIPLY_ADD:
+    def _instruction(self, dot: IntegerDot, total: Any, a: Any, b: Any, lanes: int) -> Any:
+        has, dtype = self._processor, f"int32x{lanes}"
+        if dot == DOT4 and has.vnni and lanes in (4, 8, 16):
+            operands = _as("uint8", a, lanes), _as("int8", b, lanes)
+            return tirx.call_llvm_pure_intrin(dtype, f"{_VNNI}.{32 * lanes}", total, *operands)
+        if dot == DOT4 and has.avx2 and lanes in (8, 16):
             return total + _by_halves(a, b, lanes)
-        return total + _number_by_number(a, b)
+        if dot == INT16_DOT2 and has.avx2 and lanes in _MULTIPLY_ADD:
+            operands = _as("int16", a, lanes), _as("int16", b, lanes)
+            return total + tirx.call_llvm_pure_intrin(dtype, _MULTIPLY_ADD[lanes], *operands)
+        if dot == DOT4 and has.usdot and lanes == _NEON_LANES:
+            return _neon("usdot", total, _as("uint8", a, lanes), _as("int8", b, lanes))
+        if dot == SIGNED_DOT4 and has.sdot and lanes == _NEON_LANES:
+            return _neon("sdot", total, _as("int8", a, lanes), _as("int8", b, lanes))
+        if dot == DOT4 and has.sdot and lanes == _NEON_LANES:
+            # 128 more on the right, which is 128 times the sum of the left too much.
+            signs = const(_SIGN_BITS, dtype)
+            left, right, all128 = (_as("uint8", each, lanes) for each in (a, b ^ signs, signs))
+            return _neon("udot", total, left, right) - _neon("udot", const(0, dtype), left, all128)
+        return total + _number_by_number(dot, a, b)
+
+
+def _on_gpu(dot: IntegerDot, total: Any, a: Any, b: Any) -> Any:
+    if dot == SIGNED_DOT4:
+        return _dp4a(a, b, total)
+    if dot == DOT4:
+        # 128 less on the left, which is 128 times the sum of the right too little.
+        signs = const(_SIGN_BITS, _dtype(a))
+        return _dp4a(a ^ signs, b, total) - _dp4a(signs, b, const(0, _dtype(a)))
+    return total + _number_by_number(dot, a, b)
+
+
+def _dp4a(a: Any, b: Any, total: Any) -> Any:
+    return tirx.call_pure_extern(_dtype(a), "__dp4a", a, b, total)
+
+
+def _neon(name: str, total: Any, a: Any, b: Any) -> Any:
+    return tirx.call_llvm_pure_intrin(f"int32x{_NEON_LANES}", f"{_NEON}.{name}", total, a, b)
+
+
+def _as(kind: str, value: Any, lanes: int) -> Any:
+    """Return a vector of 32-bit numbers as one of narrower ones."""
+    return tirx.reinterpret(f"{kind}x{lanes * 32 // tvm.DataType(kind).bits}", value)
 
 
 def _by_halves(a: Any, b: Any, lanes: int) -> Any:
@@ -111,13 +188,21 @@ def _by_halves(a: Any, b: Any, lanes: int) -> Any:
     return even + odd
 
 
-def _number_by_number(a: Any, b: Any) -> Any:
+def _number_by_number(dot: IntegerDot, a: Any, b: Any) -> Any:
     dtype = _dtype(a)
     total = const(0, dtype)
-    for at in range(_BYTES):
-        shift, up, down = const(8 * at, dtype), const(24 - 8 * at, dtype), const(24, dtype)
-        total = total + ((a >> shift) & const(0xFF, dtype)) * ((b << up) >> down)
+    for at in range(dot.terms):
+        left = _number(a, at, dot.bits, dot.signed)
+        total = total + left * _number(b, at, dot.bits, signed=True)
     return total
+
+
+def _number(value: Any, at: int, bits: int, signed: bool) -> Any:
+    """Return the number ``at`` of those in 32-bit numbers."""
+    dtype = _dtype(value)
+    if not signed:
+        return (value >> const(bits * at, dtype)) & const((1 << bits) - 1, dtype)
+    return (value << const(32 - bits * (at + 1), dtype)) >> const(32 - bits, dtype)
 
 
 def _lanes(value: Any, at: int, count: int) -> Any:

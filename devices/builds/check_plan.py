@@ -42,7 +42,7 @@ from devices.builds.program_statements import (
 from devices.builds.reproducibility import compares_zeros, is_reproducible
 from devices.builds.special_values import special_draws
 from devices.protocol import CheckPlan, InputDraw, SpecialRows
-from devices.sketches.byte_operators import is_dot4
+from devices.sketches.byte_operators import integer_dot
 
 EXACT_TERMS = {"float64": 2**16, "float32": 2**16, "float16": 2**16, "bfloat16": 2**10}
 """Most non-zero terms of a sum that is not rounded, by the narrowest type. A few times the square root of this must be
@@ -55,6 +55,7 @@ _FAR = -32.0
 _LONG, _SHORT = 64, 8
 # Bits of the integers that become floats: beside huge numbers, what is added to a float is lost.
 _SMALL_BITS, _PLAIN_BITS, _ALL_BITS = 3, 8, 64
+_PAIR_BITS = 23
 _PLAIN_FLOATS = 2.0
 _PLAIN_STEPS = 32
 _STEPS = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2)
@@ -152,12 +153,13 @@ class _Reading:
         """Return the inputs of a check. ``bits``: of the magnitudes of integers that become floats."""
         terms, factors, far = self._sums_over()
         ends = self._reduced_axes()
-        # Four bytes in each number: as a number it is not summed.
+        # Several numbers in each: as a number it is not summed. Of two numbers of 16 bits the upper one is a byte, so
+        # that no sum is too large.
         packed = {
-            at
+            at: _PAIR_BITS if dot.terms == 2 else _ALL_BITS
             for s in self._statements
             for call in collected(s.value, Call)
-            if is_dot4(call)
+            if (dot := integer_dot(call)) is not None
             for at in self._sources(call)
         }
         selects = not sums and any(s.points > 1 and not s.terms for s in self._statements)
@@ -170,7 +172,8 @@ class _Reading:
             if dtype not in MANTISSA_BITS:
                 summed = sums and at in terms and (exact or dtype not in ("int8", "uint8"))
                 plain = self._reproducible or not precision
-                draw = integers_of(domain.values, bits if at not in packed and (summed or not plain) else _ALL_BITS)
+                whole = bits if summed or not plain else _ALL_BITS
+                draw = integers_of(domain.values, packed.get(at, whole))
                 draws.append(replace(draw, ends=long if selects else (), selected=chosen))
             elif at not in terms:
                 steps = _PLAIN_STEPS if exact and sums else 0

@@ -14,6 +14,9 @@ from devices.builds.extremes import begin_at_infinity, propagate_nan, propagate_
 from devices.builds.serial_loops import serialize_parallel_loops
 from devices.builds.stack_buffers import mark_cpu_functions, place_on_stack
 
+WITH_KERNEL_PASSES = "fleet_tune.kernel_passes"
+"""Name of the pipeline of TensorIR that applies the passes."""
+
 
 @functools.cache
 def use_kernel_passes() -> None:
@@ -26,5 +29,8 @@ def _pipeline() -> Any:
     return (
         tvm.transform.Sequential([mark_cpu_functions, serialize_parallel_loops, begin_at_infinity, lowering]),
         lambda: tvm.transform.Sequential([lower_byte_operators, place_on_stack, propagate_nan, finalize_host()]),
-        lambda: tvm.transform.Sequential([finalize_device(), propagate_nan_on_device]),
+        lambda: tvm.transform.Sequential([lower_byte_operators, finalize_device(), propagate_nan_on_device]),
     )
+
+
+register_tir_pipeline(WITH_KERNEL_PASSES, _pipeline)

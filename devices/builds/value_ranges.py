@@ -47,7 +47,7 @@ from tvm_ffi import structural_equal
 
 from devices.builds.program_reading import ProgramReading
 from devices.builds.program_statements import MANTISSA_BITS, call_name, dtype_of
-from devices.sketches.byte_operators import is_clamped, is_dot4
+from devices.sketches.byte_operators import integer_dot, is_clamped
 
 _CONDITIONS = (EQ, NE, LT, LE, GT, GE, And, Or)
 _MONOTONE: dict[str, Callable[[float], float]] = {
@@ -91,7 +91,6 @@ class Interval:
 
 
 _TRUTH = Interval(0, 1)
-_DOT4 = Interval(-4 * 255 * 128, 4 * 255 * 127)
 
 
 def range_of_type(dtype: str) -> Interval:
@@ -256,10 +255,11 @@ class RangeCheck:
             if inner is None:
                 return Interval(low, high)
             return Interval(low if inner.nan else min(max(inner.low, low), high), min(max(inner.high, low), high))
-        if is_dot4(call):
+        dot = integer_dot(call)
+        if dot is not None:
             for argument in call.args:
                 self._of(argument)
-            return _DOT4
+            return Interval(*dot.range)
         ranges = [self._of(argument) for argument in call.args if hasattr(argument, "ty")]
         first = ranges[0] if ranges else None
         if first is not None and dtype in MANTISSA_BITS:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from devices.builds.byte_instructions import fast_integer_dot
 from devices.client import probe_kernels
 from devices.client.probe import Probe, parallelism
 from devices.client.probe_kernels import ProbeKernel
@@ -20,7 +21,8 @@ from devices.cuda.tensor_cores import tensor_cores, tensor_flops
 from devices.host.machine import parse_size
 from devices.host.versions import tvm_differs
 from devices.protocol import TensorSpec
-from devices.targets import vector_registers
+from devices.sketches.byte_operators import IntegerDot
+from devices.targets import parse_target, vector_registers
 from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Fingerprint
 
 UNTOLD = "unknown"
@@ -61,17 +63,16 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
         _log.warning("kernels run on %d threads of the device's server, the fleet file says %d", actual, threads)
     with bench.session.deadline(bench.patience.probe_secs):
         cores, lanes = parallelism(bench, device_class.target, actual)
-    kernel = probe_kernels.arithmetic(device_class.target, cores, lanes)
-    with bench.session.deadline(bench.patience.probe_secs):
-        ones = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
     with bench.session.deadline(bench.patience.probe_secs):
         is_cuda = bench.kind == "cuda"
         limits = cuda_limits(bench.device) if is_cuda else _cpu_limits(device_class.target, says["caches"])
+    dot = fast_integer_dot(parse_target(device_class.target))
     abstraction = DeviceAbstraction(
         kind=bench.kind,
         cores=cores,
         lanes=lanes,
-        peak_flops=kernel.work / run_secs(bench, kernel, ones, _BURSTS),
+        peak_flops=_peak(bench, device_class.target, cores, lanes, None),
+        int8_flops=0.0 if dot is None else _peak(bench, device_class.target, cores, lanes, dot),
         bandwidth_bytes=bandwidth_bytes(bench, device_class.target, lanes, limits["l3_bytes"] or limits["l2_bytes"]),
         **limits,
     )
@@ -112,6 +113,15 @@ def describe(bench: Workbench) -> dict[str, Any]:
         "tvm_version": UNTOLD,
         "caches": caches,
     }
+
+
+def _peak(bench: Workbench, target: str, cores: int, lanes: int, dot: IntegerDot | None) -> float:
+    """Return the operations per second of all cores, in float32 or by an operator for whole numbers."""
+    kernel = probe_kernels.arithmetic(target, cores, lanes, dot=dot)
+    dtype = np.int32 if dot else np.float32
+    with bench.session.deadline(bench.patience.probe_secs):
+        ones = [tvm.runtime.tensor(np.ones(shape, dtype), bench.device) for shape in kernel.shapes]
+    return kernel.work / run_secs(bench, kernel, ones, _BURSTS)
 
 
 def run_secs(bench: Workbench, kernel: ProbeKernel, tensors: Sequence[Any], bursts: int = 1) -> float:

@@ -12,8 +12,10 @@ import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 
+from devices.builds.kernel_passes import WITH_KERNEL_PASSES
 from devices.builds.linking import link
 from devices.cuda.compiler import compiling_for
+from devices.sketches.byte_operators import IntegerDot
 from devices.targets import parse_target
 
 # Independent sums per core: more than latency x units of any FMA pipeline (4 x 2 on x86 and ARM servers).
@@ -31,18 +33,20 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class ProbeKernel:
-    """A library whose ``main`` runs over float32 tensors."""
+    """A library whose ``main`` runs over tensors."""
 
     library: bytes
     shapes: tuple[tuple[int, ...], ...]
     """Shapes of the tensors."""
     work: float
-    """FLOP or bytes of one run."""
+    """Operations or bytes of one run."""
     slowest_secs: float
     """Seconds of one run on the slowest device."""
 
 
-def arithmetic(target: str, cores: int, lanes: int, core_rows: int = _ROWS) -> ProbeKernel:
+def arithmetic(
+    target: str, cores: int, lanes: int, core_rows: int = _ROWS, dot: IntegerDot | None = None
+) -> ProbeKernel:
     """Return the kernel ``C[p, j] = sum_k A[j] * B[k]`` with the sums over ``j`` in registers; its ``work`` is in FLOP.
 
     Args:
@@ -50,14 +54,16 @@ def arithmetic(target: str, cores: int, lanes: int, core_rows: int = _ROWS) -> P
         cores: CPU threads or multiprocessors.
         lanes: float32 values of a vector register, or threads of a warp.
         core_rows: values of ``p`` for each CPU thread.
+        dot: operator in place of the multiplication, over int32 tensors; None for float32.
     """
     cuda = parse_target(target).kind.name == "cuda"
     width = _CUDA_THREADS * _CUDA_SUMS if cuda else _SUMS * lanes
     rows = cores * (64 if cuda else core_rows)
-    a = te.placeholder((width,), name="A")
-    b = te.placeholder((_STEPS,), name="B")
+    dtype = "int32" if dot else "float32"
+    a = te.placeholder((width,), dtype, name="A")
+    b = te.placeholder((_STEPS,), dtype, name="B")
     k = te.reduce_axis((0, _STEPS), name="k")
-    c = te.compute((rows, width), lambda _p, j: te.sum(a[j] * b[k], axis=k), name="C")
+    c = te.compute((rows, width), lambda _p, j: te.sum(dot(a[j], b[k]) if dot else a[j] * b[k], axis=k), name="C")
     schedule = Schedule(_module(te.create_prim_func([a, b, c])))
     block = schedule.get_sblock("C")
     local = schedule.cache_write(block, 0, "local")
@@ -82,7 +88,9 @@ def arithmetic(target: str, cores: int, lanes: int, core_rows: int = _ROWS) -> P
         schedule.vectorize(schedule.split(schedule.get_loops(local)[-1], [None, lanes])[1])
     work = 2.0 * rows * width * _STEPS
     slowest_secs = work / cores / SLOWEST_FLOPS
-    return ProbeKernel(_compile(schedule, target), ((width,), (_STEPS,), (rows, width)), work, slowest_secs)
+    # Only the passes lower the operator.
+    library = _compile(schedule, target, WITH_KERNEL_PASSES if dot else "default")
+    return ProbeKernel(library, ((width,), (_STEPS,), (rows, width)), work, slowest_secs)
 
 
 def triad(target: str, elements: int, lanes: int) -> ProbeKernel:
@@ -127,6 +135,6 @@ def _module(function: tvm.tirx.PrimFunc) -> tvm.IRModule:
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
-def _compile(schedule: Schedule, target: str) -> bytes:
+def _compile(schedule: Schedule, target: str, pipeline: str = "default") -> bytes:
     with compiling_for(target):
-        return link(tvm.tirx.build(schedule.mod, target=parse_target(target)), target)
+        return link(tvm.tirx.build(schedule.mod, target=parse_target(target), pipeline=pipeline), target)

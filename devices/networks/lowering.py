@@ -40,7 +40,7 @@ from devices.networks.graph.views import make_output_views
 from devices.networks.intermediates import Compare, first_difference
 from devices.networks.network import Array, Network
 from devices.protocol import TensorSpec
-from devices.sketches.byte_operators import is_dot4
+from devices.sketches.byte_operators import integer_dot
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
 from devices.targets import parse_target
 from fleet_tune.base.domain import DeviceClass, Task, Workload
@@ -435,13 +435,13 @@ def _extract_tasks(module: Any, device_class: DeviceClass) -> tuple[tuple[Task, 
 
 
 def _dot_products(function: Any) -> int:
-    """Return the number of :func:`devices.sketches.byte_operators.dot4`, of which TVM's estimate counts the additions
-    of their results alone. One takes the time of a multiplication of float32, and counts as that."""
+    """Return the number of :class:`devices.sketches.byte_operators.IntegerDot`, of which TVM's estimate counts the
+    additions of their results alone. One counts as a multiplication of float32."""
     found: list[Any] = []
     count = 0
     for block in leaf_blocks(function).values():
         found.clear()
-        structural_walk(block.body, [(tvm.ir.Call, lambda call: found.append(call) if is_dot4(call) else None)])
+        structural_walk(block.body, [(tvm.ir.Call, lambda call: found.append(call) if integer_dot(call) else None)])
         if found:
             count += len(found) * math.prod(int(axis.dom.extent) for axis in block.iter_vars)
     return count

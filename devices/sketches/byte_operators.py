@@ -1,33 +1,70 @@
 """Operators of TensorIR for quantised networks.
 
 A tensor of bytes whose last axis is a multiple of four is seen as one of 32-bit numbers, each of which holds four
-bytes, the first in the lowest bits. ``dot4(a, b)`` is the sum of the four products of the unsigned bytes of ``a`` with
-the signed bytes of ``b``, exactly. An int8 convolution is then a convolution of 32-bit numbers with ``dot4`` in place
+bytes, the first in the lowest bits. ``DOT4(a, b)`` is the sum of the four products of the unsigned bytes of ``a`` with
+the signed bytes of ``b``, exactly. An int8 convolution is then a convolution of 32-bit numbers with ``DOT4`` in place
 of the multiplication: sketch rules, layouts of weights and the analysis of kernels need know no more of it.
-:mod:`devices.builds.byte_instructions` lowers it.
+
+Which products a processor computes at once differs, and so do the operators: :data:`SIGNED_DOT4` has signed bytes on
+both sides, :data:`INT16_DOT2` two numbers of 16 bits in each number. :mod:`devices.builds.byte_instructions` says which
+one a target is given, and lowers all of them for every target.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm.ir import Call
 
-DOT4 = "tirx.fleet_tune.dot4"
-"""Name of the operator."""
 _PURE = 2  # tvm.tirx.CallEffectKind
+_BITS = 32
+
+
+@dataclass(frozen=True)
+class IntegerDot:
+    """An operator that multiplies the whole numbers in a 32-bit number by those in another one, and adds the
+    products."""
+
+    name: str
+    terms: int
+    """Numbers in each 32-bit number, the first in the lowest bits."""
+    least: int
+    """Least number on the left; there are 256."""
+    signed: bool
+    """True where the numbers on the left are signed ones of their bits. Those on the right always are, from -128 to
+    127."""
+
+    def __call__(self, a: Any, b: Any) -> Any:
+        """Return the sum of the products of ``a`` with ``b``, int32 all three."""
+        return tirx.call_intrin("int32", self.name, a, b)
+
+    @property
+    def bits(self) -> int:
+        """Bits of each number."""
+        return _BITS // self.terms
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Least and greatest result."""
+        products = [a * b for a in (self.least, self.least + 255) for b in (-128, 127)]
+        return self.terms * min(products), self.terms * max(products)
+
+
+DOT4 = IntegerDot("tirx.fleet_tune.dot4", 4, 0, signed=False)
+"""Unsigned by signed bytes."""
+SIGNED_DOT4 = IntegerDot("tirx.fleet_tune.signed_dot4", 4, -128, signed=True)
+"""Signed by signed bytes."""
+INT16_DOT2 = IntegerDot("tirx.fleet_tune.int16_dot2", 2, 0, signed=True)
+"""Bytes in 16 bits each: 0 to 255 by -128 to 127."""
+INTEGER_DOTS = (DOT4, SIGNED_DOT4, INT16_DOT2)
 
 CLAMPED = "tirx.fleet_tune.clamped"
-for _name in (DOT4, CLAMPED):
+for _name in (*(each.name for each in INTEGER_DOTS), CLAMPED):
     tvm.ir.register_op_attr(_name, "TCallEffectKind", _PURE)
     tvm.ir.register_op_attr(_name, "TVectorizable", True)
-
-
-def dot4(a: Any, b: Any) -> Any:
-    """Return the sum of the products of four unsigned bytes with four signed bytes; ``a`` and ``b`` are int32."""
-    return tirx.call_intrin("int32", DOT4, a, b)
 
 
 def clamped(x: Any, low: float, high: float) -> Any:
@@ -42,6 +79,10 @@ def is_clamped(value: Any) -> bool:
     return isinstance(value, Call) and getattr(value.op, "name", "") == CLAMPED
 
 
-def is_dot4(value: Any) -> bool:
-    """Return true for a call of :func:`dot4`."""
-    return isinstance(value, Call) and getattr(value.op, "name", "") == DOT4
+def integer_dot(value: Any) -> IntegerDot | None:
+    """Return the operator that ``value`` is a call of; None for anything else."""
+    name = getattr(value.op, "name", "") if isinstance(value, Call) else ""
+    return _BY_NAME.get(name)
+
+
+_BY_NAME = {each.name: each for each in INTEGER_DOTS}

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 
 class Outcome(enum.StrEnum):
@@ -63,6 +64,10 @@ blamed, as RUN_ERROR: devices that work for all others do not fail twice by chan
 outside again and again is skipped in the run, and not blamed."""
 
 
+Arithmetic = Literal["float32", "int8"]
+"""Numbers that most operations of a program are on: ``"int8"`` for products of bytes that are added in 32 bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceAbstraction:
     """Figures of a device for the analyzer, the closed-form cost (Pruner section 4.1). They are probed when the device
@@ -91,6 +96,9 @@ class DeviceAbstraction:
     tensor_flops: float = 0.0
     """FLOP/s of all tensor cores for 16-bit operands. The maker publishes it for the architecture; it is not measured.
     0 if there are none, or the architecture is unknown."""
+    int8_flops: float = 0.0
+    """Operations/s of products of bytes, of all cores together: a 32-bit number that holds several, times another one
+    and added to a third, are two. 0 if the device computes them in float32, or was not asked."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("cpu", "cuda"):
@@ -98,6 +106,10 @@ class DeviceAbstraction:
         for name in ("cores", "lanes", "registers", "l1_bytes", "l2_bytes", "peak_flops", "bandwidth_bytes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
+
+    def peak(self, arithmetic: Arithmetic) -> float:
+        """Operations/s of all cores together; those of float32 where nothing else is known."""
+        return self.int8_flops or self.peak_flops if arithmetic == "int8" else self.peak_flops
 
     def unscheduled_secs(self, flop: float) -> float:
         """Seconds that a program of so many FLOP may take at most which nobody has scheduled: it runs on one core,

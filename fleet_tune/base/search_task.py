@@ -35,11 +35,12 @@ class SearchTask:
 
     @property
     def floor_secs(self) -> float:
-        """Seconds that no kernel of the task is believed to beat: its operations at the device's peak, that of the
-        tensor cores where a sketch uses them."""
-        tensor = any(statement.warp > 1 for sketch in self.sketches for statement in sketch.statements)
-        peak = self.abstraction.tensor_flops if tensor else 0.0
-        return self.task.workload.flop / max(peak, self.abstraction.peak_flops)
+        """Seconds that no kernel of the task is believed to beat: its operations at the device's peak for them, that of
+        the tensor cores where a sketch uses them."""
+        statements = [statement for sketch in self.sketches for statement in sketch.statements]
+        tensor = self.abstraction.tensor_flops if any(each.warp > 1 for each in statements) else 0.0
+        whole = any(each.arithmetic == "int8" for each in statements)
+        return self.task.workload.flop / max(tensor, self.abstraction.peak("int8" if whole else "float32"))
 
     def without_module(self) -> SearchTask:
         """Return the task without the TVM module, which no search reads and which is most of the size."""

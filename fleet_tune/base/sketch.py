@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from fleet_tune.base.domain import Arithmetic
+
 IMPORTED = "imported"
 """The rule of sketches that no rule makes: of traces that were found elsewhere."""
 MOST_IMPORTED = 4
@@ -174,6 +176,8 @@ class Statement:
     """Lanes that work together on one iteration of the innermost thread loop (tensor cores), else 1."""
     versions: int = 1
     """Number of copies of each written buffer that are kept at once, for as many iterations of a software pipeline."""
+    arithmetic: Arithmetic = "float32"
+    """What its operations are on."""
 
 
 @dataclass(frozen=True, slots=True)

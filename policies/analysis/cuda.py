@@ -71,7 +71,7 @@ class CudaModel:
         self._device = device
         self._statement = sketch.statements[0]
         self._main = nest(self._statement, matrix, dtype)
-        self._limit = pruner.limits(device)
+        self._limit = pruner.limits(device, self._statement.arithmetic)
         self._blocks, self._threads, self._vthreads = _grid(self._main, device)
         self._registers, self._operations = self._thread_tile()
         self._shared = shared_bytes(sketch, matrix, dtype)

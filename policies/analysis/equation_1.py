@@ -29,7 +29,7 @@ def equation_1_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstractio
     log_secs = np.zeros(len(matrix))
     if not sketch.statements:
         return log_secs
-    limit = limits(device)
+    limit = limits(device, sketch.statements[0].arithmetic)
     for rows, evaluation in models(sketch, matrix, device):
         total: Floats = np.zeros(len(evaluation.latency_secs))
         for each in evaluation.statement_symbols():

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.domain import Arithmetic, DeviceAbstraction
 from policies.arrays import Floats
 
 ELEMENT_BYTES = 4
@@ -92,8 +92,9 @@ class DeviceLimits:
     """Peak of the tensor cores in FLOP/s."""
 
 
-def limits(device: DeviceAbstraction) -> DeviceLimits:
-    """The limits of a device: a CUDA thread holds at most 255 registers, a CPU core works on one vector at a time."""
+def limits(device: DeviceAbstraction, arithmetic: Arithmetic = "float32") -> DeviceLimits:
+    """The limits of a device, with the peak of such operations: a CUDA thread holds at most 255 registers, a CPU core
+    works on one vector at a time."""
     cuda = device.kind == "cuda"
     return DeviceLimits(
         m_l0=255.0 if cuda else float(device.registers),
@@ -102,7 +103,7 @@ def limits(device: DeviceAbstraction) -> DeviceLimits:
         pu_l1=float(WARP_SCHEDULERS if cuda else 1),
         pu_l2=float(device.cores),
         n_l2=MEMORY_LINE_BYTES[device.kind] / ELEMENT_BYTES,
-        peak_flops=device.peak_flops,
+        peak_flops=device.peak(arithmetic),
         bandwidth_bytes=device.bandwidth_bytes,
         m_l0_together=float(device.registers) if cuda else math.inf,
         pu_tensor=float(device.tensor_cores or WARP_SCHEDULERS),

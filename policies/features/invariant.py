@@ -44,7 +44,8 @@ def invariant_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction
     predicted = np.log(evaluation.latency_secs)
     features[:, 0] = predicted
     features[:, 1] = 1.0
-    floor_secs = np.maximum(_flop(sketch, matrix), 1.0) / device.peak_flops
+    peak = device.peak(sketch.statements[0].arithmetic if sketch.statements else "float32")
+    floor_secs = np.maximum(_flop(sketch, matrix), 1.0) / peak
     features[:, 2] = np.log(floor_secs) - predicted
     core = evaluation.core()
     start = 3 if device.kind == "cpu" else 3 + len(cpu_analysis.CORE)
@@ -53,7 +54,7 @@ def invariant_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction
         features[:, column] = np.log2(np.maximum(term, LEAST_TERM))
     first = len(NAMES) - len(_DEVICE) - 1
     for column, name in enumerate(_DEVICE, first):
-        features[:, column] = np.log2(1.0 + getattr(device, name))
+        features[:, column] = np.log2(1.0 + (peak if name == "peak_flops" else getattr(device, name)))
     features[:, -1] = float(device.kind == "cuda")
     return features
 

@@ -27,16 +27,19 @@ import tvm
 from tvm import te
 
 from devices.builds import linking
+from devices.builds.kernel_passes import use_kernel_passes
 from devices.builds.linking import foreign_linkers, link
 from devices.client.rpc_device import RpcDevice
 from devices.client.session import RpcSession
 from devices.client.workbench import Workbench
 from devices.host.children.parent import end_with_parent
 from devices.rpc.remote_linking import is_archive
+from devices.sketches.byte_operators import INTEGER_DOTS, IntegerDot
 from devices.targets import parse_target, resolve_target
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Outcome
 from fleet_tune.base.records.stores.reader import RecordReader
+from tests.helpers.integer_dots import ROWS, ends, operands, scheduled
 
 ROOT = Path(__file__).parents[2]
 MODEL = "tests/arm64/small_network.py:small"
@@ -209,6 +212,24 @@ def test_the_board_links_what_this_host_cannot(session: RpcSession, monkeypatch:
     archive = link(kernel(target), target)
     assert is_archive(archive)
     runs_there(session, archive)
+
+
+@pytest.mark.parametrize("dot", INTEGER_DOTS, ids=lambda dot: dot.name.rsplit(".", 1)[-1])
+@pytest.mark.parametrize("attributes", [[], ["+dotprod"], ["+dotprod", "+i8mm"]], ids=",".join)
+def test_products_of_bytes_are_exact_there(session: RpcSession, dot: IntegerDot, attributes: list[str]) -> None:
+    """By multiplications, by sdot and udot, and by usdot: the emulator has them all."""
+    use_kernel_passes()
+    mattr = {"mattr": attributes} if attributes else {}
+    target = resolve_target({"kind": "llvm", "mcpu": "generic", "mtriple": "aarch64-linux-gnu", **mattr}, threads=1)
+    a, b = ends(dot, 12 * dot.terms, 80)
+    result = np.zeros((ROWS, 80), np.int32)
+    for lanes in (1, 2, 4, 10, 16):
+        built = tvm.tirx.build(scheduled(dot, 12, 80, lanes), target=parse_target(target))
+        with session.deadline(CALL_SECS):
+            bench = Workbench(session, "cpu", 1 << 20)
+            tensors = [tvm.runtime.tensor(each, bench.device) for each in (*operands(dot, a, b), result)]
+            bench.load(link(built, target))["main"](*tensors)
+            np.testing.assert_array_equal(tensors[-1].numpy(), a @ b)
 
 
 def test_its_fingerprint_is_that_of_a_neon_cpu(board: Board) -> None:

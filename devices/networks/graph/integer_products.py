@@ -7,7 +7,8 @@ eight bits times a factor, is
     sum_k (s * i[k]) * (t[o] * q[k, o])  =  s * t[o] * (sum_k u[k] * q[k, o] + least * sum_k q[k, o])
 
 with the whole numbers ``i`` from ``least`` to ``least + 255`` and ``u = i - least``, unsigned bytes. The sum is exact
-in 32 bits, and :func:`devices.sketches.byte_operators.dot4` computes four terms of it at once. What follows (bias,
+in 32 bits, and an operator of :mod:`devices.sketches.byte_operators` computes several terms of it at once: which one
+depends on the target, and so does whether ``u`` is ``i - least`` or 128 less, a signed byte. What follows (bias,
 rounding, ReLU, residual sums) is fused with it as before, and tensors between kernels have one byte for each number.
 
 Data is known to be whole by how it was made (rounded, and clipped to known bounds), whatever came between that keeps
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,14 +30,12 @@ from tvm import relax, te, tirx
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from devices.builds.byte_instructions import has_fast_dot4
+from devices.builds.byte_instructions import fast_integer_dot
 from devices.builds.tensors import array_of
 from devices.networks.graph.numpy_operators import ints, shape_of
 from devices.networks.graph.rewrites.context import constant, operator_name
-from devices.sketches.byte_operators import clamped, dot4
+from devices.sketches.byte_operators import IntegerDot, clamped
 
-_TERMS = 4
-"""Terms of one :func:`dot4`."""
 _MOST_TERMS = 2**31 // (255 * 128)
 """Longest sum that 32 bits hold."""
 _LEVELS = 255
@@ -95,13 +95,14 @@ class Grid:
 def integer_products(module: Any, target: tvm.target.Target) -> Any:
     """Return ``module`` with the products of this module's docstring in integers, for a target that has an instruction
     for them."""
-    if not has_fast_dot4(target):
+    dot = fast_integer_dot(target)
+    if dot is None:
         return module
     main = module.get_global_var("main")
     grids = Grids(module[main])
     if not grids.has_products:
         return module
-    rewriter = _IntegerProducts(module, grids)
+    rewriter = _IntegerProducts(module, grids, dot)
     rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
     return tvm.transform.Sequential(clean)(rewriter.builder_.get())
@@ -230,9 +231,10 @@ class Grids:
 class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
     """Writes products in integers. Every reader of a value on a grid reads its bytes."""
 
-    def __init__(self, module: Any, grids: Grids) -> None:
+    def __init__(self, module: Any, grids: Grids, dot: IntegerDot) -> None:
         super().__init__(module)
         self._grids = grids
+        self._dot = dot
         self._bytes: dict[Any, Any] = {}
         """Unsigned bytes of the values on a grid, by the variables before the rewriting."""
 
@@ -252,19 +254,21 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return self.visit_expr_post_order(call)
         grid, numbers = self._grids.of(call.args[0]), product.numbers
         assert grid is not None
+        dot = self._dot if product.is_packed(self._dot) else None
+        least = grid.least - (dot.least if dot else 0)
         total = self._emit(
             self.builder_.call_te(
-                product.define,
+                partial(product.define, dot=dot),
                 self._bytes[call.args[0]],
-                product.constant(),
+                product.constant(dot),
                 -grid.least,
                 primfunc_name_hint=product.name,
                 primfunc_attrs={"op_pattern": _EPILOGUE_FUSABLE},
             )
         )
         sums = numbers.sum(axis=tuple(range(numbers.ndim - 1)), dtype=np.int32)
-        if grid.least and sums.any():
-            total = self._emit(relax.op.add(total, constant(grid.least * sums)))
+        if least and sums.any():
+            total = self._emit(relax.op.add(total, constant(least * sums)))
         if grid.zero is not None:
             zero = self.visit_expr(grid.zero)
             if grid.dtype != "int32":
@@ -323,15 +327,20 @@ class _Product:
     factors: npt.NDArray[np.float64]
     """Factor of each output channel."""
     define: Callable[..., te.Tensor]
-    """Takes the bytes of the data, the weights as :meth:`constant` gives them, and the byte that stands for zero."""
-    by_four: bool = True
-    """True where four weights are in each number."""
+    """Takes the bytes of the data, the weights as :meth:`constant` gives them, the byte that stands for zero, and the
+    operator, None for a multiplication."""
+    groups: int = 1
     padded: bool = False
     """True if the data is padded at its edges."""
 
-    def constant(self) -> Any:
+    def is_packed(self, dot: IntegerDot) -> bool:
+        """Return true where an operator computes the product: not where the terms of a group are no multiple of its
+        own, as in a depthwise convolution."""
+        return self.groups == 1 or self.numbers.shape[-2] % dot.terms == 0
+
+    def constant(self, dot: IntegerDot | None) -> Any:
         """Return the weights as a constant of 32-bit numbers."""
-        return constant(_packed(self.numbers) if self.by_four else self.numbers)
+        return constant(_packed(self.numbers, dot) if dot else self.numbers)
 
 
 def _quantize(x: te.Tensor, least: int, most: int) -> te.Tensor:
@@ -374,13 +383,11 @@ def _convolution(call: Call, weight: npt.NDArray[Any]) -> _Product | None:
         return None
     padding = ints(attrs.padding)
     window = _Window(ints(attrs.strides), padding[:rank], padding[rank:], ints(attrs.dilation), int(attrs.groups))
-    # Where the terms of a group are no multiple of four, as in a depthwise convolution, nothing is packed.
-    by_four = window.groups == 1 or weight.shape[-2] % _TERMS == 0
 
-    def define(data: te.Tensor, weights: te.Tensor, zero: int) -> te.Tensor:
-        return _summed(data, weights, zero, window, by_four)
+    def define(data: te.Tensor, weights: te.Tensor, zero: int, dot: IntegerDot | None) -> te.Tensor:
+        return _summed(data, weights, zero, window, dot)
 
-    return _Product(f"conv{rank}d", *found, define, by_four, any(padding))
+    return _Product(f"conv{rank}d", *found, define, window.groups, any(padding))
 
 
 def _matrix_product(call: Call, weight: npt.NDArray[Any]) -> _Product | None:
@@ -435,26 +442,34 @@ def _are_whole(columns: npt.NDArray[np.float64], factors: npt.NDArray[np.float64
     return whole
 
 
-def _packed(numbers: Integers) -> Integers:
-    """Return ``(..., k, o)`` as ``(..., ceil(k / 4), o)`` with four weights in each number."""
+def _packed(numbers: Integers, dot: IntegerDot) -> Integers:
+    """Return ``(..., k, o)`` as ``(..., ceil(k / t), o)`` with the weights of an operator's ``t`` terms in each
+    number."""
     *outer, count, channels = numbers.shape
-    padded = np.zeros((*outer, -(-count // _TERMS) * _TERMS, channels), np.int8)
+    padded = np.zeros((*outer, -(-count // dot.terms) * dot.terms, channels), f"<i{dot.bits // 8}")
     padded[..., :count, :] = numbers
-    grouped = np.moveaxis(padded.reshape(*outer, -1, _TERMS, channels), -2, -1)
+    grouped = np.moveaxis(padded.reshape(*outer, -1, dot.terms, channels), -2, -1)
     return np.ascontiguousarray(grouped).view("<i4")[..., 0]
 
 
-def _four(data: te.Tensor, at: Sequence[Any], group: Any, zero: int) -> Any:
-    """Return four neighbouring bytes as one number; ``zero`` behind the last one."""
+def _together(data: te.Tensor, at: Sequence[Any], group: Any, zero: int, dot: IntegerDot) -> Any:
+    """Return as many neighbouring bytes as an operator has terms, as one number; ``zero`` behind the last one."""
     count = int(data.shape[-1])
-    number = tirx.const(0, "int32")
-    for lane in range(_TERMS):
-        channel = group * _TERMS + lane
-        value = data[(*at, channel)].astype("int32") << tirx.const(8 * lane, "int32")
-        if count % _TERMS:
-            value = tirx.if_then_else(channel < count, value, tirx.const(_signed(zero << 8 * lane), "int32"))
-        number = number | value
+    number = tirx.const(_repeated(dot.least, dot), "int32")
+    for lane in range(dot.terms):
+        channel = group * dot.terms + lane
+        value = data[(*at, channel)].astype("int32") << tirx.const(dot.bits * lane, "int32")
+        if count % dot.terms:
+            value = tirx.if_then_else(channel < count, value, tirx.const(_signed(zero << dot.bits * lane), "int32"))
+        # The least number of an operator is 0, or it turns the highest bit of a byte.
+        number = number ^ value
     return number
+
+
+def _repeated(number: int, dot: IntegerDot) -> int:
+    """Return a number in all the places of a 32-bit one."""
+    bits = number & (1 << dot.bits) - 1
+    return _signed(sum(bits << dot.bits * lane for lane in range(dot.terms)))
 
 
 def _signed(number: int) -> int:
@@ -462,15 +477,15 @@ def _signed(number: int) -> int:
     return number - (number >> 31 << 32)
 
 
-def _packed_product(data: te.Tensor, packed: te.Tensor, zero: int) -> te.Tensor:
-    """Return the sums of ``(..., k)`` bytes with weights ``(k / 4, o)``, four in each number."""
+def _packed_product(data: te.Tensor, packed: te.Tensor, zero: int, dot: IntegerDot) -> te.Tensor:
+    """Return the sums of ``(..., k)`` bytes with weights ``(k / t, o)``, the ``t`` terms of ``dot`` in each number."""
     groups, channels = (int(extent) for extent in packed.shape)
     rows = [int(extent) for extent in data.shape[:-1]]
-    quads = te.compute((*rows, groups), lambda *at: _four(data, at[:-1], at[-1], zero), name="padded")
+    numbers = te.compute((*rows, groups), lambda *at: _together(data, at[:-1], at[-1], zero, dot), name="padded")
     k = te.reduce_axis((0, groups), name="k")
     return te.compute(
         (*rows, channels),
-        lambda *at: te.sum(dot4(quads[(*at[:-1], k)], packed[k, at[-1]]), axis=k),
+        lambda *at: te.sum(dot(numbers[(*at[:-1], k)], packed[k, at[-1]]), axis=k),
         name="dot_products",
     )
 
@@ -488,25 +503,25 @@ class _Window:
     groups: int
 
 
-def _summed(data: te.Tensor, weights: te.Tensor, zero: int, window: _Window, by_four: bool) -> te.Tensor:
-    """Return the sums of a convolution of ``(n, ..., c)`` bytes with weights ``(..., c / groups, o)``, four of them in
-    each number if ``by_four``; the edges are padded with the byte ``zero``."""
+def _summed(data: te.Tensor, weights: te.Tensor, zero: int, window: _Window, dot: IntegerDot | None) -> te.Tensor:
+    """Return the sums of a convolution of ``(n, ..., c)`` bytes with weights ``(..., c / groups, o)``, the terms of
+    ``dot`` in each number; the edges are padded with the byte ``zero``."""
     batch, *extents, channels = (int(extent) for extent in data.shape)
     *kernel, terms, filters = (int(extent) for extent in weights.shape)
     read = len(extents)
     high = [n + before + after for n, before, after in zip(extents, window.before, window.after, strict=True)]
-    dtype = "int32" if by_four else "uint8"
-    nothing = _signed(zero * 0x01010101) if by_four else zero
+    dtype = "int32" if dot else "uint8"
+    nothing = _repeated(zero + dot.least, dot) if dot else zero
 
     def padded(*at: Any) -> Any:
         here = [i - before for i, before in zip(at[1:-1], window.before, strict=True)]
-        value = _four(data, (at[0], *here), at[-1], zero) if by_four else data[(at[0], *here, at[-1])]
+        value = _together(data, (at[0], *here), at[-1], zero, dot) if dot else data[(at[0], *here, at[-1])]
         if not any((*window.before, *window.after)):
             return value
         inside = [each for i, n in zip(here, extents, strict=True) for each in (i >= 0, i < n)]
         return tirx.if_then_else(tirx.all(*inside), value, tirx.const(nothing, dtype))
 
-    groups_read = -(-channels // _TERMS) if by_four else channels
+    groups_read = -(-channels // dot.terms) if dot else channels
     numbers = te.compute((batch, *high, groups_read), padded, name="padded")
     over = [te.reduce_axis((0, n), f"k{at}") for at, n in enumerate((*kernel, terms))]
     out = [
@@ -520,7 +535,7 @@ def _summed(data: te.Tensor, weights: te.Tensor, zero: int, window: _Window, by_
         group = at[-1] // (filters // window.groups)
         value = numbers[(at[0], *places, group * terms + over[-1] if window.groups > 1 else over[-1])]
         weight = weights[(*over, at[-1])]
-        product = dot4(value, weight) if by_four else value.astype("int32") * weight
+        product = dot(value, weight) if dot else value.astype("int32") * weight
         return te.sum(product, axis=over)
 
     return te.compute((batch, *out, filters), total, name="dot_products")

@@ -13,9 +13,10 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import Add, BufferStore, Div, IntImm, Max, Min, Mul, PrimFunc, Sub, Var
 from tvm_ffi import structural_map, structural_visit, structural_walk
 
-from devices.sketches.byte_operators import is_dot4
+from devices.sketches.byte_operators import integer_dot
 from devices.sketches.description.index_digits import Terms, index_rows, terms_of
 from devices.sketches.description.undescribed import UndescribedError
+from fleet_tune.base.domain import Arithmetic
 from fleet_tune.base.sketch import Access, Axis, Scope
 
 # Values of tvm.tirx.IterVar.iter_type.
@@ -27,7 +28,7 @@ Values = list[tuple[Var, Any]]
 # A transcendental function costs about as much as this many additions.
 _CALL_OPERATIONS = 8
 # One instruction with its addition, as a multiply-add of float32 is.
-_DOT4_OPERATIONS = 2
+_DOT_OPERATIONS = 2
 _CALLS = ("tirx.exp", "tirx.log", "tirx.sqrt", "tirx.rsqrt", "tirx.tanh", "tirx.erf", "tirx.sigmoid", "tirx.pow")
 
 
@@ -39,6 +40,7 @@ class BlockFacts:
     axes: tuple[Axis, ...]
     accesses: tuple[Access, ...]
     flop_per_point: float
+    arithmetic: Arithmetic
 
     @property
     def points(self) -> int:
@@ -89,7 +91,7 @@ def block_facts(
     block = path[-1]
     iterations = [iteration for each in path[1:] for iteration in each.iter_vars]
     view = _View([iteration.var for iteration in iterations], tuple(axis_of(each) for each in iterations), rebinding)
-    touched, operations = _touched(block)
+    touched, operations, arithmetic = _touched(block)
     written = [buffer for buffer, _, write in touched if write]
     parsed: list[list[Terms]] = []
     for buffer, indices, write in touched:
@@ -120,34 +122,38 @@ def block_facts(
         )
         if access not in accesses:
             accesses.append(access)
-    return BlockFacts(str(block.name_hint), axes, tuple(accesses), operations)
+    return BlockFacts(str(block.name_hint), axes, tuple(accesses), operations, arithmetic)
 
 
-def _touched(block: SBlock) -> tuple[list[tuple[Any, list[Any], bool]], float]:
-    """Return the accesses of a block (buffer, indices, true for a write), and its float operations per point."""
+def _touched(block: SBlock) -> tuple[list[tuple[Any, list[Any], bool]], float, Arithmetic]:
+    """Return the accesses of a block (buffer, indices, true for a write), its operations per point, and what they are
+    on."""
     touched: list[tuple[Any, list[Any], bool]] = []
     operations = 0.0
+    arithmetic: Arithmetic = "float32"
 
     def load(node: TensorLoad) -> None:
         touched.append((node.source, list(node.indices), False))
 
-    def arithmetic(node: Any) -> None:
+    def operation(node: Any) -> None:
         nonlocal operations
         operations += _is_float(node)
 
     def call(node: Call) -> None:
-        nonlocal operations
+        nonlocal operations, arithmetic
         operations += _CALL_OPERATIONS * (getattr(node.op, "name", "") in _CALLS)
-        operations += _DOT4_OPERATIONS * is_dot4(node)
+        if integer_dot(node) is not None:
+            operations += _DOT_OPERATIONS
+            arithmetic = "int8"
 
     def store(node: BufferStore) -> None:
         touched.append((node.buffer, list(node.indices), True))
 
     structural_walk(
         block.body,
-        [(TensorLoad, load), (BufferStore, store), (Call, call), *((kind, arithmetic) for kind in _ARITHMETIC)],
+        [(TensorLoad, load), (BufferStore, store), (Call, call), *((kind, operation) for kind in _ARITHMETIC)],
     )
-    return touched, operations
+    return touched, operations, arithmetic
 
 
 class _View:

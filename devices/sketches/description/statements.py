@@ -266,6 +266,7 @@ class StatementBuilder:
             loops=loops,
             accesses=facts.accesses,
             flop_per_point=facts.flop_per_point,
+            arithmetic=facts.arithmetic,
             parallel_limit=limit("parallel"),
             vectorize_limit=limit("vectorize"),
             unroll_column=self._state.decisions.columns.get(unroll) if isinstance(unroll, str) else None,

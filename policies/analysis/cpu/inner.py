@@ -71,7 +71,7 @@ def inner_loop(
     loads = tile.loads + updates * parts + spilled
     stores = updates * parts + spilled
     cycles = smooth_max(
-        instructions(statement.flop_per_point, constants) / constants.fma_ports,
+        instructions(statement.flop_per_point, constants) * program.operation_cost / constants.fma_ports,
         constants.fma_latency / np.maximum(independent, 1.0),
         loads * (1.0 / constants.load_ports),
         stores,

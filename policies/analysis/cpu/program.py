@@ -32,6 +32,8 @@ class Program:
         self._nests = {id(self.statement): self.main}
         self.hertz = device.peak_flops / (device.cores * device.lanes * constants.fma_ports * constants.flop_per_fma)
         """Clock of a core, from its peak."""
+        self.operation_cost = device.peak_flops / device.peak(self.statement.arithmetic)
+        """Time of an operation of the main statement, in that of one of float32."""
         self.touched = footprints(self.main)
         """Footprint of each access of the main statement, ``(L + 1, n)``."""
         self.step = step_depths(self.main)

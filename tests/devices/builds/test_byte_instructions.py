@@ -1,109 +1,128 @@
-"""Products of bytes are exact, by the instructions of every kind of CPU."""
+"""Products of bytes are exact, by the instructions of every kind of processor."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import tvm
-from tvm import te
-from tvm.s_tir import Schedule
 
-from devices.builds.byte_instructions import has_fast_dot4
+from devices.builds.byte_instructions import fast_integer_dot
 from devices.builds.kernel_passes import use_kernel_passes
 from devices.instruction_sets import missing_here
-from devices.sketches.byte_operators import dot4
+from devices.sketches.byte_operators import DOT4, INT16_DOT2, INTEGER_DOTS, SIGNED_DOT4, IntegerDot
 from devices.targets import parse_target, resolve_target
+from tests.helpers.integer_dots import ROWS, Numbers, ends, operands, scheduled
 
-Bytes = npt.NDArray[Any]
-ROWS = 64
-# A Zen 4 and an Alder Lake have an instruction for it, by vectors of 16 and of 8 lanes.
-CPUS = ("znver4", "cascadelake", "alderlake", "haswell", "x86-64")
+# A Zen 4 and an Alder Lake have an instruction for bytes, by vectors of 16 and of 8 lanes.
+CPUS = ("znver4", "cascadelake", "skylake-avx512", "alderlake", "haswell", "x86-64")
+BY_NAME = pytest.mark.parametrize("dot", INTEGER_DOTS, ids=lambda dot: dot.name.rsplit(".", 1)[-1])
 
 
-def target_of(cpu: str) -> str:
-    target = resolve_target({"kind": "llvm", "mcpu": cpu, "mtriple": "x86_64-linux-gnu", "num-cores": 1})
-    missing = missing_here(target)
+def x86(cpu: str) -> str:
+    return resolve_target({"kind": "llvm", "mcpu": cpu, "mtriple": "x86_64-linux-gnu", "num-cores": 1})
+
+
+def arm(*attributes: str, cpu: str = "generic") -> str:
+    mattr = {"mattr": list(attributes)} if attributes else {}
+    return resolve_target({"kind": "llvm", "mcpu": cpu, "mtriple": "aarch64-linux-gnu", "num-cores": 1, **mattr})
+
+
+def assembly(target: str, dot: IntegerDot, lanes: int = 64) -> str:
+    use_kernel_passes()
+    return str(tvm.tirx.build(scheduled(dot, 64, 64, lanes), target=parse_target(target)).inspect_source("asm"))
+
+
+def products(cpu: str, dot: IntegerDot, a: Numbers, b: Numbers, lanes: int) -> Numbers:
+    """Products of numbers ``(ROWS, k)`` with ``(k, n)``, by a kernel for a CPU."""
+    use_kernel_passes()
+    missing = missing_here(x86(cpu))
     if missing:
         pytest.skip(f"this machine lacks {', '.join(missing)}")
-    return target
-
-
-def scheduled(groups: int, columns: int, lanes: int) -> tvm.IRModule:
-    """Sums of ``(ROWS, groups)`` by ``(groups, columns)``, vectorised over so many columns at once."""
-    a, b = te.placeholder((ROWS, groups), "int32", "a"), te.placeholder((groups, columns), "int32", "b")
-    k = te.reduce_axis((0, groups), "k")
-    c = te.compute((ROWS, columns), lambda i, j: te.sum(dot4(a[i, k], b[k, j]), axis=k), "c")
-    function = te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
-    schedule = Schedule(tvm.IRModule({"main": function}))
-    block = schedule.get_sblock("c", "main")
-    i, j, over = schedule.get_loops(block)
-    outer, inner = schedule.split(j, [None, lanes])
-    schedule.reorder(i, outer, over, inner)
-    if lanes > 1:
-        schedule.vectorize(inner)
-    return schedule.mod
-
-
-def products(cpu: str, a: Bytes, b: Bytes, lanes: int) -> Bytes:
-    """Products of ``(ROWS, k)`` unsigned with ``(k, n)`` signed bytes, by a kernel for a CPU."""
-    use_kernel_passes()
-    length, columns = b.shape
-    packed = np.ascontiguousarray(b.reshape(-1, 4, columns).swapaxes(1, 2)).view("<i4")[..., 0]
-    module = scheduled(length // 4, columns, lanes)
-    with tvm.target.Target(json.loads(target_of(cpu))):
-        built = tvm.tirx.build(module, target=parse_target(target_of(cpu)))
-    result = tvm.runtime.tensor(np.zeros((ROWS, columns), np.int32))
-    tensors = [tvm.runtime.tensor(np.ascontiguousarray(each)) for each in (a.view("<i4"), packed)]
-    tvm.runtime.Executable(built).jit()["main"](*tensors, result)
+    left, right = operands(dot, a, b)
+    module = scheduled(dot, *right.shape, lanes)
+    with tvm.target.Target(json.loads(x86(cpu))):
+        built = tvm.tirx.build(module, target=parse_target(x86(cpu)))
+    result = tvm.runtime.tensor(np.zeros((ROWS, b.shape[1]), np.int32))
+    tvm.runtime.Executable(built).jit()["main"](tvm.runtime.tensor(left), tvm.runtime.tensor(right), result)
     return result.numpy()
 
 
+@BY_NAME
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 10, 16, 64])
-def test_products_are_exact_at_the_ends_of_their_types(cpu: str, lanes: int) -> None:
-    rng = np.random.default_rng(lanes)
-    ends = rng.choice(np.array([0, 1, 127, 128, 255], np.uint8), (ROWS, 32))
-    signed = rng.choice(np.array([-128, -127, -1, 0, 1, 127], np.int8), (32, 320))
-    ends[0], signed[:, 0], signed[:, 1] = 255, -128, 127  # two of these saturate 16 bits
-    expected = ends.astype(np.int64) @ signed.astype(np.int64)
-    np.testing.assert_array_equal(products(cpu, ends, signed, lanes), expected)
+def test_products_are_exact_at_the_ends_of_their_types(cpu: str, dot: IntegerDot, lanes: int) -> None:
+    a, b = ends(dot, 32, 320)
+    np.testing.assert_array_equal(products(cpu, dot, a, b, lanes), a @ b)
 
 
-def test_one_product_of_every_pair_of_bytes() -> None:
-    """Rows are unsigned bytes, columns signed ones: each in its own place of the four."""
-    signed = np.tile(np.arange(-128, 128, dtype=np.int8), 4)
-    b = np.zeros((4, 1024), np.int8)
-    for at in range(4):
-        b[at, at * 256 : (at + 1) * 256] = signed[:256]
-    for first in range(0, 256, ROWS):
-        a = np.repeat(np.arange(first, first + ROWS, dtype=np.uint8)[:, None], 4, axis=1)
-        expected = np.outer(a[:, 0].astype(np.int64), signed.astype(np.int64))
-        np.testing.assert_array_equal(products("haswell", a, b, 16), expected)
+@BY_NAME
+@pytest.mark.parametrize("cpu", ["haswell", "znver4"])
+def test_one_product_of_every_pair_of_bytes(cpu: str, dot: IntegerDot) -> None:
+    """Rows are the numbers on the left, columns those on the right: each in its own place."""
+    b = np.zeros((dot.terms, dot.terms * 256), np.int64)
+    for at in range(dot.terms):
+        b[at, at * 256 : (at + 1) * 256] = np.arange(-128, 128)
+    for first in range(dot.least, dot.least + 256, ROWS):
+        a = np.repeat(np.arange(first, first + ROWS)[:, None], dot.terms, axis=1)
+        np.testing.assert_array_equal(products(cpu, dot, a, b, 16), a @ b)
 
 
 @pytest.mark.parametrize("cpu", ["znver4", "alderlake"])
 def test_a_sum_is_an_operand_of_the_instruction(cpu: str) -> None:
     """The addition of a product to a sum is part of the instruction."""
-    use_kernel_passes()
-    target = parse_target(resolve_target({"kind": "llvm", "mcpu": cpu, "mtriple": "x86_64-linux-gnu"}))
-    built = tvm.tirx.build(scheduled(64, 64, 64), target=target)
-    text = built.inspect_source("asm")
+    text = assembly(x86(cpu), DOT4)
     assert text.count("vpdpbusd") >= 4
     assert "vpaddd" not in text
 
 
+def test_a_cpu_with_avx2_alone_multiplies_pairs() -> None:
+    text = assembly(x86("haswell"), INT16_DOT2)
+    assert text.count("vpmaddwd") >= max(8, text.count("vpaddd"))  # of 8 lanes each
+    assert "vpmaddubsw" not in text  # it saturates
+
+
 @pytest.mark.parametrize(
-    ("cpu", "fast"),
-    [("znver4", True), ("cascadelake", True), ("alderlake", True), ("haswell", False), ("znver3", False)],
+    ("target", "dot", "instruction", "corrected"),
+    [
+        (arm("+dotprod"), SIGNED_DOT4, "sdot", False),
+        (arm(cpu="cortex-a78ae"), SIGNED_DOT4, "sdot", False),
+        (arm("+dotprod", "+i8mm"), DOT4, "usdot", False),
+        (arm(cpu="neoverse-n2"), DOT4, "usdot", False),
+        # Mixed signs without an instruction for them: two products, and a subtraction.
+        (arm("+dotprod"), DOT4, "udot", True),
+    ],
 )
-def test_a_cpu_with_the_instruction_is_known(cpu: str, fast: bool) -> None:
-    target = resolve_target({"kind": "llvm", "mcpu": cpu, "mtriple": "x86_64-linux-gnu"})
-    assert has_fast_dot4(parse_target(target)) is fast
+def test_arm_computes_four_products_of_a_lane_at_once(
+    target: str, dot: IntegerDot, instruction: str, corrected: bool
+) -> None:
+    text = assembly(target, dot)
+    assert len(re.findall(rf"\t{instruction}\s", text)) >= 16
+    assert bool(re.search(r"\tsub\s+v", text)) is corrected
+    assert not re.search(r"\tmla?\s+v", text)
 
 
-def test_a_gpu_has_none() -> None:
-    assert not has_fast_dot4(parse_target(resolve_target("nvidia/jetson-orin-nano")))
+@pytest.mark.parametrize("dot", [DOT4, SIGNED_DOT4])
+def test_arm_without_the_instructions_multiplies_number_by_number(dot: IntegerDot) -> None:
+    text = assembly(arm(cpu="cortex-a72"), dot)
+    assert "dot" not in re.findall(r"\t(\w+)\s", text)
+    assert re.search(r"\tmla?\s+v", text)
+
+
+@pytest.mark.parametrize(
+    ("target", "dot"),
+    [
+        *((x86(cpu), DOT4) for cpu in ("znver4", "cascadelake", "alderlake")),
+        *((x86(cpu), INT16_DOT2) for cpu in ("haswell", "znver3")),
+        (x86("x86-64"), None),
+        *((arm(cpu=cpu), SIGNED_DOT4) for cpu in ("cortex-a55", "cortex-a76", "neoverse-n1", "apple-m1")),
+        *((arm(cpu=cpu), DOT4) for cpu in ("neoverse-v1", "apple-m2")),
+        *((arm(cpu=cpu), None) for cpu in ("cortex-a53", "cortex-a72")),
+        (resolve_target("nvidia/jetson-orin-nano"), SIGNED_DOT4),
+        (resolve_target("nvidia/jetson-nano"), None),
+    ],
+)
+def test_the_fast_operator_of_a_target_is_known(target: str, dot: IntegerDot | None) -> None:
+    assert fast_integer_dot(parse_target(target)) == dot

@@ -9,12 +9,13 @@ from typing import Any, cast
 import pytest
 import tvm
 
+from devices.builds.byte_instructions import fast_integer_dot
 from devices.client import fingerprint
 from devices.client.fingerprint import run_secs
 from devices.client.probe_kernels import CHUNK, SLOWEST_FLOPS, ProbeKernel, arithmetic, fill, triad
 from devices.client.rpc_device import RpcDevice
 from devices.server.server import DeviceServer
-from devices.targets import resolve_target
+from devices.targets import parse_target, resolve_target
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.errors import DeviceUnreachableError, VersionsDifferError
@@ -32,6 +33,10 @@ def test_a_cpu_is_probed_through_its_server(server: DeviceServer) -> None:
     # No CPU of the last ten years is outside of these, on however busy a machine.
     assert 1e8 < found.abstraction.peak_flops < 1e13
     assert 1e8 < found.abstraction.bandwidth_bytes < 1e13
+    if fast_integer_dot(parse_target(found.device_class.target)) is None:
+        assert found.abstraction.int8_flops == 0
+    else:
+        assert 1e8 < found.abstraction.int8_flops < 1e13
     assert found.abstraction.l1_bytes < found.abstraction.l2_bytes
     assert 1e-6 < found.probe_secs < 10
 
@@ -142,5 +147,6 @@ def test_probe_kernels_generate_cuda_code(arch: str) -> None:
     """Without a GPU the code is generated and not run."""
     target = resolve_target({"kind": "cuda", "arch": arch})
     assert json.loads(target)["arch"] == arch
-    for kernel in (arithmetic(target, 4, 32), triad(target, CHUNK, 32), fill(target, CHUNK, 32)):
+    whole = arithmetic(target, 4, 32, dot=fast_integer_dot(parse_target(target)))
+    for kernel in (arithmetic(target, 4, 32), whole, triad(target, CHUNK, 32), fill(target, CHUNK, 32)):
         assert kernel.library.startswith(b"\x7fELF")

@@ -20,6 +20,7 @@ from policies.analysis.symbols import (
     statement_secs,
     utilisation,
 )
+from policies.features.invariant import NAMES, invariant_features
 from policies.space.sampling import sample
 
 
@@ -81,6 +82,37 @@ def test_registers_of_a_cuda_thread_follow_from_how_many_there_are(gpu: DeviceAb
 def test_limits_of_devices(cpu: DeviceAbstraction, gpu: DeviceAbstraction) -> None:
     assert (limits(cpu).m_l0, limits(cpu).n_l1, limits(cpu).n_l2, limits(cpu).pu_l2) == (32, 16, 16, 2)
     assert (limits(gpu).m_l0, limits(gpu).n_l1, limits(gpu).n_l2, limits(gpu).pu_l1) == (255, 32, 32, 4)
+
+
+def in_bytes(sketch: Sketch) -> Sketch:
+    main, *others = sketch.statements
+    return dataclasses.replace(sketch, statements=(dataclasses.replace(main, arithmetic="int8"), *others))
+
+
+def test_products_of_bytes_take_the_time_that_was_probed_for_them(blocked: Sketch, cpu: DeviceAbstraction) -> None:
+    matrix = np.array([blocked_row((64, 1, 4), (4, 4, 16), (64, 4))])
+    probed = dataclasses.replace(cpu, int8_flops=cpu.peak_flops / 4)
+    floats, unknown = (model(each, matrix, cpu).core() for each in (blocked, in_bytes(blocked)))
+    whole = model(in_bytes(blocked), matrix, probed).core()
+    assert unknown["compute_secs"] == floats["compute_secs"]
+    assert 3 < whole["compute_secs"] / floats["compute_secs"] < 4.1
+    assert whole["l1_secs"] == floats["l1_secs"]
+    assert model(blocked, matrix, probed).core()["compute_secs"] == floats["compute_secs"]
+
+
+def test_limits_have_the_peak_of_the_operations(cpu: DeviceAbstraction, gpu: DeviceAbstraction) -> None:
+    for device in (cpu, gpu):
+        probed = dataclasses.replace(device, int8_flops=5e12)
+        assert (limits(probed).peak_flops, limits(probed, "int8").peak_flops) == (device.peak_flops, 5e12)
+        assert limits(device, "int8").peak_flops == device.peak_flops
+
+
+def test_features_tell_products_of_bytes_from_floats(blocked: Sketch, cpu: DeviceAbstraction) -> None:
+    matrix = np.array([blocked_row((64, 1, 4), (4, 4, 16), (64, 4))])
+    probed = dataclasses.replace(cpu, int8_flops=cpu.peak_flops / 4)
+    floats, whole = (invariant_features(each, matrix, probed)[0] for each in (blocked, in_bytes(blocked)))
+    differing = {name for name, one, other in zip(NAMES, floats, whole, strict=True) if one != other}
+    assert {"device.peak_flops", "cpu.cycles"} <= differing
 
 
 def blocked_row(i: tuple[int, int, int], j: tuple[int, int, int], k: tuple[int, int]) -> list[int]:

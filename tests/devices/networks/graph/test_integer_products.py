@@ -28,7 +28,12 @@ Array = npt.NDArray[Any]
 Builder = relax.BlockBuilder
 VNNI = resolve_target({"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
 CPU = DeviceClass("cpu", resolve_target("native", 2))
-WITHOUT = resolve_target({"kind": "llvm", "mcpu": "haswell", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
+WITHOUT = resolve_target({"kind": "llvm", "mcpu": "cortex-a72", "mtriple": "aarch64-linux-gnu", "num-cores": 2})
+OTHER_OPERATORS = {
+    "pairs": resolve_target({"kind": "llvm", "mcpu": "haswell", "mtriple": "x86_64-linux-gnu", "num-cores": 2}),
+    "signed": resolve_target({"kind": "llvm", "mcpu": "cortex-a78", "mtriple": "aarch64-linux-gnu", "num-cores": 2}),
+}
+"""Targets whose products are other ones than VNNI's. Their graphs compute the same on any CPU."""
 
 
 def network(shape: tuple[int, ...], body: Callable[[Builder, Any], Any]) -> Any:
@@ -103,6 +108,32 @@ def test_convolutions_are_exact(
     floats, integers = both(module, x)
     # The integers are exact: what differs is the rounding of the sums of floats.
     np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=1e-5 * np.abs(floats).max())
+
+
+@pytest.mark.parametrize("target", OTHER_OPERATORS.values(), ids=OTHER_OPERATORS)
+@pytest.mark.parametrize("least", [-255, -100, 0])
+def test_every_operator_computes_the_same_sums(least: int, target: str) -> None:
+    """Of pairs, and of signed bytes: padded at the edges, with terms that are no multiple of the operator's, in groups
+    that are packed and in some that are not, and of a matrix."""
+    rng = np.random.default_rng(-least)
+    full, pairs, matrix = weights(rng, 3, 2, 7, 8), weights(rng, 2, 2, 2, 12), weights(rng, 12, 5)
+
+    def body(builder: Builder, x: Any) -> Any:
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        data = rounded(builder, x, 0.05, least, least + 255)
+        sums = builder.emit(relax.op.nn.conv2d(data, relax.const(full), padding=1, **layouts))
+        data = rounded(builder, sums, 0.4, least, least + 255)
+        sums = builder.emit(relax.op.nn.conv2d(data, relax.const(pairs), groups=4, **layouts))
+        return relax.op.matmul(rounded(builder, sums, 0.4, least, least + 255), relax.const(matrix))
+
+    module, x = network((1, 6, 5, 7), body), rng.normal(0, 5, (1, 6, 5, 7)).astype(np.float32)
+    use_kernel_passes()
+    ours, theirs = (
+        compile_host(relax.transform.LegalizeOps()(integer_products(module, parse_target(each))))(x)[0]
+        for each in (target, VNNI)
+    )
+    np.testing.assert_array_equal(ours, theirs)
+    assert len(np.unique(ours)) > 1
 
 
 @pytest.mark.parametrize(("groups", "channels", "filters"), [(8, 8, 8), (8, 8, 16), (2, 8, 6), (3, 9, 6)])
@@ -347,7 +378,10 @@ def test_a_grid_is_what_was_rounded_and_clipped() -> None:
     assert found[2] == Grid(-7, 8, 1.0)
 
 
-def test_candidates_of_all_sketches_agree_with_the_unscheduled_program() -> None:
+@pytest.mark.parametrize(
+    ("target", "bits"), [(VNNI, 31), (OTHER_OPERATORS["pairs"], 23), (OTHER_OPERATORS["signed"], 31)]
+)
+def test_candidates_of_all_sketches_agree_with_the_unscheduled_program(target: str, bits: int) -> None:
     """A convolution in integers with its rounding, scheduled by every rule: equal bit by bit."""
     rng = np.random.default_rng(4)
     weight = weights(rng, 3, 3, 16, 32)
@@ -364,7 +398,7 @@ def test_candidates_of_all_sketches_agree_with_the_unscheduled_program() -> None
         )
         return rounded(builder, product, 0.3, 0, 255)
 
-    module = integer_products(network((1, 8, 8, 16), body), parse_target(VNNI))
+    module = integer_products(network((1, 8, 8, 16), body), parse_target(target))
     lowered = lower_network(module, "fingerprint", ("x",), CPU, LoweringSteps("net"))
     (task,) = [each for each in lowered.tasks if "conv2d" in each.workload.name]
     assert task.workload.flop >= 2 * (8 * 8 * 32 * 9 * 4)
@@ -374,14 +408,15 @@ def test_candidates_of_all_sketches_agree_with_the_unscheduled_program() -> None
     plan = plan_of(parse_module(task.workload.module)["main"])
     packed = next(at for at, spec in enumerate(oracle.args) if spec.dtype == "int32" and len(spec.shape) == 4)
     for draw in (plan.draws[packed], plan.specials[packed].base):
-        assert draw.low <= -(2**30), "all four weights of a number are tried"
-        assert draw.high >= 2**30
-    limits = {"uint8": (0, 256), "int32": (-(2**31), 2**31), "float32": (-2, 3)}
+        assert draw.low <= -(2 ** (bits - 1)), "all weights of a number are tried"
+        assert draw.high >= 2 ** (bits - 1)
+    limits = {"uint8": (0, 256), "int32": (-(2**bits), 2**bits), "float32": (-2, 3)}
     inputs = [rng.integers(*limits[spec.dtype], spec.shape).astype(spec.dtype) for spec in oracle.args]
     expected = run(oracle, inputs, CPU.target)
     rules = set()
     for sketch in space.sketches:
         assert sketch.described
+        assert sketch.statements[0].arithmetic == "int8"
         for row in sample(sketch, 3, rng):
             scheduled = space.schedule(Candidate(task.id, sketch.index, sketch.id, tuple(map(int, row))))
             for got, wanted in zip(run(scheduled, inputs, CPU.target), expected, strict=True):
