@@ -10,8 +10,8 @@
 #                           million in all
 #   make test-arm64         set up, then tune an emulated aarch64 board beside this machine (downloads 150 MB once)
 #   make zoo                networks of torchvision, transformers and every usual layer, and all of ONNX's own tests of single
-#                           operators, through our import, as tables (hours; installs what it needs into .venv/zoo); writes
-#                           docs/generated/operators.md
+#                           operators, through our import, as tables (hours; an interrupted one goes on where it stopped;
+#                           installs what it needs into .venv/zoo); writes docs/generated/operators.md
 #   make docs               the generated pages: reference of the command line, figures of the benchmarks
 #   make lint               ruff, mypy --strict and the layer rules
 #   make shipped STORE=FILE   the records that come with fleet-tune, of a store: the three best of each task (docs/store.md)
@@ -82,8 +82,8 @@ test-arm64: setup
 # Both tables, also where the first has faults.
 zoo: setup $(ZOO)/.installed
 	failed=0; \
-	$(BIN)/python -m tests.zoo.networks || failed=1; \
-	$(BIN)/python -m tests.zoo.onnx_nodes --write docs/generated/operators.md || failed=1; \
+	$(BIN)/python -m tests.zoo.networks --kept .zoo/networks.jsonl || failed=1; \
+	$(BIN)/python -m tests.zoo.onnx_nodes --kept .zoo/onnx_nodes.jsonl --write docs/generated/operators.md || failed=1; \
 	exit $$failed
 
 $(ZOO)/.installed: tests/zoo/requirements.txt
@@ -108,5 +108,5 @@ bench: setup
 	$(BIN)/python -m bench docs
 
 clean:
-	rm -rf $(VENV) *.egg-info build dist $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .zoo *.egg-info build dist $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

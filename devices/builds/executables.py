@@ -212,6 +212,8 @@ def _constants_to_parameters(module: Any) -> tuple[Any, list[Any]]:
 
 def _transformed(module: Any, constants: list[Any]) -> tuple[Array, ...]:
     """Run the lifted layout conversion on this machine."""
+    if not module[_TRANSFORM].ret_ty.fields:  # a network without weights: nothing to compile for
+        return ()
     executable = _compile(module, parse_target(resolve_target(NATIVE)))
     machine = relax.VirtualMachine(executable, tvm.cpu(), memory_cfg="naive")
     # The function takes and returns tuples of tensors.

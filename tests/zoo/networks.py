@@ -1,9 +1,9 @@
 """The zoo: networks that others defined and small ones of every usual layer, through our import, as a table.
 
 ``python -m tests.zoo.networks [--match TEXT] [--family NAME] [--form torch|pt2|onnx] [--tasks leave|describe|schedule]
-[--processes COUNT] [--json FILE]``: each is imported, described, compiled and compared with PyTorch, in a child process
-that may die. The exit code is 1 where one was refused, wrong, or ended in a traceback; a form that torch cannot write
-is no fault.
+[--processes COUNT] [--kept FILE] [--json FILE]``: each is imported, described, compiled and compared with PyTorch, in a
+child process that may die. The exit code is 1 where one was refused, wrong, or ended in a traceback; a form that torch
+cannot write is no fault.
 """
 
 from __future__ import annotations
@@ -14,92 +14,60 @@ import contextlib
 import functools
 import json
 import logging
-import multiprocessing
 import os
-import queue
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from tests.zoo.catalogue import FAMILIES, FORMS, Entry, entries
+from tests.zoo.children import answers
+from tests.zoo.kept import Kept, left
 from tests.zoo.scheduling import Descriptions
 from tests.zoo.trial import FAULTS, KINDS, TRACEBACK, Result, tried
 
 TRIAL_SECS = 900
-"""A network that takes longer in one form counts as a traceback."""
+"""A network that takes more processor time in one form counts as a traceback."""
 
 LEAVE, DESCRIBE, SCHEDULE = TASKS = ("leave", "describe", "schedule")
 
-_GOODBYE_SECS = 20
 _LIMITS_SECS = (10, 30)
 _NAME_WIDTH = 28
 
 
-def results(chosen: Sequence[Entry], forms: Sequence[str], tasks: str, threads: int = 1) -> Iterator[Result]:
-    """What became of each of ``chosen`` in each of ``forms``, tried in a child process.
+def results(
+    chosen: Sequence[Entry],
+    forms: Sequence[str],
+    tasks: str,
+    processes: int = 1,
+    threads: int = 1,
+    kept: Path | None = None,
+) -> Iterator[Result]:
+    """What became of each of ``chosen`` in each of ``forms``, as they come from ``processes`` children at a time.
 
-    A child that dies, or takes longer than ``TRIAL_SECS``, is a traceback of its network; another goes on.
+    A child that dies, hangs, or takes longer than ``TRIAL_SECS``, is a traceback of its network; another goes on. Those
+    that the file ``kept`` has of an earlier call, which was interrupted, come first.
     """
-    context = multiprocessing.get_context("spawn")
-    child: Any = None
-    pipe: Connection | None = None
-    try:
-        for entry, form in ((entry, form) for entry in chosen for form in forms if form in entry.forms):
-            if pipe is None:
-                pipe, theirs = context.Pipe()
-                child = context.Process(target=_serve, args=(theirs, tasks, threads), daemon=True)
-                child.start()
-                theirs.close()
-            pipe.send((entry, form))
-            line = ""
-            try:
-                if pipe.poll(TRIAL_SECS):
-                    yield pipe.recv()
-                else:
-                    line = f"took more than {TRIAL_SECS} s"
-            except EOFError:
-                child.join()
-                line = f"the process died (exit code {child.exitcode})"
-            if line:
-                yield Result(entry.name, entry.family, form, TRACEBACK, line)
-                pipe = _ended(child, pipe)
-    finally:
-        if pipe is not None:
-            pipe.close()
-            child.join(_GOODBYE_SECS)
-            _ended(child, pipe)
+    groups = [[(entry, form) for form in forms if form in entry.forms] for entry in chosen]
+    wanted = {_key(question) for group in groups for question in group}
+    store = Kept(kept, tasks)
+    for key, fields in store.results.items():
+        if key in wanted:
+            yield Result(**{**fields, "left_out": tuple(fields["left_out"])})
+    for (entry, form), answer in answers(left(groups, store, _key), _serve, (tasks, threads), TRIAL_SECS, processes):
+        result = (
+            answer if isinstance(answer, Result) else Result(entry.name, entry.family, form, TRACEBACK, str(answer))
+        )
+        store.keep(_key((entry, form)), asdict(result))
+        yield result
+    store.finished()
 
 
-def concurrent_results(chosen: Sequence[Entry], forms: Sequence[str], tasks: str, processes: int) -> Iterator[Result]:
-    """:func:`results` of ``processes`` children at a time, as they come."""
-    parts = [chosen[at::processes] for at in range(processes)]
-    found: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
-
-    def try_all(part: Sequence[Entry]) -> None:
-        try:
-            for result in results(part, forms, tasks):
-                found.put(result)
-        finally:
-            found.put(None)
-
-    with ThreadPoolExecutor(processes) as pool:
-        running = [pool.submit(try_all, part) for part in parts]
-        for _ in parts:
-            while (result := found.get()) is not None:
-                yield result
-        for each in running:
-            each.result()
-
-
-def _ended(child: Any, pipe: Connection) -> None:
-    pipe.close()
-    child.kill()
-    child.join()
+def _key(question: tuple[Entry, str]) -> str:
+    entry, form = question
+    return f"{entry.name} {form}"
 
 
 def _serve(pipe: Connection, tasks: str, threads: int) -> None:
@@ -170,6 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=len(os.sched_getaffinity(0)),
         help="networks that are tried at a time (as many as there are CPUs); their seconds are of a process's own work",
     )
+    parser.add_argument(
+        "--kept", type=Path, help="keep results in this file as they come; a run that was interrupted goes on from it"
+    )
     parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args(arguments)
     try:
@@ -180,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     heads = f"{'tasks':>5} {'import':>6} {'descr.':>6} {'clock':>6} {'error':>8}"
     print(f"{'network':{_NAME_WIDTH}} {'form':5} {'result':10} {heads}  what, and what was left out", flush=True)
     found = []
-    for result in concurrent_results(chosen, options.form or FORMS, options.tasks, options.processes):
+    for result in results(chosen, options.form or FORMS, options.tasks, options.processes, kept=options.kept):
         found.append(result)
         print(_row(result), flush=True)
         if options.json:

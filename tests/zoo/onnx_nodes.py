@@ -1,9 +1,9 @@
 """ONNX's own tests of single operators, run through our import: which are right, which refused, which at fault.
 
-``python -m tests.zoo.onnx_nodes [--every N] [--json FILE] [--write DOCUMENT]`` runs them, with TVM's default lowering
-and no tuning, in a child process that may die, prints what is at fault, and writes docs/generated/operators.md (see
-operators_document.py). The exit code is 1 where a case ended in a traceback, or computed
-something wrong that the check against the framework did not refuse.
+``python -m tests.zoo.onnx_nodes [--every N] [--kept FILE] [--json FILE] [--write DOCUMENT]`` runs them, with TVM's
+default lowering and no tuning, in a child process that may die, prints what is at fault, and writes
+docs/generated/operators.md (see operators_document.py). The exit code is 1 where a case ended in a traceback, or
+computed something wrong that the check against the framework did not refuse.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import contextlib
 import functools
 import io
 import json
-import multiprocessing
 import os
 import re
 import sys
@@ -27,10 +26,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.zoo.children import answers
+from tests.zoo.kept import Kept, left
 from tests.zoo.operators_document import DISAGREES, FAULTS, KINDS, REFUSED, RIGHT, TRACEBACK, WRONG, Outcome, document
 
 CASE_SECS = 60
-"""A case that takes longer counts as a traceback: the largest takes two seconds."""
+"""A case that takes more processor time counts as a traceback: the largest takes two seconds."""
 
 _ROUNDING = {"float32": 1e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Error relative to an output's largest value that rounding leaves beyond ONNX's tolerances, which are for float32."""
@@ -179,45 +180,32 @@ def _difference(outputs: Sequence[Any], expected: Sequence[Any], rtol: float, at
     return ""
 
 
-def outcomes(names: Sequence[str] | None = None, every: int = 1) -> Iterator[Outcome]:
-    """The outcome of each case of ``names`` (all, where None), of every ``every``-th, tried in a child process.
+def outcomes(
+    names: Sequence[str] | None = None, every: int = 1, processes: int = 1, kept: Path | None = None
+) -> Iterator[Outcome]:
+    """The outcome of each case of ``names`` (all, where None), of every ``every``-th, tried by ``processes`` children.
 
-    A child that dies, or takes longer than ``CASE_SECS``, is a traceback of its case; another goes on with the next.
+    A child that dies, hangs, or takes longer than ``CASE_SECS``, is a traceback of its case; another goes on. Those
+    that the file ``kept`` has of an earlier call, which was interrupted, come first.
     """
     chosen = [case for case in cases() if names is None or case.name in names][::every]
-    context = multiprocessing.get_context("spawn")
-    child: Any = None
-    pipe: Connection | None = None
-    try:
-        for case in chosen:
-            if pipe is None:
-                pipe, theirs = context.Pipe()
-                child = context.Process(target=_serve, args=(theirs,), daemon=True)
-                child.start()
-                theirs.close()
-            pipe.send(case)
-            try:
-                yield pipe.recv() if pipe.poll(CASE_SECS) else _lost(case, f"took more than {CASE_SECS} s")
-            except EOFError:
-                child.join()
-                yield _lost(case, f"the process died (exit code {child.exitcode})")
-            else:
-                if child.is_alive():
-                    continue
-            pipe = _ended(child, pipe)
-    finally:
-        if pipe is not None:
-            _ended(child, pipe)
+    wanted = {case.name for case in chosen}
+    store = Kept(kept)
+    for name, fields in store.results.items():
+        if name in wanted:
+            yield Outcome(**{**fields, "fixed": tuple(fields["fixed"])})
+    for case, answer in answers(left([[case] for case in chosen], store, _name), _serve, (), CASE_SECS, processes):
+        outcome = (
+            answer if isinstance(answer, Outcome) else Outcome(case.name, operator_of(case), TRACEBACK, str(answer))
+        )
+        store.keep(case.name, asdict(outcome))
+        yield outcome
+    store.finished()
 
 
-def _lost(case: Any, line: str) -> Outcome:
-    return Outcome(case.name, operator_of(case), TRACEBACK, line)
-
-
-def _ended(child: Any, pipe: Connection) -> None:
-    pipe.close()
-    child.kill()
-    child.join()
+def _name(case: Any) -> str:
+    name: str = case.name
+    return name
 
 
 def _serve(pipe: Connection) -> None:
@@ -234,6 +222,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--every", type=int, default=1, help="take every N-th case only")
     parser.add_argument("--match", default="", help="take cases whose name contains this only")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="cases that are tried at a time (as many as there are CPUs)",
+    )
+    parser.add_argument(
+        "--kept", type=Path, help="keep outcomes in this file as they come; a run that was interrupted goes on from it"
+    )
     parser.add_argument("--json", type=Path, help="write all outcomes to this file")
     parser.add_argument("--write", type=Path, help="write what passes and what is refused to this Markdown document")
     parser.add_argument("--read", type=Path, help="take the outcomes from a file that --json wrote: run nothing")
@@ -243,12 +240,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Outcome(**{**entry, "fixed": tuple(entry["fixed"])}) for entry in json.loads(options.read.read_text())
         )
     else:
-        source = outcomes([case.name for case in cases() if options.match in case.name], options.every)
+        names = [case.name for case in cases() if options.match in case.name]
+        source = outcomes(names, options.every, options.processes, options.kept)
     results = []
     for outcome in source:
         results.append(outcome)
         if outcome.kind in (*FAULTS, DISAGREES):
             print(f"{outcome.kind:9}  {outcome.name}: {outcome.line}", flush=True)
+    if not options.read:
+        order = {case.name: at for at, case in enumerate(cases())}
+        results.sort(key=lambda outcome: order[outcome.name])  # the document does not depend on who came first
     counts = collections.Counter(outcome.kind for outcome in results)
     print("  ".join(f"{kind}: {counts[kind]}" for kind in KINDS))
     if options.json:

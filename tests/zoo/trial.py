@@ -97,7 +97,7 @@ def tried(name: str, family: str, form: str, example: Example, descriptions: Des
                 result,
                 import_secs=time.process_time() - processor,
                 wall_secs=time.monotonic() - wall,
-                left_out=tuple(f"without {step}" for step in lowered.left_out),
+                left_out=tuple(f"without {step}: {reason}" for step, reason in lowered.left_out),
             )
             traces: dict[str, str | None] = {}
             if descriptions is not None:

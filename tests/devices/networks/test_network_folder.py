@@ -25,6 +25,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 
+from devices.builds import executables
 from devices.builds.executables import Executable, build, kernel_calls
 from devices.builds.worker import KernelCompiler
 from devices.networks import network_folder
@@ -181,6 +182,15 @@ def test_who_writes_to_an_output_changes_nothing_else(convert: Callable[[torch.T
     for outputs in (second, loaded(given)):
         for output, expected in zip(outputs, (np.ones(64), weight, weight + 1), strict=True):
             np.testing.assert_array_equal(np.asarray(output), expected)
+
+
+def test_a_network_without_weights_is_compiled_in_one_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiled, compile_ = [], executables._compile
+    monkeypatch.setattr(executables, "_compile", lambda *given: compiled.append(given) or compile_(*given))
+    given = torch.linspace(-1, 1, 64)
+    loaded = load(compile_network(import_network(load_network((nn.ReLU(), (given,))), CPU), {}, tmp_path / "out"))
+    np.testing.assert_array_equal(loaded(given).numpy(), given.relu().numpy())
+    assert len(compiled) == 1
 
 
 def test_inputs_are_read_where_they_are() -> None:
