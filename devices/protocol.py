@@ -25,6 +25,13 @@ class TensorSpec:
 
     shape: tuple[int, ...]
     dtype: str
+    holds: str = ""
+    """Float type of which each element holds two numbers; empty for elements that are numbers."""
+
+    @property
+    def numbers(self) -> TensorSpec:
+        """The tensor with an axis for the two numbers of an element; itself where its elements are numbers."""
+        return TensorSpec((*self.shape, 2), self.holds) if self.holds else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,10 @@ def load(data: TaskData, row: int, folder: Path) -> Artifact:
         task_id=data.task.id,
         candidate=data.candidate(row),
         library=(folder / f"{row}.so").read_bytes(),
-        args=tuple(TensorSpec(tuple(spec["shape"]), spec["dtype"]) for spec in about["args"]),
-        original_args=tuple(TensorSpec(tuple(spec["shape"]), spec["dtype"]) for spec in about["original_args"]),
+        args=tuple(TensorSpec(tuple(spec["shape"]), spec["dtype"], spec["holds"]) for spec in about["args"]),
+        original_args=tuple(
+            TensorSpec(tuple(spec["shape"]), spec["dtype"], spec["holds"]) for spec in about["original_args"]
+        ),
         outputs=tuple(about["outputs"]),
         packed=tuple(about["packed"]),
         trace="",

@@ -18,6 +18,7 @@ same.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -25,9 +26,10 @@ import tvm
 from tvm import tirx
 from tvm.ir import Call
 from tvm.target import Target, codegen
-from tvm.tirx import Add, BufferStore, IntImm, PrimFunc, Select, Shuffle, const
+from tvm.tirx import Add, BufferStore, PrimFunc, Select, const
 from tvm_ffi import structural_map, structural_walk
 
+from devices.builds.vector_lanes import by_parts, dtype_of, lanes_of
 from devices.sketches.byte_operators import DOT4, INT16_DOT2, SIGNED_DOT4, IntegerDot, integer_dot, is_clamped
 
 _VNNI = "llvm.x86.avx512.vpdpbusd"
@@ -115,23 +117,18 @@ class _Lowering:
             x, low, high = call.args
             return Select(x > low, Select(x < high, x, high), low)
         dot = integer_dot(call)
-        return call if dot is None else self._sum(dot, const(0, _dtype(call)), *call.args)
+        return call if dot is None else self._sum(dot, const(0, dtype_of(call)), *call.args)
 
     def _sum(self, dot: IntegerDot, total: Any, a: Any, b: Any) -> Any:
         if self._processor.dp4a:
             return _on_gpu(dot, total, a, b)
-        lanes, most = tvm.DataType(_dtype(a)).lanes, self._most
-        if lanes <= most:
-            return self._instruction(dot, total, a, b, lanes)
-        if lanes % most:
+        lanes, most = lanes_of(a), self._most
+        if lanes > most and lanes % most:
             return total + _number_by_number(dot, a, b)
-        parts = [
-            self._instruction(dot, _lanes(total, at, most), _lanes(a, at, most), _lanes(b, at, most), most)
-            for at in range(lanes // most)
-        ]
-        return Shuffle(parts, [IntImm("int32", at) for at in range(lanes)])
+        return by_parts(functools.partial(self._instruction, dot), (total, a, b), most)
 
-    def _instruction(self, dot: IntegerDot, total: Any, a: Any, b: Any, lanes: int) -> Any:
+    def _instruction(self, dot: IntegerDot, total: Any, a: Any, b: Any) -> Any:
+        lanes = lanes_of(a)
         has, dtype = self._processor, f"int32x{lanes}"
         if dot == DOT4 and has.vnni and lanes in (4, 8, 16):
             operands = _as("uint8", a, lanes), _as("int8", b, lanes)
@@ -158,13 +155,13 @@ def _on_gpu(dot: IntegerDot, total: Any, a: Any, b: Any) -> Any:
         return _dp4a(a, b, total)
     if dot == DOT4:
         # 128 less on the left, which is 128 times the sum of the right too little.
-        signs = const(_SIGN_BITS, _dtype(a))
-        return _dp4a(a ^ signs, b, total) - _dp4a(signs, b, const(0, _dtype(a)))
+        signs = const(_SIGN_BITS, dtype_of(a))
+        return _dp4a(a ^ signs, b, total) - _dp4a(signs, b, const(0, dtype_of(a)))
     return total + _number_by_number(dot, a, b)
 
 
 def _dp4a(a: Any, b: Any, total: Any) -> Any:
-    return tirx.call_pure_extern(_dtype(a), "__dp4a", a, b, total)
+    return tirx.call_pure_extern(dtype_of(a), "__dp4a", a, b, total)
 
 
 def _neon(name: str, total: Any, a: Any, b: Any) -> Any:
@@ -189,7 +186,7 @@ def _by_halves(a: Any, b: Any, lanes: int) -> Any:
 
 
 def _number_by_number(dot: IntegerDot, a: Any, b: Any) -> Any:
-    dtype = _dtype(a)
+    dtype = dtype_of(a)
     total = const(0, dtype)
     for at in range(dot.terms):
         left = _number(a, at, dot.bits, dot.signed)
@@ -199,18 +196,7 @@ def _number_by_number(dot: IntegerDot, a: Any, b: Any) -> Any:
 
 def _number(value: Any, at: int, bits: int, signed: bool) -> Any:
     """Return the number ``at`` of those in 32-bit numbers."""
-    dtype = _dtype(value)
+    dtype = dtype_of(value)
     if not signed:
         return (value >> const(bits * at, dtype)) & const((1 << bits) - 1, dtype)
     return (value << const(32 - bits * (at + 1), dtype)) >> const(32 - bits, dtype)
-
-
-def _lanes(value: Any, at: int, count: int) -> Any:
-    """Return the part ``at`` of a vector, of so many lanes."""
-    if isinstance(value, tirx.Broadcast):
-        return tirx.Broadcast(value.value, count)
-    return Shuffle([value], [IntImm("int32", lane) for lane in range(at * count, (at + 1) * count)])
-
-
-def _dtype(value: Any) -> str:
-    return str(tvm.DataType(str(value.ty)))

@@ -90,4 +90,4 @@ def _input_draw(fields: dict[str, Any]) -> InputDraw:
 
 
 def _specs(listed: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(tuple(each["shape"]), each["dtype"]) for each in listed)
+    return tuple(TensorSpec(tuple(each["shape"]), each["dtype"], each.get("holds", "")) for each in listed)

@@ -43,6 +43,7 @@ from devices.builds.reproducibility import compares_zeros, is_reproducible
 from devices.builds.special_values import special_draws
 from devices.protocol import CheckPlan, InputDraw, SpecialRows
 from devices.sketches.byte_operators import integer_dot
+from devices.sketches.half_operators import is_dot2, is_pair
 
 EXACT_TERMS = {"float64": 2**16, "float32": 2**16, "float16": 2**16, "bfloat16": 2**10}
 """Most non-zero terms of a sum that is not rounded, by the narrowest type. A few times the square root of this must be
@@ -165,7 +166,7 @@ class _Reading:
         selects = not sums and any(s.points > 1 and not s.terms for s in self._statements)
         draws = []
         for at, (arg, domain) in enumerate(zip(self._args, self._domains, strict=True)):
-            shape, dtype = arg.shape, arg.dtype
+            shape, dtype = arg.shape, arg.numbers
             reduced = sorted(ends.get(arg.key, ()))
             long = tuple(axis for axis in reduced if shape[axis] >= (_LONG if sums else _SHORT))
             chosen = tuple(reduced) if selects else ()
@@ -247,7 +248,7 @@ class _Reading:
         statements."""
         grids: dict[int, _Grid | None] = {}
         for arg, draw in zip(self._args, draws, strict=True):
-            key, dtype = arg.key, arg.dtype
+            key, dtype = arg.key, arg.numbers
             high = math.log2(max(abs(draw.low), abs(draw.high), 1e-30))
             if dtype in MANTISSA_BITS:
                 low = math.log2(draw.high / draw.steps) if draw.steps else None
@@ -301,6 +302,13 @@ class _Reading:
                 a, by = self._grid(value.a, grids), self._grid(value.b, grids)
                 constant = isinstance(value.b, FloatImm) and by is not None and by.high == by.low
                 return _Grid(a.high - by.high, a.low - by.high, a.centred) if a and by and constant else None
+            case Call() if is_dot2(value):
+                a, b = (self._grid(operand, grids) for operand in value.args)
+                if a is None or b is None:
+                    return None
+                return _Grid(a.high + b.high, a.low + b.low, a.centred or b.centred)
+            case Call() if is_pair(value):
+                return self._either(value.args[0], value.args[1], grids)
             case Select():
                 return self._either(value.true_value, value.false_value, grids)
             case Call() if getattr(value.op, "name", "").endswith("if_then_else"):
@@ -329,6 +337,10 @@ class _Reading:
                 return self._degree(value.value)
             case Mul():
                 return self._degree(value.a) + self._degree(value.b)
+            case Call() if is_dot2(value):
+                return sum(self._degree(operand) for operand in value.args)
+            case Call() if is_pair(value):
+                return max(self._degree(operand) for operand in value.args)
             case Add() | Sub() | Max() | Min():
                 return max(self._degree(value.a), self._degree(value.b))
             case Select():

@@ -65,7 +65,7 @@ class InputDomains:
 
     def _options(self, at: int, arg: Argument) -> Iterator[Domain]:
         if arg.is_float:
-            yield from _floats(arg.dtype)
+            yield from _floats(arg.numbers)
         elif arg.dtype == "bool":
             yield Domain(range_of_type("bool"))
         else:

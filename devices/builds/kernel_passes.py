@@ -11,6 +11,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from devices.builds.byte_instructions import lower_byte_operators
 from devices.builds.extremes import begin_at_infinity, propagate_nan, propagate_nan_on_device
+from devices.builds.half_instructions import lower_half_operators
 from devices.builds.serial_loops import serialize_parallel_loops
 from devices.builds.stack_buffers import mark_cpu_functions, place_on_stack
 
@@ -28,7 +29,9 @@ def _pipeline() -> Any:
     lowering, finalize_host, finalize_device = default_s_tir_pipeline()
     return (
         tvm.transform.Sequential([mark_cpu_functions, serialize_parallel_loops, begin_at_infinity, lowering]),
-        lambda: tvm.transform.Sequential([lower_byte_operators, place_on_stack, propagate_nan, finalize_host()]),
+        lambda: tvm.transform.Sequential(
+            [lower_byte_operators, lower_half_operators, place_on_stack, propagate_nan, finalize_host()]
+        ),
         lambda: tvm.transform.Sequential([lower_byte_operators, finalize_device(), propagate_nan_on_device]),
     )
 

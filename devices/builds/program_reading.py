@@ -17,6 +17,7 @@ from devices.builds.program_statements import (
     loaded_buffers,
     program_statements,
 )
+from devices.sketches.half_operators import PAIRED, holding_pairs
 
 SMALL_INTEGERS = 8
 """Integers below it are valid wherever nothing is known of them."""
@@ -30,18 +31,34 @@ class Argument:
     """Hash of its buffer."""
     shape: tuple[int, ...]
     dtype: str
+    holds: str = ""
+    """Float type of the numbers of which each element holds a pair; empty for elements that are numbers."""
+
+    @property
+    def numbers(self) -> str:
+        """Type of its numbers."""
+        return self.holds or self.dtype
 
     @property
     def is_float(self) -> bool:
-        return self.dtype in MANTISSA_BITS
+        return self.numbers in MANTISSA_BITS
 
 
 class ProgramReading:
     """The statements of ``func``, which is unscheduled and has buffers as arguments."""
 
     def __init__(self, func: PrimFunc) -> None:
-        self.args = [Argument(hash(arg), tuple(int(n) for n in arg.shape), str(arg.dtype)) for arg in func.params]
         self.statements: list[ProgramStatement] = list(program_statements(func))
+        paired = {hash(buffer) for buffer in holding_pairs(func.body)}
+        self.args = [
+            Argument(
+                hash(arg),
+                tuple(int(n) for n in arg.shape),
+                str(arg.dtype),
+                PAIRED if hash(arg) in paired else "",
+            )
+            for arg in func.params
+        ]
         # The arguments that each buffer follows from.
         self._follows: dict[int, frozenset[int]] = {arg.key: frozenset([at]) for at, arg in enumerate(self.args)}
         for statement in self.statements:

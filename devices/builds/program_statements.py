@@ -13,6 +13,7 @@ from tvm.tirx import Add, Bind, BufferStore, Cast, Div, FloorDiv, FloorMod, LShi
 from tvm_ffi import structural_walk
 
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
+from devices.sketches.half_operators import is_dot2
 
 MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 """Digits of each float type, the widest first."""
@@ -56,6 +57,7 @@ def program_statements(func: PrimFunc) -> Iterator[ProgramStatement]:
             is_sum = term is not None and isinstance(value, Add)
             # A running sum has no axis of its own.
             length = points if over else math.prod(int(extent) for extent in store.buffer.shape)
+            length *= 2 if term is not None and is_dot2(term) else 1
             yield ProgramStatement(
                 target=hash(store.buffer),
                 dtype=str(store.buffer.dtype),

@@ -94,7 +94,7 @@ def _scales(value: Any) -> Iterator[float]:
 
 def _reach(program: ProgramReading, at: int) -> int:
     """Return the largest number of values of an argument that one value is made of."""
-    return max((s.points for s in program.statements if at in program.sources(s.value)), default=1)
+    return max((max(s.points, s.terms) for s in program.statements if at in program.sources(s.value)), default=1)
 
 
 def _selects(statement: ProgramStatement) -> bool:

@@ -106,8 +106,8 @@ class KernelCompiler:
         return {
             "status": "ok",
             "library": library,
-            "args": [[list(spec.shape), spec.dtype] for spec in scheduled.args],
-            "original_args": [[list(spec.shape), spec.dtype] for spec in scheduled.original_args],
+            "args": [[list(spec.shape), spec.dtype, spec.holds] for spec in scheduled.args],
+            "original_args": [[list(spec.shape), spec.dtype, spec.holds] for spec in scheduled.original_args],
             "outputs": list(scheduled.outputs),
             "packed": list(scheduled.packed),
             "trace": scheduled.trace,

@@ -29,6 +29,7 @@ from devices.networks.comparison import compare, network_tolerance
 from devices.networks.graph.block_names import rename_blocks
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.float_order import replace_sorts
+from devices.networks.graph.half_products import half_products
 from devices.networks.graph.integer_products import integer_products
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
 from devices.networks.graph.legalization import LEGALIZED
@@ -42,6 +43,7 @@ from devices.networks.network import Array, Network
 from devices.protocol import TensorSpec
 from devices.sketches.byte_operators import integer_dot
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
+from devices.sketches.half_operators import is_dot2
 from devices.targets import parse_target
 from fleet_tune.base.domain import DeviceClass, Task, Workload
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
@@ -330,6 +332,7 @@ def _lower(module: Any, target: tvm.target.Target, steps: LoweringSteps) -> Any:
         _refuse_constant(module["main"], name)
         module = steps.needed("the order of floats", replace_sorts, module)
         module = steps.optional("products in integers", lambda each: integer_products(each, target), module)
+        module = steps.optional("products of bfloat16 in pairs", lambda each: half_products(each, target), module)
         libraries = relax.pipeline.library_dispatch_passes(target)
         module = steps.needed("the choice of libraries", sequential(libraries), module)
         module = steps.needed("the lowering of operators", transform.LegalizeOps(LEGALIZED), module)
@@ -435,13 +438,19 @@ def _extract_tasks(module: Any, device_class: DeviceClass) -> tuple[tuple[Task, 
 
 
 def _dot_products(function: Any) -> int:
-    """Return the number of :class:`devices.sketches.byte_operators.IntegerDot`, of which TVM's estimate counts the
-    additions of their results alone. One counts as a multiplication of float32."""
+    """Return the number of :class:`devices.sketches.byte_operators.IntegerDot` and of
+    :func:`devices.sketches.half_operators.dot2`, of which TVM's estimate counts the additions of their results alone.
+    One counts as a multiplication of float32."""
     found: list[Any] = []
     count = 0
+
+    def find(call: tvm.ir.Call) -> None:
+        if integer_dot(call) or is_dot2(call):
+            found.append(call)
+
     for block in leaf_blocks(function).values():
         found.clear()
-        structural_walk(block.body, [(tvm.ir.Call, lambda call: found.append(call) if integer_dot(call) else None)])
+        structural_walk(block.body, [(tvm.ir.Call, find)])
         if found:
             count += len(found) * math.prod(int(axis.dom.extent) for axis in block.iter_vars)
     return count

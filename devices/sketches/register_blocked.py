@@ -138,7 +138,7 @@ def _place_padding(sch: Schedule, padding: SBlockRV) -> None:
         padding = sch.blockize(vector)
         loops = [*loops[:-1], rest]
     # This matters where the padding stays at the root; moving it makes new, serial loops.
-    sch.parallel(sch.fuse(*loops[:-2]))
+    sch.parallel(sch.fuse(*(loops[:-2] or loops[:1])))
     location = sch.sample_compute_location(padding)
     sch.compute_at(padding, location, preserve_unit_loops=True)
 

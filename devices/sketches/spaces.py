@@ -31,6 +31,7 @@ from devices.protocol import TensorSpec
 from devices.sketches import intrinsics
 from devices.sketches.defaults import default_schedules
 from devices.sketches.generation import REFUSALS, first_line, generated, rule_name
+from devices.sketches.half_operators import PAIRED, holding_pairs
 from devices.sketches.line_wise import LINE_WISE, line_wise
 from devices.sketches.register_blocked import REGISTER_BLOCKED, register_blocked
 from devices.sketches.row_copies import ROW_COPIES, row_copies
@@ -366,7 +367,15 @@ def _pack_function(name: str, source: Any, packed: Any, nest: Stmt) -> PrimFunc:
 
 def _specs(func: PrimFunc) -> tuple[TensorSpec, ...]:
     infos = ms.arg_info.ArgInfo.from_prim_func(func)
-    return tuple(TensorSpec(tuple(int(n) for n in info.shape), str(info.dtype)) for info in infos)
+    pairs = holding_pairs(func.body)
+    return tuple(
+        TensorSpec(
+            tuple(int(n) for n in info.shape),
+            str(info.dtype),
+            PAIRED if any(buffer.same_as(param) for buffer in pairs) else "",
+        )
+        for info, param in zip(infos, func.params, strict=True)
+    )
 
 
 def _outputs(func: PrimFunc) -> tuple[int, ...]:

@@ -33,10 +33,12 @@ def make_inputs(task_id: str, args: Sequence[TensorSpec], outputs: Sequence[int]
             arrays.append(np.zeros(spec.shape, dtype))
             continue
         rng = generator(f"{task_id}|{index}")
-        if is_float(spec.dtype):
+        numbers = spec.numbers
+        if is_float(numbers.dtype):
             low = 0.1 if positive else -1.0
             span = 1.0 if positive else 2.0
-            arrays.append((rng.random(spec.shape, np.float32) * span + low).astype(dtype))
+            floats = (rng.random(numbers.shape, np.float32) * span + low).astype(numpy_dtype(numbers.dtype))
+            arrays.append(floats.view(dtype)[..., 0] if spec.holds else floats)
         elif spec.dtype == "bool":
             arrays.append(rng.integers(0, 2, spec.shape).astype(dtype))
         else:

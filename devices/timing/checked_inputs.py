@@ -55,15 +55,18 @@ def make_checked_inputs(
             arrays.append(np.zeros(spec.shape, numpy_dtype(spec.dtype)))
             continue
         rng = generator(f"{task_id}|{'special' if special else 'check'}|{index}")
-        if not is_float(spec.dtype):
-            drawn: Array = _integers(rng, spec, draw)
+        held = numpy_dtype(spec.dtype)
+        numbers = spec.numbers
+        if not is_float(numbers.dtype):
+            drawn: Array = _integers(rng, numbers, draw)
         elif special:
-            drawn = _special_floats(rng, spec, draw, plan.specials[index], task_id, index)
+            drawn = _special_floats(rng, numbers, draw, plan.specials[index], task_id, index)
         elif positive:
-            drawn = _positive_floats(rng, spec.shape, draw)
+            drawn = _positive_floats(rng, numbers.shape, draw)
         else:
-            drawn = _floats(rng, spec.shape, draw)
-        arrays.append(drawn.astype(numpy_dtype(spec.dtype), copy=False))
+            drawn = _floats(rng, numbers.shape, draw)
+        drawn = drawn.astype(numpy_dtype(numbers.dtype), copy=False)
+        arrays.append(drawn.view(held)[..., 0] if spec.holds else drawn)
     return arrays
 
 

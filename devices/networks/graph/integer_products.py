@@ -33,6 +33,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from devices.builds.byte_instructions import fast_integer_dot
 from devices.builds.tensors import array_of
 from devices.networks.graph.numpy_operators import ints, shape_of
+from devices.networks.graph.packed_sums import Packing, Window, summed_convolution, summed_product
 from devices.networks.graph.rewrites.context import constant, operator_name
 from devices.sketches.byte_operators import IntegerDot, clamped
 
@@ -382,10 +383,10 @@ def _convolution(call: Call, weight: npt.NDArray[Any]) -> _Product | None:
     if found is None:
         return None
     padding = ints(attrs.padding)
-    window = _Window(ints(attrs.strides), padding[:rank], padding[rank:], ints(attrs.dilation), int(attrs.groups))
+    window = Window(ints(attrs.strides), padding[:rank], padding[rank:], ints(attrs.dilation), int(attrs.groups))
 
     def define(data: te.Tensor, weights: te.Tensor, zero: int, dot: IntegerDot | None) -> te.Tensor:
-        return _summed(data, weights, zero, window, dot)
+        return summed_convolution(data, weights, window, _packing(zero, dot))
 
     return _Product(f"conv{rank}d", *found, define, window.groups, any(padding))
 
@@ -477,65 +478,19 @@ def _signed(number: int) -> int:
     return number - (number >> 31 << 32)
 
 
+def _packing(zero: int, dot: IntegerDot | None) -> Packing:
+    """Return how bytes are held: the terms of ``dot`` in each number, or one. ``zero`` stands for zero outside of the
+    data."""
+    if dot is None:
+        return Packing(
+            terms=1,
+            group=lambda data, at, group: data[(*at, group)],
+            nothing=tirx.const(zero, "uint8"),
+            multiply=lambda value, weight: value.astype("int32") * weight,
+        )
+    nothing = tirx.const(_repeated(zero + dot.least, dot), "int32")
+    return Packing(dot.terms, lambda data, at, group: _together(data, at, group, zero, dot), nothing, dot)
+
+
 def _packed_product(data: te.Tensor, packed: te.Tensor, zero: int, dot: IntegerDot) -> te.Tensor:
-    """Return the sums of ``(..., k)`` bytes with weights ``(k / t, o)``, the ``t`` terms of ``dot`` in each number."""
-    groups, channels = (int(extent) for extent in packed.shape)
-    rows = [int(extent) for extent in data.shape[:-1]]
-    numbers = te.compute((*rows, groups), lambda *at: _together(data, at[:-1], at[-1], zero, dot), name="padded")
-    k = te.reduce_axis((0, groups), name="k")
-    return te.compute(
-        (*rows, channels),
-        lambda *at: te.sum(dot(numbers[(*at[:-1], k)], packed[k, at[-1]]), axis=k),
-        name="dot_products",
-    )
-
-
-@dataclass(frozen=True)
-class _Window:
-    """The places of the data that a convolution sums over; one number for each spatial axis."""
-
-    strides: Sequence[int]
-    before: Sequence[int]
-    """Padding at the beginning."""
-    after: Sequence[int]
-    """Padding at the end."""
-    dilation: Sequence[int]
-    groups: int
-
-
-def _summed(data: te.Tensor, weights: te.Tensor, zero: int, window: _Window, dot: IntegerDot | None) -> te.Tensor:
-    """Return the sums of a convolution of ``(n, ..., c)`` bytes with weights ``(..., c / groups, o)``, the terms of
-    ``dot`` in each number; the edges are padded with the byte ``zero``."""
-    batch, *extents, channels = (int(extent) for extent in data.shape)
-    *kernel, terms, filters = (int(extent) for extent in weights.shape)
-    read = len(extents)
-    high = [n + before + after for n, before, after in zip(extents, window.before, window.after, strict=True)]
-    dtype = "int32" if dot else "uint8"
-    nothing = _repeated(zero + dot.least, dot) if dot else zero
-
-    def padded(*at: Any) -> Any:
-        here = [i - before for i, before in zip(at[1:-1], window.before, strict=True)]
-        value = _together(data, (at[0], *here), at[-1], zero, dot) if dot else data[(at[0], *here, at[-1])]
-        if not any((*window.before, *window.after)):
-            return value
-        inside = [each for i, n in zip(here, extents, strict=True) for each in (i >= 0, i < n)]
-        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(nothing, dtype))
-
-    groups_read = -(-channels // dot.terms) if dot else channels
-    numbers = te.compute((batch, *high, groups_read), padded, name="padded")
-    over = [te.reduce_axis((0, n), f"k{at}") for at, n in enumerate((*kernel, terms))]
-    out = [
-        (n - dilation * (k - 1) - 1) // stride + 1
-        for n, k, stride, dilation in zip(high, kernel, window.strides, window.dilation, strict=True)
-    ]
-
-    def total(*at: Any) -> Any:
-        steps = zip(at[1:-1], window.strides, over[:read], window.dilation, strict=True)
-        places = [i * stride + k * dilation for i, stride, k, dilation in steps]
-        group = at[-1] // (filters // window.groups)
-        value = numbers[(at[0], *places, group * terms + over[-1] if window.groups > 1 else over[-1])]
-        weight = weights[(*over, at[-1])]
-        product = dot(value, weight) if dot else value.astype("int32") * weight
-        return te.sum(product, axis=over)
-
-    return te.compute((batch, *out, filters), total, name="dot_products")
+    return summed_product(data, packed, _packing(zero, dot))

@@ -18,8 +18,11 @@ from devices.networks.torch import arguments, groups, quantization, scatters, vi
 # that should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
 # aten.batch_norm becomes its epsilon).
 WHOLE_OPERATORS = ("linear", "matmul")
-_NORMS = ("native_layer_norm", "native_group_norm")
-"""Operators that TVM has for float32 and float16 only."""
+_NORMS = {
+    "native_layer_norm": (torch.float32, torch.float16, torch.bfloat16),
+    "native_group_norm": (torch.float32, torch.float16),
+}
+"""Operators that are translated for these types only."""
 
 _RESIZES = ("upsample_nearest2d", "upsample_bilinear2d")
 _ATEN = torch.ops.aten
@@ -32,8 +35,9 @@ def decompose(program: torch.export.ExportedProgram, whole: Sequence[str]) -> to
         table.pop(getattr(_ATEN, name).default, None)
     for operator in windows.WHOLE_WINDOWS:
         table.pop(operator, None)
-    for norm, decomposition in get_decompositions([getattr(_ATEN, name) for name in _NORMS]).items():
-        table[norm] = _where_tvm_cannot(decomposition)
+    for name, types in _NORMS.items():
+        for norm, decomposition in get_decompositions([getattr(_ATEN, name)]).items():
+            table[norm] = _unless_of(types, decomposition)
     group_norm = _ATEN.native_group_norm.default
     table[group_norm] = _with_weights(table[group_norm])
     table.update(_OURS)
@@ -234,9 +238,9 @@ _OURS: dict[Any, Callable[..., Any]] = {
 }
 
 
-def _where_tvm_cannot(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+def _unless_of(types: Sequence[torch.dtype], decomposition: Callable[..., Any]) -> Callable[..., Any]:
     def norm(data: torch.Tensor, *rest: Any) -> Any:
-        if data.dtype in (torch.float32, torch.float16):
+        if data.dtype in types:
             return NotImplemented  # torch leaves the operator whole
         return decomposition(data, *rest)
 

@@ -56,7 +56,10 @@ class TorchImporter(Translations):
             "adding": (_ADDING, self._summed),
             "products": (("mm.default", "bmm.default", "matmul.default"), self._product),
             "added products": (("addmm.default", "baddbmm.default"), self._added_product),
-            "batch norms": (("_native_batch_norm_legit_no_training.default",), self._norm_in_float32),
+            "norms": (
+                ("_native_batch_norm_legit_no_training.default", "native_layer_norm.default"),
+                self._norm_in_float32,
+            ),
             "linear": (("linear.default",), self._linear_layer),
             "convolutions": (("convolution.default",), self._any_convolution),
         }
@@ -146,8 +149,8 @@ class TorchImporter(Translations):
         return converted
 
     def _norm_in_float32(self, convert: Convert) -> Convert:
-        """Compute a batch norm in the type of the sums before it, so that it can be folded into the weights of their
-        convolution."""
+        """Compute a norm in float32: a batch norm in the type of the sums before it, so that it can be folded into the
+        weights of their convolution."""
 
         def converted(node: fx.Node) -> Any:
             dtype = node.meta["val"][0].dtype

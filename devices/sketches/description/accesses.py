@@ -16,6 +16,7 @@ from tvm_ffi import structural_map, structural_visit, structural_walk
 from devices.sketches.byte_operators import integer_dot
 from devices.sketches.description.index_digits import Terms, index_rows, terms_of
 from devices.sketches.description.undescribed import UndescribedError
+from devices.sketches.half_operators import is_dot2
 from fleet_tune.base.domain import Arithmetic
 from fleet_tune.base.sketch import Access, Axis, Scope
 
@@ -145,6 +146,7 @@ def _touched(block: SBlock) -> tuple[list[tuple[Any, list[Any], bool]], float, A
         if integer_dot(node) is not None:
             operations += _DOT_OPERATIONS
             arithmetic = "int8"
+        operations += is_dot2(node)  # the addition to a sum of floats is counted by itself
 
     def store(node: BufferStore) -> None:
         touched.append((node.buffer, list(node.indices), True))

@@ -1,0 +1,110 @@
+"""The instructions that compute the operators of :mod:`devices.sketches.half_operators`.
+
+With AVX512-BF16 ``c + dot2(x, y)`` is one instruction (``vdpbf16ps``), as fast as one multiply-add of float32, of which
+it does two. It takes subnormal numbers for zero. Other CPUs do two multiply-adds of float32: a number of bfloat16 is
+the upper half of the same one in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Call, StringImm
+from tvm.target import Target, codegen
+from tvm.tirx import Add, AttrStmt, BufferStore, PrimFunc, const
+from tvm_ffi import structural_map, structural_walk
+
+from devices.builds.vector_lanes import by_parts, dtype_of, lanes_of
+from devices.sketches.half_operators import is_dot2, is_pair
+
+_DOT = "llvm.x86.avx512bf16.dpbf16ps"
+# TVM's code generator has no vectors of bfloat16, which the intrinsic takes.
+_FUNCTION = """
+define <{n} x float> @fleet_tune_dot2_{n}(<{n} x float> %sum, <{n} x i32> %x, <{n} x i32> %y) {{
+  %a = bitcast <{n} x i32> %x to <{m} x bfloat>
+  %b = bitcast <{n} x i32> %y to <{m} x bfloat>
+  %r = call <{n} x float> @{name}.{bits}(<{n} x float> %sum, <{m} x bfloat> %a, <{m} x bfloat> %b)
+  ret <{n} x float> %r
+}}
+declare <{n} x float> @{name}.{bits}(<{n} x float>, <{m} x bfloat>, <{m} x bfloat>)
+"""
+_LEAST, _MOST = 4, 16
+"""Lanes of the instruction."""
+_UPPER = -(1 << 16)
+
+
+def has_fast_dot2(target: Target) -> bool:
+    """Return true where an instruction of the target computes :func:`dot2` and adds it to a sum."""
+    features = ("avx512bf16", "avx512vl")
+    return target.kind.name == "llvm" and all(codegen.target_has_features(each, target) for each in features)
+
+
+@tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
+def lower_half_operators(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
+    """Pass over vectorised functions that know their target: write the operators with instructions."""
+    found: list[Any] = []
+
+    def find(call: Call) -> None:
+        if is_dot2(call) or is_pair(call):
+            found.append(call)
+
+    structural_walk(function.body, [(Call, find)])
+    if not found:
+        return function
+    target = function.attrs.get("target") if function.attrs else None
+    lowering = _Lowering(target is not None and has_fast_dot2(target))
+    body = structural_map(function.body, [(BufferStore, lowering.store)])
+    body = structural_map(body, [(Call, lowering.call)])
+    if lowering.fast:
+        functions = "".join(_FUNCTION.format(n=n, m=2 * n, bits=32 * n, name=_DOT) for n in (_LEAST, 2 * _LEAST, _MOST))
+        body = AttrStmt(const(0, "int32"), "pragma_import_llvm", StringImm(functions), body)
+    return function.with_body(body)
+
+
+class _Lowering:
+    """The instructions of one target. ``fast``: it has :data:`_DOT`."""
+
+    def __init__(self, fast: bool) -> None:
+        self.fast = fast
+
+    def store(self, store: BufferStore) -> BufferStore:
+        """Return a store of a sum of which one term is a :func:`dot2` with the sum as an operand of the instruction."""
+        if not isinstance(store.value, Add):
+            return store
+        for total, product in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
+            if is_dot2(product):
+                return BufferStore(store.buffer, self._sum(total, *product.args), store.indices)
+        return store
+
+    def call(self, call: Call) -> Any:
+        """Return the value of a call of one of the operators; a :func:`dot2` is added to nothing."""
+        if is_pair(call):
+            first, second = (_bits(each) for each in call.args)
+            kind = dtype_of(first)
+            # A shift of signed numbers copies the sign, which the mask removes.
+            return ((first >> const(16, kind)) & const(~_UPPER, kind)) | (second & const(_UPPER, kind))
+        return self._sum(const(0.0, dtype_of(call)), *call.args) if is_dot2(call) else call
+
+    def _sum(self, total: Any, x: Any, y: Any) -> Any:
+        lanes = lanes_of(x)
+        if self.fast and (lanes in (_LEAST, 2 * _LEAST) or lanes % _MOST == 0):
+            return by_parts(_instruction, (total, x, y), _MOST)
+        return total + _half(x, False) * _half(y, False) + _half(x, True) * _half(y, True)
+
+
+def _instruction(total: Any, x: Any, y: Any) -> Any:
+    lanes = lanes_of(x)
+    return tirx.call_pure_extern(f"float32x{lanes}", f"fleet_tune_dot2_{lanes}", total, x, y)
+
+
+def _half(numbers: Any, upper: bool) -> Any:
+    """Return the numbers in the upper or the lower halves, as float32."""
+    kind = dtype_of(numbers)
+    bits = numbers & const(_UPPER, kind) if upper else numbers << const(16, kind)
+    return tirx.reinterpret(kind.replace("int32", "float32"), bits)
+
+
+def _bits(value: Any) -> Any:
+    """Return the bits of numbers as float32, in which kernels compute with bfloat16."""
+    return tirx.reinterpret(dtype_of(value).replace("float32", "int32"), value)

@@ -1,0 +1,143 @@
+"""Products of bfloat16 whose sums are float32, two terms at a time.
+
+A product or convolution of bfloat16 reads its weights, or its second operand, in pairs: two neighbouring terms of the
+sum in one number (:func:`devices.sketches.half_operators.pair`), constants packed when the network is compiled, other
+values by the kernel that makes them or moves them. The data is read as it is. A processor with an instruction for
+:func:`devices.sketches.half_operators.dot2` is twice as fast with it as in float32; others are as fast as in float32
+and read half as much. What follows a product is fused with it as before: sums are rounded to bfloat16 where the network
+says so, and tensors between kernels have 16 bits for each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax, te, tirx
+from tvm.ir import Call, GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from devices.builds.tensors import array_of
+from devices.networks.graph.numpy_operators import ints, shape_of
+from devices.networks.graph.packed_sums import Packing, Window, summed_convolution, summed_product
+from devices.networks.graph.rewrites.context import constant, operator_name
+from devices.sketches.half_operators import PAIRED, dot2, pair
+
+_TERMS = 2
+_EPILOGUE_FUSABLE = 4  # tvm.relax.op.op_attrs.OpPatternKind of kernels that element-wise operators are fused behind
+_CONVOLUTIONS = {f"relax.nn.conv{n}d": "DHW"[-n:] for n in (1, 2, 3)}
+_PRODUCT = "relax.matmul"
+
+
+def half_products(module: Any, target: tvm.target.Target) -> Any:
+    """Return ``module`` with the products of this module's docstring in pairs, for a CPU."""
+    main = module.get_global_var("main")
+    bindings = [binding for block in module[main].body.blocks for binding in block.bindings]
+    if target.kind.name != "llvm" or not any(_has_pairs(binding.value) for binding in bindings):
+        return module
+    rewriter = _HalfProducts(module)
+    rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
+    clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
+    return tvm.transform.Sequential(clean)(rewriter.builder_.get())
+
+
+def _has_pairs(value: Any) -> bool:
+    """Return true for a call of bfloat16 that has a form in pairs."""
+    name = operator_name(value)
+    if name != _PRODUCT and name not in _CONVOLUTIONS:
+        return False
+    operands = value.args[:2]
+    shapes = [shape_of(each) for each in operands]
+    if any(str(each.ty.dtype) != PAIRED for each in operands) or None in shapes:
+        return False
+    if name == _PRODUCT:
+        return all(len(shape or ()) >= 2 for shape in shapes)
+    places, attrs, weight = _CONVOLUTIONS[name], value.attrs, operands[1]
+    channels_last = attrs.data_layout == attrs.out_layout == f"N{places}C" and attrs.kernel_layout == f"{places}IO"
+    # Where the terms of a group are odd, as in a depthwise convolution, a pair would belong to two.
+    whole = int(attrs.groups) == 1 or int(weight.ty.shape.values[-2]) % _TERMS == 0
+    return channels_last and whole and isinstance(weight, GenericConst)
+
+
+@mutator
+class _HalfProducts(PyExprMutator):  # type: ignore[misc]
+    """Writes products in pairs."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self._pairs: dict[Any, Any] = {}
+        """Values in pairs, by the variables that hold them as they are."""
+
+    def visit_call_(self, call: Call) -> Any:
+        call = self.visit_expr_post_order(call)
+        if not _has_pairs(call):
+            return call
+        name = operator_name(call)
+        define = _product if name == _PRODUCT else _convolution(call)
+        total = self._kernel(name.rpartition(".")[2], define, call.args[0], self._paired(call.args[1]))
+        dtype = str(call.ty.dtype)
+        return total if dtype == "float32" else relax.op.astype(self.builder_.emit(total), dtype)
+
+    def _kernel(self, name: str, define: Callable[..., te.Tensor], *operands: Any) -> Any:
+        attributes = {"op_pattern": _EPILOGUE_FUSABLE}
+        return self.builder_.call_te(define, *operands, primfunc_name_hint=name, primfunc_attrs=attributes)
+
+    def _paired(self, value: Any) -> Any:
+        """Return the second operand of a product in pairs along its last axis but one."""
+        if isinstance(value, GenericConst):
+            return constant(_packed(array_of(value.value)))
+        if value not in self._pairs:
+            self._pairs[value] = self.builder_.emit(
+                self.builder_.call_te(_rows_in_pairs, value, primfunc_name_hint="pairs")
+            )
+        return self._pairs[value]
+
+
+def _convolution(call: Call) -> Callable[..., te.Tensor]:
+    attrs = call.attrs
+    padding = ints(attrs.padding)
+    rank = len(padding) // 2
+    window = Window(ints(attrs.strides), padding[:rank], padding[rank:], ints(attrs.dilation), int(attrs.groups))
+    return lambda data, weights: summed_convolution(data, weights, window, _PACKING)
+
+
+def _product(data: te.Tensor, pairs: te.Tensor) -> te.Tensor:
+    return summed_product(data, pairs, _PACKING)
+
+
+def _packed(weights: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """Return ``(..., k, n)`` as ``(..., ceil(k / 2), n)`` with two numbers in each."""
+    *outer, count, columns = weights.shape
+    padded = np.zeros((*outer, -(-count // _TERMS) * _TERMS, columns), weights.dtype)
+    padded[..., :count, :] = weights
+    grouped = np.moveaxis(padded.reshape(*outer, -1, _TERMS, columns), -2, -1)
+    return np.ascontiguousarray(grouped).view("<i4")[..., 0]
+
+
+def _of_data(data: te.Tensor, at: Sequence[Any], group: Any) -> Any:
+    return _two(lambda place: data[(*at, place)], int(data.shape[-1]), group)
+
+
+def _rows_in_pairs(data: te.Tensor) -> te.Tensor:
+    """Return ``(..., k, n)`` as ``(..., ceil(k / 2), n)``, as :func:`_packed` does."""
+    *outer, count, columns = (int(extent) for extent in data.shape)
+
+    def pairs(*at: Any) -> Any:
+        return _two(lambda row: data[(*at[:-2], row, at[-1])], count, at[-2])
+
+    return te.compute((*outer, -(-count // _TERMS), columns), pairs, name="pairs")
+
+
+def _two(number: Callable[[Any], Any], count: int, group: Any) -> Any:
+    """Return a pair of ``count`` numbers; zero behind the last one."""
+    second = group * _TERMS + 1
+    value = number(second)
+    if count % _TERMS:
+        value = tirx.if_then_else(second < count, value, tirx.const(0.0, PAIRED))
+    return pair(number(group * _TERMS), value)
+
+
+_PACKING = Packing(_TERMS, _of_data, tirx.const(0, "int32"), dot2)

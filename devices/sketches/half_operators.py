@@ -1,0 +1,58 @@
+"""Operators of TensorIR for products of bfloat16.
+
+Two neighbouring numbers of a sum are held in one of 32 bits, the first in its lower half: ``pair(a, b)``.
+``dot2(x, y)`` is the sum of the two products of two such pairs, as float32. A product of matrices in bfloat16 is then
+one of 32-bit numbers of half the length, with ``dot2`` in place of the multiplication: sketch rules, layouts of weights
+and the analysis of kernels need know no more of it. :mod:`devices.builds.half_instructions` lowers both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import Call, TensorLoad
+from tvm_ffi import structural_walk
+
+DOT2 = "tirx.fleet_tune.dot2"
+PAIR = "tirx.fleet_tune.pair"
+PAIRED = "bfloat16"
+"""Type of the numbers of a pair."""
+_PURE = 2  # tvm.tirx.CallEffectKind
+
+for _name in (DOT2, PAIR):
+    tvm.ir.register_op_attr(_name, "TCallEffectKind", _PURE)
+    tvm.ir.register_op_attr(_name, "TVectorizable", True)
+
+
+def dot2(x: Any, y: Any) -> Any:
+    """Return the sum of the products of two pairs, as float32."""
+    return tirx.call_intrin("float32", DOT2, x, y)
+
+
+def pair(first: Any, second: Any) -> Any:
+    """Return two numbers of bfloat16 as one of int32."""
+    return tirx.call_intrin("int32", PAIR, first, second)
+
+
+def is_dot2(value: Any) -> bool:
+    """Return true for a call of :func:`dot2`."""
+    return isinstance(value, Call) and getattr(value.op, "name", "") == DOT2
+
+
+def is_pair(value: Any) -> bool:
+    """Return true for a call of :func:`pair`."""
+    return isinstance(value, Call) and getattr(value.op, "name", "") == PAIR
+
+
+def holding_pairs(body: Any) -> list[Any]:
+    """Return the buffers of a program whose elements are multiplied as pairs."""
+    found: list[Any] = []
+
+    def find(call: Call) -> None:
+        if is_dot2(call):
+            found.extend(operand.source for operand in call.args if isinstance(operand, TensorLoad))
+
+    structural_walk(body, [(Call, find)])
+    return found

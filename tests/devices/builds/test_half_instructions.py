@@ -1,0 +1,122 @@
+"""Products of pairs of bfloat16 are those of float32 numbers, by the instructions of every kind of CPU."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+
+from devices.builds.half_instructions import has_fast_dot2
+from devices.builds.kernel_passes import use_kernel_passes
+from devices.instruction_sets import missing_here
+from devices.sketches.half_operators import dot2, pair
+from devices.targets import parse_target, resolve_target
+
+Halves = npt.NDArray[Any]
+BFLOAT16 = ml_dtypes.bfloat16
+ROWS = 8
+# With the instruction; with vectors of 16 lanes, of 8 and of 4.
+CPUS = ("znver4", "icelake-server", "haswell", "x86-64")
+
+
+def target_of(cpu: str) -> str:
+    target = resolve_target({"kind": "llvm", "mcpu": cpu, "mtriple": "x86_64-linux-gnu", "num-cores": 1})
+    missing = missing_here(target)
+    if missing:
+        pytest.skip(f"this machine lacks {', '.join(missing)}")
+    return target
+
+
+def scheduled(length: int, columns: int, lanes: int) -> tvm.IRModule:
+    """Sums of ``(ROWS, length)`` by ``(length / 2, columns)``, vectorised over so many columns at once."""
+    a, b = te.placeholder((ROWS, length), "bfloat16", "a"), te.placeholder((length // 2, columns), "int32", "b")
+    k = te.reduce_axis((0, length // 2), "k")
+    c = te.compute((ROWS, columns), lambda i, j: te.sum(dot2(pair(a[i, 2 * k], a[i, 2 * k + 1]), b[k, j]), axis=k), "c")
+    function = te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
+    schedule = Schedule(tvm.IRModule({"main": function}))
+    block = schedule.get_sblock("c", "main")
+    i, j, over = schedule.get_loops(block)
+    outer, inner = schedule.split(j, [None, lanes])
+    schedule.reorder(i, outer, over, inner)
+    if lanes > 1:
+        schedule.vectorize(inner)
+    return schedule.mod
+
+
+def products(cpu: str, a: Halves, b: Halves, lanes: int) -> Halves:
+    """Products of ``(ROWS, k)`` with ``(k, n)`` in bfloat16, by a kernel for a CPU."""
+    use_kernel_passes()
+    length, columns = b.shape
+    packed = np.ascontiguousarray(b.reshape(-1, 2, columns).swapaxes(1, 2)).view("<i4")[..., 0]
+    with tvm.target.Target(json.loads(target_of(cpu))):
+        built = tvm.tirx.build(scheduled(length, columns, lanes), target=parse_target(target_of(cpu)))
+    result = tvm.runtime.tensor(np.zeros((ROWS, columns), np.float32))
+    tensors = [tvm.runtime.tensor(np.ascontiguousarray(each)) for each in (a, packed)]
+    tvm.runtime.Executable(built).jit()["main"](*tensors, result)
+    return result.numpy()
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 10, 16, 64])
+def test_products_are_those_of_float32(cpu: str, lanes: int) -> None:
+    rng = np.random.default_rng(lanes)
+    a, b = (rng.normal(0, 1, shape).astype(BFLOAT16) for shape in ((ROWS, 32), (32, 320)))
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(products(cpu, a, b, lanes), expected, rtol=0, atol=32 * 2.0**-24 * 16)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("lanes", [1, 16])
+def test_sums_that_need_no_rounding_are_exact(cpu: str, lanes: int) -> None:
+    """Every place of both halves counts: whole numbers of seven bits."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-128, 129, shape).astype(BFLOAT16) for shape in ((ROWS, 64), (64, 32)))
+    np.testing.assert_array_equal(products(cpu, a, b, lanes), a.astype(np.float64) @ b.astype(np.float64))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("lanes", [1, 16])
+def test_special_values_stay(cpu: str, lanes: int) -> None:
+    """NaN, infinities and large numbers in either half, and zeros that infinities meet."""
+    special = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, 3e18, -3e18]
+    a = np.zeros((ROWS, 4), BFLOAT16)
+    a[:, 1] = special
+    a[:, 2] = special[::-1]
+    b = np.zeros((4, 64), BFLOAT16)
+    b[1], b[2] = np.repeat(special, 8), np.tile(special, 8)
+    with np.errstate(all="ignore"):
+        wide = [each.astype(np.float32) for each in (a, b)]
+        expected = wide[0][:, 1:2] * wide[1][1] + wide[0][:, 2:3] * wide[1][2] + (wide[0][:, :1] * wide[1][0])
+    finite = np.isfinite(expected)
+    got = products(cpu, a, b, lanes)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    np.testing.assert_allclose(got[finite], expected[finite], rtol=1e-6)
+    np.testing.assert_array_equal(got[np.isinf(expected)], expected[np.isinf(expected)])
+
+
+def test_a_sum_is_an_operand_of_the_instruction() -> None:
+    use_kernel_passes()
+    target = parse_target(resolve_target({"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-linux-gnu"}))
+    text = tvm.tirx.build(scheduled(64, 64, 64), target=target).inspect_source("asm")
+    assert text.count("vdpbf16ps") >= 4
+    assert "vaddps" not in text
+    assert "vfmadd" not in text
+
+
+@pytest.mark.parametrize(
+    ("cpu", "fast"), [("znver4", True), ("cooperlake", True), ("sapphirerapids", True), ("icelake-server", False)]
+)
+def test_a_cpu_with_the_instruction_is_known(cpu: str, fast: bool) -> None:
+    target = resolve_target({"kind": "llvm", "mcpu": cpu, "mtriple": "x86_64-linux-gnu"})
+    assert has_fast_dot2(parse_target(target)) is fast
+
+
+def test_a_gpu_has_none() -> None:
+    assert not has_fast_dot2(parse_target(resolve_target("nvidia/jetson-orin-nano")))
