@@ -196,7 +196,8 @@ class DesignSpace:
     def schedule(self, candidate: Candidate) -> Scheduled:
         """Return the program of ``candidate``. Raises :class:`ScheduleError` where TVM refuses it.
 
-        Where TVM fails at changing the layout of weights (an index that it cannot invert), they keep theirs.
+        Where TVM fails at changing the layout of weights (an index that it cannot invert, a copy inside of an outer
+        block, which cannot be moved out of the program), they keep theirs.
         """
         if candidate.sketch_id in self._finished:
             return _finish(self._module, self.apply(candidate))
@@ -219,6 +220,8 @@ class DesignSpace:
                     raise
                 if not applies:
                     raise ScheduleError(f"{type(postproc).__name__} rejects the schedule")
+                if isinstance(postproc, ms.postproc.RewriteLayout) and _has_inner_rewrite(schedule.mod["main"]):
+                    raise _LayoutError
         except REFUSALS as error:
             raise ScheduleError(first_line(error)) from error
         return _finish(self._module, schedule)
@@ -357,6 +360,15 @@ def _layout_rewrites(func: PrimFunc) -> Iterable[tuple[Stmt, SBlock]]:
             inner = inner.body
         if isinstance(inner, SBlockRealize) and _LAYOUT_REWRITE in inner.block.annotations:
             yield nest, inner.block
+
+
+def _has_inner_rewrite(func: PrimFunc) -> bool:
+    """Return true if a layout of a weight is changed elsewhere than at the root of ``func``."""
+    annotated: list[Any] = []
+    structural_walk(
+        func.body, (SBlock, lambda block: annotated.append(block) if _LAYOUT_REWRITE in block.annotations else None)
+    )
+    return len(annotated) != sum(1 for _ in _layout_rewrites(func))
 
 
 def _pack_function(name: str, source: Any, packed: Any, nest: Stmt) -> PrimFunc:

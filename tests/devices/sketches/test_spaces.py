@@ -231,6 +231,27 @@ def test_weights_that_tvm_cannot_lay_out_anew_stay_as_they_are(monkeypatch: pyte
     assert structural_equal(replay(of.workload.module, scheduled.trace).module, scheduled.module)
 
 
+def test_weights_that_a_block_copies_inside_of_another_stay_as_they_are() -> None:
+    """As bounds that the minimum of a stack has, whose lines a sketch computes in a block of their own."""
+    shape = (1, 1, 9, 12, 14)
+    data, bound = (te.placeholder(shape, name=name) for name in ("data", "bound"))
+    of = task(data, bound, topi.min(topi.stack([data, bound], 0), 0), constants=(1,))
+    designs, generator = DesignSpace(of), np.random.default_rng(0)
+    arrays = [generator.standard_normal(shape).astype(np.float32) for _ in range(2)]
+    arrays.append(np.zeros(shape, np.float32))
+    expected = np.minimum(*arrays[:2])
+    apart = 0
+    for sketch in designs.sketches:
+        for _ in range(8):
+            try:
+                scheduled = designs.schedule(candidate(of, sketch, draw(sketch, generator)))
+            except ScheduleError:
+                continue
+            apart += scheduled.packed == ()
+        np.testing.assert_array_equal(run(scheduled, arrays, TARGET)[0], expected)
+    assert apart
+
+
 def test_invalid_candidates_are_refused_with_the_reason() -> None:
     of = matmul_task()
     designs = DesignSpace(of)
