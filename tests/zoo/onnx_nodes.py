@@ -36,6 +36,14 @@ CASE_SECS = 60
 _ROUNDING = {"float32": 1e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Error relative to an output's largest value that rounding leaves beyond ONNX's tolerances, which are for float32."""
 
+_CORNERS = "its expected corners do not align: it divides by the size before rounding; right is as ONNX Runtime"
+OTHERWISE = {
+    "test_resize_downsample_scales_cubic_align_corners": _CORNERS,
+    "test_resize_downsample_scales_linear_align_corners": _CORNERS,
+}
+"""Cases whose expected values contradict the operator's definition, and why: their values are to be those of ONNX
+Runtime."""
+
 
 @functools.cache
 def cases() -> list[Any]:
@@ -144,11 +152,13 @@ def _tried(case: Any) -> tuple[str, str]:
         for inputs, expected in case.data_sets:
             arrays = [numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in inputs]
             wanted = [numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in expected]
+            if case.name in OTHERWISE:
+                wanted = list(network.given(tuple(arrays), "").framework_outputs())
             difference = _difference(run(*arrays), wanted, case.rtol, case.atol)
             if difference:
                 check_network(lowered, network)
                 return WRONG, difference
-    return RIGHT, ""
+    return RIGHT, OTHERWISE.get(case.name, "")
 
 
 def _largest(values: Any) -> float:

@@ -17,8 +17,9 @@ class Outcome:
     """What became of one case: ``kind`` is one of ``KINDS``. ``disagrees`` is what a run refuses because the imported
     network computes something else than ONNX Runtime; ``wrong`` is what such a run would not have noticed.
 
-    ``operator``: what is tested; ``line`` says what went wrong and ``next_step`` what a refusal tells to do.
-    ``fixed``: the inputs that were given as constants, as exporters write them, because it is refused otherwise.
+    ``operator``: what is tested; ``line`` says what went wrong, or why a right one has other values than ONNX's, and
+    ``next_step`` what a refusal tells to do. ``fixed``: the inputs that were given as constants, as exporters write
+    them, because it is refused otherwise.
     """
 
     name: str
@@ -47,6 +48,10 @@ _REASONS = """
 Each refusal is one line with the reason and the operator's name and place, and what to do:
 
 """
+_OTHERWISE = """
+## Where ONNX's values are not right
+
+"""
 _COLUMNS = (RIGHT, "with constants", REFUSED, DISAGREES, WRONG, TRACEBACK)
 
 
@@ -71,6 +76,9 @@ def document(outcomes: Sequence[Outcome], version: str) -> str:
         own = [outcome for outcome in refused if _reason(outcome) == reason]
         names = ", ".join(sorted({outcome.operator for outcome in own}, key=str.lower))
         lines.append(_row(number, *reason, len(own), names))
+    otherwise = [_row(outcome.name, outcome.line) for outcome in outcomes if outcome.kind == RIGHT and outcome.line]
+    if otherwise:
+        lines += [_OTHERWISE, *_header("test", "why"), *otherwise]
     return "".join(lines)
 
 

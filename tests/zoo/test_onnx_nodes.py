@@ -36,6 +36,11 @@ def test_wrong_numbers_are_noticed() -> None:
     assert outcome_of(replace(case, model=dynamic)).kind == "refused"
 
 
+def test_values_that_contradict_the_definition_are_those_of_onnx_runtime() -> None:
+    for outcome in outcomes(list(onnx_nodes.OTHERWISE)):
+        assert (outcome.kind, outcome.line) == (RIGHT, onnx_nodes.OTHERWISE[outcome.name])
+
+
 def test_the_document_is_written_from_outcomes() -> None:
     """docs/generated/operators.md as ``make zoo`` writes it: its form, and every operator with all of its cases."""
     text = (Path(__file__).parents[2] / "docs" / "generated" / "operators.md").read_text()
@@ -67,7 +72,9 @@ def test_refusals_are_told_apart_by_their_reasons() -> None:
         )
     ]
     right = Outcome("test_x", "Loop", RIGHT, "", fixed=("axes",))
-    text = document([*refusals, right], "1")
+    assert "## Where" not in document([*refusals, right], "1")
+    text = document([*refusals, replace(right, line="its values are odd")], "1")
+    assert text.endswith("| test_x | its values are odd |\n")
     assert rows(text) == {
         "all": ["4", "", "1", "3", "", "", "", ""],
         "If": ["1", "", "", "1", "", "", "", "1"],
