@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
-from tvm import relax, te, tirx, topi
+from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map, get_constant
+
+from devices.networks.bit_casts import bit_cast
 
 Converter = Callable[[Any, Any, dict[str, Any], Any], Any]
 
@@ -38,17 +40,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc] # TVM has no types
 
 
 def _bit_cast(builder: Any, inputs: Any, attributes: dict[str, Any], _: Any) -> Any:
-    """Return the same bits as a number of another type of the same width."""
-    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(attributes["to"])).name
-    if "bool" in (dtype, str(inputs[0].ty.dtype)):
-        return relax.op.astype(inputs[0], dtype)  # a byte of 0 or 1, which LLVM computes with as a bit
-
-    def same_bits(data: Any) -> Any:
-        return te.compute(
-            data.shape, lambda *at: tirx.reinterpret(dtype, data(*at)), name="bit_cast", tag=topi.tag.ELEMWISE
-        )
-
-    return builder.emit_te(same_bits, inputs[0])
+    return bit_cast(builder, inputs[0], np.dtype(helper.tensor_dtype_to_np_dtype(attributes["to"])).name)
 
 
 def _cumulative_product(builder: Any, inputs: Any, attributes: dict[str, Any], known: Any) -> Any:
@@ -60,16 +52,7 @@ def _cumulative_product(builder: Any, inputs: Any, attributes: dict[str, Any], k
     return relax.op.flip(product, axis) if backwards else product
 
 
-def _sequence_insert(builder: Any, inputs: Any, attributes: dict[str, Any], known: Any) -> Any:  # noqa: ARG001
-    """Insert into a sequence. A negative place counts from the last element on: TVM takes it for one further."""
-    elements = list(inputs[0])
-    given = len(inputs) > 2 and inputs[2] is not None
-    place = int(get_constant(inputs[2], known).value.numpy().reshape(())) if given else len(elements)
-    return relax.Tuple([*elements[:place], inputs[1], *elements[place:]])
-
-
 CONVERTERS: dict[str, Converter] = {
     "BitCast": _bit_cast,
     "CumProd": _cumulative_product,
-    "SequenceInsert": _sequence_insert,
 }

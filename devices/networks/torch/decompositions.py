@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table, get_decompositions
 
-from devices.networks.torch import arguments, groups, quantization, scatters, vision, windows
+from devices.networks.torch import arguments, functions, groups, order, quantization, scatters, vision, windows
 
 # Core ATen wraps every matrix product in reshapes and broadcasts, which then separate the product from the operators
 # that should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
@@ -42,6 +42,8 @@ def decompose(program: torch.export.ExportedProgram, whole: Sequence[str]) -> to
     table[group_norm] = _with_weights(table[group_norm])
     table.update(_OURS)
     table.update(arguments.decompositions(program))
+    table.update(functions.decompositions())
+    table.update(order.decompositions())
     table.update(quantization.decompositions())
     table.update(scatters.decompositions())
     table.update(vision.decompositions())
@@ -123,14 +125,15 @@ def _embedding_bag(
 
 
 def _distances(left: torch.Tensor, right: torch.Tensor, p: float, _compute_mode: int | None) -> torch.Tensor:
-    """Return the distances of every row of ``left`` to every row of ``right``."""
+    """Return the distances of every row of ``left`` to every row of ``right``. The largest difference is that of
+    numbers, as in torch: NaN is left out."""
     apart = torch.abs(left.unsqueeze(-2) - right.unsqueeze(-3))
     if p == 2:
         return torch.sqrt((apart * apart).sum(-1))
     if p == float("inf"):
-        return apart.amax(-1)
+        return torch.where(torch.isnan(apart), 0.0, apart).amax(-1)
     if p == 0:
-        return (apart != 0).to(left.dtype).sum(-1)
+        return torch.where(torch.isnan(apart), apart, (apart != 0).to(left.dtype)).sum(-1)
     return apart.sum(-1) if p == 1 else (apart**p).sum(-1) ** (1 / p)
 
 

@@ -20,7 +20,7 @@ from torch import fx
 from tvm import relax
 from tvm.ir import Call
 
-from devices.networks.torch import quantization, resizing, scatters, shifts, vision, windows
+from devices.networks.torch import functions, quantization, resizing, scatters, shifts, vision, windows
 from devices.networks.torch.node_locations import operator_name
 from devices.networks.torch.translations import Convert, Translations
 
@@ -65,7 +65,7 @@ class TorchImporter(Translations):
         }
         for names, wrap in replaced.values():
             table.update({name: wrap(table[name]) for name in names if name in table})
-        for subject in (quantization, resizing, scatters, shifts, vision, windows):
+        for subject in (functions, quantization, resizing, scatters, shifts, vision, windows):
             table.update(subject.translations(self))
         return {name: self._checked(convert) for name, convert in table.items()}
 
