@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 
+from devices.networks.onnx.folding import constants_of, reads, values_of
 from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValueError, as_array
 
 MOST_TURNS = 2048
@@ -40,12 +40,12 @@ def unroll_loop(node: OnnxNode, write: NodeWriter) -> list[str]:
     going = bool(node.constant(1).reshape(())) if node.has(1) else True
     carried = [node.input(at) for at in range(2, len(node.proto.input))]
     collected: list[list[str]] = [[] for _ in body.output[1 + len(carried) :]]
-    turn = 0
+    course, turn = _Course(body, node), 0
     while going and turn < turns:
         if turn >= MOST_TURNS or len(write.nodes) > _MOST_NODES:
             raise UnknownValueError
         number, truth = np.asarray(turn, np.int64), np.asarray(True)
-        going = _condition(body, node, number)
+        going = course.goes_on_after(number)
         results = _inlined(body, [write.constant(number), write.constant(truth), *carried], write)[1:]
         carried, scanned = results[: len(carried)], results[len(carried) :]
         for values, value in zip(collected, scanned, strict=True):
@@ -131,29 +131,43 @@ def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
     return result
 
 
-def _condition(body: onnx.GraphProto, node: OnnxNode, turn: Array) -> bool:
-    """Return true if ``body`` asks for another turn after ``turn``. Raises where that depends on data."""
-    from onnx.reference import ReferenceEvaluator
+class _Course:
+    """What decides whether a Loop takes another turn, where that is known before the network runs."""
 
-    wanted = {body.output[0].name}
-    nodes: list[onnx.NodeProto] = []
-    for inner in reversed(body.node):
-        if wanted & set(inner.output):
-            if any(attribute.HasField("g") for attribute in inner.attribute):
-                raise UnknownValueError
-            nodes.insert(0, inner)
-            wanted.update(name for name in inner.input if name)
-    made = {name for inner in nodes for name in inner.output}
-    known: dict[str, Any] = {name: as_array(value) for name, value in node.graph.constants.items() if name in wanted}
-    known.update((tensor.name, as_array(tensor)) for tensor in body.initializer if tensor.name in wanted)
-    known.update({body.input[0].name: turn, body.input[1].name: np.asarray(True)})
-    feeds = {name: known[name] for name in wanted - made if name in known}
-    if wanted - made - set(feeds):
-        raise UnknownValueError
-    if not nodes:
-        return bool(feeds[body.output[0].name].reshape(()))
-    graph = helper.make_graph(
-        nodes, "condition", list(map(helper.make_empty_tensor_value_info, feeds)), [body.output[0]]
-    )
-    alone = helper.make_model_gen_version(graph, opset_imports=[helper.make_opsetid("", node.graph.opset)])
-    return bool(np.asarray(ReferenceEvaluator(alone).run(None, feeds)[0]).reshape(()))
+    def __init__(self, body: onnx.GraphProto, node: OnnxNode) -> None:
+        self._body, self._graph = body, node.graph
+        carried = body.input[2:]
+        self._results = {value.name: result.name for value, result in zip(carried, body.output[1:], strict=False)}
+        given = zip(carried, node.proto.input[2:], strict=True)
+        constants = node.graph.constants
+        self._carried = {value.name: constants[name] for value, name in given if name in constants}
+        self._nodes = self._deciding()
+
+    def goes_on_after(self, turn: Array) -> bool:
+        """Return true if the body asks for another turn after ``turn``. Raises where that depends on data. Turns are
+        asked for in their order."""
+        number, still = (value.name for value in self._body.input[:2])
+        known: dict[str, Any] = {**self._graph.constants, **constants_of(self._body), **self._carried}
+        known.update({number: turn, still: np.asarray(True)})
+        for node in self._nodes:
+            values = values_of(node, known, self._graph.shapes, self._graph.opset)
+            known.update(zip(node.output, values or (), strict=values is not None))
+        self._carried = {name: known[result] for name, result in self._results.items() if result in known}
+        condition = known.get(self._body.output[0].name)
+        if condition is None:
+            raise UnknownValueError
+        return bool(as_array(condition).reshape(()))
+
+    def _deciding(self) -> list[onnx.NodeProto]:
+        """Return the nodes that the condition is computed by, in this turn or from values of earlier ones."""
+        wanted = {self._body.output[0].name}
+        while True:
+            nodes: list[onnx.NodeProto] = []
+            before = len(wanted)
+            for node in reversed(self._body.node):
+                if wanted & set(node.output):
+                    nodes.insert(0, node)
+                    wanted.update(name for name in reads(node) if name)
+            wanted.update(result for name, result in self._results.items() if name in wanted)
+            if len(wanted) == before:
+                return nodes

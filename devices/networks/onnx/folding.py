@@ -33,7 +33,7 @@ _LARGEST_CONSTANT = 1 << 22
 
 def known(model: onnx.ModelProto) -> GraphFacts:
     """Return the facts of a model."""
-    return GraphFacts(_constants(model), dict(_fixed_shapes(model)), dict(_types(model)), opset_of(model))
+    return GraphFacts(constants_of(model.graph), dict(_fixed_shapes(model)), dict(_types(model)), opset_of(model))
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -48,12 +48,12 @@ def folded(model: onnx.ModelProto) -> onnx.ModelProto:
             model = shape_inference.infer_shapes(model, data_prop=True)
         except Exception:
             return model  # it has an operator outside of ONNX, for example
-        constants = _constants(model)
+        constants = constants_of(model.graph)
         shapes = dict(_fixed_shapes(model))
         stay: list[onnx.NodeProto] = []
         computed: dict[str, Any] = {}
         for node in model.graph.node:
-            values = _value(node, constants, shapes, opset_of(model))
+            values = values_of(node, constants, shapes, opset_of(model))
             if values is None:
                 stay.append(node)
             else:
@@ -75,7 +75,7 @@ def folded(model: onnx.ModelProto) -> onnx.ModelProto:
         )
 
 
-def _value(
+def values_of(
     node: onnx.NodeProto, constants: dict[str, Any], shapes: dict[str, tuple[int, ...]], opset: int
 ) -> tuple[np.ndarray[Any, Any], ...] | None:
     """Return the outputs of ``node``, read as in version ``opset`` of the operators; None where they are not known
@@ -121,10 +121,10 @@ def _in_blocks(node: onnx.NodeProto, constants: dict[str, Any]) -> bool:
     return blocks or getattr(constants[node.input[0]], "data_type", TensorProto.INT8) not in COMPUTED
 
 
-def _constants(model: onnx.ModelProto) -> dict[str, Any]:
+def constants_of(graph: onnx.GraphProto) -> dict[str, Any]:
     """Return the known values by name: tensors, and arrays."""
-    known: dict[str, Any] = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
+    known: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
         if node.op_type == "Constant":
             known.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
     return known

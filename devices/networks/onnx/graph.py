@@ -17,9 +17,12 @@ from onnx import TensorProto
 from devices.networks.frontend_errors import OTHER_OPERATORS, unsupported_error
 from devices.networks.onnx import quantization
 from devices.networks.onnx.folding import COMPUTED, CONTROL_FLOW, ONNX, RANDOM, folded, known, opset_of
+from devices.networks.onnx.microsoft import REWRITES as MICROSOFT_REWRITES
+from devices.networks.onnx.narrow import in_wider_types
 from devices.networks.onnx.nodes import FINAL, GraphFacts, NodeWriter, OnnxNode, UnknownValueError
 from devices.networks.onnx.old_versions import REWRITES as OLD_REWRITES
 from devices.networks.onnx.operators import REWRITES, Rewrite
+from devices.networks.onnx.sequences import SEQUENCE_OPERATORS, without_sequences
 from fleet_tune.base.errors import UnsupportedNetworkError
 
 _MISREAD = frozenset({"Attention", "Mish", "Celu"})
@@ -36,7 +39,7 @@ _FREE_CONSTANTS = 4
 _ROUNDS = 16
 """Rounds of functions, rewrites and folding: each makes work for the next."""
 
-_DATA_DEPENDENT = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression"})
+_DATA_DEPENDENT = frozenset({"NonZero", "Unique", "Compress"})
 
 
 def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = frozenset()) -> onnx.ModelProto:
@@ -51,11 +54,13 @@ def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = froz
         warnings.simplefilter("ignore")  # numpy's, about infinities in constants
         result = quantization.in_floats(model)
         result = onnx.inliner.inline_local_functions(result) if result.functions else result
-        result = _named(_of_today(result, where))
+        result = in_wider_types(folded(_named(_of_today(result, where))))
         for _ in range(_ROUNDS):
             result, written = _in_functions(folded(result), expanded)
             result, rewritten = _rewritten(result, REWRITES, where)
-            if not written and not rewritten:
+            result, fused = _rewritten(result, MICROSOFT_REWRITES, where, ("com.microsoft",))
+            result, opened = without_sequences(result)
+            if not (written or rewritten or fused or opened):
                 break
     _refuse_unreadable(result, where)
     return result
@@ -128,7 +133,9 @@ def _named(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def _rewritten(model: onnx.ModelProto, rewrites: dict[str, Rewrite], where: str) -> tuple[onnx.ModelProto, bool]:
+def _rewritten(
+    model: onnx.ModelProto, rewrites: dict[str, Rewrite], where: str, domains: tuple[str, ...] = ONNX
+) -> tuple[onnx.ModelProto, bool]:
     """Return ``model`` with other operators for those of ``rewrites``, and true if there were any. A rewrite that needs
     unknown values leaves its node."""
     if not any(node.op_type in rewrites for node in model.graph.node):
@@ -137,7 +144,7 @@ def _rewritten(model: onnx.ModelProto, rewrites: dict[str, Rewrite], where: str)
     nodes: list[onnx.NodeProto] = []
     constants: list[onnx.TensorProto] = []
     for proto in model.graph.node:
-        rewrite = rewrites.get(proto.op_type) if proto.domain in ONNX and proto.doc_string != FINAL else None
+        rewrite = rewrites.get(proto.op_type) if proto.domain in domains and proto.doc_string != FINAL else None
         write = NodeWriter(next(name for name in proto.output if name), graph.opset)
         try:
             outputs = rewrite(OnnxNode(proto, graph), write) if rewrite else None
@@ -260,8 +267,15 @@ def _refused(node: OnnxNode, readable: bool) -> tuple[str, str]:
         return f"is of the domain {node.proto.domain}", OTHER_OPERATORS
     if kind in CONTROL_FLOW:
         return "has a course that depends on data", "export the network with a fixed number of turns, or without it"
+    if kind == "NonMaxSuppression":
+        return "selects a number of boxes that depends on data", (
+            f"end the network at its boxes {node.input(0)!r} and scores {node.input(1)!r} (onnx.utils.extract_model), "
+            "and select among them after it"
+        )
     if kind in _DATA_DEPENDENT:
         return "has an output whose shape depends on data", "leave it to what runs before or after the network"
+    if kind in SEQUENCE_OPERATORS:
+        return "makes or reads a sequence whose length or places depend on data, or that is an output", "use tensors"
     if kind in RANDOM:
         return "gives random results", "make them inputs of the network"
     if kind == "Dropout" or (kind == "BatchNormalization" and attributes.get("training_mode")):
@@ -274,7 +288,7 @@ def _refused(node: OnnxNode, readable: bool) -> tuple[str, str]:
         return "takes the shape of its output as an input", "leave that input out: the shape follows from the kernel"
     if kind == "RoiAlign" and attributes.get("mode") == "max":
         return "takes the maximum of samples", OTHER_OPERATORS
-    if not readable and kind in REWRITES:
+    if not readable and kind in (*REWRITES, *MICROSOFT_REWRITES):
         return "has an unsupported form, or needs a value that is not known before the network runs", (
             "give shapes and settings as constants, or " + OTHER_OPERATORS
         )

@@ -145,6 +145,19 @@ def aligned_regions(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     return [write.final("RoiAlign", node.input(0), moved, node.input(2), **node.attributes)]
 
 
+def suppressed(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
+    """Write NonMaxSuppression that selects the same number of boxes whatever the data are: those of the best scores."""
+    boxes, classes, count = node.shape(1)
+    wanted = min(int(node.constant_or(2, 0).reshape(())), count)
+    nothing_overlaps = wanted == 1 or float(node.constant_or(3, 0).reshape(())) >= 1
+    if node.has(4) or not wanted or not nothing_overlaps:
+        return None
+    scores, number = node.input(1), np.asarray([wanted], np.int64)
+    _, best = write.several(2, "TopK", scores, number, axis=2, largest=1, sorted=1)
+    image, kind, _ = np.indices((boxes, classes, wanted)).astype(np.int64).reshape(3, -1, 1)
+    return [write("Concat", image, kind, write.reshape(best, [-1, 1]), axis=1)]
+
+
 def _windows(
     node: OnnxNode, extents: Sequence[int], reach: Sequence[int], strides: Sequence[int]
 ) -> tuple[list[int], list[int]]:

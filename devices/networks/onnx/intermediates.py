@@ -9,14 +9,14 @@ import onnx
 from onnx import helper, shape_inference
 
 from devices.networks.network import Intermediate
-from devices.networks.onnx.folding import reads
+from devices.networks.onnx.folding import COMPUTED, reads
 
 _OF_SHAPES = frozenset({"Shape", "Size"})
 _MOST_SHOWN = 60  # characters of an attribute
 
 
 def intermediates(file: Path) -> tuple[Intermediate, ...]:
-    """Return the first output of each node that computes with the inputs, where its type is known."""
+    """Return the first output of each node that computes with the inputs, where it has a type that kernels have."""
     model = shape_inference.infer_shapes(onnx.load(str(file), load_external_data=False))
     types = _types(model)
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -26,7 +26,7 @@ def intermediates(file: Path) -> tuple[Intermediate, ...]:
         if node.op_type in _OF_SHAPES or computed.isdisjoint(reads(node)):
             continue
         computed.update(node.output)
-        if node.output[0] in types:
+        if node.output[0] in types and types[node.output[0]].type.tensor_type.elem_type in COMPUTED:
             place = f"{node.name or node.output[0]!r}, node {at + 1} of {len(model.graph.node)}"
             found.append(Intermediate(node.output[0], f"{_operator(node)} ({place}){_arguments(node, types)}"))
     return tuple(found)

@@ -123,6 +123,112 @@ def test_loops_of_a_known_length_are_written_turn_by_turn(tmp_path: Path) -> Non
     agrees(proto, tmp_path)
 
 
+def test_loops_end_by_a_condition_that_is_known_turn_by_turn(tmp_path: Path) -> None:
+    """Without a number of turns: a number that the loop carries is compared with a bound. Every turn's state, and what
+    a branch gave that the turn's number chooses, are collected in order."""
+    scalar = helper.make_tensor_value_info("", INT64, []).type
+    branches = {
+        name: _body(helper.make_node(operator, ["t"], ["out"]), [], ["out"])
+        for name, operator in (("then_branch", "Neg"), ("else_branch", "Exp"))
+    }
+    body = _body(
+        helper.make_node("Add", ["n", "step"], ["m"]),
+        ["i", "going", "n", "s"],
+        ["still", "m", "t", "u", "chosen"],
+        helper.make_node("Constant", [], ["bound"], value=numpy_helper.from_array(np.int64(9))),
+        helper.make_node("Less", ["m", "bound"], ["still"]),
+        helper.make_node("Mul", ["s", "x"], ["t"]),
+        helper.make_node("Identity", ["t"], ["u"]),
+        helper.make_node("Greater", ["m", "middle"], ["late"]),
+        helper.make_node("If", ["late"], ["chosen"], **branches),
+    )
+    for value in (*body.input, *body.output):
+        if value.name in ("n", "m"):
+            value.type.CopyFrom(scalar)
+    nodes = [
+        helper.make_node("Loop", ["", "true", "first", "x"], ["n_last", "y", "z", "c"], body=body),
+        helper.make_node("Cast", ["n_last"], ["last"], to=FLOAT),
+        helper.make_node("Add", ["y", "last"], ["w"]),
+    ]
+    outputs: dict[str, tuple[int, list[int | str]]] = {
+        "w": (FLOAT, [3]),
+        "z": (FLOAT, ["n", 3]),
+        "c": (FLOAT, ["n", 3]),
+    }
+    proto = model(
+        nodes, {"x": (FLOAT, [3])}, outputs, true=np.bool_(True), first=np.int64(0), step=np.int64(2),
+        middle=np.int64(4),
+    )  # fmt: skip
+    assert "Loop" not in operators(prepared(proto, "net"))
+    agrees(proto, tmp_path)
+
+
+def test_loops_collect_tensors_in_sequences(tmp_path: Path) -> None:
+    """What torch's older exporter writes for a list to which a scripted loop appends."""
+    body = _body(
+        helper.make_node("SequenceInsert", ["list", "t"], ["longer"]),
+        ["i", "going", "s", "list"],
+        ["still", "t", "longer"],
+        helper.make_node("Identity", ["going"], ["still"]),
+        helper.make_node("Tanh", ["s"], ["t"]),
+    )
+    body.node.insert(0, body.node.pop())
+    for value in (body.input[3], body.output[2]):
+        value.CopyFrom(helper.make_tensor_sequence_value_info(value.name, FLOAT, [3]))
+    nodes = [
+        helper.make_node("SequenceEmpty", [], ["none"]),
+        helper.make_node("Loop", ["turns", "", "x", "none"], ["last", "all"], body=body),
+        helper.make_node("ConcatFromSequence", ["all"], ["y"], axis=0, new_axis=1),
+    ]
+    proto = model(nodes, {"x": (FLOAT, [3])}, {"y": (FLOAT, [3, 3])}, turns=np.int64(3))
+    agrees(proto, tmp_path)
+
+
+def test_a_loop_that_ends_by_data_is_refused() -> None:
+    body = _body(
+        helper.make_node("ReduceMax", ["s"], ["m"], keepdims=0),
+        ["i", "going", "s"],
+        ["still", "t"],
+        helper.make_node("Less", ["m", "bound"], ["still"]),
+        helper.make_node("Add", ["s", "s"], ["t"]),
+    )
+    loop = helper.make_node("Loop", ["turns", "true", "x"], ["y"], body=body)
+    proto = model(
+        [loop], {"x": (FLOAT, [3])}, {"y": (FLOAT, [3])}, turns=np.int64(9), true=np.bool_(True), bound=np.float32(9)
+    )
+    with pytest.raises(UnsupportedNetworkError, match="course that depends on data"):
+        prepared(proto, "net")
+
+
+@pytest.mark.parametrize(("back", "axis"), [(0, 0), (1, 1)])
+def test_scans_collect_along_any_axis(back: int, axis: int, tmp_path: Path) -> None:
+    step = helper.make_node("Add", ["a", "row"], ["b"])
+    body = _body(step, ["a", "row"], ["b", "copy"], helper.make_node("Exp", ["b"], ["copy"]))
+    settings = {"scan_input_axes": [axis], "scan_input_directions": [back], "scan_output_axes": [1 - axis]}
+    scan = helper.make_node(
+        "Scan", ["x", "rows"], ["y", "z"], body=body, num_scan_inputs=1, scan_output_directions=[back], **settings
+    )
+    shapes = {"x": (FLOAT, [3]), "rows": (FLOAT, [3, 4] if axis else [4, 3])}
+    proto = model([scan], shapes, {"y": (FLOAT, [3]), "z": (FLOAT, [4, 3] if axis else [3, 4])})
+    agrees(proto, tmp_path)
+
+
+@pytest.mark.parametrize(("most", "overlap"), [(1, 0.4), (3, 1.0), (1 << 40, 1.0)])
+def test_a_suppression_that_selects_a_fixed_number_of_boxes_is_a_sort(
+    most: int, overlap: float, tmp_path: Path
+) -> None:
+    """The boxes that it selects can be gathered: their number does not depend on data."""
+    nodes = [
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most", "overlap"], ["at"]),
+        helper.make_node("GatherND", ["scores", "at"], ["y"]),
+    ]
+    proto = model(
+        nodes, {"boxes": (FLOAT, [2, 5, 4]), "scores": (FLOAT, [2, 3, 5])},
+        {"at": (INT64, ["n", 3]), "y": (FLOAT, ["n"])}, most=np.int64(most), overlap=np.float32(overlap),
+    )  # fmt: skip
+    agrees(proto, tmp_path)
+
+
 def test_branches_on_data_are_both_computed(tmp_path: Path) -> None:
     branches = {
         name: _body(helper.make_node(operator, ["x"], ["out"]), [], ["out"])
@@ -218,6 +324,12 @@ def test_random_numbers_are_not_constants() -> None:
         (
             model([helper.make_node("NonZero", ["x"], ["y"])], {"x": (FLOAT, [2])}, {"y": (INT64, [1, "n"])}),
             "NonZero ('y') has an output whose shape depends on data",
+        ),
+        (
+            model([helper.make_node("NonMaxSuppression", ["b", "s", "most", "overlap"], ["y"])],
+                  {"b": (FLOAT, [1, 6, 4]), "s": (FLOAT, [1, 2, 6])}, {"y": (INT64, ["n", 3])},
+                  most=np.int64(4), overlap=np.float32(0.5)),
+            "NonMaxSuppression ('y') selects a number of boxes that depends on data",
         ),
         (
             model([helper.make_node("Relu", ["x"], ["y"], domain="mine")], {"x": (FLOAT, [2])}, {"y": (FLOAT, [2])}),
