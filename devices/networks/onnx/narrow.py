@@ -80,7 +80,7 @@ def in_wider_types(model: onnx.ModelProto) -> onnx.ModelProto:
     for values in (result_model.graph.value_info, result_model.graph.initializer):
         kept = [value for value in values if value.name not in narrow]
         del values[:]
-        values.extend(kept)  # type: ignore[arg-type]
+        values.extend(kept)
     wide = (numpy_helper.from_array(_wide(each), each.name) for each in model.graph.initializer if each.name in narrow)
     del result_model.graph.node[:]
     result_model.graph.node.extend(nodes)
@@ -159,26 +159,29 @@ def _along_axis(node: OnnxNode, write: NodeWriter, scale: str) -> str:
 def _rounded(write: NodeWriter, value: str, kind: _Floats, saturates: bool) -> str:
     """Write the nearest number of a narrow type, of two the even one: of whole multiples of the distance of numbers
     there, which is a power of two."""
-    number = np.float32
-    limit = number(kind.largest if saturates else 2.0 ** (int(np.log2(kind.largest)) + 1))
+    limit = _number(kind.largest if saturates else 2.0 ** (int(np.log2(kind.largest)) + 1))
     kept = write("Max", write("Min", value, limit), -limit)
-    rest = write("Max", write("Abs", kept), number(2.0**kind.least_exponent))
-    distance: str | Array = np.asarray(2.0 ** (kind.least_exponent - kind.mantissa), number)
+    rest = write("Max", write("Abs", kept), _number(2.0**kind.least_exponent))
+    distance: str | Array = _number(2.0 ** (kind.least_exponent - kind.mantissa))
     for bit in reversed(range(kind.exponents)):
         steps = 1 << bit
-        less = write("Less", rest, number(2.0 ** (kind.least_exponent + steps)))
-        rest = write("Where", less, rest, write("Mul", rest, number(2.0**-steps)))
-        factor = write("Where", less, number(1), number(2.0**steps))
+        less = write("Less", rest, _number(2.0 ** (kind.least_exponent + steps)))
+        rest = write("Where", less, rest, write("Mul", rest, _number(2.0**-steps)))
+        factor = write("Where", less, _number(1), _number(2.0**steps))
         distance = write("Mul", factor, distance)
     result = write("Mul", write("Round", write("Div", kept, distance)), distance)
     if not kind.signed_zero:
-        result = write("Where", write("Equal", result, number(0)), number(0), result)
+        result = write("Where", write("Equal", result, _number(0)), _number(0), result)
     if saturates:
         return result
     for sign, compare in ((1, "Greater"), (-1, "Less")):
-        outside = write(compare, result, number(sign * kind.largest))
-        result = write("Where", outside, number(sign * kind.beyond), result)
+        outside = write(compare, result, _number(sign * kind.largest))
+        result = write("Where", outside, _number(sign * kind.beyond), result)
     return result
+
+
+def _number(value: float) -> Array:
+    return np.asarray(value, np.float32)
 
 
 _CONVERTED: dict[str, Callable[[OnnxNode, NodeWriter, set[str]], str | None]] = {

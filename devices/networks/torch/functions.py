@@ -54,7 +54,7 @@ def _product(matrix: Tensor, vector: Tensor) -> Tensor:
 
 
 def _added_product(data: Tensor, matrix: Tensor, vector: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    product = _product(matrix, vector) * alpha
+    product: Tensor = _product(matrix, vector) * alpha
     return product if beta == 0 else data * beta + product
 
 
