@@ -25,7 +25,7 @@ from policies.space.sampling import sample
 
 PREDICTED = 512
 """Candidates whose prediction is timed."""
-VIEWS = tuple(name for name in VIEW_SHAPES if name != "per_store")
+VIEWS = tuple(VIEW_SHAPES)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ statements``
 ``loop_tree``   (40, 24)         the same of all loops, as a tree: :mod:`policies.features.loop_tree`
 ``relation``    (96,)            AutoTVM's context-relation features: :mod:`policies.features.loops`
 ``invariant``   (45,)            the analyzer's seconds and terms, and the device: :mod:`policies.features.invariant`
-``per_store``   (8, 164)         TVM's per-store features; made by ``devices``, because they need a lowered program
 ==============  ===============  ===========================================================================
 
-All but ``per_store`` are closed-form expressions of the decision vector, worked out for a whole matrix of candidates
-with nothing scheduled or lowered. They are finite; where a sketch is not described they are 0, and where it has no
-statements all but the invariant one.
+All are closed-form expressions of the decision vector, worked out for a whole matrix of candidates with nothing
+scheduled or lowered. They are finite; where a sketch is not described they are 0, and where it has no statements all
+but the invariant one.
 """
 
 from __future__ import annotations
@@ -48,10 +47,6 @@ CONTEXT = "context"
 LOOP_TREE = "loop_tree"
 RELATION = "relation"
 INVARIANT = "invariant"
-PER_STORE = "per_store"
-
-STORES = 8
-STORE_NUMBERS = 164
 
 VIEW_SHAPES: Mapping[str, tuple[int, ...]] = {
     STATEMENTS: statement_features.SHAPE,
@@ -61,7 +56,6 @@ VIEW_SHAPES: Mapping[str, tuple[int, ...]] = {
     LOOP_TREE: loop_tree.SHAPE,
     RELATION: (loop_context.RELATIONS,),
     INVARIANT: (len(invariant.NAMES),),
-    PER_STORE: (STORES, STORE_NUMBERS),
 }
 """Shape of one candidate in each view but the symbolic one."""
 
@@ -90,8 +84,7 @@ def check_version(header: Mapping[str, Any]) -> None:
 def describe(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, names: Sequence[str]) -> dict[str, Features]:
     """The views of these names for every candidate, each ``(n, *VIEW_SHAPES[name])`` float32, finite.
 
-    ValueError for a name that is not made here: the symbolic view is the task's (``JointLayout``), TVM's per-store
-    features come from ``devices``.
+    ValueError for a name that is not made here: the symbolic view is the task's (``JointLayout``).
     """
     for name in names:
         if name not in _MAKERS:

@@ -13,7 +13,6 @@ from policies.features.views import (
     DATAFLOW,
     INVARIANT,
     LOOP_TREE,
-    PER_STORE,
     STATEMENTS,
     VIEW_SHAPES,
 )
@@ -56,14 +55,6 @@ class MlpModel(NeuralModel):
         from bench.models.laboratory.torch_modules import Mlp
 
         return Mlp([VIEW_SHAPES[name] for name in cls.inputs])
-
-
-class PerStoreMlpModel(MlpModel):
-    """TenSet's multi-layer perceptron as published, on TVM's per-store features: every candidate has to be lowered."""
-
-    KIND: ClassVar[str] = "mlp-per-store"
-    inputs: ClassVar[tuple[str, ...]] = (PER_STORE,)
-    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
 
 
 class TreeGruModel(NeuralModel):

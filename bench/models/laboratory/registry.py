@@ -10,7 +10,6 @@ from bench.models.laboratory.networks import (
     AnalyzedPacmModel,
     DataflowPacmModel,
     MlpModel,
-    PerStoreMlpModel,
     TreeGruModel,
 )
 from fleet_tune.runs.methods import method_of
@@ -62,8 +61,6 @@ TREE_GRU = _network(TreeGruModel)
 """AutoTVM's TreeGRU."""
 MLP = _network(MlpModel)
 """TenSet's multi-layer perceptron on symbolic features of the statements."""
-MLP_PER_STORE = _network(PerStoreMlpModel)
-"""The same on TVM's features of the lowered program: no search can use it."""
 PACM_ANALYZER = _network(AnalyzedPacmModel)
 """Pruner's PaCM with the analyzer's terms among its features."""
 PACM_DATAFLOW = _network(DataflowPacmModel)
@@ -77,7 +74,6 @@ LABORATORY_MODELS: Mapping[str, CostModelEntry] = {
         FOREST,
         TREE_GRU,
         MLP,
-        MLP_PER_STORE,
         PACM_ANALYZER,
         PACM_DATAFLOW,
     )

@@ -325,4 +325,4 @@ def test_table_joins_the_symbolic_view(blocked: Sketch, cpu: DeviceAbstraction) 
     joined = table(np.ones((5, 3), dtype=np.float32), blocked, matrix, cpu, ("symbolic", "dataflow"))
     assert set(joined.views) == {"symbolic", "dataflow"}
     with pytest.raises(ValueError, match="does not follow from decisions"):
-        describe(blocked, matrix, cpu, ["per_store"])
+        describe(blocked, matrix, cpu, ["symbolic"])

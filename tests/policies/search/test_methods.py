@@ -371,7 +371,7 @@ def test_any_methods_model_can_be_replaced() -> None:
     assert spec("fleet") == "fleet"
     for wrong, problem in (
         ("autotvm:oracle", "no cost model or variant 'oracle' for the method 'autotvm'"),
-        ("autotvm:mlp-per-store", "'mlp-per-store' is part of the benchmarks"),
+        ("autotvm:mlp", "'mlp' is part of the benchmarks"),
         ("autotvm:boosted:pacm", "names 2 cost models"),
         ("random:pacm", "has no cost model"),
         ("random:offline", "has no cost model"),
