@@ -15,6 +15,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.executables import Array, has_fixed_shape, run_on_host, tensor_specs
+from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.numpy_operators import MAX_BYTES
 
 # A kernel reads and writes only its operands, and gives the same result each time.
@@ -38,10 +39,10 @@ def fold_constants(module: Any) -> Any:
     wanted = [var for var in wanted if isinstance(var.ty, relax.TensorType) and _bytes(var) <= MAX_BYTES]
     if not wanted:
         return module
-    replacer = _Replacer(module, dict(zip(wanted, _computed(module, known, wanted), strict=True)))
-    replacer.builder_.update_func(module.get_global_var("main"), replacer.visit_expr(main))
+    values = dict(zip(wanted, _computed(module, known, wanted), strict=True))
+    replaced = with_main_visited(module, _BindingReplacer(module, values))
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
-    return tvm.transform.Sequential(clean)(replacer.builder_.get())
+    return tvm.transform.Sequential(clean)(replaced)
 
 
 def _is_known(value: Any, known: dict[Any, Any]) -> bool:
@@ -91,7 +92,7 @@ def _computed(module: Any, known: dict[Any, Any], wanted: list[Any]) -> tuple[Ar
 
 
 @mutator
-class _Replacer(PyExprMutator):  # type: ignore[misc]
+class _BindingReplacer(PyExprMutator):  # type: ignore[misc]
     """Replaces bindings by constants."""
 
     def __init__(self, module: Any, values: dict[Any, Array]) -> None:

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import tvm
 from tvm import relax, te, tirx, topi
 from tvm.ir import Call
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.tirx import Select, const
+
+from devices.networks.graph.main_function import replace_calls
 
 Legalize = Callable[[relax.BlockBuilder, Call], relax.Expr]
 
-_SORTS = frozenset({"relax.sort", "relax.argsort", "relax.topk"})
+_SORTS = ("relax.sort", "relax.argsort", "relax.topk")
 
 
 def order_key(x: te.Tensor, nan_is_largest: bool = True) -> te.Tensor:
@@ -54,33 +54,27 @@ def _flipped(bits: Any) -> Any:
 
 def replace_sorts(module: Any) -> Any:
     """Return ``module`` with the sorts of floats in ``main`` as sorts of their keys."""
-    main = module.get_global_var("main")
-    rewriter = _Rewriter(module)
-    rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
-    return relax.transform.CanonicalizeBindings()(rewriter.builder_.get())
+    return replace_calls(module, dict.fromkeys(_SORTS, _sort_of_keys))
 
 
-@mutator
-class _Rewriter(PyExprMutator):  # type: ignore[misc]
-    """Replaces sorts of floats."""
+def _sort_of_keys(builder: relax.BlockBuilder, call: Call) -> Any:
+    """Return a sort of the keys of floats; the call itself, if it sorts something else."""
+    if not _is_float(call.args[0]):
+        return call
+    dtype = str(call.args[0].ty.dtype)
 
-    def visit_call_(self, call: Call) -> Any:
-        call = self.visit_expr_post_order(call)
-        if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _SORTS or not _is_float(call.args[0]):
-            return call
-        dtype = str(call.args[0].ty.dtype)
-        keys = self.builder_.emit_te(order_key, call.args[0], primfunc_name_hint="order_key")
-        found = self.builder_.emit(Call(call.op, [keys], call.attrs))
-        kind = getattr(call.attrs, "ret_type", "values" if call.op.name == "relax.sort" else "indices")
-        if kind == "indices":
-            return found
-        if kind == "values":
-            return self._values(found, dtype)
-        values = self._values(relax.TupleGetItem(found, 0), dtype)
-        return relax.Tuple([values, self.builder_.emit(relax.TupleGetItem(found, 1))])
+    def floats(keys: Any) -> Any:
+        return builder.emit_te(from_order_key, builder.emit(keys), dtype, primfunc_name_hint="sorted")
 
-    def _values(self, keys: Any, dtype: str) -> Any:
-        return self.builder_.emit_te(from_order_key, self.builder_.emit(keys), dtype, primfunc_name_hint="sorted")
+    keys = builder.emit_te(order_key, call.args[0], primfunc_name_hint="order_key")
+    found = builder.emit(Call(call.op, [keys], call.attrs))
+    kind = getattr(call.attrs, "ret_type", "values" if call.op.name == "relax.sort" else "indices")
+    if kind == "indices":
+        return found
+    if kind == "values":
+        return floats(found)
+    values = floats(relax.TupleGetItem(found, 0))
+    return relax.Tuple([values, builder.emit(relax.TupleGetItem(found, 1))])
 
 
 def _is_float(value: Any) -> bool:

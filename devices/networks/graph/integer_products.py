@@ -32,6 +32,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.byte_instructions import fast_integer_dot
 from devices.builds.tensors import array_of
+from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.numpy_operators import ints, shape_of
 from devices.networks.graph.packed_sums import Packing, Window, summed_convolution, summed_product
 from devices.networks.graph.rewrites.context import constant, operator_name
@@ -99,14 +100,12 @@ def integer_products(module: Any, target: tvm.target.Target) -> Any:
     dot = fast_integer_dot(target)
     if dot is None:
         return module
-    main = module.get_global_var("main")
-    grids = Grids(module[main])
+    grids = Grids(module["main"])
     if not grids.has_products:
         return module
-    rewriter = _IntegerProducts(module, grids, dot)
-    rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
+    rewritten = with_main_visited(module, _IntegerProducts(module, grids, dot))
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
-    return tvm.transform.Sequential(clean)(rewriter.builder_.get())
+    return tvm.transform.Sequential(clean)(rewritten)
 
 
 class Grids:

@@ -24,6 +24,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
+from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.numpy_operators import Array, shape_of
 
 _COPIES = ("relax.permute_dims", "relax.strided_slice")
@@ -54,14 +55,11 @@ class _Product:
 
 def combine_products(module: Any) -> Any:
     """Return ``module`` with the products of ``main`` that share their input combined."""
-    name = module.get_global_var("main")
-    main = module[name]
-    groups = [group for group in _products(main).values() if len(group) > 1]
+    groups = [group for group in _products(module["main"]).values() if len(group) > 1]
     if not groups:
         return module
-    rewriter = _Rewriter(module, groups)
-    rewriter.builder_.update_func(name, rewriter.visit_expr(main))
-    return relax.transform.DeadCodeElimination(["main"])(rewriter.builder_.get())
+    combined = with_main_visited(module, _ProductCombiner(module, groups))
+    return relax.transform.DeadCodeElimination(["main"])(combined)
 
 
 def _products(main: Any) -> dict[tuple[Any, ...], list[_Product]]:
@@ -122,7 +120,7 @@ def _is(expression: Any, *names: str) -> bool:
 
 
 @mutator
-class _Rewriter(PyExprMutator):  # type: ignore[misc]
+class _ProductCombiner(PyExprMutator):  # type: ignore[misc]
     """Binds the end of every product to its slice of the combined one, which is computed before the first of them."""
 
     def __init__(self, module: Any, groups: list[list[_Product]]) -> None:

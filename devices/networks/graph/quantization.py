@@ -22,6 +22,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.executables import calls
+from devices.networks.graph.main_function import with_main_visited
 
 _QUANTIZE, _DEQUANTIZE = "relax.quantize", "relax.dequantize"
 
@@ -34,10 +35,7 @@ def quantizes(module: Any) -> bool:
 
 def in_floats(module: Any) -> Any:
     """Return ``module`` with its quantisation written as this module's docstring says."""
-    main = module.get_global_var("main")
-    rewriter = _InFloats(module)
-    rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
-    return relax.transform.DeadCodeElimination(["main"])(rewriter.builder_.get())
+    return relax.transform.DeadCodeElimination(["main"])(with_main_visited(module, _InFloats(module)))
 
 
 @mutator

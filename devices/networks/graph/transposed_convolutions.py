@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tvm
 from tvm import relax
 from tvm.ir import Call, GenericConst
-from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from devices.networks.graph.main_function import replace_calls
 
 _PLAIN = {f"relax.nn.conv{n}d_transpose": f"conv{n}d" for n in (1, 2, 3)}
 
@@ -66,68 +66,58 @@ class _Axis:
 
 def replace_transposed_convolutions(module: Any) -> Any:
     """Return ``module`` with the transposed convolutions of ``main`` that have constant weights replaced."""
-    main = module.get_global_var("main")
-    rewriter = _Rewriter(module)
-    rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
-    return relax.transform.CanonicalizeBindings()(rewriter.builder_.get())
+    return replace_calls(module, dict.fromkeys(_PLAIN, _as_convolution))
 
 
-@mutator
-class _Rewriter(PyExprMutator):  # type: ignore[misc]
-    """Replaces transposed convolutions."""
+def _as_convolution(builder: relax.BlockBuilder, call: Call) -> Any:
+    """Return a convolution and the interleaving of its results; the call itself, where it is not replaced."""
+    axes = _axes(call) if isinstance(call.args[1], GenericConst) else None
+    return call if axes is None else _interleaved(builder, call, axes)
 
-    def visit_call_(self, call: Call) -> Any:
-        call = self.visit_expr_post_order(call)
-        if (
-            not isinstance(call.op, tvm.ir.Op)
-            or call.op.name not in _PLAIN
-            or not isinstance(call.args[1], GenericConst)
-        ):
-            return call
-        axes = _axes(call)
-        return call if axes is None else self._interleaved(call, axes)
 
-    def _interleaved(self, call: Call, axes: list[_Axis]) -> Any:
-        groups = int(call.attrs.groups)
-        weight = _weight(call.args[1].value.numpy(), groups, axes)
-        data = self._cropped(call.args[0], axes)
-        define = getattr(relax.op.nn, _PLAIN[call.op.name])
-        pads = [max(pad, 0) for side in (0, 1) for pad in (axis.pads[side] for axis in axes)]
-        dilation = [axis.dilation for axis in axes]
-        result = self.builder_.emit(
-            define(
-                data,
-                relax.const(weight),
-                padding=pads,
-                dilation=dilation,
-                groups=groups,
-                out_dtype=call.attrs.out_dtype,
-            )
+def _interleaved(builder: relax.BlockBuilder, call: Call, axes: list[_Axis]) -> Any:
+    groups = int(call.attrs.groups)
+    weight = _weight(call.args[1].value.numpy(), groups, axes)
+    data = _cropped(builder, call.args[0], axes)
+    define = getattr(relax.op.nn, _PLAIN[call.op.name])
+    pads = [max(pad, 0) for side in (0, 1) for pad in (axis.pads[side] for axis in axes)]
+    dilation = [axis.dilation for axis in axes]
+    result = builder.emit(
+        define(
+            data,
+            relax.const(weight),
+            padding=pads,
+            dilation=dilation,
+            groups=groups,
+            out_dtype=call.attrs.out_dtype,
         )
-        strides, n = [axis.stride for axis in axes], len(axes)
-        if prod(strides) > 1:
-            batch, channels, *positions = (int(extent) for extent in result.ty.shape.values)
-            each = channels // groups // prod(strides)
-            # (batch, group, remainders, channel, quotients) to (batch, group, channel, quotient, remainder, ...)
-            parts = self.builder_.emit(relax.op.reshape(result, (batch, groups, *strides, each, *positions)))
-            order = [0, 1, 2 + n, *(axis for at in range(n) for axis in (3 + n + at, 2 + at))]
-            parts = self.builder_.emit(relax.op.permute_dims(parts, order))
-            whole = [position * stride for position, stride in zip(positions, strides, strict=True)]
-            result = self.builder_.emit(relax.op.reshape(parts, (batch, groups * each, *whole)))
-        return self._slice(result, [axis.cut for axis in axes], [axis.output for axis in axes])
+    )
+    strides, n = [axis.stride for axis in axes], len(axes)
+    if prod(strides) > 1:
+        batch, channels, *positions = (int(extent) for extent in result.ty.shape.values)
+        each = channels // groups // prod(strides)
+        # (batch, group, remainders, channel, quotients) to (batch, group, channel, quotient, remainder, ...)
+        parts = builder.emit(relax.op.reshape(result, (batch, groups, *strides, each, *positions)))
+        order = [0, 1, 2 + n, *(axis for at in range(n) for axis in (3 + n + at, 2 + at))]
+        parts = builder.emit(relax.op.permute_dims(parts, order))
+        whole = [position * stride for position, stride in zip(positions, strides, strict=True)]
+        result = builder.emit(relax.op.reshape(parts, (batch, groups * each, *whole)))
+    return _slice(builder, result, [axis.cut for axis in axes], [axis.output for axis in axes])
 
-    def _cropped(self, data: Any, axes: list[_Axis]) -> Any:
-        begin = [max(-axis.pads[0], 0) for axis in axes]
-        extents = [axis.extent - start - max(-axis.pads[1], 0) for axis, start in zip(axes, begin, strict=True)]
-        return self._slice(data, begin, extents)
 
-    def _slice(self, data: Any, begin: list[int], extents: list[int]) -> Any:
-        """Return ``extents`` elements from ``begin`` of each spatial axis."""
-        if list(extents) == [int(extent) for extent in data.ty.shape.values][2:]:
-            return data
-        end = [start + extent for start, extent in zip(begin, extents, strict=True)]
-        spatial = list(range(2, 2 + len(begin)))
-        return self.builder_.emit(relax.op.strided_slice(data, spatial, begin, end, [1] * len(begin)))
+def _cropped(builder: relax.BlockBuilder, data: Any, axes: list[_Axis]) -> Any:
+    begin = [max(-axis.pads[0], 0) for axis in axes]
+    extents = [axis.extent - start - max(-axis.pads[1], 0) for axis, start in zip(axes, begin, strict=True)]
+    return _slice(builder, data, begin, extents)
+
+
+def _slice(builder: relax.BlockBuilder, data: Any, begin: list[int], extents: list[int]) -> Any:
+    """Return ``extents`` elements from ``begin`` of each spatial axis."""
+    if list(extents) == [int(extent) for extent in data.ty.shape.values][2:]:
+        return data
+    end = [start + extent for start, extent in zip(begin, extents, strict=True)]
+    spatial = list(range(2, 2 + len(begin)))
+    return builder.emit(relax.op.strided_slice(data, spatial, begin, end, [1] * len(begin)))
 
 
 def _axes(call: Call) -> list[_Axis] | None:

@@ -20,6 +20,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
+from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.numpy_operators import evaluate
 from devices.networks.graph.rewrites.affine import AFFINE_RULES
 from devices.networks.graph.rewrites.context import RewriteContext, Rule, constant, is_call, operator_name
@@ -42,18 +43,17 @@ _UNFUSED = frozenset({"relax.matmul", "relax.reshape"})
 
 def rewrite(module: Any) -> Any:
     """Return ``module`` with the rules applied to ``main``, and without what they leave unused."""
-    main = module.get_global_var("main")
-    function = module[main]
-    rewriter = _Rewriter(module, _count_uses(function), _attention_scores(function))
-    rewriter.builder_.update_func(main, rewriter.visit_expr(function))
+    function = module["main"]
+    rewriter = _OperatorRewriter(module, _count_uses(function), _attention_scores(function))
+    rewritten = with_main_visited(module, rewriter)
     clean = tvm.transform.Sequential(
         [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
     )
-    return clean(rewriter.builder_.get())
+    return clean(rewritten)
 
 
 @mutator
-class _Rewriter(PyExprMutator):  # type: ignore[misc]
+class _OperatorRewriter(PyExprMutator):  # type: ignore[misc]
     """Visits a function in the order of its bindings, so that rules see their operands rewritten."""
 
     def __init__(self, module: Any, uses: Counter[Any], attention_scores: set[Any]) -> None:

@@ -1,0 +1,42 @@
+"""Passes over the function ``main`` of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import Call
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+CallRule = Callable[[relax.BlockBuilder, Call], Any]
+"""Rule of an operator: returns what takes the place of a call, whose operands have been visited; the call itself where
+nothing does. The builder may emit bindings before it."""
+
+
+def replace_calls(module: Any, rules: Mapping[str, CallRule]) -> Any:
+    """Return ``module`` with the calls of operators in ``main`` replaced by the rule of each operator that has one."""
+    replaced = with_main_visited(module, _CallReplacer(module, rules))
+    return relax.transform.CanonicalizeBindings()(replaced)
+
+
+def with_main_visited(module: Any, visitor: PyExprMutator) -> Any:
+    """Return ``module`` with ``main`` as the ``visitor``, which was made for the module, writes it."""
+    main = module.get_global_var("main")
+    visitor.builder_.update_func(main, visitor.visit_expr(module[main]))
+    return visitor.builder_.get()
+
+
+@mutator
+class _CallReplacer(PyExprMutator):  # type: ignore[misc]
+    """Replaces calls of operators, each after its operands."""
+
+    def __init__(self, module: Any, rules: Mapping[str, CallRule]) -> None:
+        super().__init__(module)
+        self._rules = rules
+
+    def visit_call_(self, call: Call) -> Any:
+        call = self.visit_expr_post_order(call)
+        rule = self._rules.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
+        return call if rule is None else rule(self.builder_, call)
