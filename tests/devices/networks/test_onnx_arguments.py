@@ -20,7 +20,8 @@ from devices.networks.onnx.operators import REWRITES
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import UnsupportedNetworkError
-from tests.helpers.onnx_arguments import FORMS, Array, Form
+from tests.helpers.onnx_forms import FORMS
+from tests.helpers.onnx_forms.form import Array, Form
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 CLOSE = 1e-4

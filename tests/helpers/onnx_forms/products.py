@@ -1,0 +1,75 @@
+"""Products of matrices, and normalisations."""
+
+from __future__ import annotations
+
+from tests.helpers.onnx_forms.form import Form, data, positive
+
+
+def products_and_norms() -> list[Form]:
+    x, image = data(2, 3, 4), data(2, 4, 3, 5)
+    a, b, c = data(3, 4), data(4, 5), data(5)
+    return [
+        Form("Gemm", (a,), {}, constants=(b, c)),
+        Form("Gemm", (a, b)),
+        Form("Gemm", (a.T.copy(),), {"transA": 1}, constants=(b, c)),
+        Form("Gemm", (a,), {"transB": 1}, constants=(b.T.copy(), c)),
+        Form("Gemm", (a,), {"alpha": 0.5}, constants=(b, c)),
+        Form("Gemm", (a,), {"beta": 0.5}, constants=(b, c)),
+        Form("Gemm", (a,), {"beta": 0.0}, constants=(b, c)),
+        Form("Gemm", (a,), {"alpha": 2.0, "beta": -1.0, "transB": 1}, constants=(b.T.copy(), data(3, 1))),
+        Form("Gemm", (a,), {"broadcast": 1}, 6, (b, c)),
+        Form("MatMul", (data(2, 3, 4), data(4, 5))),
+        Form("MatMul", (data(4), data(4, 5))),
+        Form("MatMul", (data(2, 3, 4), data(4))),
+        Form("Einsum", (data(2, 3, 4), data(2, 4, 5)), {"equation": "bij,bjk->bik"}),
+        Form("Einsum", (data(3, 3),), {"equation": "ii->i"}),
+        Form("Einsum", (data(2, 3, 4),), {"equation": "bij->bj"}),
+        Form("Einsum", (data(2, 3, 4), data(4, 5)), {"equation": "...j,jk->...k"}),
+        Form("BatchNormalization", (image,), {}, constants=(positive(4), data(4), data(4), positive(4))),
+        Form("BatchNormalization", (image,), {"epsilon": 0.5}, constants=(positive(4), data(4), data(4), positive(4))),
+        Form("BatchNormalization", (image,), {"momentum": 0.2}, 9, (positive(4), data(4), data(4), positive(4))),
+        Form(
+            "BatchNormalization",
+            (image,),
+            {"is_test": 1, "epsilon": 0.1},
+            6,
+            (positive(4), data(4), data(4), positive(4)),
+        ),
+        Form(
+            "BatchNormalization",
+            (image,),
+            {"spatial": 1, "epsilon": 0.1},
+            7,
+            (positive(4), data(4), data(4), positive(4)),
+        ),
+        Form("BatchNormalization", (data(2, 4),), {}, constants=(positive(4), data(4), data(4), positive(4))),
+        Form("InstanceNormalization", (image,), {}, constants=(positive(4), data(4))),
+        Form("InstanceNormalization", (image,), {"epsilon": 0.5}, constants=(positive(4), data(4))),
+        Form("GroupNormalization", (image,), {"num_groups": 2}, 21, (positive(4), data(4))),
+        Form("GroupNormalization", (image,), {"num_groups": 2, "epsilon": 0.5}, 21, (positive(4), data(4))),
+        Form("GroupNormalization", (image,), {"num_groups": 4}, 21, (positive(4), data(4))),
+        Form("GroupNormalization", (image,), {"num_groups": 2}, 18, (positive(2), data(2))),
+        Form("GroupNormalization", (image,), {"num_groups": 2, "stash_type": 1}, 21, (positive(4), data(4))),
+        Form("LayerNormalization", (x,), {}, constants=(positive(4), data(4))),
+        Form("LayerNormalization", (x,), {"axis": 1}, constants=(positive(3, 4), data(3, 4))),
+        Form("LayerNormalization", (x,), {"axis": 0}, constants=(positive(2, 3, 4),)),
+        Form("LayerNormalization", (x,), {"axis": 1}, constants=(positive(4), data(4))),
+        Form("LayerNormalization", (x,), {"epsilon": 0.5}, constants=(positive(4), data(4))),
+        Form("LayerNormalization", (x,), {"stash_type": 1}, constants=(positive(4),), outputs=3),
+        Form("RMSNormalization", (x,), {}, 23, (positive(4),)),
+        Form("RMSNormalization", (x,), {"epsilon": 0.5}, 23, (positive(4),)),
+        Form("RMSNormalization", (x,), {"axis": 1}, 23, (positive(3, 4),)),
+        Form("RMSNormalization", (x,), {"stash_type": 1}, 23, (positive(4),)),
+        Form("MeanVarianceNormalization", (image,)),
+        Form("MeanVarianceNormalization", (image,), {"axes": [1, 3]}),
+        Form("LpNormalization", (x,)),
+        Form("LpNormalization", (x,), {"axis": 1}),
+        Form("LpNormalization", (x,), {"p": 1}),
+        Form("LRN", (image,), {"size": 3}),
+        Form("LRN", (image,), {"size": 3, "alpha": 0.5}),
+        Form("LRN", (image,), {"size": 3, "alpha": 0.5, "beta": 0.5}),
+        Form("LRN", (image,), {"size": 3, "alpha": 0.5, "bias": 2.0}),
+        Form("LRN", (image,), {"size": 2, "alpha": 0.5}),
+        Form("LRN", (data(2, 4, 6),), {"size": 3, "alpha": 0.5}),
+        Form("Det", (data(2, 3, 3),)),
+    ]
