@@ -154,15 +154,7 @@ class _Reading:
         """Return the inputs of a check. ``bits``: of the magnitudes of integers that become floats."""
         terms, factors, far = self._sums_over()
         ends = self._reduced_axes()
-        # Several numbers in each: as a number it is not summed. Of two numbers of 16 bits the upper one is a byte, so
-        # that no sum is too large.
-        packed = {
-            at: _PAIR_BITS if dot.terms == 2 else _ALL_BITS
-            for s in self._statements
-            for call in collected(s.value, Call)
-            if (dot := integer_dot(call)) is not None
-            for at in self._sources(call)
-        }
+        packed = self._packed()
         selects = not sums and any(s.points > 1 and not s.terms for s in self._statements)
         draws = []
         for at, (arg, domain) in enumerate(zip(self._args, self._domains, strict=True)):
@@ -196,6 +188,16 @@ class _Reading:
                 else:
                     draws.append(InputDraw(0.5, 1.0, 0, density, 0.0, sparse_ends))
         return tuple(draws)
+
+    def _packed(self) -> dict[int, int]:
+        """Return the bits of the numbers that are several numbers each, by argument: as numbers they are not summed. Of
+        two numbers of 16 bits the upper one is a byte, so that no sum is too large."""
+        packed: dict[int, int] = {}
+        for call in (call for statement in self._statements for call in collected(statement.value, Call)):
+            dot = integer_dot(call)
+            if dot is not None:
+                packed |= dict.fromkeys(self._sources(call), _PAIR_BITS if dot.terms == 2 else _ALL_BITS)
+        return packed
 
     def _rows(self) -> dict[int, SpecialRows]:
         """Return the axes along which floats are summed, by argument."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import math
 import os
+from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, start_http_server
 from prometheus_client.registry import Collector
 
-from fleet_tune.base.domain import Outcome, Record
+from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.results import DeviceTime, ProcessRole, Progress, bound_by
 from fleet_tune.base.version import __version__
@@ -36,6 +37,40 @@ class Metrics:
         registry.register(_WithoutCreated(counted))
         info = Gauge("fleet_tune_info", "Always 1; the label tells the version.", ["version"], registry=registry)
         info.labels(__version__).set(1)
+        self._trials = _TrialMetrics(counted)
+        self._views = (
+            _ThroughputMetrics(registry),
+            _DeviceMetrics(registry, counted),
+            _RestartMetrics(counted),
+            _TaskMetrics(registry),
+        )
+        try:
+            self._server, self._thread = start_http_server(port, addr=ADDRESS, registry=registry)
+        except OSError as error:
+            raise port_error(port, error) from error
+        self.port: int = self._server.server_port
+
+    def observe(self, record: Record) -> None:
+        """Counts a record that was made durable in this run; a revision is no trial."""
+        if not record.revision:
+            self._trials.observe(record.measurement)
+
+    def update(self, progress: Progress) -> None:
+        """Shows a snapshot of the session."""
+        for view in self._views:
+            view.update(progress)
+
+    def close(self) -> None:
+        """Stops serving and frees the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _TrialMetrics:
+    """Outcomes and times of trials."""
+
+    def __init__(self, counted: CollectorRegistry) -> None:
         self._trials = Counter(
             "fleet_tune_trials", "Trials of this run whose record is durable.", ["outcome"], registry=counted
         )
@@ -50,44 +85,56 @@ class Metrics:
             buckets=_MEASURE_BUCKETS,
             registry=counted,
         )
+
+    def observe(self, measurement: Measurement) -> None:
+        """Counts the measurement of a trial."""
+        self._trials.labels(measurement.outcome.value).inc()
+        # 0 says that the trial did not come so far.
+        if measurement.build_secs > 0:
+            self._build.observe(measurement.build_secs)
+        if measurement.measure_secs > 0:
+            self._measure.observe(measurement.measure_secs)
+
+
+class _ThroughputMetrics:
+    """Speed of the run and its queues."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._rate = Gauge("fleet_tune_trials_per_second", "Trials made durable per second, lately.", registry=registry)
         self._elapsed = Gauge("fleet_tune_elapsed_seconds", "Time since the run began.", registry=registry)
+        self._queues = Gauge("fleet_tune_queue_length", "Items that wait, by queue.", ["queue"], registry=registry)
+
+    def update(self, progress: Progress) -> None:
+        """Shows a snapshot."""
+        self._rate.set(progress.records_per_sec)
+        self._elapsed.set(progress.elapsed_secs)
+        _set_all(self._queues, progress.queues)
+
+
+class _DeviceMetrics:
+    """States, hardware readings and use of devices."""
+
+    def __init__(self, registry: CollectorRegistry, counted: CollectorRegistry) -> None:
         self._devices = Gauge("fleet_tune_devices", "Devices by state.", ["state"], registry=registry)
-        self._device_changes = Counter(
+        self._changes = Counter(
             "fleet_tune_device_changes", "Changes of devices in this run, other than leases.", registry=counted
         )
-        self._device_changes_seen = 0
-        self._restarts = Counter(
-            "fleet_tune_process_restarts",
-            "Processes of this run that were lost and started again.",
-            ["process"],
-            registry=counted,
-        )
-        self._restarts_seen = dict.fromkeys(ProcessRole, 0)
-        for role in ProcessRole:  # 0 is scraped before the first one, as above
-            self._restarts.labels(role.value)
+        self._changes_seen = 0
+
+        def of_device(name: str, text: str) -> Gauge:
+            return Gauge(name, text, ["device"], registry=registry)
+
         self._vitals = {
-            "temperature_celsius": Gauge(
+            "temperature_celsius": of_device(
                 "fleet_tune_device_temperature_celsius",
                 "Temperature of a device; absent where it is not offered.",
-                ["device"],
-                registry=registry,
             ),
-            "clock_hertz": Gauge(
-                "fleet_tune_device_clock_hertz",
-                "Clock of a device; absent where it is not offered.",
-                ["device"],
-                registry=registry,
+            "clock_hertz": of_device(
+                "fleet_tune_device_clock_hertz", "Clock of a device; absent where it is not offered."
             ),
-            "speed": Gauge(
-                "fleet_tune_device_speed",
-                "Speed of a device, 1 while it is as fast as usual.",
-                ["device"],
-                registry=registry,
-            ),
+            "speed": of_device("fleet_tune_device_speed", "Speed of a device, 1 while it is as fast as usual."),
         }
-        self._queues = Gauge("fleet_tune_queue_length", "Items that wait, by queue.", ["queue"], registry=registry)
-        self._device_time = Gauge(
+        self._time = Gauge(
             "fleet_tune_device_time_ratio",
             "Share of the time of a class's devices, lately, by what they did with it.",
             ["device_class", "use"],
@@ -99,14 +146,56 @@ class Metrics:
             ["device_class", "use"],
             registry=registry,
         )
-        task_labels = ["task", "name", "device_class"]
-        self._task_trials = Gauge(
-            "fleet_tune_task_trials", "Trials of a task, earlier runs included.", task_labels, registry=registry
+
+    def update(self, progress: Progress) -> None:
+        """Shows a snapshot."""
+        _set_all(self._devices, Tally(progress.devices.values()))
+        self._changes.inc(progress.device_changes - self._changes_seen)
+        self._changes_seen = progress.device_changes
+        for device, vitals in progress.vitals.items():
+            for name, value in vitals.items():
+                if name in self._vitals:
+                    self._vitals[name].labels(device).set(value)
+        for device_class, shares in progress.device_time.items():
+            for use in DeviceTime:
+                self._time.labels(device_class, use.value).set(shares.get(use, 0.0))
+                self._bound.labels(device_class, use.value).set(bound_by(shares) == use)
+
+
+class _RestartMetrics:
+    """Restarts of the run's processes."""
+
+    def __init__(self, counted: CollectorRegistry) -> None:
+        self._restarts = Counter(
+            "fleet_tune_process_restarts",
+            "Processes of this run that were lost and started again.",
+            ["process"],
+            registry=counted,
         )
-        self._task_best = Gauge(
+        self._seen = dict.fromkeys(ProcessRole, 0)
+        for role in ProcessRole:  # 0 is scraped before the first one, as of trials
+            self._restarts.labels(role.value)
+
+    def update(self, progress: Progress) -> None:
+        """Shows a snapshot."""
+        for role, seen in self._seen.items():
+            times = progress.restarts.get(role.value, 0)
+            self._restarts.labels(role.value).inc(max(0, times - seen))
+            self._seen[role] = max(times, seen)
+
+
+class _TaskMetrics:
+    """Trials and best times of tasks, and of the network that is made of them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ["task", "name", "device_class"]
+        self._trials = Gauge(
+            "fleet_tune_task_trials", "Trials of a task, earlier runs included.", labels, registry=registry
+        )
+        self._best = Gauge(
             "fleet_tune_task_best_seconds",
             "Run time of a task's best verified candidate; absent while there is none.",
-            task_labels,
+            labels,
             registry=registry,
         )
         self._network_best = Gauge(
@@ -115,61 +204,17 @@ class Metrics:
             ["device_class"],
             registry=registry,
         )
-        try:
-            self._server, self._thread = start_http_server(port, addr=ADDRESS, registry=registry)
-        except OSError as error:
-            raise port_error(port, error) from error
-        self.port: int = self._server.server_port
-
-    def observe(self, record: Record) -> None:
-        """Counts a record that was made durable in this run; a revision is no trial."""
-        if record.revision:
-            return
-        measurement = record.measurement
-        self._trials.labels(measurement.outcome.value).inc()
-        # 0 says that the trial did not come so far.
-        if measurement.build_secs > 0:
-            self._build.observe(measurement.build_secs)
-        if measurement.measure_secs > 0:
-            self._measure.observe(measurement.measure_secs)
 
     def update(self, progress: Progress) -> None:
-        """Shows a snapshot of the session."""
-        self._rate.set(progress.records_per_sec)
-        self._elapsed.set(progress.elapsed_secs)
-        states: dict[str, int] = {}
-        for state in progress.devices.values():
-            states[state] = states.get(state, 0) + 1
-        _set_all(self._devices, states)
-        self._device_changes.inc(progress.device_changes - self._device_changes_seen)
-        self._device_changes_seen = progress.device_changes
-        for role, seen in self._restarts_seen.items():
-            times = progress.restarts.get(role.value, 0)
-            self._restarts.labels(role.value).inc(max(0, times - seen))
-            self._restarts_seen[role] = max(times, seen)
-        for device, vitals in progress.vitals.items():
-            for name, value in vitals.items():
-                if name in self._vitals:
-                    self._vitals[name].labels(device).set(value)
-        _set_all(self._queues, progress.queues)
-        for device_class, shares in progress.device_time.items():
-            for use in DeviceTime:
-                self._device_time.labels(device_class, use.value).set(shares.get(use, 0.0))
-                self._bound.labels(device_class, use.value).set(bound_by(shares) == use)
+        """Shows a snapshot."""
         for task in progress.tasks:
             labels = (task.task_id, task.name, task.device_class)
-            self._task_trials.labels(*labels).set(task.trials)
+            self._trials.labels(*labels).set(task.trials)
             if math.isfinite(task.best_secs):
-                self._task_best.labels(*labels).set(task.best_secs)
+                self._best.labels(*labels).set(task.best_secs)
         for device_class, secs in progress.network_secs.items():
             if math.isfinite(secs):
                 self._network_best.labels(device_class).set(secs)
-
-    def close(self) -> None:
-        """Stops serving and frees the port."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 class _WithoutCreated(Collector):

@@ -128,8 +128,8 @@ class RunPlan:
     """State of the run so far, where it goes on in another process."""
 
     def after(self, event: Event, now: float = 0.0) -> RunPlan:
-        """The plan after an event, which happened in the second ``now`` of the run: a scheduler that starts with it has
-        the devices, classes, tasks and builders that the one has which heard the event."""
+        """Return the plan with what an event changes of devices, classes, tasks and builders. A scheduler that takes
+        over starts with this plan. ``now``: second of the run at which the event happened."""
         match event:
             case SketchesReady(task_id, rules, enough):
                 return self._with_task(task_id, rules, enough, now)

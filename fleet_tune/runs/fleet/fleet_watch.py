@@ -86,15 +86,7 @@ class FleetWatch:
         signature = self._signature()
         if signature != self._seen:
             self._seen = signature
-            problem, for_later = self._read()
-            if problem and problem != self._problem:
-                told.append((f"{problem}; the devices stay as they were", False))
-            elif self._problem and not problem:
-                told.append(("the fleet file is right again", True))
-            if for_later and for_later != self._for_later:
-                tables = " and ".join(for_later)
-                told.append((f"{tables} of the fleet file changed: that counts from the next run on", True))
-            self._problem, self._for_later = problem, for_later
+            told += self._read()
         self._looks += 1
         if self._looks % _ASK_EVERY == 0:
             self._count_boards()
@@ -134,19 +126,30 @@ class FleetWatch:
             self._refused[device.name] = device
             session.notice(str(error), False)
 
-    def _read(self) -> tuple[str, list[str]]:
-        """Read the file. Returns the problem of a file that is wrong, which is empty for a file that counts from now
-        on, and the tables that have changed since the run began."""
+    def _read(self) -> list[tuple[str, bool]]:
+        """Read the file, which counts from now on unless it is wrong. Returns notices as :meth:`look` does."""
         assert self._fleet.source is not None
+        last_problem = self._problem
         try:
             read = load_fleet(self._fleet.source.path)
         except FleetFileError as error:
-            return error.problem, self._for_later
+            self._problem = error.problem
+            is_new = error.problem != last_problem
+            return [(f"{error.problem}; the devices stay as they were", False)] if is_new else []
+        self._problem = ""
         if self._fleet.chosen is not None:
             read = read.only(self._fleet.chosen)
         self._fleet = with_boards(with_boards_of(read, self._fleet))
-        began_with = self._began_with
-        return "", [name for name, table in _tables(read).items() if table != began_with[name]]
+        right_again = [("the fleet file is right again", True)] if last_problem else []
+        return [*right_again, *self._changed_tables(read)]
+
+    def _changed_tables(self, read: FleetConfig) -> list[tuple[str, bool]]:
+        """Return a notice of the tables that have changed since the run began, unless people know it."""
+        changed = [name for name, table in _tables(read).items() if table != self._began_with[name]]
+        is_new, self._for_later = changed != self._for_later, changed
+        if not changed or not is_new:
+            return []
+        return [(f"{' and '.join(changed)} of the fleet file changed: that counts from the next run on", True)]
 
     @staticmethod
     def _names(fleet: FleetConfig) -> list[str]:

@@ -137,50 +137,84 @@ def look_up(
     asked = share_of(limits, max(1, len(tasks)))
     if not path.exists():
         return _with_shipped(StoreLookup(path), tasks, origins, asked, tried, shipped)
-    words: dict[str, Sequence[Record]] = {}
-    settled: set[str] = set()
-    confirmed: set[str] = set()
-    found_seeds: dict[str, Sequence[Seed]] = {}
-    similar: dict[str, Sequence[str]] = {}
-    known: set[str] = set()  # of which there are verified records, whatever they depend on
     imported = _imported_in(own)
     with SharedReader(path) as reader:
-        imported |= reader.imported_sketches()
-        numbers = {name: reader.numbers_of(origin) for name, origin in origins.items()}
-        spent: dict[str, list[tuple[float, float]]] = {}
-        spent_elsewhere: dict[str, list[tuple[float, float]]] = {}
-        for effort, origin in reader.efforts():
-            here = origin == origins.get(class_of(effort.task_id))
-            (spent if here else spent_elsewhere).setdefault(effort.task_id, []).append((effort.secs, effort.trials))
-        elsewhere = _OtherOrigins(reader)
+        found = _TaskLookups(reader, origins, asked, tried)
         for task in tasks:
-            of_class = numbers[task.device_class.name]
-            best = reader.last_words(task.id, of_class, _TOP)
-            wrong = reader.found_wrong(task.id, of_class)
-            has_best = bool(best) and best[0].measurement.verified
-            if has_best and task.id not in tried and covered(asked, spent.get(task.id, ())):
-                settled.add(task.id)
-                words[task.id] = _together(best, wrong)
-                continue
-            similar[task.id] = elsewhere.similar(task)
-            words[task.id] = _together(reader.last_words(task.id, of_class, _MOST), wrong)
-            if has_best:
-                known.add(task.id)
-                continue
-            own_seeds = elsewhere.of_task(task.id)
-            if own_seeds:
-                known.add(task.id)
-            if own_seeds and task.id not in tried and covered(asked, spent_elsewhere.get(task.id, ())):
-                confirmed.add(task.id)
-                found_seeds[task.id] = own_seeds
-            elif all_seeds := [*own_seeds, *elsewhere.of_similar(task)]:
-                found_seeds[task.id] = all_seeds
+            found.look_up(task)
+        imported |= reader.imported_sketches()
         units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
-    found = StoreLookup(
-        path, words, units, frozenset(settled), found_seeds, frozenset(confirmed), imported, similar=similar
+    lookup = StoreLookup(
+        path,
+        found.words,
+        units,
+        frozenset(found.settled),
+        found.seeds,
+        frozenset(found.confirmed),
+        imported,
+        similar=found.similar,
     )
-    others = [task for task in tasks if task.id not in known | settled]
-    return _with_shipped(found, others, origins, asked, tried, shipped)
+    unknown = [task for task in tasks if task.id not in found.verified]
+    return _with_shipped(lookup, unknown, origins, asked, tried, shipped)
+
+
+class _TaskLookups:
+    """Look-ups of one task after the other in an open store. The attributes are as in :class:`StoreLookup`."""
+
+    def __init__(
+        self, reader: SharedReader, origins: Mapping[str, Origin], asked: Share, tried: Collection[str]
+    ) -> None:
+        self._reader = reader
+        self._asked = asked
+        self._tried = tried
+        self._numbers = {name: reader.numbers_of(origin) for name, origin in origins.items()}
+        self._elsewhere = _OtherOrigins(reader)
+        self._spent: dict[str, list[tuple[float, float]]] = {}
+        """Efforts on each task by runs with the same origin."""
+        self._spent_elsewhere: dict[str, list[tuple[float, float]]] = {}
+        for effort, origin in reader.efforts():
+            is_same = origin == origins.get(class_of(effort.task_id))
+            efforts = self._spent if is_same else self._spent_elsewhere
+            efforts.setdefault(effort.task_id, []).append((effort.secs, effort.trials))
+        self.words: dict[str, Sequence[Record]] = {}
+        self.settled: set[str] = set()
+        self.confirmed: set[str] = set()
+        self.seeds: dict[str, Sequence[Seed]] = {}
+        self.similar: dict[str, Sequence[str]] = {}
+        self.verified: set[str] = set()
+        """Ids of the tasks of which there are verified records, whatever they depend on."""
+
+    def look_up(self, task: Task) -> None:
+        """Look up a task: its records of the same origin, else seeds of other origins and of similar tasks."""
+        of_class = self._numbers[task.device_class.name]
+        best = self._reader.last_words(task.id, of_class, _TOP)
+        wrong = self._reader.found_wrong(task.id, of_class)
+        has_best = bool(best) and best[0].measurement.verified
+        if has_best:
+            self.verified.add(task.id)
+        if has_best and self._is_covered(task, self._spent):
+            self.settled.add(task.id)
+            self.words[task.id] = _together(best, wrong)
+            return
+        self.similar[task.id] = self._elsewhere.similar(task)
+        self.words[task.id] = _together(self._reader.last_words(task.id, of_class, _MOST), wrong)
+        if not has_best:
+            self._look_elsewhere(task)
+
+    def _look_elsewhere(self, task: Task) -> None:
+        """Look up seeds of a task without a verified record of the same origin."""
+        own_seeds = self._elsewhere.of_task(task.id)
+        if own_seeds:
+            self.verified.add(task.id)
+        if own_seeds and self._is_covered(task, self._spent_elsewhere):
+            self.confirmed.add(task.id)
+            self.seeds[task.id] = own_seeds
+        elif all_seeds := [*own_seeds, *self._elsewhere.of_similar(task)]:
+            self.seeds[task.id] = all_seeds
+
+    def _is_covered(self, task: Task, spent: Mapping[str, Sequence[tuple[float, float]]]) -> bool:
+        """Return true if the run has not tried the task, and others have spent on it what the run is asked to."""
+        return task.id not in self._tried and covered(self._asked, spent.get(task.id, ()))
 
 
 def _with_shipped(

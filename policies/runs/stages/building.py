@@ -126,8 +126,8 @@ class BuildStage:
         return builder in self._jobs
 
     def ended(self, builder: int, now: float) -> tuple[Buildable, float] | None:
-        """The job that the builder has done, and which frees it, with the seconds that it took; None for one that was
-        given up before."""
+        """Free a builder that has answered. Return its job and the seconds that this took; None if the builder was
+        given up before it answered."""
         began, job = self._began.get(builder, now), self._taken_from(builder)
         if job is None:
             return None
@@ -138,10 +138,12 @@ class BuildStage:
         return job, now - began
 
     def lost(self, builder: int, detail: str, cause: BuilderLossCause) -> tuple[Buildable, Measurement] | None:
-        """The builder was lost over its job. It rests for :meth:`rest_secs`, until :meth:`rested`; the job is put back,
-        or given up with the failure that is the answer then: KILLED, which is nobody's, or one that blames it. What is
-        put back waits behind all others: none of them waits for it. A builder that is ``ABSENT`` has not seen the job,
-        which is the next to be built."""
+        """Requeue the job of a builder that was lost, or give the job up. Return a job that is given up, with its
+        failure: KILLED, which is nobody's fault, or one that blames the job.
+
+        A job is requeued behind all others, so that none of them waits for it. A builder that is ``ABSENT`` has not
+        seen its job: that is the next to be built. The caller lets the builder :meth:`rest`.
+        """
         job = self._taken_from(builder)
         if job is None:
             return None
