@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from actors.clients.device import DeviceClient
 from actors.host_actors import HostActors
-from actors.scheduling.admission import DeviceAdmission
+from actors.scheduling.device_admission import DeviceAdmission
 from actors.scheduling.heartbeats import Heartbeats, WatchedProcess
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import UserError

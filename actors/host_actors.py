@@ -167,7 +167,7 @@ class HostActors:
     def holding(
         self,
         names: Collection[str],
-        tell: Callable[[str], None],
+        report_wait: Callable[[str], None],
         is_over: Callable[[], bool],
     ) -> contextlib.AbstractContextManager[None]:
         """See :meth:`actors.turns.run_turns.RunTurns.holding`."""
@@ -175,7 +175,9 @@ class HostActors:
             return contextlib.nullcontext()
         known = [name for name in self.configs if name in names and name in self._nodes]
         return self._turns.holding(
-            [(self.configs[name], _number_of(self.configs, name), self._nodes[name]) for name in known], tell, is_over
+            [(self.configs[name], _number_of(self.configs, name), self._nodes[name]) for name in known],
+            report_wait,
+            is_over,
         )
 
     async def check_builder_versions(self, builders: Mapping[int, Any]) -> None:

@@ -73,7 +73,7 @@ class RunHosts:
         open_device: OpenDevice = open_device,
         make_worker: Callable[[], Worker] | None = None,
         share: RunShare | None = None,
-        tell: Callable[[str], None] = lambda _: None,
+        report_wait: Callable[[str], None] = lambda _: None,
     ) -> RunHosts:
         """Start the builders and the devices, and wait until each device has said what it is, or does not answer.
 
@@ -86,7 +86,8 @@ class RunHosts:
                 :class:`actors.host_actors.HostActors`.
             share: this run among those that share the cluster, for whose devices it takes turns; None where no other
                 run uses them.
-            tell: is called with what is waited for where that takes long, and with an empty text once it is over.
+            report_wait: is called with what is waited for where that takes long, and with an empty text once it is
+            over.
 
         Raises :class:`fleet_tune.base.errors.FleetFileError` where no device answers, naming one, or where a device
         has a wrong target or another version of TVM, and VersionsDifferError for another machine of the cluster that
@@ -99,7 +100,9 @@ class RunHosts:
             unused = await out_of_use(fleet, actors.configs)
             await actors.start(unused)
             asked = {name: actor for name, actor in actors.devices.items() if name not in unused}
-            answers = await (fingerprints_in_turn(asked, tell) if turns is not None else fingerprints(asked, tell))
+            answers = await (
+                fingerprints_in_turn(asked, report_wait) if turns is not None else fingerprints(asked, report_wait)
+            )
             await actors.check_builder_versions(actors.builders)
             await actors.check_device_versions(asked)
             prints, errors = _answered(fleet, dict(zip(asked, answers, strict=True)))
@@ -135,11 +138,11 @@ class RunHosts:
             BuildersClient(actor).warm_up(count)
 
     def holding(
-        self, names: Collection[str], tell: Callable[[str], None], is_over: Callable[[], bool] = lambda: False
+        self, names: Collection[str], report_wait: Callable[[str], None], is_over: Callable[[], bool] = lambda: False
     ) -> contextlib.AbstractContextManager[None]:
         """Hold the turns on these devices alone, also after :meth:`close`. Each turn is waited for in this thread,
-        until ``is_over``. ``tell``: see :meth:`start`."""
-        return self.actors.holding(names, tell, is_over)
+        until ``is_over``. ``report_wait``: see :meth:`start`."""
+        return self.actors.holding(names, report_wait, is_over)
 
     async def close(self) -> None:
         """End every process of the builders and devices."""

@@ -17,7 +17,7 @@ from actors.device_watch import DeviceWatch, watched_device
 from actors.fleet_usage import Use, used
 from actors.run_actors import RunActors
 from actors.run_hosts import RunHosts, members_of
-from actors.scheduling.admission import DeviceAdmission
+from actors.scheduling.device_admission import DeviceAdmission
 from actors.scheduling.heartbeats import Heartbeats, WatchedProcess
 from actors.scheduling.scheduler import SchedulerPlan
 from actors.scheduling.supervisor import SchedulerSupervisor

@@ -49,12 +49,12 @@ class TaskArtifacts:
 
 
 class DeviceHandle(Protocol):
-    """One device, seen from its lane: :class:`DeviceClient`, or a stand-in of a test."""
+    """One device, seen from its executor: :class:`DeviceClient`, or a stand-in of a test."""
 
-    async def turn(self, tell: Callable[[str], None], most_secs: float = math.inf) -> float:
-        """Wait for this run's turn, where other runs use the device too; the seconds that took. Meanwhile ``tell`` is
-        called with the title of the run that has it, and in the end with an empty one. Raises ActorLostError, and
-        NotOurTurnError where it is not this run's after about ``most_secs``."""
+    async def turn(self, report_wait: Callable[[str], None], most_secs: float = math.inf) -> float:
+        """Wait for this run's turn, where other runs use the device too; the seconds that took. Meanwhile
+        ``report_wait`` is called with the title of the run that has it, and in the end with an empty one. Raises
+        ActorLostError, and NotOurTurnError where it is not this run's after about ``most_secs``."""
 
     async def check(self) -> float:
         """Seconds of one run of the probe, connecting first where that is needed.
@@ -102,19 +102,20 @@ class DeviceClient(BusyClient):
         self._shared: ByValue[RecorderClient] | None = None
         self._in_turns = in_turns
 
-    async def first_answer(self, tell: Callable[[str], None]) -> Fingerprint:
-        """Wait for the fingerprint of a device, however long it takes to answer. Meanwhile ``tell`` is called with the
-        reason why it does not, each time that this changes. Raises UserError for a device that must not be used."""
+    async def first_answer(self, report_wait: Callable[[str], None]) -> Fingerprint:
+        """Wait for the fingerprint of a device, however long it takes to answer. Meanwhile ``report_wait`` is called
+        with the reason why it does not, each time that this changes. Raises UserError for a device that must not be
+        used."""
         last = ""
         while True:
             try:
-                await self.turn(lambda title: tell(turn_of(title)) if title else None)
+                await self.turn(lambda title: report_wait(turn_of(title)) if title else None)
                 await ask(self._actor.ping.remote(), _START_SECS, "a device that joins")
                 return await fingerprint_of(self._actor, "that joins")
             except (DeviceUnreachableError, *LOST) as error:
                 reason = first_line(error)
             if reason != last:
-                tell(reason)
+                report_wait(reason)
                 last = reason
             await asyncio.sleep(_ANSWER_POLL_SECS)
 
@@ -122,8 +123,8 @@ class DeviceClient(BusyClient):
         """The same device, of a class with this target."""
         return DeviceClient(self._actor, target, self._recorder, self._in_turns)
 
-    async def turn(self, tell: Callable[[str], None], most_secs: float = math.inf) -> float:
-        return await turn_of_actor(self._actor, tell, most_secs) if self._in_turns else 0.0
+    async def turn(self, report_wait: Callable[[str], None], most_secs: float = math.inf) -> float:
+        return await turn_of_actor(self._actor, report_wait, most_secs) if self._in_turns else 0.0
 
     async def check(self) -> float:
         secs: float = await ask(self._actor.check.remote(self._target), WINDOW_WAIT_SECS, "run the probe")
@@ -174,19 +175,19 @@ async def _device_beat(actor: Any) -> Heartbeat:
     return answer
 
 
-async def turn_of_actor(actor: Any, tell: Callable[[str], None], most_secs: float = math.inf) -> float:
+async def turn_of_actor(actor: Any, report_wait: Callable[[str], None], most_secs: float = math.inf) -> float:
     """See :meth:`DeviceHandle.turn`."""
     began, told = time.monotonic(), ""
     try:
         while title := await ask(actor.wait_for_turn.remote(_TURN_SECS), _TURN_SECS + WINDOW_WAIT_SECS, "a turn"):
             if title != told:
-                tell(title)
+                report_wait(title)
                 told = title
             if time.monotonic() - began >= most_secs:
                 raise NotOurTurnError(turn_of(title))
     finally:
         if told:
-            tell("")
+            report_wait("")
     return time.monotonic() - began
 
 
@@ -195,33 +196,35 @@ def turn_of(title: str) -> str:
     return f"it is the turn of {title}"
 
 
-async def fingerprint_of(actor: Any, device_id: str, tell: Callable[[str], None] = lambda _: None) -> Fingerprint:
-    """Ask a device's actor for its fingerprint: a slow one takes minutes. ``tell``: is called with what is waited for
-    where another process has it, and with an empty text once that is over. Raises DeviceUnreachableError, and UserError
-    for a device that must not be used."""
+async def fingerprint_of(
+    actor: Any, device_id: str, report_wait: Callable[[str], None] = lambda _: None
+) -> Fingerprint:
+    """Ask a device's actor for its fingerprint: a slow one takes minutes. ``report_wait``: is called with what is
+    waited for where another process has it, and with an empty text once that is over. Raises DeviceUnreachableError,
+    and UserError for a device that must not be used."""
     return await waiting.while_alive(
         ask(actor.fingerprint.remote(), WINDOW_WAIT_SECS, f"device {device_id}"),
         lambda: _device_beat(actor),
         _MISSED_BEATS_BEFORE_ANSWER,
         "the process that owns the device",
-        tell=lambda text: tell(f"device {device_id} {text}" if text else ""),
+        report_wait=lambda text: report_wait(f"device {device_id} {text}" if text else ""),
     )
 
 
 async def fingerprints(
-    actors: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None
+    actors: Mapping[str, Any], report_wait: Callable[[str], None] = lambda _: None
 ) -> list[Fingerprint | BaseException]:
     """:func:`fingerprint_of` each of these devices, or what it raises, in order."""
-    asking = (fingerprint_of(actor, name, tell) for name, actor in actors.items())
+    asking = (fingerprint_of(actor, name, report_wait) for name, actor in actors.items())
     return list(await asyncio.gather(*asking, return_exceptions=True))
 
 
 async def fingerprints_in_turn(
-    actors: Mapping[str, Any], tell: Callable[[str], None]
+    actors: Mapping[str, Any], report_wait: Callable[[str], None]
 ) -> list[Fingerprint | BaseException]:
     """:func:`fingerprints` of devices that other runs use too. Once one of them has said what it is, nobody waits for
-    long for those whose turn is another run's: DeviceUnreachableError. ``tell``: as of :func:`turn_of_actor`, with
-    whole sentences."""
+    long for those whose turn is another run's: DeviceUnreachableError. ``report_wait``: as of :func:`turn_of_actor`,
+    with whole sentences."""
     behind: dict[str, str] = {}
 
     async def in_turn(name: str, actor: Any) -> Fingerprint:
@@ -229,10 +232,10 @@ async def fingerprints_in_turn(
             behind.pop(name, None)
             if title:
                 behind[name] = title
-            tell(f"device {name}: {turn_of(title)}" if title else "")
+            report_wait(f"device {name}: {turn_of(title)}" if title else "")
 
         await turn_of_actor(actor, note)
-        return await fingerprint_of(actor, name, tell)
+        return await fingerprint_of(actor, name, report_wait)
 
     asking = {name: asyncio.ensure_future(in_turn(name, actor)) for name, actor in actors.items()}
     left = set(asking.values())

@@ -45,7 +45,7 @@ async def while_alive(
     most: int,
     who: str,
     clock: Callable[[], float] = time.monotonic,
-    tell: Callable[[str], None] = lambda _: None,
+    report_wait: Callable[[str], None] = lambda _: None,
 ) -> _T:
     """Wait for the result of ``working`` while its actor answers heartbeats.
 
@@ -55,7 +55,7 @@ async def while_alive(
         most: missed heartbeats in a row after which the actor hangs.
         who: name of the actor for people.
         clock: counts the silence; it may stand still at times.
-        tell: is called with what the actor waits for itself, and with an empty text once that is over.
+        report_wait: is called with what the actor waits for itself, and with an empty text once that is over.
 
     Raises what the call raises, and ActorTimeoutError where the actor hangs.
     """
@@ -72,7 +72,7 @@ async def while_alive(
                 missed, heard_at = 0, clock()
                 if waits or told:
                     told = bool(waits)
-                    tell(" and ".join(f"waits for {wait.text_so_far}" for wait in waits))
+                    report_wait(" and ".join(f"waits for {wait.text_so_far}" for wait in waits))
             except ActorTimeoutError:
                 missed += 1
                 silent_secs = clock() - heard_at
@@ -83,4 +83,4 @@ async def while_alive(
     finally:
         work.cancel()
         if told:
-            tell("")
+            report_wait("")

@@ -1,1 +1,2 @@
-"""The scheduler of a run with its lanes and builders, its supervisor, and the heartbeats of all processes."""
+"""The scheduler of a run with the executors of devices and the builders, its supervisor, and the heartbeats of all
+processes."""

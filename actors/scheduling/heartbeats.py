@@ -62,7 +62,7 @@ class Heartbeats:
 
     Args:
         processes: the processes at the start.
-        tell: is called with a line for people, and true where it is good news.
+        notice: is called with a line for people, and true where it is good news.
         restarted: is called when another process takes the place of one that has ended.
         now: the second of the run.
     """
@@ -70,14 +70,14 @@ class Heartbeats:
     def __init__(
         self,
         processes: Sequence[WatchedProcess],
-        tell: Callable[[str, bool], None],
+        notice: Callable[[str, bool], None],
         restarted: Callable[[ProcessRestarted], None],
         now: Callable[[], float],
     ) -> None:
         self._processes = {each.name: each for each in processes}
         self._group: asyncio.TaskGroup | None = None
         self._watched: dict[str, asyncio.Task[None]] = {}
-        self._tell = tell
+        self._notice = notice
         self._restarted = restarted
         self._now = now
         self._silent: dict[str, float] = {}
@@ -144,7 +144,7 @@ class Heartbeats:
                 await self._watch(process)
             except Exception as error:
                 _LOG.exception("watching %s failed", process.name)
-                self._tell(f"watching {process.name} failed and begins anew: {error_line(error)}", False)
+                self._notice(f"watching {process.name} failed and begins anew: {error_line(error)}", False)
             await asyncio.sleep(self._every_secs(process))
 
     async def _watch(self, process: WatchedProcess) -> None:
@@ -157,7 +157,7 @@ class Heartbeats:
             except ActorLostError as error:
                 if isinstance(error, ActorDeadError):
                     if not dead:
-                        self._tell(f"the process of {process.name} has ended for good: {error_line(error)}", False)
+                        self._notice(f"the process of {process.name} has ended for good: {error_line(error)}", False)
                     dead = True
                 elif not lost:
                     lost = True
@@ -169,7 +169,7 @@ class Heartbeats:
                 self._hear(process.name, answer)
                 lost = False
                 if self._silent.pop(process.name, None) is not None:
-                    self._tell(f"{process.name} answers again, after {self._now() - heard:.0f} s", True)
+                    self._notice(f"{process.name} answers again, after {self._now() - heard:.0f} s", True)
                 heard, dead = self._now(), False
                 patience_secs = LONG_PATIENCE_SECS if process.computes else PATIENCE_SECS
             await asyncio.sleep(self._every_secs(process))
@@ -187,16 +187,16 @@ class Heartbeats:
         restarts, last = self._told_lines.get(name, (answer.restarts, 0))
         for line in answer.lines:
             if line.number > last or restarts != answer.restarts:  # another process counts anew
-                self._tell(line.text, False)
+                self._notice(line.text, False)
                 self._told_lines[name] = answer.restarts, line.number
         reported = self._waits.get(name, {})
         current = {wait.what: wait for wait in sorted(answer.waits, key=lambda wait: wait.secs)}  # the longest of each
         for what, wait in current.items():
             if what not in reported or reported[what].whom != wait.whom:
-                self._tell(f"{name} waits for {wait.text_so_far}", False)
+                self._notice(f"{name} waits for {wait.text_so_far}", False)
         for what, wait in reported.items():
             if what not in current:
-                self._tell(f"{name} goes on: it waited for {wait.text}", True)
+                self._notice(f"{name} goes on: it waited for {wait.text}", True)
         self._waits[name] = current
 
     def _count(self, process: WatchedProcess, answer: Heartbeat) -> None:
@@ -225,9 +225,9 @@ class Heartbeats:
                 silent_secs, looked = silent_secs + min(now - looked, 2 * _LOOK_SECS), now
                 if silent_secs >= SILENT_SECS and process.name not in self._silent and patience_secs < START_SECS:
                     self._silent[process.name] = heard
-                    self._tell(f"{process.name} gives no sign of life", False)
+                    self._notice(f"{process.name} gives no sign of life", False)
                 if silent_secs >= patience_secs:
-                    self._tell(
+                    self._notice(
                         f"{process.name} gave no sign of life for {silent_secs:.0f} s: its process is ended", False
                     )
                     process.end()

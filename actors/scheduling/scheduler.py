@@ -24,7 +24,7 @@ from actors.clients.recorder import RecorderClient
 from actors.heartbeat import Heartbeat, heartbeat
 from actors.processes.recorder import make_record
 from actors.scheduling.builder_pool import BuilderPool
-from actors.scheduling.device_lane import DeviceLane
+from actors.scheduling.device_executor import DeviceExecutor
 from actors.scheduling.followers import OrderFollower, RecordFollower
 from actors.scheduling.record_batcher import RecordBatcher
 from fleet_tune.base.records.stores.codec import encode_record
@@ -78,7 +78,9 @@ class Scheduler:
         self._batcher = RecordBatcher(recorder, lambda groups: self._hand_in(ev.DeviceEventsStored(groups)))
         self._pool = BuilderPool(handles.builders, self._artifacts)
         known = [device_id for device_id, device_class in plan.run.devices.items() if device_class]
-        self._lanes = {device_id: self._lane(device_id) for device_id in known if device_id in handles.devices}
+        self._executors = {
+            device_id: self._make_executor(device_id) for device_id in known if device_id in handles.devices
+        }
         self._leaving: deque[asyncio.Event] = deque()
         """Devices that leave, in their order; each is set when the state has heard of it."""
         self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
@@ -161,8 +163,8 @@ class Scheduler:
         working: set[asyncio.Task[None]] = set()
         while True:
             events = await self._next_events()
-            if isinstance(events[0], ev.DeviceAnswered) and events[0].device_id not in self._lanes:
-                self._lanes[events[0].device_id] = self._lane(events[0].device_id)
+            if isinstance(events[0], ev.DeviceAnswered) and events[0].device_id not in self._executors:
+                self._executors[events[0].device_id] = self._make_executor(events[0].device_id)
             for command in self._state.handle_all(events, self._now()):
                 match command:
                     case to_do.Finish():
@@ -173,7 +175,7 @@ class Scheduler:
                     case to_do.Abort(error):
                         raise error
                     case to_do.RestartDevice(device_id):
-                        self._lanes[device_id].restart()
+                        self._executors[device_id].restart()
                     case to_do.RestartSearcher(task_id):
                         self._handles.searchers[task_id].restart()
                     case to_do.Log(level, text):
@@ -183,16 +185,16 @@ class Scheduler:
                     case to_do.StoreDeviceEvents(changes):
                         self._batcher.store_changes(changes)
                     case _:
-                        task = group.create_task(self._hand_in_end(self._begin(command), self._lane_of(command)))
+                        task = group.create_task(self._hand_in_end(self._begin(command), self._executor_of(command)))
                         working.add(task)
                         task.add_done_callback(working.discard)
             if isinstance(events[0], ev.DeviceLeft):
-                self._lanes.pop(events[0].device_id, None)
+                self._executors.pop(events[0].device_id, None)
                 self._leaving.popleft().set()
 
     async def _next_events(self) -> list[ev.Event]:
         """Wait for an event, and take all that are there by then, in their order: the busier a run is, the more are
-        handled together. An event with which a lane comes or goes is handled alone."""
+        handled together. An event with which an executor comes or goes is handled alone."""
         if self._next is None:
             wake_secs = self._state.wake_secs
             try:
@@ -219,11 +221,11 @@ class Scheduler:
             case to_do.Build():
                 return self._pool.build(command)
             case to_do.ProbeDevice(device_id):
-                return self._lanes[device_id].check()
+                return self._executors[device_id].check()
             case to_do.Measure(device_id):
-                return self._lanes[device_id].measure(command)
+                return self._executors[device_id].measure(command)
             case to_do.ShootOut(device_id):
-                return self._lanes[device_id].shoot_out(command)
+                return self._executors[device_id].shoot_out(command)
             case to_do.CatchUpRecords():
                 return self._catch_up()
             case to_do.RecordFailure():
@@ -231,18 +233,18 @@ class Scheduler:
             case _:
                 raise AssertionError(f"nobody carries out {command}")
 
-    def _lane_of(self, command: to_do.Command) -> DeviceLane | None:
-        """The lane of the device that a command works on; None for other commands."""
+    def _executor_of(self, command: to_do.Command) -> DeviceExecutor | None:
+        """The executor of the device that a command works on; None for other commands."""
         match command:
             case to_do.ProbeDevice(device_id) | to_do.Measure(device_id) | to_do.ShootOut(device_id):
-                return self._lanes[device_id]
+                return self._executors[device_id]
             case _:
                 return None
 
-    async def _hand_in_end(self, work: Awaitable[ev.Event | None], lane: DeviceLane | None) -> None:
+    async def _hand_in_end(self, work: Awaitable[ev.Event | None], executor: DeviceExecutor | None) -> None:
         """Hand in the event with which a command ends, unless its device has left meanwhile."""
         event = await work
-        if event is not None and (lane is None or self._lanes.get(lane.device_id) is lane):
+        if event is not None and (executor is None or self._executors.get(executor.device_id) is executor):
             self._hand_in(event)
 
     async def _record(self, command: to_do.RecordFailure) -> None:
@@ -278,12 +280,17 @@ class Scheduler:
         async for detail in self._learner.failures():
             self._hand_in(ev.NoticePosted(f"the learner failed and begins anew: {detail}"))
 
-    def _lane(self, device_id: str) -> DeviceLane:
-        def tell(behind: str) -> None:
+    def _make_executor(self, device_id: str) -> DeviceExecutor:
+        def report_wait(behind: str) -> None:
             self._hand_in(ev.DeviceInUse(device_id, behind))
 
-        return DeviceLane(
-            device_id, self._handles.devices[device_id], self._artifacts, self._plan.run.rule, self._batcher, tell
+        return DeviceExecutor(
+            device_id,
+            self._handles.devices[device_id],
+            self._artifacts,
+            self._plan.run.rule,
+            self._batcher,
+            report_wait,
         )
 
     def _hand_in(self, event: ev.Event) -> None:

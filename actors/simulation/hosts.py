@@ -100,7 +100,7 @@ class SimulatedHandle:
     secs: float
     """Time of a candidate."""
 
-    async def turn(self, _tell: Callable[[str], None], _most_secs: float = 0.0) -> float:
+    async def turn(self, _report_wait: Callable[[str], None], _most_secs: float = 0.0) -> float:
         return 0.0
 
     async def check(self) -> float:

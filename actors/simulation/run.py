@@ -142,7 +142,7 @@ class SimulatedRun:
         await self._scheduler.started()
         self._running = asyncio.ensure_future(self._scheduler.run())
         began = time.monotonic()
-        beats = Heartbeats(self._members(parts.build_host), _tell, _tell_restart, lambda: time.monotonic() - began)
+        beats = Heartbeats(self._members(parts.build_host), _log_notice, _log_restart, lambda: time.monotonic() - began)
         self._watching = asyncio.ensure_future(beats.watch())
 
     def _made(self, role: str, cls: type, concurrency: int, *arguments: Any) -> Any:
@@ -256,11 +256,11 @@ class SimulatedRun:
         return await self._records.last_seq(), busy, await used(self._roles, self._cluster)
 
 
-def _tell(text: str, well: bool) -> None:
+def _log_notice(text: str, well: bool) -> None:
     _LOG.log(logging.INFO if well else logging.WARNING, "%s", text)
 
 
-def _tell_restart(event: ProcessRestarted) -> None:
+def _log_restart(event: ProcessRestarted) -> None:
     _LOG.warning("%s", event.text)
 
 

@@ -35,12 +35,12 @@ class RunTurns:
     def holding(
         self,
         devices: Iterable[tuple[DeviceConfig, int, str]],
-        tell: Callable[[str], None],
+        report_wait: Callable[[str], None],
         is_over: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
         """Hold these devices alone, each given as for :meth:`requester`; each is waited for in this thread, until
-        ``is_over``. ``tell``: is called with what is waited for where that takes long, and with an empty text once it
-        is over."""
+        ``is_over``. ``report_wait``: is called with what is waited for where that takes long, and with an empty text
+        once it is over."""
         # All runs have the same order, so that no two runs wait for each other's devices.
         ordered = sorted(devices, key=lambda each: _cluster_name(*each))
         with contextlib.ExitStack() as stack:
@@ -50,10 +50,10 @@ class RunTurns:
                     turn = DeviceTurn(requester, disconnect=lambda: None)
                     stack.callback(turn.close)
                     while not is_over() and (title := turn.wait(_HOLD_SECS)):
-                        tell(f"device {device.name}: {turn_of(title)}")
+                        report_wait(f"device {device.name}: {turn_of(title)}")
                     if not is_over():
                         stack.enter_context(turn.used())
-            tell("")
+            report_wait("")
             yield
 
 

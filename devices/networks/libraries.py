@@ -41,7 +41,7 @@ class LoadingWatch:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
         self._open.append(self)
 
-    def tell(self, name: str) -> None:
+    def begin_loading(self, name: str) -> None:
         """Say what is loaded from now on; empty for nothing more."""
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError, ValueError):  # it was killed, or is closed
@@ -50,7 +50,7 @@ class LoadingWatch:
 
     def close(self) -> None:
         """End it: this process lives, or ends by its own will. May be called twice."""
-        self.tell("")
+        self.begin_loading("")
         if self._process is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._process.communicate()
@@ -71,7 +71,7 @@ def load_libraries() -> None:
     enter_replaced_folder()
     with contextlib.closing(LoadingWatch()) as watch:
         for name in missing:
-            watch.tell(name)
+            watch.begin_loading(name)
             _load(name)
 
 

@@ -113,7 +113,7 @@ class LoweringSteps:
     name: str
     without: Mapping[str, str] = field(default_factory=dict)
     """Optional steps to skip, each with the reason."""
-    tell: Callable[[str, bool], None] = lambda step, optional: None  # noqa: ARG005
+    report_step: Callable[[str, bool], None] = lambda step, optional: None  # noqa: ARG005
     """Takes the name of a step, and true if it is optional."""
     left_out: list[tuple[str, str]] = field(default_factory=list)
     """Steps that were skipped, by request or because TVM raised an error in them."""
@@ -121,7 +121,7 @@ class LoweringSteps:
     def needed(self, step: str, apply: Callable[[Any], Any], before: Any) -> Any:
         """Return the result of a required step. Raises :class:`LoweringStepError`, or the NetworkError that ``apply``
         raises."""
-        self.tell(step, False)
+        self.report_step(step, False)
         try:
             return apply(before)
         except NetworkError:
@@ -137,7 +137,7 @@ class LoweringSteps:
         if step in self.without:
             self.left_out.append((step, self.without[step]))
             return before
-        self.tell(step, True)
+        self.report_step(step, True)
         try:
             return apply(before)
         except Exception as error:  # any error of TVM, std::bad_alloc included: the network is right without the step

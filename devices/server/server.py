@@ -243,7 +243,7 @@ class DeviceServer:
             pass_fds=[settings.listening, settings.lock],
         )
         # The secret is not on its command line, which everybody can read.
-        child.channel.tell(self._secret or b"")
+        child.channel.send_or_drop(self._secret or b"")
         try:
             self.tvm_says = str(_message(child, _START_TIMEOUT_SECS)["tvm_says"])
         except (EOFError, OSError) as error:

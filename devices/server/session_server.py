@@ -91,7 +91,7 @@ def main() -> None:
     server = SessionServer(settings, channel, secret)
     if settings.user is not None:
         become(settings.user, WATCHING_PRIORITY if settings.realtime else 0)
-    channel.tell(json.dumps({"ready": True, "tvm_says": _what_tvm_says()}).encode())
+    channel.send_or_drop(json.dumps({"ready": True, "tvm_says": _what_tvm_says()}).encode())
     server.run()
 
 
@@ -163,7 +163,7 @@ class SessionServer:
         while True:
             now = time.monotonic()
             if now >= beat_at:
-                self._channel.tell(b"{}")
+                self._channel.send_or_drop(b"{}")
                 beat_at = now + HEARTBEAT_SECS
             self._drop_silent_clients(now)
             if self._session is not None:
@@ -353,7 +353,7 @@ class SessionServer:
             self._registration.free(_RETURN_SECS if end else 0.0)
 
     def _log(self, line: str) -> None:
-        self._channel.tell(json.dumps({"log": line}).encode())
+        self._channel.send_or_drop(json.dumps({"log": line}).encode())
 
 
 if __name__ == "__main__":

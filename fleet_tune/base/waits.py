@@ -78,7 +78,7 @@ class WaitBoard:
             with self._lock:
                 del self._waits[number]
 
-    def tell(self, text: str) -> None:
+    def add_line(self, text: str) -> None:
         """Tell people something in one line."""
         with self._lock:
             self._lines.append(Line(next(self._numbers), text))

@@ -131,10 +131,10 @@ def export(
         return
     if form == "parquet":
         count = formats.export_parquet(_named(store), out.absolute(), device_class)
-        _tell(CopyResult(count, 0), "written", as_json)
+        _print_copied(CopyResult(count, 0), "written", as_json)
         return
     moved = upkeep.export(_named(store), out, keep_best, device_class)
-    _tell(moved.copied, "written", as_json)
+    _print_copied(moved.copied, "written", as_json)
 
 
 @records.command("import", short_help="Take records into a store.")
@@ -166,7 +166,7 @@ def import_command(source: Path, store: str | None, device_class: str | None, as
         click.echo(f"skipped: {line}", err=True)
     if len(moved.skipped) > _SKIPPED_LINES:
         click.echo(f"skipped: {len(moved.skipped) - _SKIPPED_LINES} more lines", err=True)
-    _tell(moved.copied, "new", as_json, skipped=len(moved.skipped), **more)
+    _print_copied(moved.copied, "new", as_json, skipped=len(moved.skipped), **more)
 
 
 @records.command(short_help="Copy records of other stores into a store.")
@@ -183,7 +183,7 @@ def merge(sources: tuple[Path, ...], store: str | None, as_json: bool) -> None:
     for line in (line for each in moved for line in each.skipped):
         click.echo(f"warning: {line}", err=True)
     copied = CopyResult(sum(each.copied.records for each in moved), 0, sum(each.copied.left_out for each in moved))
-    _tell(copied, "new", as_json)
+    _print_copied(copied, "new", as_json)
 
 
 @records.command()
@@ -323,7 +323,7 @@ def _changed(store: str | None) -> None:
         sync_team(_place(store))
 
 
-def _tell(copied: CopyResult, word: str, as_json: bool, **more: int) -> None:
+def _print_copied(copied: CopyResult, word: str, as_json: bool, **more: int) -> None:
     from fleet_tune.report.run import plural
 
     if as_json:

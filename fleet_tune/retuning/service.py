@@ -423,7 +423,7 @@ class Service:
             if problem:
                 self.state.hook_failures += 1
                 text = f"the hook failed: {problem}"
-                self.retuner.tell(self._now(), "hook", text, each.network, each.device_class)
+                self.retuner.log_event(self._now(), "hook", text, each.network, each.device_class)
             del self.state.untold[0]
             self._save()
 
@@ -432,9 +432,9 @@ class Service:
             if store.exists() and store.stat().st_size > most_mb << 20:
                 self._may_take(PRUNE_SECS)
                 count = self.steps.prune(store, most_mb)
-                self.retuner.tell(self._now(), "pruned", f"{count} records of {store}")
+                self.retuner.log_event(self._now(), "pruned", f"{count} records of {store}")
         except (StepError, OSError) as error:
-            self.retuner.tell(self._now(), "problem", f"{store} is not pruned: {error}")
+            self.retuner.log_event(self._now(), "problem", f"{store} is not pruned: {error}")
 
     def _work_folder(self, action: TuneDeployment) -> Path:
         """One for each network as it was and each origin: what a run finds there counts for it."""

@@ -28,7 +28,7 @@ class CompileProgress:
         """Seconds of the run."""
         return time.monotonic() - self._began
 
-    def tell(self, doing: str) -> None:
+    def report_step(self, doing: str) -> None:
         """Set the present step."""
         self.doing = doing
 

@@ -169,7 +169,7 @@ def _start_hosts(context: RunContext, cluster: Cluster) -> asyncio.Future[RunHos
             run_id,
             request.out / "artifacts",
             share=share_of(request, run_id),
-            tell=context.reporter.announce,
+            report_wait=context.reporter.announce,
         )
     )
 

@@ -87,7 +87,7 @@ class Retuner:
         """Return what to do now."""
         return self._planner.next(moment)
 
-    def tell(self, now: float, kind: str, text: str, network: str = "", device_class: str = "") -> None:
+    def log_event(self, now: float, kind: str, text: str, network: str = "", device_class: str = "") -> None:
         """Keep an event; the oldest is forgotten."""
         event = ServiceEvent(now, kind, network, device_class, text)
         self.state.events.append(event)
@@ -107,7 +107,7 @@ class Retuner:
             return False
         ended = min(max(now, doing.began), doing.began + doing.action.limit_secs)
         self._charge(doing.action, doing.began, ended)
-        self.tell(now, "restart", f"the interrupted action is repeated: {doing.action.kind}")
+        self.log_event(now, "restart", f"the interrupted action is repeated: {doing.action.kind}")
         self.state.doing = None
         return True
 
@@ -137,7 +137,7 @@ class Retuner:
         state.looked_at = now
         for name, problem in problems.items():
             if state.file_problems.get(name) != problem:
-                self.tell(now, "problem", f"cannot be read: {problem}", name)
+                self.log_event(now, "problem", f"cannot be read: {problem}", name)
         is_new = dict(problems) != state.file_problems or any(state.files.get(name) != files[name] for name in files)
         state.file_problems = dict(problems)
         for name, digest in files.items():
@@ -154,9 +154,9 @@ class Retuner:
         for device in devices:
             last = before.get(device.name)
             if device.problem and (last is None or last.problem != device.problem):
-                self.tell(now, "lost", f"{device.name} does not answer: {device.problem}")
+                self.log_event(now, "lost", f"{device.name} does not answer: {device.problem}")
             elif not device.problem and last is not None and last.problem:
-                self.tell(now, "back", f"{device.name} answers again", "", device.device_class)
+                self.log_event(now, "back", f"{device.name} answers again", "", device.device_class)
         # Of one that does not answer, what it was stays known.
         answers = {each.name: each for each in devices}
         for name, answer in answers.items():
@@ -200,7 +200,7 @@ class Retuner:
             return
         each.pending.append(PendingTrigger(trigger, now, detail))
         each.failures, each.retry_at = 0, 0.0
-        self.tell(now, "trigger", f"{trigger}{': ' + detail if detail else ''}", each.network, each.device_class)
+        self.log_event(now, "trigger", f"{trigger}{': ' + detail if detail else ''}", each.network, each.device_class)
 
     def replaced(self, each: Deployment, version: int | None, secs: float | None, now: float, damage: str = "") -> None:
         """Take in another current version that somebody else made, its removal (None), or its ``damage``."""
@@ -210,7 +210,7 @@ class Retuner:
             each.digest = ""
             self._trigger(each, Trigger.NEW_NETWORK, now, damage or "its current version is gone")
         else:
-            self.tell(now, "replaced", f"version {version} is the current one", each.network, each.device_class)
+            self.log_event(now, "replaced", f"version {version} is the current one", each.network, each.device_class)
 
     def interrupted(self, now: float) -> None:
         """End the present action early. It counts as used time, and is chosen anew."""
@@ -225,7 +225,7 @@ class Retuner:
             return
         each.checked_at = now
         if result.problem or not result.pairs:
-            self.tell(
+            self.log_event(
                 now, "problem", f"not timed on {action.device}: {result.problem}", each.network, each.device_class
             )
             self.state.asked_at = 0.0  # the device may be lost
@@ -257,7 +257,7 @@ class Retuner:
         elif device != suspicion.device:
             each.odd[suspicion.device] = suspicion.finding
             text = f"{suspicion.device} is {suspicion.finding} than it was, {device} is not: look at {suspicion.device}"
-            self.tell(now, "device", text, each.network, each.device_class)
+            self.log_event(now, "device", text, each.network, each.device_class)
 
     def tuned(self, action: TuneDeployment, result: TuneDeploymentResult, now: float) -> None:
         """A span of tuning ended."""
@@ -271,7 +271,7 @@ class Retuner:
             each.problem = result.problem
             if each.overhead_secs is not None or wall_secs >= action.limit_secs:
                 each.overhead_secs = min(DAY_SECS, 2 * self.view.overhead_secs(each))
-            self.tell(now, "problem", f"not tuned: {result.problem}", each.network, each.device_class)
+            self.log_event(now, "problem", f"not tuned: {result.problem}", each.network, each.device_class)
             self.state.asked_at = 0.0  # devices may be lost
             return
         is_same = (each.digest, each.origin) == (action.digest, action.origin)
@@ -294,7 +294,7 @@ class Retuner:
         if result.published:
             self.state.published += 1
             text = f"version {result.version}: {result.why}"
-            self.tell(now, "published", text, each.network, each.device_class)
+            self.log_event(now, "published", text, each.network, each.device_class)
         else:
-            self.tell(now, "kept", result.why, each.network, each.device_class)
+            self.log_event(now, "kept", result.why, each.network, each.device_class)
         self._compare(now)

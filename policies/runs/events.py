@@ -226,8 +226,8 @@ class BatchMeasured:
     waits: Mapping[DeviceTime, float] = field(default_factory=dict)
     """Seconds of the lease in which the device did not measure, by what they were."""
     records: Sequence[bytes] = ()
-    """Records of the outcomes as the store encodes them. The lane of the device has them stored, and hands the event on
-    without them."""
+    """Records of the outcomes as the store encodes them. The executor of the device has them stored, and hands the
+    event on without them."""
     unchecked: Mapping[str, str] = field(default_factory=dict)
     """Why candidates of a task are not verified on this device, by the task's id."""
 

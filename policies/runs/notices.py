@@ -25,7 +25,7 @@ class Notices:
     def last(self) -> tuple[Notice, ...]:
         return tuple(self._kept)
 
-    def tell(self, text: str, now: float) -> None:
+    def add(self, text: str, now: float) -> None:
         """``now``: seconds since the run began."""
         for at, notice in enumerate(self._kept):
             if notice.text == text and now - notice.at_secs <= _AGAIN_SECS:

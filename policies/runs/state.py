@@ -163,7 +163,7 @@ class RunState:
         commands += self.fleet.drain()
         for command in commands:
             if isinstance(command, Log) and command.level != "info":
-                self._notices.tell(command.text, now)
+                self._notices.add(command.text, now)
         if any(isinstance(command, Abort) for command in commands):
             self.phase = Phase.FINISHED
         return commands

@@ -77,8 +77,8 @@ class Told(CompileProgress):
         super().__init__()
         self.all: list[str] = []
 
-    def tell(self, doing: str) -> None:
-        super().tell(doing)
+    def report_step(self, doing: str) -> None:
+        super().report_step(doing)
         self.all.append(doing)
 
 

@@ -176,7 +176,7 @@ class World(Settings):
                 else ev.SketchesReady(task_id, ("rule",), self.enough.get(task_id, 0)),
             )
         self._happens(ev.DevicesRestored(self.device_states, {}))
-        self._recorder.tell()
+        self._recorder.announce()
         self._happens(ev.RecordsCaughtUp())
         for _ in range(most_events):
             if self.finished or self.error:
@@ -252,7 +252,7 @@ class World(Settings):
                     self._recorder.lease(event.device_id, event.state.lease)
                 self._time.after(self._recorder.durable_secs(), ev.DeviceEventsStored())
             case to_do.CatchUpRecords():
-                self._recorder.tell()
+                self._recorder.announce()
                 self._time.later(self.now, ev.RecordsCaughtUp())
             case to_do.Log(_, text):
                 self.lines.append(text)

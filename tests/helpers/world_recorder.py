@@ -57,7 +57,7 @@ class Recorder:
         fresh = [dataclasses.replace(record, seq=start + at_) for at_, record in enumerate(fresh)]
         self.records += fresh
         if fresh:
-            self._time.after(self.durable_secs(), self.tell)
+            self._time.after(self.durable_secs(), self.announce)
 
     def append_failure(self, record: Record) -> None:
         """One that the run makes itself, and that is lost with it unless it has come by then."""
@@ -74,7 +74,7 @@ class Recorder:
         self._failures.clear()
         self.append(sent)
 
-    def tell(self) -> None:
+    def announce(self) -> None:
         """Everything that is durable is told now, the last records twice."""
         fresh = tuple(self.records[max(0, self._told - 2) :])
         self._told = len(self.records)
@@ -83,4 +83,4 @@ class Recorder:
     def tell_anew(self) -> None:
         """Tell all records to a scheduler that knows none."""
         self._told = 0
-        self.tell()
+        self.announce()

@@ -59,7 +59,7 @@ class Channel:
         message: dict[str, Any] = msgpack.unpackb(body, raw=False)
         return message
 
-    def tell(self, body: bytes) -> None:
+    def send_or_drop(self, body: bytes) -> None:
         """Send a short message of bytes, or drop it where the other end is stopped or gone."""
         with contextlib.suppress(OSError):
             self._socket.send(_LENGTH.pack(len(body)) + body, socket.MSG_DONTWAIT)

@@ -146,7 +146,7 @@ class WindowLocks:
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self.path(TURNSTILE, generation + 1), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             who = " and ".join(holder.text for holder in holders)
-            WAITS.tell(
+            WAITS.add_line(
                 f"{_WHAT} is taken from {who}: it has not moved for {STILL_LOOKS * LOOK_SECS:.0f} s, and what it "
                 "measured in it does not count"
             )

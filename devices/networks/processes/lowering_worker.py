@@ -39,22 +39,22 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
     from devices.networks.lowering import LoweringStepError, LoweringSteps, lower_network
     from devices.networks.processes.module_file import read_module, write_module
 
-    def tell(step: str, optional: bool) -> None:
+    def report_step(step: str, optional: bool) -> None:
         channel.send({"step": step, "optional": optional})
 
-    tell("the reading of the module", False)
+    report_step("the reading of the module", False)
     module = read_module(Path(request["network"]), "r+")
     device_class, names = DeviceClass(*request["device_class"]), request["input_names"]
     try:
         lowered = lower_network(
-            module, "", names, device_class, LoweringSteps(request["name"], request["without"], tell)
+            module, "", names, device_class, LoweringSteps(request["name"], request["without"], report_step)
         )
     except LoweringStepError as error:
         return {"failed": last_line(error.__cause__ or error)}
     except NetworkError as error:
         supported = not isinstance(error, UnsupportedNetworkError)
         return {"refused": [error.problem, error.next_step], "supported": supported}
-    tell("the writing of the module", False)
+    report_step("the writing of the module", False)
     try:
         write_module(lowered.module, Path(request["into"]))
     except OSError as error:

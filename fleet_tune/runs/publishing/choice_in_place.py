@@ -59,7 +59,7 @@ class ChoiceInPlace:
         if not networks:
             _LOG.info("no time to choose between kernels of %d tasks by their time in the network", len(near))
             return checked
-        network.tell(f"choosing between kernels of {len(near)} tasks by their time in the network")
+        network.report_step(f"choosing between kernels of {len(near)} tasks by their time in the network")
         deadline = time.monotonic() + 2 * request.spare_secs
         folders = {0: checked.folder}
         try:

@@ -9,13 +9,13 @@ from devices.networks import network_folder
 from fleet_tune.base.results import Fallback, FallbackKernel, NetworkResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.publishing import manifest
-from fleet_tune.runs.publishing.admission import AdmittedRecords, UnscheduledWrongError, admit
 from fleet_tune.runs.publishing.choice_in_place import ChoiceInPlace
 from fleet_tune.runs.publishing.class_network import CheckedNetwork, ClassNetwork
 from fleet_tune.runs.publishing.incumbents import Incumbents
 from fleet_tune.runs.publishing.network_check import NetworkCheck, RunnerLostError
 from fleet_tune.runs.publishing.network_runners import NetworkRunner
 from fleet_tune.runs.publishing.network_timing import NetworkTiming, TimedNetwork
+from fleet_tune.runs.publishing.record_admission import AdmittedRecords, UnscheduledWrongError, admit
 from fleet_tune.runs.publishing.task_results import reason_of
 
 
@@ -57,7 +57,7 @@ def publish_class(
             problem = f"it is wrong, and which kernel is at fault could not be found: {error}"
             return dataclasses.replace(result, published="nothing", problem=problem)
         fallbacks = _fallbacks(network, admitted, incumbents)
-        network.tell("compiling the network")
+        network.report_step("compiling the network")
         network.compile_whole(admitted.records, stage)
         earlier_choices = tuple(filter(None, map(incumbents.chosen, admitted.records.values())))
         checked = CheckedNetwork(

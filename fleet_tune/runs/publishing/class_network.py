@@ -85,9 +85,9 @@ class ClassNetwork:
         )
         return next(filter(None, told), "")
 
-    def tell(self, doing: str) -> None:
+    def report_step(self, doing: str) -> None:
         """Tell the present step."""
-        self.request.progress.tell(f"{doing} ({self.name})" if len(self.request.lowered) > 1 else doing)
+        self.request.progress.report_step(f"{doing} ({self.name})" if len(self.request.lowered) > 1 else doing)
 
     def warn(self, text: str) -> None:
         """Tell what the network goes without."""

@@ -86,7 +86,7 @@ class FirstChoices:
         bare = [entry for entry in entries if not entry.sketches]
         if not bare:
             return list(entries)
-        self.progress.tell(f"describing {len(bare)} tasks that need a kernel after all")
+        self.progress.report_step(f"describing {len(bare)} tasks that need a kernel after all")
         with closing(ReadyTasks(bare)) as coming:
             described = {ready.entry.task.id: ready.entry for ready in coming}
         return [entry for entry in (described.get(each.task.id, each) for each in entries) if entry.sketches]
@@ -103,10 +103,10 @@ class FirstChoices:
             together = entries[start : start + len(builders)]
             names = ", ".join(entry.task.workload.name for entry in together)
             what = f"first choices of {names} ({start + len(together)} of {len(entries)} without a record)"
-            self.progress.tell(f"building the {what}")
+            self.progress.report_step(f"building the {what}")
             batch = [(entry, self._contenders(entry, count)) for entry in together]
             built = builders.build([(entry.task, list(revisions)) for entry, revisions in batch])
-            self.progress.tell(f"measuring the {what}")
+            self.progress.report_step(f"measuring the {what}")
             records = [
                 record
                 for (_, revisions), results in zip(batch, built, strict=True)

@@ -21,7 +21,7 @@ RecordSupplier = Callable[[Sequence[str]], None]
 
 
 class Incumbents:
-    """The best records of a store, as :class:`~fleet_tune.runs.publishing.admission.Candidates`.
+    """The best records of a store, as :class:`~fleet_tune.runs.publishing.record_admission.Candidates`.
 
     A record that is blamed is stored as a revision, so that no later run chooses it again.
 

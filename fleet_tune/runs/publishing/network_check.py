@@ -49,9 +49,10 @@ class NetworkCheck:
         self._timed: tuple[Mapping[str, Record], NetworkRunResult] | None = None
 
     def judge(self, records: Mapping[str, Record]) -> Measurement | None:
-        """Compile the network from these records and run it; see :data:`fleet_tune.runs.publishing.admission.Judge`."""
+        """Compile the network from these records and run it; see
+        :data:`fleet_tune.runs.publishing.record_admission.Judge`."""
         network = self._network
-        network.tell(f"compiling the network with {len(records)} tuned of {len(network.lowered.tasks)} tasks")
+        network.report_step(f"compiling the network with {len(records)} tuned of {len(network.lowered.tasks)} tasks")
         began = time.monotonic()
         try:
             network.compile(records, self._stage)
@@ -78,7 +79,7 @@ class NetworkCheck:
     def _fault_of(self, records: Mapping[str, Record]) -> Measurement | None:
         if self.runner is None:
             return None
-        self._network.tell("comparing the network with its framework")
+        self._network.report_step("comparing the network with its framework")
         try:
             outputs = self._outputs(self.runner, records)
         except NetworkRunError as error:

@@ -109,7 +109,7 @@ class NetworkTiming:
         times = self._known_times if timed.folder == self._checked.folder else None
         try:
             if times is None:
-                network.tell("timing the kernels in the network")
+                network.report_step("timing the kernels in the network")
             kernels = self._runner.in_place(timed.folder) if times is None else times[1]
         except Exception as error:
             network.warn(f"has kernels that are not timed in it: {brief(error)}")
@@ -123,7 +123,7 @@ class NetworkTiming:
         """The folder of the untuned network; None where the network has no schedule, or it cannot be compiled."""
         if not self._checked.records:
             return None
-        self._network.tell("compiling the untuned network, to compare")
+        self._network.report_step("compiling the untuned network, to compare")
         try:
             return self._network.compile_untuned(self._checked.records, self._checked.folder.with_name("untuned"))
         except Exception as error:  # whatever TVM raises, or no space: what is to be published is not touched by it
@@ -135,7 +135,7 @@ class NetworkTiming:
         tuned network alone."""
         network, runner, tuned = self._network, self._runner, self._checked.folder
         untuned_secs: float | None = None
-        network.tell("timing the network")
+        network.report_step("timing the network")
         try:
             if untuned is None:
                 tuned_secs = runner.measure_secs(tuned)
@@ -157,7 +157,7 @@ class NetworkTiming:
         network = self._network
         if self._runner.name != THIS_MACHINE or result.untuned_secs is None:
             return result
-        network.tell("timing the network in its framework")
+        network.report_step("timing the network in its framework")
         try:
             threads = network.fingerprint.threads
             torch_secs = network.request.network.measure_framework_secs(threads, _FRAMEWORK_REPEATS)

@@ -77,7 +77,7 @@ def publish_networks(
             return publish_networks(request, out, cancellation, process)
     expected = request.expected
     if expected is None:
-        request.progress.tell("running the network in its framework")
+        request.progress.report_step("running the network in its framework")
         expected = request.network.framework_outputs()
     special = functools.cache(lambda: special_outputs_of(request.network))
     results = []

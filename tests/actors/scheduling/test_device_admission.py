@@ -10,7 +10,7 @@ import pytest
 
 from actors.clients.device import DeviceClient
 from actors.clients.handles import ActorHandles
-from actors.scheduling.admission import DeviceAdmission
+from actors.scheduling.device_admission import DeviceAdmission
 from actors.scheduling.supervisor import SchedulerSupervisor
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.domain import DeviceClass, Fingerprint
@@ -46,7 +46,7 @@ class Answering:
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
 
-    async def first_answer(self, _tell: Callable[[str], None]) -> Fingerprint:
+    async def first_answer(self, _report_wait: Callable[[str], None]) -> Fingerprint:
         if self._error is not None:
             raise self._error
         return make_fingerprint(ORIN, SIMULATED_CPU)

@@ -1,4 +1,4 @@
-"""The lane of a device: carries out what a run wants of it, in its tuning and in its shoot-outs alike."""
+"""Execution of commands on a device, in the tuning and in the shoot-outs alike."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ from policies.runs.events import (
 )
 
 
-class DeviceLane:
-    """``rule``: when a measurement ends. ``storing``: stores what the device measures. ``tell``: is told the
+class DeviceExecutor:
+    """Executes the commands for one device.
+
+    ``rule``: when a measurement ends. ``storing``: stores what the device measures. ``report_wait``: is told the
     title of the run whose turn the device is, while this run waits for its own, and nothing once it has it."""
 
     def __init__(
@@ -39,7 +41,7 @@ class DeviceLane:
         artifacts: Artifacts,
         rule: StopRule,
         storing: RecordBatcher,
-        tell: Callable[[str], None] = lambda _: None,
+        report_wait: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.device_id = device_id
         self._device = device
@@ -47,12 +49,12 @@ class DeviceLane:
         self._rule = rule
         self._storing = storing
         self._stored: asyncio.Future[None] | None = None  # of the last batch
-        self._tell = tell
+        self._report_wait = report_wait
 
     async def check(self) -> DeviceProbed | DeviceProbeFailed | DeviceUnreachable:
         """Run the probe."""
         try:
-            await self._device.turn(self._tell)
+            await self._device.turn(self._report_wait)
             secs = await self._device.check()
         except ProbeError as error:
             return DeviceProbeFailed(self.device_id, first_line(error))
@@ -90,7 +92,7 @@ class DeviceLane:
         self, command: Measure, artifacts: Sequence[Any], tasks: Mapping[str, TaskArtifacts]
     ) -> BatchMeasured | BatchLost | BatchPostponed:
         try:
-            waited_secs = await self._device.turn(self._tell, TURN_PATIENCE_SECS)
+            waited_secs = await self._device.turn(self._report_wait, TURN_PATIENCE_SECS)
             measured = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
         except (NotOurTurnError, WindowLostError):
             return BatchPostponed(self.device_id, command.epoch)
@@ -116,7 +118,7 @@ class DeviceLane:
         self, command: ShootOut, finalists: Sequence[tuple[Any, int]], task: TaskArtifacts
     ) -> ShootOutMeasured | BatchLost | BatchPostponed:
         try:
-            await self._device.turn(self._tell, TURN_PATIENCE_SECS)
+            await self._device.turn(self._report_wait, TURN_PATIENCE_SECS)
             return await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
         except (NotOurTurnError, WindowLostError):
             return BatchPostponed(self.device_id, command.epoch)

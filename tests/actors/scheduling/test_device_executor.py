@@ -11,7 +11,7 @@ import pytest
 from actors.clients.artifacts import Artifacts
 from actors.clients.calls import ActorLostError, ActorTimeoutError
 from actors.clients.device import DeviceHandle, NotOurTurnError
-from actors.scheduling.device_lane import DeviceLane
+from actors.scheduling.device_executor import DeviceExecutor
 from fleet_tune.base.domain import Incumbent, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, StaleLeaseError
 from fleet_tune.base.results import DeviceTime
@@ -25,7 +25,7 @@ class Failing:
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)
 
-    async def turn(self, _tell: Any, _most_secs: float = 0.0) -> float:
+    async def turn(self, _report_wait: Any, _most_secs: float = 0.0) -> float:
         return 0.0
 
     async def check(self) -> float:
@@ -51,16 +51,18 @@ class Store:
         return self.durable[-1]
 
 
-def lane_with(device: Any, store: Store | None = None, tell: Callable[[str], None] = lambda _: None) -> DeviceLane:
+def lane_with(
+    device: Any, store: Store | None = None, report_wait: Callable[[str], None] = lambda _: None
+) -> DeviceExecutor:
     storing = cast("Any", store or Store())
-    return DeviceLane("board", cast("DeviceHandle", device), Artifacts(), StopRule(), storing, tell)
+    return DeviceExecutor("board", cast("DeviceHandle", device), Artifacts(), StopRule(), storing, report_wait)
 
 
-def lane_of(*errors: Exception) -> DeviceLane:
+def lane_of(*errors: Exception) -> DeviceExecutor:
     return lane_with(Failing(*errors))
 
 
-async def lost_over_a_batch(lane: DeviceLane) -> tuple[bool, bool]:
+async def lost_over_a_batch(lane: DeviceExecutor) -> tuple[bool, bool]:
     answer = await lane.measure(Measure("board", 1, (), {}, 10.0))
     assert isinstance(answer, BatchLost)
     return answer.hangs, answer.outside
@@ -92,9 +94,9 @@ async def test_what_a_check_without_an_answer_says_of_the_device(error: Exceptio
 class ByValue(Failing):
     """A device that another run uses first."""
 
-    async def turn(self, tell: Any, _most_secs: float = 0.0) -> float:
-        tell("net (run 7)")
-        tell("")
+    async def turn(self, report_wait: Any, _most_secs: float = 0.0) -> float:
+        report_wait("net (run 7)")
+        report_wait("")
         return 12.5
 
     async def measure(self, *_args: Any) -> BatchMeasured:
@@ -103,7 +105,7 @@ class ByValue(Failing):
 
 async def test_the_wait_for_a_turn_is_told_and_counted_as_such() -> None:
     told: list[str] = []
-    lane = lane_with(ByValue(), tell=told.append)
+    lane = lane_with(ByValue(), report_wait=told.append)
     answer = await lane.measure(Measure("board", 1, (), {}, 10.0))
     assert isinstance(answer, BatchMeasured)
     assert answer.waits == {DeviceTime.WINDOW: 0.5, DeviceTime.TURN: 12.5}
@@ -113,9 +115,9 @@ async def test_the_wait_for_a_turn_is_told_and_counted_as_such() -> None:
 class Elsewhere(Failing):
     """A device that another run does not give away."""
 
-    async def turn(self, tell: Any, most_secs: float = 0.0) -> float:
+    async def turn(self, report_wait: Any, most_secs: float = 0.0) -> float:
         assert most_secs < 1000.0
-        tell("net (run 7)")
+        report_wait("net (run 7)")
         raise NotOurTurnError("it is the turn of net (run 7)")
 
 

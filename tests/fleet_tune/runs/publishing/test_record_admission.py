@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_tune.base.domain import Measurement, Outcome, Record
-from fleet_tune.runs.publishing.admission import ATTEMPTS, UnscheduledWrongError, admit, bisect
+from fleet_tune.runs.publishing.record_admission import ATTEMPTS, UnscheduledWrongError, admit, bisect
 from tests.helpers.properties import examples
 from tests.helpers.records import make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
