@@ -31,8 +31,9 @@ from fleet_tune.base.records.stores.codec import encode_record
 from fleet_tune.base.results import Progress
 from policies.runs import commands as to_do
 from policies.runs import events as ev
+from policies.runs.phase import Phase
 from policies.runs.plan import RunPlan
-from policies.runs.state import Phase, RunState
+from policies.runs.state import RunState
 from policies.search.methods import Method
 
 _LOG = logging.getLogger(__name__)

@@ -17,8 +17,9 @@ from policies.runs.events import (
     RecordsCaughtUp,
     RecordsCommitted,
 )
+from policies.runs.phase import Phase
 from policies.runs.plan import RunPlan
-from policies.runs.state import Phase, RunState
+from policies.runs.state import RunState
 from policies.search.bandits import TaskBandit
 
 

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fleet_tune.base.device_state import Admin, DeviceEvent, DeviceState
+from policies.runs.phase import Phase
 from policies.runs.plan import Flow
 from policies.runs.stages.leases import Work
-from policies.runs.state import Phase, RunState
+from policies.runs.state import RunState
 from policies.runs.tasks import OracleState
 
 
@@ -53,7 +54,7 @@ class Bounds:
                     if not (trial.losses or trial.alone)
                     and state.tasks[trial.candidate.task_id].oracle is OracleState.READY
                 )
-                least = state._pace.least_batch(device_class)
+                least = state._devices._pace.least_batch(device_class)
                 count = len(list(itertools.islice(ready, least)))
                 enough = count >= least or (count and state._builds.nothing_soon(now))
                 assert not enough, "a device is idle while there is work for it"

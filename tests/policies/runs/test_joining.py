@@ -13,7 +13,7 @@ from fleet_tune.base.device_state import Admin
 from fleet_tune.base.domain import Limits, Outcome
 from fleet_tune.base.errors import DevicesLostError
 from policies.runs import events as ev
-from policies.runs.state import Phase
+from policies.runs.phase import Phase
 from tests.helpers.properties import examples
 from tests.helpers.run_world import World, played
 from tests.helpers.world_devices import Device, order, task_of

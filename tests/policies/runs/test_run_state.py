@@ -6,7 +6,7 @@ from collections import Counter
 
 from fleet_tune.base.domain import Limits, Outcome
 from policies.runs import events as ev
-from policies.runs.state import Phase
+from policies.runs.phase import Phase
 from tests.helpers.run_world import World, played
 from tests.helpers.world_devices import Device, task_of
 

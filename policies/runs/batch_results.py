@@ -1,0 +1,79 @@
+"""Results of batches and shoot-outs: what a measured, lost or postponed batch means for its device and for the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet_tune.base.results import DeviceTime
+from policies.runs.commands import Command, Log
+from policies.runs.events import BatchLost, BatchMeasured, BatchPostponed, ShootOutMeasured
+from policies.runs.kill_counts import KillCounts, Step
+from policies.runs.phase import Phase
+from policies.runs.stages.measuring import MeasureStage
+from policies.runs.stages.task_ends import TaskEnds
+from policies.runs.tasks import TaskTrials
+from policies.runs.times.usage import Usage
+from policies.runs.unchecked_tasks import UncheckedTasks
+
+BatchResult = BatchMeasured | BatchLost | ShootOutMeasured | BatchPostponed
+
+
+class BatchResults:
+    """Results of what devices measure. A result under an old lease is ignored."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, TaskTrials],
+        devices: MeasureStage,
+        ends: TaskEnds,
+        kills: KillCounts,
+        usage: Usage,
+    ) -> None:
+        self._devices = devices
+        self._ends = ends
+        self._kills = kills
+        self._usage = usage
+        self._unchecked = UncheckedTasks(tasks)
+
+    def is_valid(self, event: BatchResult) -> bool:
+        """Return true for a result under the present lease of its device."""
+        return self._devices.leases.holds(event.device_id, event.epoch)
+
+    def ignore(self, event: BatchResult) -> list[Command]:
+        """Log a result that is not valid, unless its device has left."""
+        device_id = event.device_id
+        if device_id not in self._devices.leases.lanes:
+            return []
+        return [Log("warning", f"device {device_id}: an answer under lease {event.epoch} came late")]
+
+    def take(self, event: BatchResult, phase: Phase, now: float) -> list[Command]:
+        """Take in a valid result. What was not measured is requeued, recorded as a failure or given up."""
+        device_id = event.device_id
+        match event:
+            case BatchMeasured():
+                for what, secs in event.waits.items():
+                    if what is not DeviceTime.TURN:  # that was counted while it passed
+                        self._usage.was(self._devices.leases.lanes[device_id].device_class, what, secs)
+                if any(outcome.blames_candidate for outcome in event.outcomes.values()):
+                    self._kills.reset(Step.MEASURED)
+                told = self._unchecked.take(event)
+                return [*told, *self._devices.measured(event, now), *self._give_up(phase)]
+            case BatchLost():
+                return self._devices.batch_lost(event, now) + self._give_up(phase)
+            case BatchPostponed():
+                self._devices.postponed(device_id, now)
+                return []
+            case ShootOutMeasured(_, _, ""):
+                self._devices.leases.release(device_id, now)
+                return []
+            case ShootOutMeasured(_, _, detail):
+                lost = self._devices.lost(device_id, (), None, detail, now)
+                return [Log("warning", f"shoot-out on {device_id}: {detail}"), *lost]
+
+    def _give_up(self, phase: Phase) -> list[Command]:
+        """Give up the candidates whose processes were ended from outside too often."""
+        commands: list[Command] = []
+        for trial, failure in self._devices.drain_given_up():
+            commands += self._ends.give_up(trial.candidate, failure)
+            commands += self._kills.add(Step.MEASURED, failure, phase is Phase.TUNING)
+        return commands
