@@ -170,7 +170,8 @@ class HostActors:
         report_wait: Callable[[str], None],
         is_over: Callable[[], bool],
     ) -> contextlib.AbstractContextManager[None]:
-        """See :meth:`actors.turns.run_turns.RunTurns.holding`."""
+        """Hold the turns on these devices alone, also after the processes have ended; see
+        :meth:`actors.turns.run_turns.RunTurns.holding`."""
         if self._turns is None:
             return contextlib.nullcontext()
         known = [name for name in self.configs if name in names and name in self._nodes]

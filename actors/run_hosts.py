@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -136,13 +135,6 @@ class RunHosts:
         first = sorted(builders)[: builders_at_first(len(self.actors.configs))]
         for actor, count in Counter(builders[number] for number in first).items():
             BuildersClient(actor).warm_up(count)
-
-    def holding(
-        self, names: Collection[str], report_wait: Callable[[str], None], is_over: Callable[[], bool] = lambda: False
-    ) -> contextlib.AbstractContextManager[None]:
-        """Hold the turns on these devices alone, also after :meth:`close`. Each turn is waited for in this thread,
-        until ``is_over``. ``report_wait``: see :meth:`start`."""
-        return self.actors.holding(names, report_wait, is_over)
 
     async def close(self) -> None:
         """End every process of the builders and devices."""

@@ -53,7 +53,7 @@ def row_wise(mod: IRModule, target: Target) -> list[Schedule]:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _RowStep:
     """A block of the kernel."""
 
     block: SBlockRV
@@ -118,7 +118,7 @@ def _apply(sch: Schedule, target: Target) -> bool:
     return True
 
 
-def _steps(sch: Schedule, target: Target) -> tuple[tuple[int, ...], list[_Step]] | None:
+def _steps(sch: Schedule, target: Target) -> tuple[tuple[int, ...], list[_RowStep]] | None:
     """Return the extents of the axes of rows, and the steps that a row goes through, after inlining; None where the
     rule does not apply."""
     reductions = {block.name_hint for block in blocks_of(sch) if _extents(block, REDUCTION)}
@@ -138,7 +138,7 @@ def _steps(sch: Schedule, target: Target) -> tuple[tuple[int, ...], list[_Step]]
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _RowStage:
     """The part of a block in the loop over rows."""
 
     block: SBlockRV
@@ -149,7 +149,7 @@ class _Stage:
 
 
 @dataclass(frozen=True)
-class _Partial(_Stage):
+class _Partial(_RowStage):
     """Partial results by lane."""
 
     lanes: int
@@ -174,7 +174,7 @@ def _unroll_and_vectorize(sch: Schedule, rows: Sequence[LoopRV], lane: LoopRV) -
 
 
 @dataclass(frozen=True)
-class _Total(_Stage):
+class _Total(_RowStage):
     """The sum of the partial results."""
 
     def finish(self, sch: Schedule, spatial: list[LoopRV], along: list[LoopRV]) -> None:
@@ -184,7 +184,7 @@ class _Total(_Stage):
 
 
 @dataclass(frozen=True)
-class _ElementWise(_Stage):
+class _ElementWise(_RowStage):
     """A step on each element."""
 
     columns: int
@@ -198,7 +198,7 @@ class _ElementWise(_Stage):
             sch.vectorize(lanes)
 
 
-def _stages(sch: Schedule, step: _Step) -> list[_Stage]:
+def _stages(sch: Schedule, step: _RowStep) -> list[_RowStage]:
     """Return the parts that a block becomes, in program order."""
     if not step.row:
         return [_ElementWise(step.block, step.columns)]
@@ -224,7 +224,7 @@ def _lanes(length: int) -> tuple[int, tuple[int, ...]]:
     return few, counts
 
 
-def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _Step | None:
+def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _RowStep | None:
     """Return the step of a block; None for a block that does not run over the rows first, or not along them."""
     spatial, reduced = _extents(block, DATA_PARALLEL), _extents(block, REDUCTION)
     rows = len(leading)
@@ -241,7 +241,7 @@ def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _Step | Non
         parts = spatial[rows - 1] // leading[-1]
         extents = ([parts] if parts > 1 else []) + list(spatial[rows:])
         steps = [each[rows - (parts > 1) :] for each in strides]
-        return _Step(variable, rows, alike(extents, steps), 0)
+        return _RowStep(variable, rows, alike(extents, steps), 0)
     read = [each for each in strides if any(each[rows:])]
     contiguous = tuple(prod(reduced[at + 1 :]) for at in range(len(reduced)))
     if spatial != leading or not read or any(each[rows:] != contiguous for each in read):
@@ -250,7 +250,7 @@ def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _Step | Non
     if any(not step for each in read for step, extent in zip(each, spatial, strict=False) if extent > 1):
         return None
     row = prod(reduced)
-    return _Step(variable, rows, 0, row) if row >= MIN_ROW and _lanes(row)[1] else None
+    return _RowStep(variable, rows, 0, row) if row >= MIN_ROW and _lanes(row)[1] else None
 
 
 def _extents(block: SBlock, kind: int) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ L1_SHARE = 0.75
 
 
 @dataclass(frozen=True)
-class _Step:
+class _DataflowStep:
     """One data block of a tiled program; vectors of shape ``(n,)``."""
 
     memory: int
@@ -125,7 +125,7 @@ def _log(values: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _DataflowStage:
     """Staging of an operand, ``(n,)``: the depth, the elements held there, how many are moved in all, and the
     longest run in which they come."""
 
@@ -156,11 +156,11 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
         sums = sums * launch(loops).vthreads
     outputs = loops.spatial_points(0)
     bytes_of = result.access.element_bytes
-    start = _Step(LOCAL, WRITE, IN_TURN, zero, outputs, sums, sums, zero, zero, _innermost(result), sums)
+    start = _DataflowStep(LOCAL, WRITE, IN_TURN, zero, outputs, sums, sums, zero, zero, _innermost(result), sums)
     features[:, 0] = start.numbers(bytes_of, line_bytes)
     # One step of the reduction comes back to the same sums.
     step = loops.spatial_points(loops.step_depth)
-    update = _Step(
+    update = _DataflowStep(
         LOCAL, BOTH, IN_TURN, flop, loops.points(), outputs, sums, step, step * bytes_of, _innermost(result), sums
     )
     features[:, 9] = update.numbers(bytes_of, line_bytes)
@@ -177,8 +177,10 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
         inside = loops.pick(loops.within, stage.depth)
         inside_bytes = loops.pick(resident, stage.depth)
         size = loops.full(float(prod(access.shape)))
-        fetch = _Step(GLOBAL, READ, LOOP_READ, zero, stage.moved, whole, stage.run, inside, inside_bytes, stride, size)
-        store = _Step(
+        fetch = _DataflowStep(
+            GLOBAL, READ, LOOP_READ, zero, stage.moved, whole, stage.run, inside, inside_bytes, stride, size
+        )
+        store = _DataflowStep(
             SHARED, WRITE, IN_TURN, zero, stage.moved, stage.held, stage.held, inside, inside_bytes, stride, stage.held
         )
         # Each thread reads its tile's operands anew for each step of the reduction, a warp its fragments each time that
@@ -188,7 +190,7 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
         at = loops.step_depth if filled is None else filled
         near = operand.touched[at]
         read = near * loops.outer[at] / (statement.warp if filled is None else 1)
-        use = _Step(
+        use = _DataflowStep(
             SHARED,
             READ,
             LOOP_READ,
@@ -204,7 +206,7 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
         steps = [(1 + 2 * number, fetch), (2 + 2 * number, store), (5 + number, use)]
         if tensor:
             near_bytes = near * access.element_bytes
-            fragment = _Step(LOCAL, BOTH, IN_TURN, flop, read, near, near, step, near_bytes, stride, near)
+            fragment = _DataflowStep(LOCAL, BOTH, IN_TURN, flop, read, near, near, step, near_bytes, stride, near)
             steps.append((7 + number, fragment))
         for row, each in steps:
             features[:, row] = each.numbers(access.element_bytes, line_bytes)
@@ -230,11 +232,11 @@ def _accumulator_depth(loops: Nest, statement: Statement) -> int:
     return loops.compact_depth(statement.accumulator_depth)
 
 
-def _cached_stage(loops: Nest, operand: Buffer, resident: Floats, capacity_bytes: float) -> _Stage:
+def _cached_stage(loops: Nest, operand: Buffer, resident: Floats, capacity_bytes: float) -> _DataflowStage:
     """Staging on a CPU: the largest sub-nest whose working set stays in the L1 cache."""
     depth = fitting_depth(resident, capacity_bytes)
     held = loops.pick(operand.touched, depth)
-    return _Stage(
+    return _DataflowStage(
         depth, held, moved_elements(loops, operand.touched, depth), contiguous_run(loops, operand.access, depth)
     )
 
@@ -260,7 +262,7 @@ def _filled_depth(sketch: Sketch, loops: Nest, operand: Buffer) -> int | None:
     return loops.compact_depth(writer.fixed_depth)
 
 
-def _shared_stage(sketch: Sketch, loops: Nest, operand: Buffer) -> _Stage:
+def _shared_stage(sketch: Sketch, loops: Nest, operand: Buffer) -> _DataflowStage:
     """Staging on a GPU: the place of the statement that writes the operand to shared memory; without one, the thread's
     tile."""
     writer = _writer(sketch, operand.access.buffer)
@@ -277,4 +279,4 @@ def _shared_stage(sketch: Sketch, loops: Nest, operand: Buffer) -> _Stage:
     ]
     rounds = product_of(turns, loops.full(1.0)) * launch(loops).blocks
     run = contiguous_run(loops, operand.access, at, inside)
-    return _Stage(np.full(loops.count, at, dtype=np.int64), held, held * rounds, run)
+    return _DataflowStage(np.full(loops.count, at, dtype=np.int64), held, held * rounds, run)

@@ -30,7 +30,7 @@ _PLAIN = {f"relax.nn.conv{n}d_transpose": f"conv{n}d" for n in (1, 2, 3)}
 
 
 @dataclass(frozen=True)
-class _Axis:
+class _SpatialAxis:
     """One spatial axis; the quotients ``q`` from ``first`` to ``last`` are computed."""
 
     extent: int
@@ -75,7 +75,7 @@ def _as_convolution(builder: relax.BlockBuilder, call: Call) -> Any:
     return call if axes is None else _interleaved(builder, call, axes)
 
 
-def _interleaved(builder: relax.BlockBuilder, call: Call, axes: list[_Axis]) -> Any:
+def _interleaved(builder: relax.BlockBuilder, call: Call, axes: list[_SpatialAxis]) -> Any:
     groups = int(call.attrs.groups)
     weight = _weight(call.args[1].value.numpy(), groups, axes)
     data = _cropped(builder, call.args[0], axes)
@@ -105,7 +105,7 @@ def _interleaved(builder: relax.BlockBuilder, call: Call, axes: list[_Axis]) -> 
     return _slice(builder, result, [axis.cut for axis in axes], [axis.output for axis in axes])
 
 
-def _cropped(builder: relax.BlockBuilder, data: Any, axes: list[_Axis]) -> Any:
+def _cropped(builder: relax.BlockBuilder, data: Any, axes: list[_SpatialAxis]) -> Any:
     begin = [max(-axis.pads[0], 0) for axis in axes]
     extents = [axis.extent - start - max(-axis.pads[1], 0) for axis, start in zip(axes, begin, strict=True)]
     return _slice(builder, data, begin, extents)
@@ -120,7 +120,7 @@ def _slice(builder: relax.BlockBuilder, data: Any, begin: list[int], extents: li
     return builder.emit(relax.op.strided_slice(data, spatial, begin, end, [1] * len(begin)))
 
 
-def _axes(call: Call) -> list[_Axis] | None:
+def _axes(call: Call) -> list[_SpatialAxis] | None:
     """Return the spatial axes of a transposed convolution; None where it is not replaced."""
     attrs = call.attrs
     n = len(attrs.strides)
@@ -139,14 +139,14 @@ def _axes(call: Call) -> list[_Axis] | None:
             return None
         if extents[at] == 1 and dilation == 1:
             stride = max(kernels[at], outputs[at] + padding)
-        axis = _Axis(extents[at], kernels[at], stride, dilation, padding, outputs[at])
+        axis = _SpatialAxis(extents[at], kernels[at], stride, dilation, padding, outputs[at])
         if axis.extent + min(axis.pads[0], 0) + min(axis.pads[1], 0) <= 0:  # reads zeros alone
             return None
         axes.append(axis)
     return axes
 
 
-def _weight(kernel: npt.NDArray[Any], groups: int, axes: list[_Axis]) -> npt.NDArray[Any]:
+def _weight(kernel: npt.NDArray[Any], groups: int, axes: list[_SpatialAxis]) -> npt.NDArray[Any]:
     """Return weights (output channels, inputs of a group, taps...) made of (inputs, outputs of a group, kernel...); the
     output channels are ordered by group, remainders, channel."""
     n = len(axes)

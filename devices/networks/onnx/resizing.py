@@ -19,7 +19,7 @@ _WHOLE = 1e-3  # rounding error of an extent that a factor in float32 gives
 
 
 @dataclass(frozen=True)
-class _Axis:
+class _ResizedAxis:
     """One axis to resize."""
 
     at: int
@@ -38,7 +38,7 @@ def upsampled(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """Write Upsample, and Resize in its first version: the nearest element before a place, or between two."""
     shape = node.shape(0)
     scales = node.attributes.get("scales") or node.constant(1).tolist()
-    axes = [_Axis(at, shape[at], int(shape[at] * scale), scale) for at, scale in enumerate(scales)]
+    axes = [_ResizedAxis(at, shape[at], int(shape[at] * scale), scale) for at, scale in enumerate(scales)]
     mode = "nearest" if node.attributes["mode"] == "nearest" else "linear"
     settings = {"mode": mode, "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}
     return [_along_axes(node, write, axes, settings)]
@@ -63,7 +63,7 @@ def resized(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     return [_along_axes(node, write, axes, settings)]
 
 
-def _axes(node: OnnxNode, given: int) -> list[_Axis]:
+def _axes(node: OnnxNode, given: int) -> list[_ResizedAxis]:
     """Return the axes to resize. ``given``: the input with factors (2) or sizes (3)."""
     shape = node.shape(0)
     places = [axis % len(shape) for axis in node.attributes.get("axes") or range(len(shape))]
@@ -71,7 +71,7 @@ def _axes(node: OnnxNode, given: int) -> list[_Axis]:
     if given == 2:
         # In float32, as ONNX Runtime and PyTorch do: some places lie between two elements but for rounding.
         return [
-            _Axis(at, extent, math.floor(extent * factor + _WHOLE), float(np.float32(factor)))
+            _ResizedAxis(at, extent, math.floor(extent * factor + _WHOLE), float(np.float32(factor)))
             for at, extent, factor in zip(places, extents, values, strict=True)
         ]
     factors = [size / extent for size, extent in zip(values, extents, strict=True)]
@@ -79,10 +79,10 @@ def _axes(node: OnnxNode, given: int) -> list[_Axis]:
     if policy != "stretch":
         factors = [(min if policy == "not_larger" else max)(factors)] * len(factors)
         values = [math.floor(factor * extent + 0.5) for factor, extent in zip(factors, extents, strict=True)]
-    return [_Axis(*axis) for axis in zip(places, extents, values, factors, strict=True)]
+    return [_ResizedAxis(*axis) for axis in zip(places, extents, values, factors, strict=True)]
 
 
-def _misread(node: OnnxNode, axes: Sequence[_Axis], settings: dict[str, Any]) -> bool:
+def _misread(node: OnnxNode, axes: Sequence[_ResizedAxis], settings: dict[str, Any]) -> bool:
     rank = len(node.shape(0))
     outer = any(axis.at < 2 and axis.size != axis.extent for axis in axes)
     symmetric = settings.get("coordinate_transformation_mode") == "half_pixel_symmetric"
@@ -107,7 +107,7 @@ def _of_all_axes(node: OnnxNode, write: NodeWriter) -> Sequence[str]:
     return [write("Resize", node.input(0), region, None, sizes, **settings)]
 
 
-def _along_axes(node: OnnxNode, write: NodeWriter, axes: Sequence[_Axis], settings: dict[str, Any]) -> str:
+def _along_axes(node: OnnxNode, write: NodeWriter, axes: Sequence[_ResizedAxis], settings: dict[str, Any]) -> str:
     """Write a resize as sums of gathered elements, each with its weight."""
     value = node.input(0)
     for axis in axes:
@@ -125,7 +125,7 @@ def _along_axes(node: OnnxNode, write: NodeWriter, axes: Sequence[_Axis], settin
     return value if value != node.input(0) else write("Identity", value)
 
 
-def _smoothed(node: OnnxNode, write: NodeWriter, axes: Sequence[_Axis]) -> Sequence[str] | None:
+def _smoothed(node: OnnxNode, write: NodeWriter, axes: Sequence[_ResizedAxis]) -> Sequence[str] | None:
     """Write a Resize that smooths before it shrinks (antialias): a product with a matrix for each axis."""
     settings, shape = node.attributes, node.shape(0)
     mode, dtype = settings.get("mode"), node.dtype(0)
@@ -155,7 +155,7 @@ def _smoothed(node: OnnxNode, write: NodeWriter, axes: Sequence[_Axis]) -> Seque
     return [value if value != node.input(0) else write("Identity", value)]
 
 
-def _taps(axis: _Axis, settings: dict[str, Any]) -> tuple[list[Array], list[Array]]:
+def _taps(axis: _ResizedAxis, settings: dict[str, Any]) -> tuple[list[Array], list[Array]]:
     """Return the places along an axis that every element of the result is a sum of, and their weights."""
     places = _PLACES[settings.get("coordinate_transformation_mode", "half_pixel")](
         np.arange(axis.size, dtype=np.float32), axis, np.float32(axis.factor)
@@ -185,19 +185,19 @@ def _cubic(distance: Array, a: float) -> Array:
     return result
 
 
-def _symmetric(at: Array, axis: _Axis, factor: np.float32) -> Array:
+def _symmetric(at: Array, axis: _ResizedAxis, factor: np.float32) -> Array:
     """Return places whose rounding to a whole size is shared by both ends."""
     middle = np.float32(axis.extent / 2 * (1 - axis.size / (axis.extent * float(factor))))
     result: Array = middle + (at + np.float32(0.5)) / factor - np.float32(0.5)
     return result
 
 
-def _half_pixel(at: Array, axis: _Axis, factor: np.float32) -> Array:  # noqa: ARG001 - as all of the table
+def _half_pixel(at: Array, axis: _ResizedAxis, factor: np.float32) -> Array:  # noqa: ARG001 - as all of the table
     result: Array = (at + np.float32(0.5)) / factor - np.float32(0.5)
     return result
 
 
-_PLACES: dict[str, Callable[[Array, _Axis, np.float32], Array]] = {
+_PLACES: dict[str, Callable[[Array, _ResizedAxis, np.float32], Array]] = {
     "asymmetric": lambda at, _, factor: at / factor,
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _symmetric,

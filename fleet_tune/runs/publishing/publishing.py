@@ -60,7 +60,7 @@ async def _compiled(context: RunContext, tuned: Tuned, hosts: RunHosts) -> tuple
     progress, cancellation = reporter.compile_progress(), Cancellation()
 
     def compiled(names: Collection[str]) -> tuple[NetworkResult, ...]:
-        with hosts.holding(names, progress.report_step, lambda: cancellation.came):
+        with hosts.actors.holding(names, progress.report_step, lambda: cancellation.came):
             return compile_tuned(tuned, request, context.run_id, progress, cancellation)
 
     with contextlib.ExitStack() as stack:
