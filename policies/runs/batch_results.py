@@ -53,7 +53,7 @@ class BatchResults:
             case BatchMeasured():
                 for what, secs in event.waits.items():
                     if what is not DeviceTime.TURN:  # that was counted while it passed
-                        self._usage.was(self._devices.leases.lanes[device_id].device_class, what, secs)
+                        self._usage.recount(self._devices.leases.lanes[device_id].device_class, what, secs)
                 if any(outcome.blames_candidate for outcome in event.outcomes.values()):
                     self._kills.reset(Step.MEASURED)
                 told = self._unchecked.take(event)

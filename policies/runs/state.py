@@ -318,7 +318,7 @@ class RunState:
             return
         secs, self._seen_secs = now - self._seen_secs, now
         if self.phase is Phase.TUNING:
-            self._usage.passed(secs, {each: self._occupation.of(each) for each in self._granting.by_class})
+            self._usage.count(secs, {each: self._occupation.of(each) for each in self._granting.by_class})
 
     def _begin_budget(self, now: float) -> None:
         """The time budget counts from when every task is described: what is tuned before comes on top, so that a task

@@ -119,7 +119,7 @@ class Grids:
         bindings = [binding for block in function.body.blocks for binding in block.bindings]
         self._bound = {each.var: each.value for each in bindings}
         self._grids: dict[Any, Grid] = {}
-        self._products: dict[Any, _IntegerProduct] = {}
+        self._products: dict[Any, _ByteProduct] = {}
         for each in bindings:
             if not isinstance(each.value, Call):
                 continue
@@ -142,11 +142,11 @@ class Grids:
         """Return what a variable is bound to, and any other expression as it is."""
         return self._bound.get(value, value) if isinstance(value, relax.Var) else value
 
-    def product(self, call: Call) -> _IntegerProduct | None:
+    def product(self, call: Call) -> _ByteProduct | None:
         """Return the product that a call is; None where it has no form in integers."""
         return self._products.get(call)
 
-    def _product(self, call: Call) -> _IntegerProduct | None:
+    def _product(self, call: Call) -> _ByteProduct | None:
         read = _PRODUCTS.get(operator_name(call))
         if read is None or self.of(call.args[0]) is None:
             return None
@@ -318,7 +318,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class _IntegerProduct:
+class _ByteProduct:
     """A convolution or product whose weights are whole numbers times factors."""
 
     name: str
@@ -374,7 +374,7 @@ def _from_signed(value: Any) -> Any:
     return relax.op.astype(wide, "uint8")
 
 
-def _convolution(call: Call, weight: npt.NDArray[Any]) -> _IntegerProduct | None:
+def _convolution(call: Call, weight: npt.NDArray[Any]) -> _ByteProduct | None:
     attrs, rank = call.attrs, weight.ndim - 2
     places = "DHW"[-rank:]
     channels_last = attrs.data_layout == attrs.out_layout == f"N{places}C" and attrs.kernel_layout == f"{places}IO"
@@ -387,16 +387,16 @@ def _convolution(call: Call, weight: npt.NDArray[Any]) -> _IntegerProduct | None
     def define(data: te.Tensor, weights: te.Tensor, zero: int, dot: IntegerDot | None) -> te.Tensor:
         return summed_convolution(data, weights, window, _packing(zero, dot))
 
-    return _IntegerProduct(f"conv{rank}d", *found, define, window.groups, any(padding))
+    return _ByteProduct(f"conv{rank}d", *found, define, window.groups, any(padding))
 
 
-def _matrix_product(call: Call, weight: npt.NDArray[Any]) -> _IntegerProduct | None:
+def _matrix_product(call: Call, weight: npt.NDArray[Any]) -> _ByteProduct | None:
     shape = shape_of(call.args[0])
     found = _whole_numbers(weight) if weight.ndim == 2 else None
-    return None if found is None or shape is None or len(shape) < 2 else _IntegerProduct("matmul", *found, _packed_product)
+    return None if found is None or shape is None or len(shape) < 2 else _ByteProduct("matmul", *found, _packed_product)
 
 
-_PRODUCTS: dict[str, Callable[[Call, npt.NDArray[Any]], _IntegerProduct | None]] = {
+_PRODUCTS: dict[str, Callable[[Call, npt.NDArray[Any]], _ByteProduct | None]] = {
     **dict.fromkeys((f"relax.nn.conv{n}d" for n in (1, 2, 3)), _convolution),
     "relax.matmul": _matrix_product,
 }

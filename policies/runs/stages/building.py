@@ -20,12 +20,14 @@ Buildable = Trial | OracleBuild
 
 
 class BuildStage:
-    """A queue in front of builders, each of which builds one job at a time: ``builders`` by their numbers. The one that
-    was free last is given the next job, so that as many of them work as the devices ask for: the others need not even
-    start what they build with.
+    """Queue of jobs in front of builders, each of which builds one job at a time.
 
-    Bounded by the granting, which looks at its length: what a lost builder leaves is always put back. ``limit_of``:
-    seconds that a job may take.
+    The builder that was free last gets the next job: only as many builders start their workers as the devices need. The
+    granting bounds the queue; a job that a lost builder leaves is requeued even if the queue is full.
+
+    Args:
+        builders: numbers of the builders.
+        limit_of: returns the seconds that a job may take.
     """
 
     def __init__(
@@ -197,7 +199,7 @@ class BuildStage:
             self.rested(self._resting.pop(name))
 
     def rested(self, builder: int) -> None:
-        """A lost builder may work again, after those that were not lost, unless it has left."""
+        """Let a lost builder work again, after those that were not lost, unless it has left."""
         if builder in self._there:
             self._free.insert(0, builder)
 

@@ -83,7 +83,7 @@ class FinalRound:
                 self._contests.setdefault(task.device_class, []).append(PendingShootOut(task, finalists))
 
     def close(self) -> None:
-        """No further one begins."""
+        """Begin no further shoot-out."""
         self._contests.clear()
 
     def not_built(self, finalist: Trial) -> None:
@@ -116,7 +116,7 @@ class FinalRound:
         return [each for each, lane in self._devices.leases.lanes.items() if lane.device_class == device_class]
 
     def _look_at(self, device_id: str, now: float) -> list[Command]:
-        """A device that was lost, or that had no time to join, is asked again; a quarantine outlasts the round."""
+        """Probe a device again that was lost, or had no time to join; a quarantine outlasts the round."""
         state = self._fleet[device_id]
         if state.admin is Admin.ACTIVE and state.health is Health.QUARANTINED:
             return []

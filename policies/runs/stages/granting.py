@@ -48,7 +48,7 @@ class Granting:
         self._losses: dict[str, int] = {}  # of tasks whose last proposal was lost: how many in a row by their own fault
 
     def add(self, task: TaskTrials) -> None:
-        """A task of the run may be granted trials."""
+        """Grant trials to one more task of the run."""
         self.by_class.setdefault(task.device_class, []).append(task)
         self._sources.setdefault(task.device_class, {}).setdefault(task.planned.searcher, []).append(task)
 
@@ -108,14 +108,14 @@ class Granting:
         return commands
 
     def answered(self, task_id: str, now: float) -> None:
-        """A proposal has come."""
+        """Note that the searcher has answered for a task."""
         self._pace.proposed(self._tasks[task_id].device_class, now - self._released(task_id))
         self._losses.pop(task_id, None)
 
     def lost(self, task_id: str, now: float) -> int:
-        """A proposal was lost on its way: asked for again a little later, by itself. How often in a row that has
-        happened to the task while its searcher was asked for nothing else; what was lost together with others says
-        nothing of it."""
+        """Ask for a lost proposal again, a little later and by itself. Return the number of proposals that were lost in
+        a row for the task while its searcher was asked for nothing else: a loss together with others says nothing of
+        the task."""
         task = self._tasks[task_id]
         losses = self._losses.get(task_id, 0) + (self._asked_of(task.planned.searcher) == 1)
         self._released(task_id)
@@ -126,11 +126,11 @@ class Granting:
         return losses
 
     def give_up(self, task_id: str) -> None:
-        """The task gets no more trials."""
+        """Grant the task no more trials."""
         self._losses.pop(task_id, None)
 
     def _released(self, task_id: str) -> float:
-        """The answer is no longer awaited; when it was asked for."""
+        """Wait for the answer no longer. Return the second at which it was asked for."""
         task = self._tasks[task_id]
         task.reserve(0)
         return self._asked.pop((task.device_class, task.planned.searcher))

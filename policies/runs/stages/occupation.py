@@ -22,7 +22,7 @@ class Occupation:
         return dict(self._behind)
 
     def waits(self, device_id: str, behind: str, now: float) -> None:
-        """It is the turn of another run, which ``behind`` names, on the device, or no longer where it is empty."""
+        """Note that the device waits for the turn of another run, whose title is ``behind``; empty once it does not."""
         _, since = self._behind.pop(device_id, ("", now))
         if behind and device_id in self._leases.lanes:
             self._behind[device_id] = behind, since

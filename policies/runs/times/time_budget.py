@@ -7,8 +7,9 @@ from policies.runs.times.timers import Timers
 
 
 class TimeBudget:
-    """``secs``: how long tuning and shoot-outs may take, None for as long as they do. ``timers``: look again when a
-    part of it is used up."""
+    """Time for tuning and shoot-outs.
+
+    ``secs``: length of both together; None for no limit. ``timers``: are set to when a part of it is used up."""
 
     def __init__(self, secs: float | None, timers: Timers) -> None:
         self._secs = secs
@@ -18,7 +19,8 @@ class TimeBudget:
         self._ends: float | None = None
 
     def begin(self, now: float, tasks: int) -> None:
-        """It counts from now, if it does not yet. Shoot-outs of so many tasks have a part of it for themselves."""
+        """Count the budget from now on, if it does not count yet. A part of it is kept for the shoot-outs of so many
+        tasks."""
         if self._secs is None or self._ends is not None:
             return
         self._ends = now + self._secs

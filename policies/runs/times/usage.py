@@ -25,12 +25,12 @@ class Usage:
             self.add(device_class)
 
     def add(self, device_class: str) -> None:
-        """A class more."""
+        """Add a class."""
         for times in (self._whole, self._lately):
             times[device_class] = dict.fromkeys(DeviceTime, 0.0)
 
-    def passed(self, secs: float, devices: Mapping[str, Mapping[DeviceTime, int]]) -> None:
-        """So many seconds went by. ``devices``: by class and by what they did, how many."""
+    def count(self, secs: float, devices: Mapping[str, Mapping[DeviceTime, int]]) -> None:
+        """Count so many seconds of every device. ``devices``: number of devices by class and by what they did."""
         kept = math.exp(-secs / _FORGET_SECS)
         for device_class, counts in devices.items():
             lately, whole = self._lately[device_class], self._whole[device_class]
@@ -40,7 +40,7 @@ class Usage:
                 lately[what] += count * secs
                 whole[what] += count * secs
 
-    def was(self, device_class: str, what: DeviceTime, secs: float) -> None:
+    def recount(self, device_class: str, what: DeviceTime, secs: float) -> None:
         """Count seconds of leases, which were counted as measuring, as what they were instead."""
         for times in (self._lately[device_class], self._whole[device_class]):
             moved = min(secs, times[DeviceTime.MEASURE])
