@@ -74,7 +74,7 @@ def lower_byte_operators(function: PrimFunc, _module: Any, _context: Any) -> Pri
 
 
 class _Processor:
-    """What the processor of a target has of the instructions above."""
+    """Instructions of the table above that a target's processor has."""
 
     def __init__(self, target: Target | None) -> None:
         def has(feature: str) -> bool:

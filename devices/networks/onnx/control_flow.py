@@ -132,7 +132,7 @@ def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
 
 
 class _Course:
-    """What decides whether a Loop takes another turn, where that is known before the network runs."""
+    """The conditions on which a Loop takes another turn, where they are known before the network runs."""
 
     def __init__(self, body: onnx.GraphProto, node: OnnxNode) -> None:
         self._body, self._graph = body, node.graph
