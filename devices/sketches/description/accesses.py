@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import Add, BufferStore, Div, IntImm, Max, Min, Mul, PrimFunc, Sub, Var
+from tvm.tirx import Add, BufferStore, Cast, Div, IntImm, Max, Min, Mul, PrimFunc, Sub, Var
 from tvm_ffi import structural_map, structural_visit, structural_walk
 
 from devices.sketches.byte_operators import integer_dot
@@ -35,7 +35,7 @@ _CALLS = ("tirx.exp", "tirx.log", "tirx.sqrt", "tirx.rsqrt", "tirx.tanh", "tirx.
 
 @dataclass(frozen=True)
 class BlockFacts:
-    """A leaf block: its axes, accesses and float operations per point, whatever its loops are."""
+    """A leaf block: its axes, accesses and operations per point, whatever its loops are."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -148,14 +148,27 @@ def _touched(block: SBlock) -> tuple[list[tuple[Any, list[Any], bool]], float, A
             arithmetic = "int8"
         operations += is_dot2(node)  # the addition to a sum of floats is counted by itself
 
+    stores: list[BufferStore] = []
+
     def store(node: BufferStore) -> None:
+        stores.append(node)
         touched.append((node.buffer, list(node.indices), True))
 
     structural_walk(
         block.body,
         [(TensorLoad, load), (BufferStore, store), (Call, call), *((kind, operation) for kind in _ARITHMETIC)],
     )
+    if not operations and any(int(each.iter_type) == REDUCTION for each in block.iter_vars):
+        # Sums of integers, as of a depthwise convolution of bytes. Elsewhere integers are places mostly.
+        operations = sum(_integer_operations(store.value) for store in stores)
     return touched, operations, arithmetic
+
+
+def _integer_operations(value: Any) -> float:
+    """Return the operations on integers in a value, those that find the places of what is read left out."""
+    if isinstance(value, _ARITHMETIC):
+        return 1.0 + _integer_operations(value.a) + _integer_operations(value.b)
+    return _integer_operations(value.value) if isinstance(value, Cast) else 0.0
 
 
 class _View:

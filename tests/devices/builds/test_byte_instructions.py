@@ -12,6 +12,7 @@ import tvm
 from devices.builds.byte_instructions import fast_integer_dot
 from devices.builds.kernel_passes import use_kernel_passes
 from devices.instruction_sets import missing_here
+from devices.networks.lowering import workload_hash
 from devices.sketches.byte_operators import DOT4, INT16_DOT2, INTEGER_DOTS, SIGNED_DOT4, IntegerDot
 from devices.targets import parse_target, resolve_target
 from tests.helpers.integer_dots import ROWS, Numbers, ends, operands, scheduled
@@ -68,6 +69,11 @@ def test_one_product_of_every_pair_of_bytes(cpu: str, dot: IntegerDot) -> None:
     for first in range(dot.least, dot.least + 256, ROWS):
         a = np.repeat(np.arange(first, first + ROWS)[:, None], dot.terms, axis=1)
         np.testing.assert_array_equal(products(cpu, dot, a, b, 16), a @ b)
+
+
+def test_kernels_of_different_operators_are_different_workloads() -> None:
+    """So that no record of one is taken for the other."""
+    assert len({workload_hash(scheduled(dot, 8, 16, 16)["main"]) for dot in INTEGER_DOTS}) == len(INTEGER_DOTS)
 
 
 @pytest.mark.parametrize("cpu", ["znver4", "alderlake"])

@@ -1,84 +1,136 @@
 """Products of bytes in CUDA kernels: the source computes them exactly, and a compiler takes it.
 
-No GPU runs here. A host compiler runs the source, thread after thread, with the instruction written in C.
+No GPU runs here: the host runs the source in threads of its own (tests/helpers/cuda_in_c.py).
 """
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tvm
+from tvm import relax
 from tvm.s_tir import Schedule
 
 from devices.builds.kernel_passes import use_kernel_passes
-from devices.cuda.compiler import require_compiler
+from devices.cuda.compiler import PASS_OPTIONS, require_compiler
+from devices.networks.graph.integer_products import integer_products
+from devices.networks.lowering import LoweringSteps, lower_network
 from devices.sketches.byte_operators import DOT4, INTEGER_DOTS, SIGNED_DOT4, IntegerDot
+from devices.sketches.spaces import DesignSpace, ScheduleError, parse_module, unscheduled
 from devices.targets import parse_target, resolve_target
+from fleet_tune.base.domain import Candidate, DeviceClass, Task
+from fleet_tune.base.sketch import Sketch
+from policies.analysis.analyzer import feasible
+from policies.space.sampling import sample
+from tests.helpers.cuda_in_c import extents, run_in_threads
+from tests.helpers.devices import GPU
 from tests.helpers.integer_dots import ROWS, ends, operands, scheduled
+from tests.helpers.quantised_graphs import network, rounded
+from tests.helpers.scheduled import run
 
+ORIN = DeviceClass("orin", resolve_target("nvidia/jetson-orin-nano"))
+CPU = DeviceClass("cpu", resolve_target("native", 1))
 GROUPS, COLUMNS = 9, 64
-# What a GPU has and C has not. CUDA defines the instruction as the sum of a number and four products of signed bytes.
-IN_C = """
-typedef struct { int x, y, z, w; } int4;
-static int4 make_int4(int x, int y, int z, int w) { int4 v = {x, y, z, w}; return v; }
-static struct { int x, y, z; } threadIdx, blockIdx;
-static int __dp4a(int a, int b, int c) {
-  for (int at = 0; at < 32; at += 8) c += (signed char)(a >> at) * (signed char)(b >> at);
-  return c;
-}
-#define __global__
-#define __launch_bounds__(n)
-"""
 BY_NAME = pytest.mark.parametrize("dot", INTEGER_DOTS, ids=lambda dot: dot.name.rsplit(".", 1)[-1])
 
 
-def source_of(dot: IntegerDot, lanes: int, arch: str = "sm_87") -> str:
+def bound(dot: IntegerDot, lanes: int) -> Schedule:
     """Products of rows with columns: a block for each row, a thread for each vector of columns."""
     use_kernel_passes()
     schedule = Schedule(scheduled(dot, GROUPS, COLUMNS, lanes))
     row, thread, *_ = schedule.get_loops(schedule.get_sblock("c", "main"))
     schedule.bind(row, "blockIdx.x")
     schedule.bind(thread, "threadIdx.x")
+    return schedule
+
+
+def source_of(module: tvm.IRModule, arch: str = "sm_87") -> str:
     target = parse_target(resolve_target({"kind": "cuda", "arch": arch}))
-    return str(tvm.tirx.build(schedule.mod, target=target).imports[0].inspect_source())
+    with tvm.transform.PassContext(config=PASS_OPTIONS):
+        return str(tvm.tirx.build(module, target=target).imports[0].inspect_source())
 
 
 @BY_NAME
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_the_source_computes_exact_products(tmp_path: Path, dot: IntegerDot, lanes: int) -> None:
-    kernel = source_of(dot, lanes).split('extern "C" ')[-1]
-    threads = COLUMNS // lanes
-    loops = f"for (blockIdx.x = 0; blockIdx.x < {ROWS}; ++blockIdx.x)"
-    loops += f" for (threadIdx.x = 0; threadIdx.x < {threads}; ++threadIdx.x)"
-    (tmp_path / "kernel.c").write_text(
-        f"{IN_C}{kernel}\nvoid run(int* a, int* b, int* c) {{ {loops} main_kernel(a, b, c); }}"
-    )
-    library = tmp_path / "kernel.so"
-    subprocess.run(
-        ["gcc", "-O1", "-fwrapv", "-shared", "-fPIC", "-o", library, tmp_path / "kernel.c"], check=True, timeout=60
-    )
+    module = bound(dot, lanes).mod
     a, b = ends(dot, GROUPS * dot.terms, COLUMNS)
-    result = np.zeros((ROWS, COLUMNS), np.int32)
-    arrays = (*operands(dot, a, b), result)
-    ctypes.CDLL(str(library)).run(*(array.ctypes.data_as(ctypes.c_void_p) for array in arrays))
-    np.testing.assert_array_equal(result, a @ b)
+    left, right = operands(dot, a, b)
+    arrays = {"a": left, "b": right, "c": np.zeros((ROWS, COLUMNS), np.int32)}
+    run_in_threads(source_of(module), extents(module["main"].body), arrays, tmp_path)
+    np.testing.assert_array_equal(arrays["c"], a @ b)
+
+
+@pytest.mark.parametrize("kind", ["convolution", "matrix"])
+def test_sketches_of_quantised_kernels_compute_what_the_program_does(tmp_path: Path, kind: str) -> None:
+    """With what is shared among threads, and with the rounding behind the sums: equal bit by bit."""
+    use_kernel_passes()
+    rng = np.random.default_rng(1)
+    task = quantised(kind, rng)
+    space, oracle = DesignSpace(task), unscheduled(replace(task, device_class=CPU))
+    limits = {"uint8": (0, 256), "int32": (-(2**31), 2**31), "float32": (-2, 3)}
+    inputs = [rng.integers(*limits[spec.dtype], spec.shape).astype(spec.dtype) for spec in oracle.args]
+    expected = run(oracle, inputs, CPU.target)
+    names = [str(each.name) for each in parse_module(task.workload.module)["main"].params]
+    sketch = space.sketches[0]
+    assert sketch.statements[0].arithmetic == "int8"
+    for candidate in fitting(task, sketch, rng):
+        try:
+            chosen = space.schedule(candidate)
+        except ScheduleError:
+            continue  # another limit of the device
+        source = source_of(chosen.module)
+        assert "__dp4a(" in source
+        if "cp_async" not in source:  # copies beside the kernel are not emulated
+            arrays = dict(zip(names, inputs, strict=True))
+            run_in_threads(source, extents(chosen.module["main"].body), arrays, tmp_path)
+            for at, wanted in zip(oracle.outputs, expected, strict=True):
+                np.testing.assert_array_equal(arrays[names[at]], wanted)
+            return
+    pytest.fail("no candidate could be scheduled")
+
+
+def quantised(kind: str, rng: np.random.Generator) -> Task:
+    """A convolution or a product in bytes for an Orin, with the rounding of its result."""
+    shape = (1, 6, 6, 32) if kind == "convolution" else (16, 64)
+    size = (3, 3, 32, 32) if kind == "convolution" else (64, 32)
+    weight = relax.const((rng.integers(-127, 128, size) / 127).astype(np.float32))
+
+    def body(builder: relax.BlockBuilder, x: Any) -> Any:
+        data = rounded(builder, x, 0.05, -128, 127)
+        if kind == "matrix":
+            return rounded(builder, builder.emit(relax.op.matmul(data, weight)), 0.3, 0, 255)
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        return rounded(builder, builder.emit(relax.op.nn.conv2d(data, weight, padding=1, **layouts)), 0.3, 0, 255)
+
+    module = integer_products(network(shape, body), parse_target(ORIN.target))
+    lowered = lower_network(module, "fingerprint", ("x",), ORIN, LoweringSteps("net"))
+    return max(lowered.tasks, key=lambda each: each.workload.flop)
+
+
+def fitting(task: Task, sketch: Sketch, rng: np.random.Generator) -> Iterator[Candidate]:
+    """Random candidates that the analyzer's limits let pass."""
+    rows = sample(sketch, 200, rng)
+    for row in rows[feasible(sketch, rows, GPU)]:
+        yield Candidate(task.id, sketch.index, sketch.id, tuple(map(int, row)))
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_four_products_of_signed_bytes_are_one_instruction(lanes: int) -> None:
-    source = source_of(SIGNED_DOT4, lanes)
+    source = source_of(bound(SIGNED_DOT4, lanes).mod)
     assert source.count("__dp4a(") == lanes
     assert ">>" not in source.split('extern "C" ')[-1]
 
 
 def test_a_gpu_without_the_instruction_multiplies_byte_by_byte() -> None:
-    assert "__dp4a(" not in source_of(DOT4, 1, arch="sm_53")
+    assert "__dp4a(" not in source_of(bound(DOT4, 1).mod, arch="sm_53")
 
 
 def test_a_compiler_takes_the_source() -> None:
-    code = require_compiler().compile(source_of(SIGNED_DOT4, 4), "sm_87")
+    code = require_compiler().compile(source_of(bound(SIGNED_DOT4, 4).mod), "sm_87")
     assert code.startswith(b"\x7fELF")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from tvm import te, topi
 from tvm.s_tir import Schedule
 
+from devices.sketches.byte_operators import DOT4
 from devices.sketches.description import location_combinations
+from devices.sketches.description.accesses import block_facts, block_paths
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.sketches.symbolic import describe
 from devices.targets import resolve_target
@@ -137,6 +140,31 @@ def test_every_sketch_of_the_common_operators_is_described() -> None:
     for name in TASKS:
         for sketch in _space(name).sketches:
             assert sketch.statements, f"{name}: {sketch.rule}: {sketch.undescribed}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "operations", "arithmetic"),
+    [("float32", 2, "float32"), ("bytes by four", 2, "int8"), ("bytes", 2, "float32"), ("looked up", 0, "float32")],
+)
+def test_operations_are_counted_with_what_they_are_on(kind: str, operations: int, arithmetic: str) -> None:
+    dtype = {"float32": "float32", "bytes by four": "int32"}.get(kind, "uint8")
+    a, k = te.placeholder((8, 16), dtype, name="a"), te.reduce_axis((0, 16), name="k")
+
+    def term(i: Any) -> Any:
+        if kind == "bytes by four":
+            return DOT4(a[i, k], a[i, k])
+        if kind == "bytes":
+            return a[i, k].astype("int32") * a[i, k].astype("int32")
+        return a[i, k] * a[i, k]
+
+    if kind == "looked up":
+        result = te.compute((8, 16), lambda i, j: a[a[i, 0].astype("int32") * 1 + 1, j], name="result")
+    else:
+        result = te.compute((8,), lambda i: te.sum(term(i), axis=k), name="result")
+    function = te.create_prim_func([a, result])
+    facts = block_facts(function, block_paths(function)["result"])
+    assert facts is not None
+    assert (facts.flop_per_point, facts.arithmetic) == (operations, arithmetic)
 
 
 def test_a_convolution_described_by_hand() -> None:

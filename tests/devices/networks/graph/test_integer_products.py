@@ -22,6 +22,7 @@ from devices.sketches.spaces import DesignSpace, parse_module, unscheduled
 from devices.targets import parse_target, resolve_target
 from fleet_tune.base.domain import Candidate, DeviceClass
 from policies.space.sampling import sample
+from tests.helpers.quantised_graphs import network, rounded
 from tests.helpers.scheduled import run
 
 Array = npt.NDArray[Any]
@@ -34,23 +35,6 @@ OTHER_OPERATORS = {
     "signed": resolve_target({"kind": "llvm", "mcpu": "cortex-a78", "mtriple": "aarch64-linux-gnu", "num-cores": 2}),
 }
 """Targets whose products are other ones than VNNI's. Their graphs compute the same on any CPU."""
-
-
-def network(shape: tuple[int, ...], body: Callable[[Builder, Any], Any]) -> Any:
-    """A module whose ``main`` has one float input, and returns what ``body`` emits."""
-    builder = Builder()
-    x = relax.Var("x", relax.TensorType(shape, "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            result = builder.emit_output(body(builder, x))
-        builder.emit_func_output(result)
-    return relax.transform.Normalize()(builder.get())
-
-
-def rounded(builder: Builder, x: Any, scale: float, low: int, high: int) -> Any:
-    """``clip(round(x / scale), low, high) * scale``."""
-    whole = builder.emit(relax.op.round(builder.emit(relax.op.divide(x, relax.const(scale, "float32")))))
-    return builder.emit(relax.op.multiply(builder.emit(relax.op.clip(whole, low, high)), relax.const(scale, "float32")))
 
 
 def weights(rng: np.random.Generator, *shape: int, least: int = -128, most: int = 127) -> Array:
