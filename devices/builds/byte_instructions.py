@@ -122,10 +122,7 @@ class _Lowering:
     def _sum(self, dot: IntegerDot, total: Any, a: Any, b: Any) -> Any:
         if self._processor.dp4a:
             return _on_gpu(dot, total, a, b)
-        lanes, most = lanes_of(a), self._most
-        if lanes > most and lanes % most:
-            return total + _number_by_number(dot, a, b)
-        return by_parts(functools.partial(self._instruction, dot), (total, a, b), most)
+        return by_parts(functools.partial(self._instruction, dot), (total, a, b), self._most)
 
     def _instruction(self, dot: IntegerDot, total: Any, a: Any, b: Any) -> Any:
         lanes = lanes_of(a)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tvm
@@ -21,17 +21,26 @@ def lanes_of(value: Any) -> int:
 
 
 def by_parts(instruction: Callable[..., Any], operands: Sequence[Any], most: int) -> Any:
-    """Return ``instruction(*operands)``, applied to parts of ``most`` lanes where the vectors are longer; their lanes
-    are a multiple of it then."""
+    """Return ``instruction(*operands)``, applied to parts of at most ``most`` lanes, each a power of two."""
     lanes = lanes_of(operands[0])
-    if lanes <= most:
+    parts = list(_parts(lanes, most))
+    if len(parts) == 1:
         return instruction(*operands)
-    parts = [instruction(*(_part(each, at, most) for each in operands)) for at in range(lanes // most)]
-    return Shuffle(parts, [IntImm("int32", at) for at in range(lanes)])
+    results = [instruction(*(_part(each, at, count) for each in operands)) for at, count in parts]
+    return Shuffle(results, [IntImm("int32", at) for at in range(lanes)])
+
+
+def _parts(lanes: int, most: int) -> Iterator[tuple[int, int]]:
+    """Return the first lane of each part and its number of lanes."""
+    at = 0
+    while at < lanes:
+        count = min(most, 1 << (lanes - at).bit_length() - 1)
+        yield at, count
+        at += count
 
 
 def _part(value: Any, at: int, count: int) -> Any:
-    """Return the part ``at`` of a vector, of so many lanes."""
+    """Return so many lanes of a vector from ``at`` on."""
     if isinstance(value, tirx.Broadcast):
-        return tirx.Broadcast(value.value, count)
-    return Shuffle([value], [IntImm("int32", lane) for lane in range(at * count, (at + 1) * count)])
+        return value.value if count == 1 else tirx.Broadcast(value.value, count)
+    return Shuffle([value], [IntImm("int32", lane) for lane in range(at, at + count)])

@@ -53,7 +53,7 @@ def products(cpu: str, dot: IntegerDot, a: Numbers, b: Numbers, lanes: int) -> N
 
 @BY_NAME
 @pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 10, 16, 64])
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 10, 16, 20, 64])
 def test_products_are_exact_at_the_ends_of_their_types(cpu: str, dot: IntegerDot, lanes: int) -> None:
     a, b = ends(dot, 32, 320)
     np.testing.assert_array_equal(products(cpu, dot, a, b, lanes), a @ b)
