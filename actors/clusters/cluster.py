@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -18,16 +17,16 @@ from unittest import mock
 import psutil  # type: ignore[import-untyped]
 
 from actors.clients.calls import LOST, first_line
-from actors.clusters.embedded_ray import LOOPBACK, only_what_is_used
+from actors.clusters.embedded_ray import LOOPBACK, ended_by_signals, only_what_is_used
 from actors.clusters.http2 import FRAME_HEAD_BYTES, GREETING, are_settings
 from actors.clusters.nodes import nodes_of_cluster, pinned_to
 from actors.clusters.run_folder import run_folder
-from actors.clusters.waiting_signals import signals_wait
+from actors.clusters.waiting_signals import Start, signals_wait
 from actors.clusters.watch import end_all, raylet_of, started_here, until_lost
 from devices.host.children.exit_causes import describe_exit
 from devices.host.garbage_collection import garbage_collection_paused
 from fleet_tune.base.cpus import usable_cpus
-from fleet_tune.base.errors import ClusterError
+from fleet_tune.base.errors import ClusterError, StartInterruptedError
 from policies.runs.cluster.placement import ClusterNode
 
 _REACH_SECS = 10.0
@@ -92,7 +91,8 @@ class Cluster:
 def connected(address: str | None) -> Iterator[Cluster]:
     """Connect to the cluster at ``address``, or start an embedded one where it is None; disconnect at the end.
 
-    Raises :class:`ClusterError` where the cluster cannot be reached.
+    Raises :class:`ClusterError` where the cluster cannot be reached. A signal that asks the process to end ends a
+    start, with :class:`StartInterruptedError` after its handler.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
@@ -134,10 +134,10 @@ def _connect(address: str | None, folder: Path) -> None:
     """Connect to a cluster. ``folder``: for the files of an embedded one; Ray makes it."""
     import ray
 
-    servers: Mapping[str, subprocess.Popen[bytes]] = {}
+    start = Start()
     try:
         if address is None:
-            with only_what_is_used() as servers, mock.patch.dict(os.environ, _ENVIRONMENT):
+            with only_what_is_used(start), ended_by_signals(start), mock.patch.dict(os.environ, _ENVIRONMENT):
                 ray.init(
                     address="local",
                     num_cpus=usable_cpus(),
@@ -151,11 +151,16 @@ def _connect(address: str | None, folder: Path) -> None:
                     configure_logging=True,
                 )
         else:
-            _check_reachable(address)
-            ray.init(address=address, logging_level="error", log_to_driver=False)
+            with ended_by_signals(start):
+                _check_reachable(address)
+                ray.init(address=address, logging_level="error", log_to_driver=False)
+    except StartInterruptedError:
+        start.end_servers()
+        raise
     except Exception as error:
-        for name, server in servers.items():
-            code = server.poll()
+        codes = {name: server.poll() for name, server in start.servers.items()}
+        start.end_servers()
+        for name, code in codes.items():
             if code is not None:  # Ray itself waits for it, and says that it took too long
                 raise ClusterError(
                     f"cannot start an embedded Ray cluster: its {name} has ended: {describe_exit(code)}",

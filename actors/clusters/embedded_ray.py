@@ -15,19 +15,21 @@ join; where its own address is that of loopback, it listens there alone."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import importlib
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from actors.clusters.waiting_signals import let_signals_through
+from actors.clusters.waiting_signals import Start, let_signals_through
 
 LOOPBACK = "127.0.0.1"
 _WITH_PARENT = subprocess.list2cmdline([str(Path(__file__).with_name("with_parent.py"))])
@@ -38,35 +40,50 @@ _STARTS = {
     "--runtime_env_agent_command=": re.compile(r" -u "),
     "--python_worker_command=": re.compile(r" (?=\S*setup_worker\.py)"),
 }
+_LOOK_SECS = 0.1
 # Ray takes its installation for one without a dashboard where this cannot be imported.
 _DASHBOARD = "ray.dashboard.optional_deps"
 
 
 @contextlib.contextmanager
-def only_what_is_used() -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
-    """Patch Ray while ``ray.init`` starts a cluster on this machine. Gives the servers that it has started by then, by
-    name."""
-    servers: dict[str, subprocess.Popen[bytes]] = {}
+def only_what_is_used(start: Start) -> Iterator[None]:
+    """Patch Ray while ``ray.init`` starts a cluster on this machine. ``start`` gets the servers that it starts."""
     with contextlib.ExitStack() as stack:
         if _DASHBOARD not in sys.modules:
             sys.modules[_DASHBOARD] = None  # type: ignore[assignment]
             stack.callback(sys.modules.pop, _DASHBOARD, None)
         with contextlib.suppress(ImportError, AttributeError):
-            node = importlib.import_module("ray._private.node").Node
+            node_module = importlib.import_module("ray._private.node")
+            node = node_module.Node
             services = importlib.import_module("ray._private.services")
             started = services.start_ray_process
             for name in _UNUSED:
                 if hasattr(node, name):
                     stack.enter_context(mock.patch.object(node, name, _not_started))
-            stack.enter_context(
-                mock.patch.object(services, "start_ray_process", _with_mortal_children(started, servers))
-            )
+            stack.enter_context(mock.patch.object(services, "start_ray_process", _with_mortal_children(started, start)))
             utils = importlib.import_module("ray._private.utils")
             name, set_by_ray = "set_kill_on_parent_death_linux", utils.set_kill_on_parent_death_linux
             stack.enter_context(mock.patch.object(utils, name, partial(_end_with, os.getpid(), set_by_ray)))
+            for module, name in ((node_module, "wait_for_persisted_port"), (services, "get_node")):
+                stack.enter_context(mock.patch.object(module, name, partial(_beside, getattr(module, name))))
             # Ray would replace the address of loopback by this machine's.
             stack.enter_context(mock.patch.object(services, "resolve_ip_for_localhost", lambda host: host))
-        yield servers
+        yield
+
+
+@contextlib.contextmanager
+def ended_by_signals(start: Start) -> Iterator[None]:
+    """Let signals end ``ray.init`` until its native code connects to the servers: that would end the process with them,
+    and takes no time once they are there."""
+    worker = importlib.import_module("ray._private.worker")
+    connect = worker.connect
+
+    def connected(*arguments: Any, **options: Any) -> Any:
+        start.commit()
+        return connect(*arguments, **options)
+
+    with mock.patch.object(worker, "connect", connected), start.ends_with_signals():
+        yield
 
 
 def _not_started(*_arguments: object, **_options: object) -> None:
@@ -82,13 +99,32 @@ def _end_with(driver: int, set_by_ray: Callable[[], None]) -> None:
         os._exit(1)
 
 
-def _with_mortal_children(start: Callable[..., Any], servers: dict[str, subprocess.Popen[bytes]]) -> Callable[..., Any]:
-    """Wrap ``start``: processes that the raylet starts by its commands end with it. What is started goes into
-    ``servers``."""
+def _beside(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Return what ``function`` does. It waits for a server in native code, up to half a minute: in a thread of its own,
+    so that a signal ends the start meanwhile."""
+    called: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def call() -> None:
+        try:
+            called.set_result(function(*arguments, **options))
+        except BaseException as error:
+            called.set_exception(error)
+
+    calling = threading.Thread(target=call, daemon=True, name="start")
+    calling.start()
+    while calling.is_alive():
+        calling.join(_LOOK_SECS)
+    return called.result()
+
+
+def _with_mortal_children(started_by_ray: Callable[..., Any], start: Start) -> Callable[..., Any]:
+    """Wrap Ray's function: processes that the raylet starts by its commands end with it. ``start`` gets what is
+    started."""
 
     def started(command: list[str], name: str, *arguments: Any, **options: Any) -> Any:
-        information = start([_with_parent(part) for part in command], name, *arguments, **options)
-        servers[name] = information.process
+        with start.undivided():
+            information = started_by_ray([_with_parent(part) for part in command], name, *arguments, **options)
+            start.servers[name] = information.process
         return information
 
     return started

@@ -1,17 +1,82 @@
 """Signals that ask a process to end, while Ray starts in it.
 
 Ray installs handlers of its own on the way, in Python and in C++: a SIGTERM then ends the process with a stack of
-native code, or without a word, and leaves its folder.
+native code, or without a word, and leaves its folder. So signals wait until Ray has started. That takes a minute on a
+busy machine: a signal ends the start, as long as Ray waits for its servers in Python.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 
+from fleet_tune.base.errors import StartInterruptedError
+
 _ASKS_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LOOK_SECS = 0.1
+
+
+class Start:
+    """The start of Ray in this thread, which a waiting signal ends."""
+
+    def __init__(self) -> None:
+        self.servers: dict[str, subprocess.Popen[bytes]] = {}
+        """Ray's servers that were started by now, by name."""
+        self.asked = False
+        """True once a signal has asked to end."""
+        self._lock = threading.Lock()
+        self._may_end = False
+        self._thread = threading.get_ident()
+        self._over = threading.Event()
+
+    @contextlib.contextmanager
+    def ends_with_signals(self) -> Iterator[None]:
+        """Raise StartInterruptedError in the block when a signal waits, wherever it is by then, unless :meth:`commit`
+        was called before. To be used in the block of :func:`signals_wait`."""
+        ignored = {number for number in _ASKS_TO_END if signal.getsignal(number) is signal.SIG_IGN}  # by "nohup"
+        watching = threading.Thread(target=self._watch, args=(set(_ASKS_TO_END) - ignored,), daemon=True)
+        self._may_end = True
+        watching.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self.commit()
+            watching.join()
+
+    @contextlib.contextmanager
+    def undivided(self) -> Iterator[None]:
+        """Let the start end before or after the block, not in it."""
+        with self._lock:
+            yield
+
+    def commit(self) -> None:
+        """Let signals wait from here on. Raises StartInterruptedError where one has come."""
+        with self._lock:
+            self._may_end = False
+            if self.asked:
+                _raise_in(self._thread, None)  # it may not have arrived
+                raise StartInterruptedError
+
+    def end_servers(self) -> None:
+        """End what was started, and wait for it."""
+        for server in self.servers.values():
+            server.kill()
+        for server in self.servers.values():
+            server.wait()
+
+    def _watch(self, numbers: set[signal.Signals]) -> None:
+        while not self._over.wait(_LOOK_SECS):
+            if numbers & signal.sigpending():
+                with self._lock:
+                    if self._may_end:
+                        self.asked = True
+                        _raise_in(self._thread, StartInterruptedError)
+                return
 
 
 @contextlib.contextmanager
@@ -36,3 +101,9 @@ def signals_wait() -> Iterator[None]:
 def let_signals_through() -> None:
     """Undo the wait in a process that was forked in the block: it must hear when it is asked to end."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGHUP))
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Have the interpreter raise ``error`` in a thread, with its next instruction; None takes that back."""
+    raised = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)

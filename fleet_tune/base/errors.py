@@ -114,6 +114,10 @@ class ClusterError(UserError):
     """The Ray cluster cannot be reached or used."""
 
 
+class StartInterruptedError(KeyboardInterrupt):
+    """A signal asked the process to end while its Ray cluster started: end, as the signal says."""
+
+
 class VersionsDifferError(UserError):
     """Two machines of a run have different versions of TVM: install the same one on both."""
 

@@ -22,7 +22,7 @@ from actors.session_plan import share_of
 from devices.networks.frontend import locate
 from devices.networks.processes.lowering_process import LoweringProcess
 from fleet_tune.base.config.request import RunRequest
-from fleet_tune.base.errors import ClusterError
+from fleet_tune.base.errors import ClusterError, StartInterruptedError
 from fleet_tune.base.records.datasets.sources import check_source
 from fleet_tune.base.records.stores.reader import check_store
 from fleet_tune.base.results import Progress, TuneResult
@@ -121,7 +121,7 @@ async def _take_steps(
         lowering = stack.enter_context(contextlib.closing(LoweringProcess()))
         # In this thread and before any other starts: Ray forks its processes here, and they end with the thread that
         # forked them.
-        cluster = stack.enter_context(connected(context.request.address))
+        cluster = await _connected(context, stack)
         async with beside(_fail_when_lost(cluster, context.interruption)):
             context = await _with_listed_boards(context)
             starting = _start_hosts(context, cluster)
@@ -141,6 +141,18 @@ async def _take_steps(
 
         published = await publish(context, tuned, hosts)
     return FinishedRun(_result(context, prepared, published), published)
+
+
+async def _connected(context: RunContext, stack: contextlib.AsyncExitStack) -> Cluster:
+    """Connect until the stack is closed. Raises RunInterruptedError where a signal comes meanwhile."""
+    await asyncio.sleep(0)  # for the handler of a signal that came by now
+    if context.interruption.came:
+        raise RunInterruptedError
+    try:
+        return stack.enter_context(connected(context.request.address))
+    except StartInterruptedError as error:
+        await context.interruption.wait()
+        raise RunInterruptedError from error
 
 
 async def _fail_when_lost(cluster: Cluster, interruption: Interruption) -> None:

@@ -95,17 +95,21 @@ from actors.clusters.cluster import connected
 
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, lambda number, _frame: print("heard", signal.Signals(number).name, flush=True))
-with connected(None):
-    import ray
+try:
+    with connected(None):
+        import ray
 
-    @ray.remote(num_cpus=0)
-    class Actor:
-        def answer(self):
-            return True
+        @ray.remote(num_cpus=0)
+        class Actor:
+            def answer(self):
+                return True
 
-    actors = [Actor.remote() for _ in range(2)]
-    ray.get([actor.answer.remote() for actor in actors])
-print("ended", flush=True)
+        actors = [Actor.remote() for _ in range(2)]
+        ray.get([actor.answer.remote() for actor in actors])
+except KeyboardInterrupt as error:
+    print(type(error).__name__, flush=True)
+else:
+    print("ended", flush=True)
 """
 
 
@@ -181,15 +185,21 @@ def commands_below(pid: int) -> list[str]:
     return found
 
 
-def test_a_signal_while_it_starts_reaches_its_owner_afterwards() -> None:
+@pytest.mark.parametrize("server", ["gcs_server", "raylet"])
+def test_signals_while_it_starts_end_the_start(server: str) -> None:
     """Ray's own handlers would end the process with a stack of native code, or without a word."""
-    with subprocess.Popen([sys.executable, "-c", STARTING], stdout=subprocess.PIPE, text=True) as owner:
-        wait_until(lambda: any("gcs_server" in each for each in commands_below(owner.pid)), "Ray starts")
+    command, pipe = [sys.executable, "-c", STARTING], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as owner:
+        wait_until(lambda: any(server in each for each in commands_below(owner.pid)), "Ray starts")
+        mine = folders_of(owner.pid)
         owner.send_signal(signal.SIGTERM)
         owner.send_signal(signal.SIGHUP)
-        out, _ = owner.communicate(timeout=120)
-    assert owner.returncode == 0
-    assert sorted(out.split()) == sorted(["heard", "SIGTERM", "heard", "SIGHUP", "ended"])
+        out, errors = owner.communicate(timeout=120)
+    assert (owner.returncode, errors) == (0, "")
+    assert sorted(out.split()) == sorted(["heard", "SIGTERM", "heard", "SIGHUP", "StartInterruptedError"])
+    assert mine, "a folder of the cluster"
+    assert not mine & folders()
+    wait_until(lambda: not starting(mine), "its processes end")
 
 
 def test_our_script_comes_before_those_that_the_raylet_starts(monkeypatch: pytest.MonkeyPatch) -> None:
