@@ -157,6 +157,10 @@ class World(Settings):
             self._time.later(at, event)
         for at in self.scheduler_lost_at:
             self._time.later(at, self._scheduler_is_lost)
+        for at in self.searcher_killed_at:
+            self._time.later(at, self._searcher.killed)
+        for at in self.recorder_killed_at:
+            self._time.later(at, self._recorder.killed)
         for name, at in self.added.items():
             self._time.later(at, functools.partial(self._is_added, name))
         for name, at in (dict.fromkeys(self.added, 0.0) | self.appear).items():
@@ -253,8 +257,7 @@ class World(Settings):
                     self._recorder.lease(event.device_id, event.state.lease)
                 self._time.after(self._recorder.durable_secs(), ev.DeviceEventsStored())
             case to_do.CatchUpRecords():
-                self._recorder.announce()
-                self._time.later(self.now, ev.RecordsCaughtUp())
+                self._recorder.catch_up()
             case to_do.Log(_, text):
                 self.lines.append(text)
             case to_do.DropArtifacts(candidate_ids):

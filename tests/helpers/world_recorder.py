@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from fleet_tune.base.device_state import Lease
 from fleet_tune.base.domain import Candidate, Measurement, Record
 from policies.runs import events as ev
-from tests.helpers.world_settings import Settings
+from tests.helpers.world_settings import RESTART_SECS, Settings
 from tests.helpers.world_time import Timeline
 
 
@@ -27,6 +27,8 @@ class Recorder:
         self._failures: dict[str, Record] = {}  # of the run's own making, on their way to the recorder
         self._epochs = {name: state.lease.epoch for name, state in settings.device_states.items()}
         self._held: dict[str, int] = {}
+        self._back_secs = 0.0  # when its process is there again
+        self._calls: list[Callable[[], None]] = []  # that wait for it
 
     @property
     def durable(self) -> set[str]:
@@ -35,9 +37,27 @@ class Recorder:
 
     def durable_secs(self) -> float:
         """Draw the seconds until something is durable."""
-        return self._settings.recorder_secs * self._rng.uniform(0.5, 2.0)
+        secs = self._settings.recorder_secs * self._rng.uniform(0.5, 2.0)
+        return max(0.0, self._back_secs - self._time.now) + secs
+
+    def killed(self) -> None:
+        """Be away for a while. Who calls meanwhile waits, each in its turn."""
+        self._back_secs = self._time.now + RESTART_SECS
+        self._time.later(self._back_secs, self._come_back)
+
+    def _come_back(self) -> None:
+        calls, self._calls = self._calls, []
+        for call in calls:  # those wait again that another kill has met
+            call()
+
+    @property
+    def _is_away(self) -> bool:
+        return self._time.now < self._back_secs
 
     def lease(self, device_id: str, lease: Lease) -> None:
+        if self._is_away:
+            self._calls.append(lambda: self.lease(device_id, lease))
+            return
         self._epochs[device_id] = lease.epoch
         self._held[device_id] = lease.epoch if lease.held else -1
 
@@ -49,6 +69,9 @@ class Recorder:
         return Record(uid, run_id, candidate, trace, measurement, device_id, self._time.now, revision=revision)
 
     def append(self, records: Sequence[Record], device_id: str = "", epoch: int = 0) -> None:
+        if self._is_away:
+            self._calls.append(lambda: self.append(records, device_id, epoch))
+            return
         if device_id and not (self._held.get(device_id) == epoch or epoch > self._epochs.get(device_id, 0)):
             return
         fresh = [record for record in records if record.uid not in self._uids]
@@ -69,7 +92,10 @@ class Recorder:
             self.append([record])
 
     def scheduler_is_lost(self) -> None:
-        """Lose half of the failures that the scheduler has sent."""
+        """Lose half of the failures that the scheduler has sent, and what it waits for. The next one begins when the
+        recorder is there."""
+        self._calls.clear()
+        self._back_secs = self._time.now
         sent = [record for record in self._failures.values() if self._rng.random() < 0.5]
         self._failures.clear()
         self.append(sent)
@@ -79,6 +105,14 @@ class Recorder:
         fresh = tuple(self.records[max(0, self._told - 2) :])
         self._told = len(self.records)
         self._happens(ev.RecordsCommitted(fresh))
+
+    def catch_up(self) -> None:
+        """Tell everything that was handed in by now."""
+        if self._is_away:
+            self._calls.append(self.catch_up)
+            return
+        self.announce()
+        self._time.later(self._time.now, ev.RecordsCaughtUp())
 
     def tell_anew(self) -> None:
         """Tell all records to a scheduler that knows none."""

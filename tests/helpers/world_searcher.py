@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fleet_tune.base.domain import Candidate, Task
 from policies.runs import commands as to_do
@@ -73,8 +73,17 @@ class Searcher:
             del self._asked[answer.task_id]
             self._happens(answer)
 
+    def killed(self) -> None:
+        """End, with all that it was asked for. Another process begins anew."""
+        asked = tuple(self._asked)
+        self.begin_anew()
+        self._tell_lost(asked)
+
     def _die(self) -> None:
-        """With all that it was asked for."""
+        """End, with all that it was asked for."""
         asked, self._asked = self._asked, {}
-        for task_id in asked:
+        self._tell_lost(asked)
+
+    def _tell_lost(self, task_ids: Iterable[str]) -> None:
+        for task_id in task_ids:
             self._happens(ev.ProposalLost(task_id, "its process ended"))

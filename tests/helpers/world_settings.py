@@ -12,6 +12,8 @@ from policies.runs import events as ev
 from policies.runs.plan import Flow
 from tests.helpers.world_devices import Device, Spans
 
+RESTART_SECS = 3.0
+
 
 @dataclass
 class Settings:
@@ -39,6 +41,11 @@ class Settings:
     """Time that an oracle takes longer than a candidate."""
     searcher_restarts: float = 0.0
     """Share of proposals before which the searcher's process begins anew, with the records that are durable by then."""
+    searcher_killed_at: tuple[float, ...] = ()
+    """Times at which the searcher's process is killed, with all that it was asked for; another begins anew."""
+    recorder_killed_at: tuple[float, ...] = ()
+    """Times at which the recorder's process is killed. Another takes its place ``RESTART_SECS`` later; what was not
+    acknowledged is handed in again."""
     recorder_secs: float = 0.02
     """Time until a record is durable, about."""
     builders_lost: float = 0.0

@@ -29,6 +29,10 @@ def outages(draw: st.DrawFn) -> tuple[tuple[float, float], ...]:
     return tuple((begin, begin + draw(st.floats(0.1, 40.0))) for begin in begins)
 
 
+def kills() -> st.SearchStrategy[tuple[float, ...]]:
+    return st.lists(SECS, max_size=4).map(tuple)
+
+
 @st.composite
 def devices(draw: st.DrawFn, device_class: str) -> Device:
     times = st.lists(SECS, max_size=3).map(tuple)
@@ -71,6 +75,8 @@ def surroundings(draw: st.DrawFn) -> dict[str, Any]:
         "builders_that_start": 1,
         "searcher_dies": draw(st.sampled_from([frozenset(), frozenset({"b"})])),
         "searcher_restarts": draw(st.sampled_from([0.0, 0.2])),
+        "searcher_killed_at": draw(kills()),
+        "recorder_killed_at": draw(kills()),
         "oracle_secs": draw(st.sampled_from([0.0, 30.0])),
         "recorder_secs": draw(st.sampled_from([0.01, 3.0])),
         "stall_secs": draw(st.sampled_from([0.0, 0.1])),
@@ -131,6 +137,11 @@ def test_a_limit_is_kept_whatever_goes_wrong(data: st.DataObject, trials: int) -
     world = World(fleet, script=data.draw(orders(fleet)), limits=limits, **data.draw(surroundings())).play()
     world.check_end()
     assert spent(world) == min(trials, supply_of(world))
+    not_tried = world.state.progress(world.now).not_tried
+    assert len(world.trials()) + sum(each.trials for each in not_tried) == trials
+    if not any(is_given_up(task) for task in world.state.tasks.values()):
+        skipped = sum(len(task.candidates.given_up) for task in world.state.tasks.values())
+        assert len(world.trials()) + skipped == min(trials, SUPPLY * len(world.state.tasks)), not_tried
 
 
 @examples(25)
