@@ -15,16 +15,19 @@ import psycopg
 import pytest
 
 from fleet_tune.base.errors import StoreUnreachableError
+from fleet_tune.base.records.sharing import postgres
 from fleet_tune.base.records.sharing.postgres import TeamStore
 from fleet_tune.base.records.sharing.shared import SharedReader, shared_store
 from fleet_tune.base.records.sharing.store_place import StorePlace
 from fleet_tune.base.records.sharing.team import SyncResult, Team, sync_team
 from fleet_tune.base.records.stores.origin import Effort
 from fleet_tune.base.records.stores.reader import UNIT
+from fleet_tune.base.waits import WAITS
 from fleet_tune.runs.shared_store.exchange import StoreUploader
 from fleet_tune.store_server.keys import keys
 from fleet_tune.store_server.server_folder import OWNER, programs
 from tests.helpers.team_server import CONV, DENSE, HERE, START_SECS, Served, emptied, held, of, write
+from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -52,6 +55,27 @@ def test_who_reads_up_to_a_number_has_all_there_was(served: Served) -> None:
         for each in writers:
             each.join()
         assert len(seen) == len(set(seen)) == 120
+
+
+def test_a_client_that_is_stopped_in_its_turn_is_waited_for_with_a_word_and_passed_over(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_STOPPED_SECS", 4)
+    alice, bob = served.address("alice"), served.address("bob")
+    with emptied(served), TeamStore(alice) as stopped, TeamStore(bob) as other:
+        writing = threading.Thread(target=other.put_task, args=(CONV,))
+
+        def hold() -> None:
+            with stopped._turn():
+                writing.start()
+                what = "the turn to write to the store"
+                wait_until(lambda: any(each.what.startswith(what) for each in WAITS.waits), "people hear of it")
+                writing.join(START_SECS)
+
+        with pytest.raises(StoreUnreachableError, match="it was stopped"):
+            hold()
+        assert not writing.is_alive()
+        assert [task.id for task in other.since(0).tasks()] == [CONV.id]
 
 
 def test_two_users_share_what_they_find(served: Served, tmp_path: Path) -> None:

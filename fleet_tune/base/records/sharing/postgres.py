@@ -23,6 +23,7 @@ from fleet_tune.base.records.stores.codec import decode_record, encode_record
 from fleet_tune.base.records.stores.origin import Effort, Origin, decode_origin, encode_origin
 from fleet_tune.base.records.stores.reader import UNIT, split_task_id
 from fleet_tune.base.records.stores.store import class_unit
+from fleet_tune.base.waits import WAITS
 
 if TYPE_CHECKING:
     import psycopg
@@ -40,6 +41,9 @@ _MOST_REASON = 200
 _AT_ONCE = 200  # records of a statement: some hundred kilobytes
 _ANSWER_SECS = 30
 _HURRY_SECS = 3
+_STOPPED_SECS = 10
+"""Seconds without a statement in a turn to write, after which the server ends a client, which somebody has stopped:
+others wait for its turn."""
 
 IS_THERE = "octet_length(body) > 0"
 """Of a row of the table of records: it was not removed."""
@@ -134,7 +138,8 @@ class TeamStore:
                 url,
                 autocommit=True,
                 connect_timeout=min(answer_secs, 5),
-                options=f"-c statement_timeout={answer_secs * 1000} -c lock_timeout={answer_secs * 1000}",
+                options=f"-c statement_timeout={answer_secs * 1000} -c lock_timeout={answer_secs * 1000}"
+                f" -c idle_in_transaction_session_timeout={_STOPPED_SECS * 1000}",
                 keepalives_idle=10,
                 keepalives_interval=5,
                 keepalives_count=3,
@@ -303,7 +308,8 @@ class TeamStore:
     def _turn(self) -> Iterator[psycopg.Connection[Any]]:
         """One transaction, while nobody else writes."""
         with self._told(), self._connection.transaction():
-            self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+            with WAITS.entered(f"the turn to write to the store {self._shown}", "another client"):
+                self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
             yield self._connection
 
     def _many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -339,6 +345,11 @@ class TeamStore:
             if "password" in reason or "authentication" in reason or "no pg_hba.conf entry" in reason:
                 raise RecordStoreError(
                     f"the store {self._shown} refuses this key: {reason}", "look at user and password, or ~/.pgpass"
+                ) from error
+            if isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
+                raise StoreUnreachableError(
+                    f"the store {self._shown} has given the turn of this process to others: it was stopped",
+                    "nothing is lost: it is tried again",
                 ) from error
             if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
                 raise StoreUnreachableError(
