@@ -16,7 +16,7 @@ from actors.clients.calls import LOST, ActorTimeoutError, fetch, first_line, rem
 from actors.clusters.nodes import nodes_of_cluster, pinned_to
 from devices.device_factory import open_device
 from devices.host.children.child import without_torch
-from devices.protocol import Artifact, Device, MeasureRequest
+from devices.protocol import Artifact, Device, MeasureRequest, OracleOutputs
 from devices.timing.arguments import Array
 from devices.timing.in_network import InNetworkTimes
 from devices.timing.network_device import NetworkDevice, NetworkHandle
@@ -157,6 +157,9 @@ class RemoteDevice:
 
     def run_oracle(self, task_id: str) -> str:
         return str(self._asked("run_oracle", task_id))
+
+    def use_oracle_outputs(self, task_id: str, outputs: OracleOutputs) -> None:
+        self._asked("use_oracle_outputs", task_id, outputs)
 
     def measure(self, request: MeasureRequest) -> Measurement:
         try:

@@ -7,6 +7,9 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fleet_tune.base.domain import (
     Candidate,
     Confirmation,
@@ -158,10 +161,31 @@ class Artifact:
     """How candidates are checked against it; only an oracle has it."""
     flop: float = 0.0
     """Operations of one run; 0 where that is not known."""
+    program: str = field(default="", repr=False)
+    """Program of the workload (:attr:`Workload.module`); only an oracle has it."""
 
 
 BuildResult = Artifact | Measurement
 """The artifact, or the failure: a measurement with the outcome BUILD_ERROR, BUILD_TIMEOUT or KILLED."""
+
+
+@dataclass(frozen=True)
+class CheckedRun:
+    """The outputs of an oracle on one set of inputs."""
+
+    special: bool
+    """True for inputs with special values."""
+    outputs: list[NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class OracleOutputs:
+    """All that an oracle computes."""
+
+    positive: bool
+    """Kind of inputs on which candidates are timed and checked (see :func:`devices.timing.arguments.make_inputs`): true
+    where its outputs are not finite on inputs of both signs."""
+    runs: tuple[CheckedRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +236,10 @@ class Device(Protocol):
         """Run the oracle of a task, if it has not run, so that no measurement waits for it. Return why it takes too
         long here, in one line: then candidates are not verified. Empty otherwise; other failures of it are those of the
         first measurement that needs it."""
+
+    def use_oracle_outputs(self, task_id: str, outputs: OracleOutputs) -> None:
+        """Compare candidates of a task with these outputs, which another processor computed: its oracle need not run
+        here."""
 
     def measure(self, request: MeasureRequest) -> Measurement:
         """Measure one candidate; every outcome is a value.

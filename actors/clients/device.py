@@ -16,7 +16,7 @@ from actors.clients.recorder import RecorderClient
 from actors.heartbeat import Heartbeat
 from fleet_tune.base.domain import Fingerprint, Incumbent, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, FleetTuneError
-from policies.runs.events import BatchMeasured, ShootOutMeasured
+from policies.runs.events import BatchMeasured, BatchPostponed, ShootOutMeasured
 
 _START_SECS = 120.0
 _ANSWER_POLL_SECS = 5.0
@@ -79,7 +79,7 @@ class DeviceHandle(Protocol):
         rule: StopRule,
         epoch: int,
         deadline_secs: float,
-    ) -> ShootOutMeasured:
+    ) -> ShootOutMeasured | BatchPostponed:
         """Let the finalists of a task meet; see :meth:`actors.processes.device.DeviceActor.shoot_out`. Raises
         StaleLeaseError."""
 
@@ -148,7 +148,7 @@ class DeviceClient(BusyClient):
         rule: StopRule,
         epoch: int,
         deadline_secs: float,
-    ) -> ShootOutMeasured:
+    ) -> ShootOutMeasured | BatchPostponed:
         # In lists, so that Ray does not fetch them on the way.
         entered = [([artifact], revision) for artifact, revision in finalists]
         running = self._actor.shoot_out.remote(entered, task, rule, self._recording, epoch)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from actors.clients.artifacts import unpacked
@@ -20,6 +20,7 @@ from actors.processes.device_window import DeviceWindow
 from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
 from actors.turns.device_turn import DeviceTurn, TurnRequester
+from devices.client.host_oracle import HostOracles
 from devices.host.children.child import without_torch
 from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, Device, MeasureRequest
@@ -29,12 +30,14 @@ from fleet_tune.base.records.stores.codec import encode_record
 from fleet_tune.base.results import DeviceTime
 from policies.measuring.speed import Speedometer, changed
 from policies.measuring.stopping import confirmation, following
-from policies.runs.events import BatchMeasured, ShootOutMeasured
+from policies.runs.events import BatchMeasured, BatchPostponed, ShootOutMeasured
 
 # Of measuring between two probes of a quiet window; a probe takes a fiftieth of it.
 _STRETCH_SECS = 0.5
 # A change by less than this share is none: what is usual is the median of a run.
 _SAME_USUAL = 0.002
+# A shoot-out waits so long for an oracle that runs on the host; then others have their turn.
+_ORACLE_WAIT_SECS = 5.0
 
 
 MeasuredArtifact = tuple[Artifact, Measurement]
@@ -82,6 +85,7 @@ class DeviceActor:
         self._limits: dict[str, float | None] = {}  # of measuring a candidate, by task
         self._unchecked: dict[str, str] = {}
         """Why the oracle of a task takes too long here, by task: its candidates are measured, and not verified."""
+        self._host_oracles = HostOracles()
         self._speed = Speedometer()
         self._usual_speed = 1.0  # as it was stored last
         self._noted_secs = 0.0  # of the probe, then
@@ -170,7 +174,7 @@ class DeviceActor:
             except (DeviceUnreachableError, ProbeError) as error:
                 return BatchMeasured(self._device_id, epoch, {}, error.detail)
             self._note_usual(self._recorder(recorder))
-            self._run_oracles(tasks)
+            checked_again = self._run_oracles(tasks)
             while len(measured) < len(fetched) and not _lost(measured):
                 stretch, before_secs = self._steady_stretch(fetched[len(measured) :], rule, before_secs)
                 measured += stretch
@@ -185,6 +189,7 @@ class DeviceActor:
                 about = (self._run_id, self._device_id)
                 records.append(encode_record(make_record(artifact.candidate, artifact.trace, measurement, *about)))
         unchecked = {task_id: self._unchecked[task_id] for task_id in tasks if task_id in self._unchecked}
+        unchecked |= dict.fromkeys(checked_again, "")
         return BatchMeasured(self._device_id, epoch, outcomes, lost, vitals, waits, records, unchecked)
 
     @_in_turn
@@ -195,14 +200,19 @@ class DeviceActor:
         rule: StopRule,
         recorder: ByValue[RecorderClient],
         epoch: int,
-    ) -> ShootOutMeasured:
-        """Let the finalists of one task meet in one quiet window, and store what was found.
+    ) -> ShootOutMeasured | BatchPostponed:
+        """Let the finalists of one task meet in one quiet window, and store what was found. It is postponed while the
+        oracle of the task runs on the host.
 
         ``finalists``: each one's artifact, in a list, and the number of the revision that its record will
         be. Raises StaleLeaseError.
         """
         artifacts = [unpacked(one) for [one], _ in finalists]
-        self._prepare(artifacts[0].task_id, task)
+        task_id = artifacts[0].task_id
+        self._prepare(task_id, task)
+        self._host_oracles.wait(task_id, _ORACLE_WAIT_SECS)
+        if self._host_oracles.is_computing(task_id):
+            return BatchPostponed(self._device_id, epoch)
         with self._window.quiet():
             try:
                 before_secs = self._probe()
@@ -210,7 +220,9 @@ class DeviceActor:
                 return ShootOutMeasured(self._device_id, epoch, error.detail)
             if self._speed.unit_secs is None:
                 self._note_usual(self._recorder(recorder))
-            self._run_oracles([artifacts[0].task_id])
+            self._run_oracles({task_id: task})
+            if self._host_oracles.is_computing(task_id):
+                return BatchPostponed(self._device_id, epoch)
             # Pairs need no speed, but those that meet nobody do: that of before the tournament, until it is over.
             speed = self._speed.between(before_secs, before_secs)
             found = tournament(lambda asked: _at(self._ask(asked), speed), artifacts, task.incumbent, rule)
@@ -298,15 +310,36 @@ class DeviceActor:
             for reference in places.rival:
                 self._rivals[task_id] = unpacked(reference)
 
-    def _run_oracles(self, task_ids: Iterable[str]) -> None:
-        """Run the oracles of these tasks that have not run. One that takes too long here is tried again with the next
-        batch, a few times; meanwhile nothing of its task is checked here."""
-        for task_id in task_ids:
-            problem = self._device.run_oracle(task_id)
+    def _run_oracles(self, tasks: Mapping[str, TaskArtifacts]) -> list[str]:
+        """Run the oracles of these tasks that have not run. One that takes too long here runs on the host, in the
+        background; where it cannot, it is tried again here with the next batch, a few times. Meanwhile nothing of its
+        task is checked here. Return the tasks that are checked from now on and were not before."""
+        checked_again = []
+        for task_id, places in tasks.items():
+            problem = self._oracle_problem(task_id, places)
             if problem:
                 self._unchecked[task_id] = problem
-            else:
-                self._unchecked.pop(task_id, None)
+            elif self._unchecked.pop(task_id, None):
+                checked_again.append(task_id)
+        return checked_again
+
+    def _oracle_problem(self, task_id: str, places: TaskArtifacts) -> str:
+        """Return why candidates of a task cannot be checked now, in one line; empty where they can."""
+        outputs = self._host_oracles.outputs(task_id)
+        if outputs is not None:
+            self._device.use_oracle_outputs(task_id, outputs)
+            return ""
+        if self._host_oracles.is_computing(task_id):
+            return self._unchecked.get(task_id, "this machine runs its unscheduled program now")
+        problem = self._device.run_oracle(task_id)
+        if not problem:
+            return ""
+        failure = self._host_oracles.failure(task_id)
+        if failure:
+            return f"{problem}, nor can this machine run it: {failure}"
+        [oracle] = places.oracle
+        self._host_oracles.begin(unpacked(oracle), self._window.of_host)
+        return f"{problem}: this machine runs it now" if self._host_oracles.is_computing(task_id) else problem
 
     @property
     def _known(self) -> tuple[dict[str, Incumbent], dict[str, Artifact]]:
@@ -382,6 +415,7 @@ class DeviceActor:
         self._opened.close()
         if self._turn is not None:
             self._turn.close()
+        self._host_oracles.close()
         self._window.close()
 
     def _leave(self) -> None:

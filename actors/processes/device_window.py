@@ -38,6 +38,11 @@ class DeviceWindow:
             yield
             self._window.check()
 
+    @property
+    def of_host(self) -> QuietWindow | None:
+        """The window of this host, once it was used; None for a device that has its host to itself."""
+        return self._window
+
     def check(self) -> None:
         """Raises WindowLostError where others have taken the window of this block."""
         if self._window is not None:

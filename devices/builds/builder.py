@@ -284,4 +284,5 @@ def _artifact(request: BuildRequest, answer: Mapping[str, Any], build_secs: floa
         build_secs=build_secs,
         check=check_plan(answer["check"]) if answer.get("check") else UNKNOWN,
         flop=request.task.workload.flop,
+        program=request.task.workload.module if request.candidate is None else "",
     )

@@ -52,7 +52,7 @@ def _encode(artifact: Artifact) -> dict[str, Any]:
     """Return the fields that belong to the kernel. Task and candidate are the request's: their names may differ from
     run to run."""
     fields = asdict(artifact)
-    del fields["task_id"], fields["candidate"], fields["flop"]
+    del fields["task_id"], fields["candidate"], fields["flop"], fields["program"]
     return fields
 
 
@@ -69,6 +69,7 @@ def _decode(fields: dict[str, Any], request: BuildRequest) -> Artifact:
         build_secs=fields["build_secs"],
         check=check_plan(fields["check"]),
         flop=request.task.workload.flop,
+        program=request.task.workload.module if request.candidate is None else "",
     )
 
 

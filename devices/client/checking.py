@@ -7,14 +7,14 @@ A second run has special values among its inputs (:mod:`devices.builds.special_v
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from devices.client.session import SessionTimeoutError
 from devices.client.workbench import Workbench
-from devices.protocol import UNKNOWN, Artifact, CheckPlan
+from devices.protocol import UNKNOWN, Artifact, CheckedRun, CheckPlan, OracleOutputs
 from devices.timing.arguments import Array, is_float, nbytes
 from fleet_tune.base.config.timeouts import SLOWEST_LINK_BYTES, DeviceTimeouts
 from fleet_tune.base.domain import DeviceAbstraction
@@ -48,15 +48,6 @@ class OracleTimeoutError(SessionTimeoutError):
     """The oracle did not end in time. The session is lost; whether the device is, the caller finds out."""
 
 
-@dataclass(frozen=True)
-class CheckedRun:
-    """The outputs of an oracle on one set of inputs."""
-
-    special: bool
-    """True for inputs with special values."""
-    outputs: list[Array]
-
-
 class Oracle:
     """The unscheduled program of a task. Its outputs are right by definition; it runs once on each set of inputs.
 
@@ -84,7 +75,7 @@ class Oracle:
         self.positive = False
         self.plan = artifact.check
         self._artifact = artifact
-        self._runs: list[CheckedRun] = []
+        self._runs: tuple[CheckedRun, ...] = ()
 
     @property
     def has_run(self) -> bool:
@@ -94,9 +85,16 @@ class Oracle:
     @property
     def is_given_up(self) -> bool:
         """True where it was tried often enough."""
-        return self._tries >= MOST_TRIES
+        return self._tries >= MOST_TRIES and not self.has_run
 
-    def runs(self, bench: Workbench) -> list[CheckedRun]:
+    def use(self, outputs: OracleOutputs) -> None:
+        """Use what another processor has computed. It may round otherwise than the device: nothing has to agree to the
+        last bit."""
+        if not self.has_run:
+            self.plan = replace(self.plan, reproducible=False, compares_zeros=False)
+            self.positive, self._runs, self.problem = outputs.positive, outputs.runs, ""
+
+    def runs(self, bench: Workbench) -> Sequence[CheckedRun]:
         """Return what it computes on each set of inputs. Raises OracleTimeoutError, SessionLostError, and TVM's errors
         where a run fails."""
         if not self._runs:
@@ -108,19 +106,13 @@ class Oracle:
                         arguments = bench.checked_arguments(self._artifact, module, positive, self.plan, special)
                         return bench.outputs(self._artifact, module, arguments)
 
-                    for positive in (False, True):
-                        plain = outputs(positive, special=False)
-                        if all_finite(plain):
-                            break
-                    runs = [CheckedRun(False, plain)]
-                    if self.plan.specials:
-                        runs.append(CheckedRun(True, outputs(positive=False, special=True)))
+                    found = all_runs(outputs, self.plan)
             except SessionTimeoutError as error:
                 self._tries += 1
                 self.problem = f"its unscheduled program did not end within {self.timeout_secs:.0f} s"
                 self.timeout_secs *= 2
                 raise OracleTimeoutError(str(error)) from error
-            self.positive, self._runs, self.problem = positive, runs, ""
+            self.positive, self._runs, self.problem = found.positive, found.runs, ""
         return self._runs
 
     def disagreement(self, run: CheckedRun, outputs: Sequence[Array]) -> str:
@@ -129,6 +121,16 @@ class Oracle:
             text = disagreement(run.outputs, outputs, self.plan, special=True)
             return f"{text} (inputs with special values)" if text else ""
         return disagreement(run.outputs, outputs, self.plan, rounded=self.positive)
+
+
+def all_runs(outputs: Callable[[bool, bool], list[Array]], plan: CheckPlan) -> OracleOutputs:
+    """Run an oracle on each set of inputs. ``outputs(positive, special)``: what it computes on one."""
+    for positive in (False, True):
+        plain = outputs(positive, False)
+        if all_finite(plain):
+            break
+    special = (CheckedRun(True, outputs(False, True)),) if plan.specials else ()
+    return OracleOutputs(positive, (CheckedRun(False, plain), *special))
 
 
 def sent_bytes(artifact: Artifact) -> int:

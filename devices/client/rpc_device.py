@@ -19,7 +19,7 @@ from devices.client.session import NO_KEY, ServerKey, SessionLostError, SessionR
 from devices.client.session_loss import DAMAGE, ILLEGAL, loss_measurement
 from devices.client.workbench import Workbench
 from devices.error_text import last_line
-from devices.protocol import Artifact, MeasureRequest, measurable, oracle_task
+from devices.protocol import Artifact, MeasureRequest, OracleOutputs, measurable, oracle_task
 from devices.targets import TargetError, default_device_class_name
 from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
@@ -149,6 +149,9 @@ class RpcDevice:
                 except OracleTimeoutError:
                     self._lost_exit()
         return oracle.problem
+
+    def use_oracle_outputs(self, task_id: str, outputs: OracleOutputs) -> None:
+        self._oracles[task_id].use(outputs)
 
     def measure(self, request: MeasureRequest) -> Measurement:
         artifact = request.artifact

@@ -28,12 +28,14 @@ def batch_secs(window_secs: float, limits: Iterable[float], oracles: Iterable[fl
     return window_secs + measuring_secs + _ORACLE_RUNS * sum(oracles)
 
 
-def shoot_out_secs(window_secs: float, finalists: int, timeout_secs: float) -> float:
+def shoot_out_secs(window_secs: float, finalists: int, timeout_secs: float, oracle_secs: float) -> float:
     """Return the longest time of a shoot-out.
 
     Args:
         window_secs: the longest wait for a quiet window.
         finalists: their number.
         timeout_secs: the timeout of each measurement.
+        oracle_secs: the longest run of the task's oracle, which a process that has just begun runs first.
     """
-    return window_secs + finalists * (_DUEL_TIMEOUTS * timeout_secs + _LOADS * _LOAD_SECS)
+    measuring_secs = finalists * (_DUEL_TIMEOUTS * timeout_secs + _LOADS * _LOAD_SECS)
+    return window_secs + measuring_secs + _ORACLE_RUNS * oracle_secs

@@ -97,11 +97,14 @@ class Ranking:
 
     def finalists(self) -> tuple[Candidate, ...]:
         """Between which candidates a shoot-out decides (see :func:`policies.measuring.shootout.finalists`), the
-        incumbent first: some may have a lower cost and were never checked. None where a shoot-out has decided between
-        these very candidates."""
+        incumbent first: some may have a lower cost and were never checked. Without an incumbent nothing was: then those
+        of the lowest cost. None where a shoot-out has decided between these very candidates."""
         standings = (CostEstimate(name, each.cost_secs, each.measurement.error) for name, each in self._ranked.items())
         chosen = [self._ranked[candidate_id].candidate for candidate_id in finalists(standings)]
         best = self.best
+        if best is None:
+            ordered = sorted(self._ranked.values(), key=lambda each: each.cost_secs)
+            chosen = [each.candidate for each in ordered[:MAX_FINALISTS]]
         if chosen and best is not None:
             chosen = [best, *(each for each in chosen if each != best)][:MAX_FINALISTS]
         # Asked of those who would meet: one that the incumbent leaves no room for is no reason to meet again.

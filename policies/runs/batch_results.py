@@ -9,6 +9,7 @@ from policies.runs.commands import Command, Log
 from policies.runs.events import BatchLost, BatchMeasured, BatchPostponed, ShootOutMeasured
 from policies.runs.kill_counts import KillCounts, Step
 from policies.runs.phase import Phase
+from policies.runs.stages.final_round import FinalRound
 from policies.runs.stages.measuring import MeasureStage
 from policies.runs.stages.task_ends import TaskEnds
 from policies.runs.tasks import TaskTrials
@@ -28,11 +29,13 @@ class BatchResults:
         ends: TaskEnds,
         kills: KillCounts,
         usage: Usage,
+        final_round: FinalRound,
     ) -> None:
         self._devices = devices
         self._ends = ends
         self._kills = kills
         self._usage = usage
+        self._final_round = final_round
         self._unchecked = UncheckedTasks(tasks)
 
     def is_valid(self, event: BatchResult) -> bool:
@@ -62,6 +65,7 @@ class BatchResults:
                 return self._devices.batch_lost(event, now) + self._give_up(phase)
             case BatchPostponed():
                 self._devices.postponed(device_id, now)
+                self._final_round.postponed(device_id)
                 return []
             case ShootOutMeasured(_, _, ""):
                 self._devices.leases.release(device_id, now)

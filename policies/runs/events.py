@@ -229,7 +229,7 @@ class BatchMeasured:
     """Records of the outcomes as the store encodes them. The executor of the device has them stored, and hands the
     event on without them."""
     unchecked: Mapping[str, str] = field(default_factory=dict)
-    """Why candidates of a task are not verified on this device, by the task's id."""
+    """Why candidates of a task are not verified on this device, by the task's id; empty where they are from now on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class RunState:
         self._build_results = BuildResults(
             self.tasks, self._builds, self._devices.queue, pace, self._ends, kills, final_round
         )
-        self._batch_results = BatchResults(self.tasks, self._devices, self._ends, kills, self._usage)
+        self._batch_results = BatchResults(self.tasks, self._devices, self._ends, kills, self._usage, final_round)
         self._end = RunEnd(
             plan.limits,
             self.tasks,

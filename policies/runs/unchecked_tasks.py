@@ -25,9 +25,13 @@ class UncheckedTasks:
         """Return the notices that a batch gives rise to."""
         notices = []
         for task_id, reason in event.unchecked.items():
-            if self._reasons.get((task_id, event.device_id)) != reason:
-                self._reasons[task_id, event.device_id] = reason
-                name = f"{self._tasks[task_id].task.workload.name} on device {event.device_id}"
+            if self._reasons.get((task_id, event.device_id), "") == reason:
+                continue
+            self._reasons[task_id, event.device_id] = reason
+            name = f"{self._tasks[task_id].task.workload.name} on device {event.device_id}"
+            if reason:
                 text = f"{name} is measured and not checked: {reason} (oracle_secs in its entry of the fleet file)"
                 notices.append(Log("warning", text))
+            else:
+                notices.append(Log("notice", f"{name} is checked from now on: its unscheduled program has run"))
         return notices

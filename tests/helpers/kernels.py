@@ -46,6 +46,13 @@ def make_artifact(
     )
 
 
+def program(what: str, n: int = 1024) -> str:
+    """The program of such a kernel, as a workload has it."""
+    import tvm
+
+    return str(tvm.ir.save_json(tvm.IRModule(_functions(what, n))))
+
+
 @cache
 def _library(what: str, n: int) -> bytes:
     import tvm

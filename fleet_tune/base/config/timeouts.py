@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 SLOWEST_LINK_BYTES = 1e6
 """Bytes a second of a link that is slower than those that are reckoned with."""
+HOST_ORACLE_SECS = 900.0
+"""Seconds that the unscheduled program of a task may take on the machine that drives a device, where it is too slow for
+the device (:mod:`devices.client.host_oracle`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,10 @@ class PendingShootOut:
 
     @property
     def is_void(self) -> bool:
-        """True where there is nothing to decide, now that what could be built is."""
-        return self.is_built and (self.task.oracle is OracleState.FAILED or len(self.entered) < 2)
+        """True where there is nothing to decide, now that what could be built is. One that was never checked is checked
+        alone."""
+        least = 1 if self.task.ranking.best is None else 2
+        return self.is_built and (self.task.oracle is OracleState.FAILED or len(self.entered) < least)
 
 
 class FinalRound:
@@ -66,6 +68,8 @@ class FinalRound:
         self._devices = devices
         self._timers = timers
         self._contests: dict[str, list[PendingShootOut]] = {}
+        self._begun: dict[str, PendingShootOut] = {}  # the last one of each device
+        self._open = False
         self._missing_since: dict[str, float] = {}
 
     @property
@@ -75,6 +79,7 @@ class FinalRound:
 
     def open(self, tasks: Iterable[TaskTrials]) -> None:
         """List the shoot-outs that there should be."""
+        self._open = True
         if math.isinf(self._plan.rule.race_factor):
             return  # a dataset is collected: no candidate matters more than another
         for task in sorted(tasks, key=gain_at_stake, reverse=True):
@@ -84,7 +89,15 @@ class FinalRound:
 
     def close(self) -> None:
         """Begin no further shoot-out."""
+        self._open = False
         self._contests.clear()
+
+    def postponed(self, device_id: str) -> None:
+        """Hold the shoot-out of a device again later, which has not begun it: others use the device, or an oracle is
+        awaited."""
+        contest = self._begun.pop(device_id, None)
+        if contest is not None and self._open:
+            self._contests.setdefault(contest.task.device_class, []).append(contest)
 
     def not_built(self, finalist: Trial) -> None:
         """Skip a finalist that could not be built."""
@@ -152,8 +165,10 @@ class FinalRound:
         limit_secs = self._devices.limit_secs(device_id, contest.task.task.id)
         rule = replace(self._plan.rule, timeout_secs=limit_secs)
         entered = contest.entered
-        deadline_secs = shoot_out_secs(self._plan.window_wait_secs, len(entered), rule.timeout_secs)
+        oracle_secs = contest.task.planned.oracle_secs
+        deadline_secs = shoot_out_secs(self._plan.window_wait_secs, len(entered), rule.timeout_secs, oracle_secs)
         epoch = self._devices.leases.lease(device_id, Work.SHOOT_OUT, deadline_secs, now)
         ranking = contest.task.ranking
+        self._begun[device_id] = contest
         finalists = tuple((each, ranking.next_revision(each.id)) for each in entered)
         return ShootOut(device_id, epoch, contest.task.task.id, finalists, ranking.incumbent, rule, deadline_secs)

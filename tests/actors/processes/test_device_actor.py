@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import ray
 
 from actors.clients.device import TaskArtifacts
 from actors.processes.device import DeviceActor
-from devices.protocol import Artifact, Device, MeasureRequest
+from devices.protocol import Artifact, Device, MeasureRequest, OracleOutputs
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.domain import (
     Candidate,
@@ -25,7 +25,7 @@ from fleet_tune.base.domain import (
     StopRule,
 )
 from fleet_tune.base.records.stores.codec import decode_record
-from policies.runs.events import BatchMeasured
+from policies.runs.events import BatchMeasured, BatchPostponed, ShootOutMeasured
 from tests.helpers.devices import make_fingerprint
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -62,9 +62,15 @@ class Steady:
     def add_oracle(self, artifact: Artifact) -> None: ...
 
     oracle_problem = ""
+    oracles_run = 0
+    outputs: OracleOutputs | None = None
 
     def run_oracle(self, task_id: str) -> str:  # noqa: ARG002
+        self.oracles_run += 1
         return self.oracle_problem
+
+    def use_oracle_outputs(self, task_id: str, outputs: OracleOutputs) -> None:  # noqa: ARG002
+        self.outputs = outputs
 
     def measure(self, request: MeasureRequest) -> Measurement:
         self.asked.append(request)
@@ -276,4 +282,77 @@ def test_candidates_whose_oracle_is_too_slow_are_measured_and_compared_with_noth
     assert not bench.stored.records[-1].measurement.verified
     bench.device.oracle_problem = ""  # it had more time
     assert bench.measure(told_secs=2.0, run_secs=1.0).incumbent_secs == 2.0
+    assert bench.last.unchecked == {"task": ""}
+    bench.measure(told_secs=2.0, run_secs=1.0)
     assert bench.last.unchecked == {}
+
+
+class HostOracle:
+    """Stands in for :class:`devices.client.host_oracle.HostOracles`, at one oracle."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.computing = False
+        self.found: OracleOutputs | None = None
+        self.reason = ""
+
+    def begin(self, artifact: Artifact, window: object) -> None:  # noqa: ARG002
+        self.begun += 1
+        self.computing = True
+
+    def is_computing(self, task_id: str) -> bool:  # noqa: ARG002
+        return self.computing
+
+    def outputs(self, task_id: str) -> OracleOutputs | None:  # noqa: ARG002
+        return self.found
+
+    def failure(self, task_id: str) -> str:  # noqa: ARG002
+        return self.reason
+
+    def wait(self, task_id: str, secs: float) -> None: ...
+
+
+def with_slow_oracle() -> tuple[Bench, HostOracle]:
+    bench, host = Bench(), HostOracle()
+    bench.actor._host_oracles = cast(Any, host)
+    bench.device.oracle_problem = "its unscheduled program did not end within 150 s"
+    return bench, host
+
+
+def test_an_oracle_that_is_too_slow_for_the_device_runs_on_the_host_and_is_used_from_then_on() -> None:
+    bench, host = with_slow_oracle()
+    for _ in range(2):
+        assert bench.measure(told_secs=2.0, run_secs=1.0).incumbent_secs == 0.0
+        assert bench.last.unchecked == {"task": f"{bench.device.oracle_problem}: this machine runs it now"}
+    assert (host.begun, bench.device.oracles_run) == (1, 1), "the device is not asked meanwhile"
+    host.computing, host.found = False, OracleOutputs(False, ())
+    assert bench.measure(told_secs=2.0, run_secs=1.0).incumbent_secs == 2.0
+    assert bench.device.outputs is host.found
+    assert bench.last.unchecked == {"task": ""}
+    assert bench.stored.records[-1].measurement.verified
+
+
+def test_an_oracle_that_the_host_cannot_run_either_is_told() -> None:
+    bench, host = with_slow_oracle()
+    bench.measure(told_secs=2.0, run_secs=1.0)
+    host.computing, host.reason = False, "it is no program"
+    bench.measure(told_secs=2.0, run_secs=1.0)
+    told = f"{bench.device.oracle_problem}, nor can this machine run it: it is no program"
+    assert bench.last.unchecked == {"task": told}
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_shoot_out_is_postponed_while_its_oracle_runs_on_the_host(begun: bool) -> None:
+    """Also where it turns out only then that the device is too slow."""
+    bench, host = with_slow_oracle()
+    host.computing = begun
+    oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
+    finalist = Artifact("task", Candidate("task", 0, "s", (4,)), b"", (), (), (), (), "", 0.0)
+    entered = [([ray.put(finalist)], 1)]
+    places = TaskArtifacts([oracle], Incumbent())
+    assert bench.actor.shoot_out(entered, places, StopRule(), bench.stored, 1) == BatchPostponed("device", 1)
+    assert host.begun == (not begun)
+    assert not bench.stored.records
+    host.computing, host.found = False, OracleOutputs(False, ())
+    assert bench.actor.shoot_out(entered, places, StopRule(), bench.stored, 2) == ShootOutMeasured("device", 2)
+    assert [each.measurement.verified for each in bench.stored.records] == [True]

@@ -10,5 +10,5 @@ def test_a_batch_has_time_for_two_measurements_and_a_duel_of_each_and_for_the_or
     assert batch_secs(900.0, [10.0, 20.0], [2.0]) == 1162.0
 
 
-def test_a_shoot_out_has_time_for_a_duel_of_each_finalist() -> None:
-    assert shoot_out_secs(900.0, 3, 10.0) == 900.0 + 3 * (5 * 10.0 + 20.0)
+def test_a_shoot_out_has_time_for_a_duel_of_each_finalist_and_for_the_oracle() -> None:
+    assert shoot_out_secs(900.0, 3, 10.0, 2.0) == 900.0 + 3 * (5 * 10.0 + 20.0) + 6 * 2.0

@@ -155,3 +155,11 @@ def test_the_best_is_always_what_the_last_words_say(drawn: list[tuple[int, float
                 verified_ones.add(number)
     costs = [each.measurement.cost_secs for number, each in last.items() if number in verified_ones]
     assert made.best_secs == min(costs, default=math.inf)
+
+
+def test_where_nothing_was_verified_the_fastest_are_checked_however_far_apart() -> None:
+    made = ranking(*(record(number, float(number), verified=False) for number in range(1, 8)))
+    assert best_number(made) is None
+    assert [each.decisions[0] for each in made.finalists()] == [1, 2, 3, 4, 5]
+    alone = ranking(record(3, 3.0, verified=False))
+    assert [each.decisions[0] for each in alone.finalists()] == [3]

@@ -282,10 +282,19 @@ def test_what_waits_for_another_run_is_put_back_and_measured_once_and_its_time_i
 def test_a_task_whose_candidates_a_device_cannot_check_is_named_once_for_each_reason() -> None:
     unchecked = UncheckedTasks(World({"a": Device("orin")}).state.tasks)
     told: list[str] = []
-    for reason in ("slow", "slow", "slower", "slower"):
+    for reason in ("", "slow", "slow", "slower", "slower", "", ""):
         batch = ev.BatchMeasured("a", 1, {}, unchecked={ORIN.id: reason})
         told += [each.text for each in unchecked.take(batch)]
     assert told == [
         f"matmul on device a is measured and not checked: {reason} (oracle_secs in its entry of the fleet file)"
         for reason in ("slow", "slower")
-    ]
+    ] + ["matmul on device a is checked from now on: its unscheduled program has run"]
+
+
+def test_a_shoot_out_that_a_device_has_not_begun_is_held_later() -> None:
+    held = played({"a": Device("orin")})
+    assert held.met
+    others = ((held.now - 4.0, held.now + 10.0),)  # five finalists take three seconds
+    later = played({"a": Device("orin", others=others)})
+    assert later.met == held.met
+    assert later.now > held.now + 10.0

@@ -1,0 +1,121 @@
+"""Oracles that are too slow for their device, run on the machine that drives it, beside the measurements."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from devices.builds.builder import memory_limit
+from devices.host.limits.confinement import memory_total_bytes
+from devices.host.quiet_windows.quiet_window import QuietTimeoutError, QuietWindow
+from devices.host.warm_process import ChildLostError, ChildStartError, WarmProcess
+from devices.protocol import Artifact, CheckedRun, OracleOutputs
+from devices.timing.arguments import numpy_dtype
+from fleet_tune.base.config.timeouts import HOST_ORACLE_SECS
+from fleet_tune.base.cpus import usable_cpus
+
+_MODULE = "devices.client.host_oracle_worker"
+
+
+class HostOracles:
+    """Runs oracles one after the other, each in a process of its own (:mod:`devices.client.host_oracle_worker`), which
+    windows stop.
+
+    Args:
+        module: the module that the process runs (tests give their own).
+        limit_secs: until one has run; what windows take does not count.
+    """
+
+    def __init__(self, module: str = _MODULE, limit_secs: float = HOST_ORACLE_SECS) -> None:
+        self._module = module
+        self._limit_secs = limit_secs
+        self._one_at_a_time = threading.Lock()
+        self._computing: dict[str, threading.Event] = {}  # tasks whose oracle was begun; set once it has ended
+        self._outputs: dict[str, OracleOutputs] = {}
+        self._failures: dict[str, str] = {}
+        self._process: WarmProcess | None = None
+        self._closed = False
+
+    def begin(self, artifact: Artifact, window: QuietWindow | None) -> None:
+        """Begin to run an oracle in the background, unless it was begun before, or its program is not known here.
+        ``window``: the quiet window of this host, None where nothing is measured on it."""
+        task_id = artifact.task_id
+        if task_id not in self._computing and artifact.program:
+            self._computing[task_id] = threading.Event()
+            threading.Thread(target=self._run, args=(artifact, window), daemon=True, name="oracle").start()
+
+    def is_computing(self, task_id: str) -> bool:
+        """Return true while the oracle of a task runs here, or waits for its turn."""
+        return task_id in self._computing and not self._computing[task_id].is_set()
+
+    def outputs(self, task_id: str) -> OracleOutputs | None:
+        """Return what the oracle of a task has computed; None while it has not."""
+        return self._outputs.get(task_id)
+
+    def failure(self, task_id: str) -> str:
+        """Return why there will be no outputs, in one line; empty while there may be."""
+        return self._failures.get(task_id, "")
+
+    def wait(self, task_id: str, secs: float) -> None:
+        """Wait until the oracle of a task has ended, if it was begun, for so long at most."""
+        if task_id in self._computing:
+            self._computing[task_id].wait(secs)
+
+    def close(self) -> None:
+        """End the process. May be called twice."""
+        self._closed = True
+        if self._process is not None:
+            self._process.close()
+
+    def _run(self, artifact: Artifact, window: QuietWindow | None) -> None:
+        task_id = artifact.task_id
+        try:
+            with self._one_at_a_time:
+                self._outputs[task_id] = self._computed(artifact, window)
+        except (ChildLostError, ChildStartError, QuietTimeoutError, OSError, ValueError) as error:
+            self._failures[task_id] = str(error)
+        finally:
+            self._computing[task_id].set()
+
+    def _computed(self, artifact: Artifact, window: QuietWindow | None) -> OracleOutputs:
+        """Raises ChildLostError and ValueError where it cannot be run here."""
+        limit = ["--memory-limit", str(memory_limit(memory_total_bytes(), 1))]
+        threads = {"TVM_NUM_THREADS": str(usable_cpus())}
+        self._process = WarmProcess(
+            self._module,
+            "runs unscheduled programs",
+            limit,
+            threads,
+            answer_secs=self._limit_secs,
+            window=window,
+        )
+        with contextlib.closing(self._process):
+            if self._closed:
+                raise ValueError("the device is closed")
+            answer = self._process.ask(_request(artifact))
+        if "failed" in answer:
+            raise ValueError(answer["failed"])
+        runs = tuple(CheckedRun(special, _arrays(artifact, outputs)) for special, outputs in answer["runs"])
+        return OracleOutputs(answer["positive"], runs)
+
+
+def _request(artifact: Artifact) -> dict[str, Any]:
+    return {
+        "task_id": artifact.task_id,
+        "program": artifact.program,
+        "args": [[list(spec.shape), spec.dtype] for spec in artifact.original_args],
+        "outputs": list(artifact.outputs),
+        "check": asdict(artifact.check),
+    }
+
+
+def _arrays(artifact: Artifact, outputs: list[bytes]) -> list[np.ndarray[Any, Any]]:
+    specs = [artifact.original_args[at] for at in artifact.outputs]
+    return [
+        np.frombuffer(body, numpy_dtype(spec.dtype)).reshape(spec.shape)
+        for spec, body in zip(specs, outputs, strict=True)
+    ]
