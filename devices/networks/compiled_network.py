@@ -63,15 +63,18 @@ class CompiledNetwork:
 
     ``network(*inputs)`` takes numpy arrays or torch tensors, one for each input, and returns the outputs in the same
     kind: one array or tensor, or a tuple where the network has several outputs. Calls from several threads take turns.
-    A fork of the process waits for the calls of its other threads, and its child may call the network.
+    A fork of the process waits for the calls of its other threads, and its child may call the network. A pickle of it
+    is the name of its folder, from which another process loads it.
 
     Args:
         module: TVM's runtime module.
         parameters: the weights, in the order of the arguments of ``main`` after the inputs.
         manifest: the description of the network (see :mod:`devices.networks.network_folder`).
+        folder: where it was loaded from.
     """
 
-    def __init__(self, module: Any, parameters: Sequence[Array], manifest: Mapping[str, Any]) -> None:
+    def __init__(self, module: Any, parameters: Sequence[Array], manifest: Mapping[str, Any], folder: Path) -> None:
+        self._folder = folder.absolute()
         self.manifest = manifest
         self.threads = _threads_of(manifest)
         self._inputs = tuple((each["name"], tuple(each["shape"]), each["dtype"]) for each in manifest["inputs"])
@@ -112,7 +115,10 @@ class CompiledNetwork:
                 f"{folder} cannot be loaded with TVM {tvm.__version__} (it was compiled with {built_with}): {error}",
                 COMPILE_AGAIN,
             ) from error
-        return cls(module, arrays, manifest)
+        return cls(module, arrays, manifest, folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CompiledNetwork.read, (self._folder,)
 
     def __call__(self, *inputs: Any) -> Any:
         is_ready = _POOLS.threads == self.threads
