@@ -51,6 +51,8 @@ Each refusal is one line with the reason and the operator's name and place, and 
 _OTHERWISE = """
 ## Where ONNX's values are not right
 
+These tests are compared with ONNX Runtime's values instead:
+
 """
 _COLUMNS = (RIGHT, "with constants", REFUSED, DISAGREES, WRONG, TRACEBACK)
 
