@@ -15,6 +15,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.executables import Array, has_fixed_shape, run_on_host, tensor_specs
+from devices.networks.graph.legalization import LEGALIZED
 from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.numpy_operators import MAX_BYTES
 
@@ -80,14 +81,14 @@ def _bytes(variable: Any) -> int:
 
 
 def _computed(module: Any, known: dict[Any, Any], wanted: list[Any]) -> tuple[Array, ...]:
-    """Compute the values of ``wanted``."""
+    """Compute the values of ``wanted``, with the lowerings that the network's own kernels have."""
     result = relax.Var("result", relax.TupleType([variable.ty for variable in wanted]))
     bindings = [relax.VarBinding(variable, value) for variable, value in known.items()]
     block = relax.DataflowBlock([*bindings, relax.VarBinding(result, relax.Tuple(wanted))])
     function = relax.Function([], relax.SeqExpr([block], result), result.ty).with_attr("global_symbol", "main")
     kernels = {var: kernel for var, kernel in module.functions.items() if isinstance(kernel, tvm.tirx.PrimFunc)}
     alone = tvm.IRModule({**kernels, tvm.ir.GlobalVar("main"): function})
-    passes = [relax.transform.DeadCodeElimination(["main"]), relax.transform.LegalizeOps()]
+    passes = [relax.transform.DeadCodeElimination(["main"]), relax.transform.LegalizeOps(LEGALIZED)]
     return run_on_host(tvm.transform.Sequential(passes)(alone))
 
 

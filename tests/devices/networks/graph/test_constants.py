@@ -74,6 +74,20 @@ def test_constants_are_what_tvm_computes(fold: Callable[[tvm.IRModule], tvm.IRMo
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_constants_are_computed_with_our_lowerings() -> None:
+    """TVM's own do not compile a comparison of booleans, pass over NaN, and scatter narrow indices to other places."""
+    places, updates = np.array([[1, 0], [0, 1]]), np.array([[10, 20], [30, 40]], np.float32)
+    expressions = [
+        relax.op.not_equal(b, constant(X > 1)),
+        relax.op.argmax(constant(np.array([-1.0, np.nan, 2.0], np.float32)), 0),
+        relax.op.scatter_elements(x, constant(places), constant(updates), 0),
+    ]
+    differ, largest, scattered = results(fold_constants(of_constants(expressions)))
+    np.testing.assert_array_equal(differ, (X > 0) != (X > 1))
+    np.testing.assert_array_equal(largest, 1)
+    np.testing.assert_array_equal(scattered, [[30, 20, 3], [10, 40, -4]])
+
+
 @pytest.mark.parametrize(
     "expression",
     [
