@@ -332,7 +332,7 @@ def _lower(module: Any, target: tvm.target.Target, steps: LoweringSteps) -> Any:
         _refuse_constant(module["main"], name)
         module = steps.needed("the order of floats", replace_sorts, module)
         module = steps.optional("products in integers", lambda each: integer_products(each, target), module)
-        module = steps.optional("products of bfloat16 in pairs", lambda each: half_products(each, target), module)
+        module = steps.optional("products of 16 bits", lambda each: half_products(each, target), module)
         libraries = relax.pipeline.library_dispatch_passes(target)
         module = steps.needed("the choice of libraries", sequential(libraries), module)
         module = steps.needed("the lowering of operators", transform.LegalizeOps(LEGALIZED), module)

@@ -1,4 +1,4 @@
-"""Products of bfloat16 whose sums are float32, two terms at a time.
+"""Products of numbers of 16 bits whose sums are float32: those of bfloat16 two terms at a time.
 
 A product or convolution of bfloat16 reads its weights, or its second operand, in pairs: two neighbouring terms of the
 sum in one number (:func:`devices.sketches.half_operators.pair`), constants packed when the network is compiled, other
@@ -6,6 +6,9 @@ values by the kernel that makes them or moves them. The data is read as it is. A
 :func:`devices.sketches.half_operators.dot2` is twice as fast with it as in float32; others are as fast as in float32
 and read half as much. What follows a product is fused with it as before: sums are rounded to bfloat16 where the network
 says so, and tensors between kernels have 16 bits for each number.
+
+A product of float16 converts each number of its data once, before the sum, and not for every column of the result;
+weights are converted as vectors when they are read.
 """
 
 from __future__ import annotations
@@ -33,10 +36,10 @@ _PRODUCT = "relax.matmul"
 
 
 def half_products(module: Any, target: tvm.target.Target) -> Any:
-    """Return ``module`` with the products of this module's docstring in pairs, for a CPU."""
+    """Return ``module`` with its products in the forms of this module's docstring, for a CPU."""
     main = module.get_global_var("main")
     bindings = [binding for block in module[main].body.blocks for binding in block.bindings]
-    if target.kind.name != "llvm" or not any(_has_pairs(binding.value) for binding in bindings):
+    if target.kind.name != "llvm" or all(_form(binding.value) is None for binding in bindings):
         return module
     rewriter = _HalfProducts(module)
     rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
@@ -44,27 +47,28 @@ def half_products(module: Any, target: tvm.target.Target) -> Any:
     return tvm.transform.Sequential(clean)(rewriter.builder_.get())
 
 
-def _has_pairs(value: Any) -> bool:
-    """Return true for a call of bfloat16 that has a form in pairs."""
+def _form(value: Any) -> Packing | None:
+    """Return the form of a product; None for everything else."""
     name = operator_name(value)
     if name != _PRODUCT and name not in _CONVOLUTIONS:
-        return False
+        return None
     operands = value.args[:2]
-    shapes = [shape_of(each) for each in operands]
-    if any(str(each.ty.dtype) != PAIRED for each in operands) or None in shapes:
-        return False
+    shapes, types = [shape_of(each) for each in operands], {str(each.ty.dtype) for each in operands}
+    form = _FORMS.get(types.pop())
+    if form is None or types or None in shapes:
+        return None
     if name == _PRODUCT:
-        return all(len(shape or ()) >= 2 for shape in shapes)
+        return form if all(len(shape or ()) >= 2 for shape in shapes) else None
     places, attrs, weight = _CONVOLUTIONS[name], value.attrs, operands[1]
     channels_last = attrs.data_layout == attrs.out_layout == f"N{places}C" and attrs.kernel_layout == f"{places}IO"
     # Where the terms of a group are odd, as in a depthwise convolution, a pair would belong to two.
     whole = int(attrs.groups) == 1 or int(weight.ty.shape.values[-2]) % _TERMS == 0
-    return channels_last and whole and isinstance(weight, GenericConst)
+    return form if channels_last and whole and isinstance(weight, GenericConst) else None
 
 
 @mutator
 class _HalfProducts(PyExprMutator):  # type: ignore[misc]
-    """Writes products in pairs."""
+    """Writes products in their forms."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
@@ -73,11 +77,14 @@ class _HalfProducts(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Call) -> Any:
         call = self.visit_expr_post_order(call)
-        if not _has_pairs(call):
+        form = _form(call)
+        if form is None:
             return call
-        name = operator_name(call)
-        define = _product if name == _PRODUCT else _convolution(call)
-        total = self._kernel(name.rpartition(".")[2], define, call.args[0], self._paired(call.args[1]))
+        name, (data, weights) = operator_name(call), call.args[:2]
+        define = _product(form) if name == _PRODUCT else _convolution(call, form)
+        total = self._kernel(
+            name.rpartition(".")[2], define, data, self._paired(weights) if form == _PAIRS else weights
+        )
         dtype = str(call.ty.dtype)
         return total if dtype == "float32" else relax.op.astype(self.builder_.emit(total), dtype)
 
@@ -96,16 +103,16 @@ class _HalfProducts(PyExprMutator):  # type: ignore[misc]
         return self._pairs[value]
 
 
-def _convolution(call: Call) -> Callable[..., te.Tensor]:
+def _convolution(call: Call, form: Packing) -> Callable[..., te.Tensor]:
     attrs = call.attrs
     padding = ints(attrs.padding)
     rank = len(padding) // 2
     window = Window(ints(attrs.strides), padding[:rank], padding[rank:], ints(attrs.dilation), int(attrs.groups))
-    return lambda data, weights: summed_convolution(data, weights, window, _PACKING)
+    return lambda data, weights: summed_convolution(data, weights, window, form)
 
 
-def _product(data: te.Tensor, pairs: te.Tensor) -> te.Tensor:
-    return summed_product(data, pairs, _PACKING)
+def _product(form: Packing) -> Callable[..., te.Tensor]:
+    return lambda data, weights: summed_product(data, weights, form)
 
 
 def _packed(weights: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
@@ -140,4 +147,12 @@ def _two(number: Callable[[Any], Any], count: int, group: Any) -> Any:
     return pair(number(group * _TERMS), value)
 
 
-_PACKING = Packing(_TERMS, _of_data, tirx.const(0, "int32"), dot2)
+_PAIRS = Packing(_TERMS, _of_data, tirx.const(0, "int32"), dot2)
+_WIDE = Packing(
+    terms=1,
+    group=lambda data, at, place: data[(*at, place)].astype("float32"),
+    nothing=tirx.const(0.0, "float32"),
+    multiply=lambda number, weight: number * weight.astype("float32"),
+    once=True,
+)
+_FORMS = {PAIRED: _PAIRS, "float16": _WIDE}

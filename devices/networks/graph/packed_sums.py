@@ -26,10 +26,17 @@ class Packing:
     """Group outside of the data."""
     multiply: Callable[[Any, Any], Any]
     """Returns the product of a group of data with one of weights."""
+    once: bool = False
+    """True if each group is computed once, and not for every product that reads it."""
 
     def groups(self, count: int) -> int:
         """Return the number of groups of so many numbers."""
         return -(-count // self.terms)
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Annotations of the block that computes groups."""
+        return {"meta_schedule.inline_rule": "disable"} if self.once else {}
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,9 @@ def summed_product(data: te.Tensor, weights: te.Tensor, packing: Packing) -> te.
     groups, columns = (int(extent) for extent in weights.shape[-2:])
     rows = [int(extent) for extent in data.shape[:-1]]
     outer = [int(extent) for extent in weights.shape[:-2]]
-    packed = te.compute((*rows, groups), lambda *at: packing.group(data, at[:-1], at[-1]), name="padded")
+    packed = te.compute(
+        (*rows, groups), lambda *at: packing.group(data, at[:-1], at[-1]), "padded", attrs=packing.attributes
+    )
     k = te.reduce_axis((0, groups), name="k")
     rank = max(len(rows) - 1, len(outer))
     # A vector of data has no axis of rows.
@@ -78,7 +87,7 @@ def summed_convolution(data: te.Tensor, weights: te.Tensor, window: Window, pack
         inside = [each for i, n in zip(here, extents, strict=True) for each in (i >= 0, i < n)]
         return tirx.if_then_else(tirx.all(*inside), value, packing.nothing)
 
-    numbers = te.compute((batch, *high, packing.groups(channels)), padded, name="padded")
+    numbers = te.compute((batch, *high, packing.groups(channels)), padded, "padded", attrs=packing.attributes)
     over = [te.reduce_axis((0, n), f"k{at}") for at, n in enumerate((*kernel, terms))]
     out = [
         (n - dilation * (k - 1) - 1) // stride + 1

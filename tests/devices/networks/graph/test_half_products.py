@@ -37,10 +37,10 @@ def _kernel_passes() -> None:
     use_kernel_passes()
 
 
-def network(shapes: list[tuple[int, ...]], body: Callable[..., Any]) -> Any:
-    """A module whose ``main`` has inputs in bfloat16, and returns what ``body`` gives for them."""
+def network(shapes: list[tuple[int, ...]], body: Callable[..., Any], dtype: str = "bfloat16") -> Any:
+    """A module whose ``main`` has inputs of a type, and returns what ``body`` gives for them."""
     builder = Builder()
-    inputs = [relax.Var(f"x{at}", relax.TensorType(shape, "bfloat16")) for at, shape in enumerate(shapes)]
+    inputs = [relax.Var(f"x{at}", relax.TensorType(shape, dtype)) for at, shape in enumerate(shapes)]
     with builder.function("main", inputs):
         with builder.dataflow():
             result = builder.emit_output(body(*inputs))
@@ -89,6 +89,24 @@ def test_products_of_two_values(left: tuple[int, ...], right: tuple[int, ...]) -
     module = network([left, right], lambda x, y: relax.op.matmul(x, y, out_dtype="float32"))
     assert in_pairs(module) == ["pairs", "matmul"]
     check(module, [x, y], x.astype(np.float64) @ y.astype(np.float64), left[-1])
+
+
+def test_numbers_of_float16_are_converted_once() -> None:
+    rng = np.random.default_rng(5)
+    x, y, weight = (rng.normal(0, 1, shape).astype(np.float16) for shape in ((2, 4, 8), (2, 8, 6), (6, 5)))
+
+    def body(x: Any, y: Any) -> Any:
+        inner = relax.op.astype(relax.op.matmul(x, y, out_dtype="float32"), "float16")
+        return relax.op.matmul(inner, relax.const(weight), out_dtype="float32")
+
+    module = network([(2, 4, 8), (2, 8, 6)], body, "float16")
+    new = half_products(module, parse_target(CPU.target))
+    kernels = [new[call.args[0]] for call in kernel_calls(new["main"])]
+    assert len(kernels) == 2
+    assert all('"meta_schedule.inline_rule": "disable"' in kernel.script() for kernel in kernels)
+    between = (x.astype(np.float64) @ y.astype(np.float64)).astype(np.float16)
+    (result,) = compile_host(relax.transform.LegalizeOps()(new))(x, y)
+    np.testing.assert_allclose(result, between.astype(np.float64) @ weight.astype(np.float64), rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
