@@ -30,7 +30,7 @@ define <{n} x float> @fleet_tune_dot2_{n}(<{n} x float> %sum, <{n} x i32> %x, <{
 declare <{n} x float> @{name}.{bits}(<{n} x float>, <{m} x bfloat>, <{m} x bfloat>)
 """
 _LEAST, _MOST = 4, 16
-"""Lanes of the instruction."""
+"""Fewest and most lanes of the instruction."""
 _UPPER = -(1 << 16)
 
 
@@ -87,15 +87,18 @@ class _Lowering:
         return self._sum(const(0.0, dtype_of(call)), *call.args) if is_dot2(call) else call
 
     def _sum(self, total: Any, x: Any, y: Any) -> Any:
-        lanes = lanes_of(x)
-        if self.fast and (lanes in (_LEAST, 2 * _LEAST) or lanes % _MOST == 0):
-            return by_parts(_instruction, (total, x, y), _MOST)
-        return total + _half(x, False) * _half(y, False) + _half(x, True) * _half(y, True)
+        return by_parts(_instruction, (total, x, y), _MOST) if self.fast else _by_halves(total, x, y)
 
 
 def _instruction(total: Any, x: Any, y: Any) -> Any:
     lanes = lanes_of(x)
+    if lanes < _LEAST:
+        return _by_halves(total, x, y)
     return tirx.call_pure_extern(f"float32x{lanes}", f"fleet_tune_dot2_{lanes}", total, x, y)
+
+
+def _by_halves(total: Any, x: Any, y: Any) -> Any:
+    return total + _half(x, False) * _half(y, False) + _half(x, True) * _half(y, True)
 
 
 def _half(numbers: Any, upper: bool) -> Any:

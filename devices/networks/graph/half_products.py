@@ -24,6 +24,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
+from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.numpy_operators import ints, shape_of
 from devices.networks.graph.packed_sums import Packing, Window, summed_convolution, summed_product
 from devices.networks.graph.rewrites.context import constant, operator_name
@@ -37,14 +38,12 @@ _PRODUCT = "relax.matmul"
 
 def half_products(module: Any, target: tvm.target.Target) -> Any:
     """Return ``module`` with its products in the forms of this module's docstring, for a CPU."""
-    main = module.get_global_var("main")
-    bindings = [binding for block in module[main].body.blocks for binding in block.bindings]
+    bindings = [binding for block in module["main"].body.blocks for binding in block.bindings]
     if target.kind.name != "llvm" or all(_form(binding.value) is None for binding in bindings):
         return module
-    rewriter = _HalfProducts(module)
-    rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
+    rewritten = with_main_visited(module, _HalfProducts(module))
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
-    return tvm.transform.Sequential(clean)(rewriter.builder_.get())
+    return tvm.transform.Sequential(clean)(rewritten)
 
 
 def _form(value: Any) -> Packing | None:
