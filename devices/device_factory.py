@@ -29,7 +29,7 @@ from fleet_tune.base.errors import (
 )
 from fleet_tune.base.records.datasets.dataset import load
 
-STOP_DECISION = "policies.measuring.stopping:decide"
+STOP_DECISION = "policies.measuring.adaptive_stopping:decide"
 """Name of the stopping rule: devices load it where the kernel runs, and this package imports no policy."""
 
 

@@ -56,7 +56,7 @@ class DeviceHandle(Protocol):
         ``report_wait`` is called with the title of the run that has it, and in the end with an empty one. Raises
         ActorLostError, and NotOurTurnError where it is not this run's after about ``most_secs``."""
 
-    async def check(self) -> float:
+    async def probe(self) -> float:
         """Seconds of one run of the probe, connecting first where that is needed.
 
         Raises DeviceUnreachableError, ProbeError.
@@ -126,8 +126,8 @@ class DeviceClient(BusyClient):
     async def turn(self, report_wait: Callable[[str], None], most_secs: float = math.inf) -> float:
         return await turn_of_actor(self._actor, report_wait, most_secs) if self._in_turns else 0.0
 
-    async def check(self) -> float:
-        secs: float = await ask(self._actor.check.remote(self._target), WINDOW_WAIT_SECS, "run the probe")
+    async def probe(self) -> float:
+        secs: float = await ask(self._actor.probe.remote(self._target), WINDOW_WAIT_SECS, "run the probe")
         return secs
 
     async def measure(

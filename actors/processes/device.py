@@ -28,8 +28,8 @@ from fleet_tune.base.domain import Fingerprint, Incumbent, Measurement, Outcome,
 from fleet_tune.base.errors import DeviceUnreachableError, ProbeError
 from fleet_tune.base.records.stores.codec import encode_record
 from fleet_tune.base.results import DeviceTime
+from policies.measuring.adaptive_stopping import confirmation, following
 from policies.measuring.speed import Speedometer, changed
-from policies.measuring.stopping import confirmation, following
 from policies.runs.events import BatchMeasured, BatchPostponed, ShootOutMeasured
 
 # Of measuring between two probes of a quiet window; a probe takes a fiftieth of it.
@@ -123,7 +123,7 @@ class DeviceActor:
         return "" if self._turn is None else self._turn.wait(most_secs)
 
     @_in_turn
-    def check(self, target: str) -> float:
+    def probe(self, target: str) -> float:
         """Seconds of one run of the probe. ``target``: that of the device's class, which a device that joins late must
         have.
 

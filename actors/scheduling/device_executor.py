@@ -51,11 +51,11 @@ class DeviceExecutor:
         self._stored: asyncio.Future[None] | None = None  # of the last batch
         self._report_wait = report_wait
 
-    async def check(self) -> DeviceProbed | DeviceProbeFailed | DeviceUnreachable:
+    async def probe(self) -> DeviceProbed | DeviceProbeFailed | DeviceUnreachable:
         """Run the probe."""
         try:
             await self._device.turn(self._report_wait)
-            secs = await self._device.check()
+            secs = await self._device.probe()
         except ProbeError as error:
             return DeviceProbeFailed(self.device_id, first_line(error))
         except (DeviceUnreachableError, WindowLostError, *LOST) as error:

@@ -222,7 +222,7 @@ class Scheduler:
             case to_do.Build():
                 return self._pool.build(command)
             case to_do.ProbeDevice(device_id):
-                return self._executors[device_id].check()
+                return self._executors[device_id].probe()
             case to_do.Measure(device_id):
                 return self._executors[device_id].measure(command)
             case to_do.ShootOut(device_id):

@@ -103,7 +103,7 @@ class SimulatedHandle:
     async def turn(self, _report_wait: Callable[[str], None], _most_secs: float = 0.0) -> float:
         return 0.0
 
-    async def check(self) -> float:
+    async def probe(self) -> float:
         return 1e-3
 
     async def measure(

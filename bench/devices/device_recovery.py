@@ -34,7 +34,7 @@ from devices.host.children.child import without_torch
 from devices.protocol import Artifact, MeasureRequest
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Outcome, StopRule
-from policies.measuring.stopping import following
+from policies.measuring.adaptive_stopping import following
 
 ASKED_SECS = {"crash": 3.0}
 ASKED_ELSE_SECS = 10.0
@@ -102,7 +102,7 @@ class _Client:
 
         config = DeviceConfig(name="bench", target="native", threads=cores())
         self._device = RpcDevice(
-            config, "127.0.0.1", port, decide="policies.measuring.stopping:decide", tracker_key=tracker_key
+            config, "127.0.0.1", port, decide="policies.measuring.adaptive_stopping:decide", tracker_key=tracker_key
         )
         self._device.add_oracle(oracle)
         self._artifacts = artifacts

@@ -34,9 +34,9 @@ from devices.server.server import DeviceServer
 from devices.timing.evaluator import Evaluation, confirmed, decode_evaluation, encode_request
 from fleet_tune.base.domain import Incumbent, Measurement, Outcome, StopRule
 from fleet_tune.base.task_data import TaskData
+from policies.measuring.adaptive_stopping import confirmation, following
 from policies.measuring.duel import run_rule
 from policies.measuring.shootout import CostEstimate, finalists
-from policies.measuring.stopping import confirmation, following
 
 FIXED_RUNS = 500
 # A candidate whose 500 runs take longer gets as many as fit; what all would have taken is then the mean times 500.

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> None:
     config = DeviceConfig(name="bench", target="native", threads=cores())
     mock.patch.object(rpc_device, "LoadedCandidate", _Timed).start()
     device = rpc_device.RpcDevice(
-        config, "127.0.0.1", tracker_port, decide="policies.measuring.stopping:decide", tracker_key=key
+        config, "127.0.0.1", tracker_port, decide="policies.measuring.adaptive_stopping:decide", tracker_key=key
     )
     device.add_oracle(artifact(None))
     print(json.dumps({"ready": True}), flush=True)

@@ -34,8 +34,8 @@ from bench.search.run_cache import Kind, RunCache, cache_code
 from bench.tables import markdown, median_and_quartiles
 from devices.timing.evaluator import Evaluation, evaluate
 from fleet_tune.base.domain import StopRule
+from policies.measuring.adaptive_stopping import confirmation, decide, following
 from policies.measuring.evaluators import DETERMINISTIC, RACED
-from policies.measuring.stopping import confirmation, decide, following
 from policies.search.exploration import Exploration, FixedEpsilon
 from policies.search.methods import Method, method_named
 

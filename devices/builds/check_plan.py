@@ -12,9 +12,9 @@ is less than the rounding. So the inputs of a check are drawn such that every te
 - Where terms are rounded (a sum of exponentials, a variance), most of them are made next to nothing, so that each of
   the few others (:data:`ROUNDED_TERMS`) is a share of the sum that is well above the rounding errors of right kernels.
 
-So the tolerance follows from the type alone (:func:`devices.client.checking.tolerance`), and the inputs from the length
-of the sums. Where few values of a reduced axis count, half of the values at its ends do: tiles end there, and mistakes
-are made there.
+So the tolerance follows from the type alone (:func:`devices.client.output_check.tolerance`), and the inputs from the
+length of the sums. Where few values of a reduced axis count, half of the values at its ends do: tiles end there, and
+mistakes are made there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EXACT_TERMS = {"float64": 2**16, "float32": 2**16, "float16": 2**16, "bfloat16":
 """Most non-zero terms of a sum that is not rounded, by the narrowest type. A few times the square root of this must be
 whole numbers of the type, and one more term must differ by more than the type's rounding."""
 ROUNDED_TERMS = {"float64": 1024, "float32": 512, "float16": 32, "bfloat16": 16}
-"""Terms of a rounded sum that count: one of them is several times :data:`devices.client.checking.ROUNDED`."""
+"""Terms of a rounded sum that count: one of them is several times :data:`devices.client.output_check.ROUNDED`."""
 # exp of it is negligible beside exp of values in [-1, 1), also after a scale of 1/4.
 _FAR = -32.0
 # Shorter axes of sums, and of maxima and minima, have no ends that are drawn apart.

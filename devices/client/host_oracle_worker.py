@@ -48,7 +48,7 @@ def computed(request: dict[str, Any]) -> dict[str, Any]:
     :class:`devices.protocol.OracleOutputs`."""
     import tvm
 
-    from devices.client.checking import all_runs
+    from devices.client.output_check import all_runs
 
     kernel = compiled(request["program"])
     args = [TensorSpec(tuple(shape), dtype) for shape, dtype in request["args"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from devices.client.checking import DEFAULT, Oracle, sent_bytes
+from devices.client.output_check import DEFAULT, Oracle, sent_bytes
 from devices.client.workbench import Workbench
 from devices.protocol import MeasureRequest
 from devices.timing.evaluator import Decide, Evaluation, batch_timer, decode_evaluation, encode_request, evaluate

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from devices.client import fingerprint as fingerprints
-from devices.client.checking import Oracle, OracleTimeoutError
 from devices.client.connection import Connection
 from devices.client.measuring import LoadedCandidate
 from devices.client.network import LoadedNetwork
+from devices.client.output_check import Oracle, OracleTimeoutError
 from devices.client.probe import Probe
 from devices.client.session import NO_KEY, ServerKey, SessionLostError, SessionRefusedError, SessionTimeoutError
 from devices.client.session_loss import DAMAGE, ILLEGAL, loss_measurement

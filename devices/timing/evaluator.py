@@ -2,7 +2,7 @@
 
 The same loop runs in two places: beside the kernel, inside the device server's session process (one round trip for a
 whole measurement), or in the client against a plain TVM RPC server (one round trip for each micro-batch). The rule
-itself is a function that is handed in; ``policies.measuring.stopping`` owns the formula.
+itself is a function that is handed in; ``policies.measuring.adaptive_stopping`` owns the formula.
 """
 
 from __future__ import annotations

@@ -378,7 +378,7 @@ class StopRule:
     """Bound of the race against the incumbent. Infinite: every candidate finishes."""
     timeout_secs: float = 10.0
     """Limit of the whole measurement. With an incumbent it is ``timeout_factor`` times the incumbent's cost, but at
-    least ``min_timeout_secs`` (see :func:`policies.measuring.stopping.following`)."""
+    least ``min_timeout_secs`` (see :func:`policies.measuring.adaptive_stopping.following`)."""
     timeout_factor: float = 200.0
     min_timeout_secs: float = 2.0
     warm_up_secs: float = 0.0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "fleet-tune device serve"
 # The rule that ends a measurement: runs beside the kernel, in the device server. Named, so that a board loads it alone.
-_STOP_DECISION = "policies.measuring.stopping:decide"
+_STOP_DECISION = "policies.measuring.adaptive_stopping:decide"
 _MOST_BYTES = 1 << 62
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fleet_tune.base.domain import StopRule
-from policies.measuring.stopping import CONFIRM_BATCH_SECS
+from policies.measuring.adaptive_stopping import CONFIRM_BATCH_SECS
 from policies.measuring.student_t import t_quantile
 
 LEAST_PAIRS = 3

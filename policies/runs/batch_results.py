@@ -31,8 +31,8 @@ class BatchResults:
         usage: Usage,
         final_round: FinalRound,
     ) -> None:
-        self._devices = devices
-        self._ends = ends
+        self._measuring = devices
+        self._task_ends = ends
         self._kills = kills
         self._usage = usage
         self._final_round = final_round
@@ -40,12 +40,12 @@ class BatchResults:
 
     def is_valid(self, event: BatchResult) -> bool:
         """Return true for a result under the present lease of its device."""
-        return self._devices.leases.holds(event.device_id, event.epoch)
+        return self._measuring.leases.holds(event.device_id, event.epoch)
 
     def ignore(self, event: BatchResult) -> list[Command]:
         """Log a result that is not valid, unless its device has left."""
         device_id = event.device_id
-        if device_id not in self._devices.leases.lanes:
+        if device_id not in self._measuring.leases.lanes:
             return []
         return [Log("warning", f"device {device_id}: an answer under lease {event.epoch} came late")]
 
@@ -56,28 +56,28 @@ class BatchResults:
             case BatchMeasured():
                 for what, secs in event.waits.items():
                     if what is not DeviceTime.TURN:  # that was counted while it passed
-                        self._usage.recount(self._devices.leases.lanes[device_id].device_class, what, secs)
+                        self._usage.recount(self._measuring.leases.lanes[device_id].device_class, what, secs)
                 if any(outcome.blames_candidate for outcome in event.outcomes.values()):
                     self._kills.reset(Step.MEASURED)
                 told = self._unchecked.take(event)
-                return [*told, *self._devices.measured(event, now), *self._give_up(phase)]
+                return [*told, *self._measuring.measured(event, now), *self._give_up(phase)]
             case BatchLost():
-                return self._devices.batch_lost(event, now) + self._give_up(phase)
+                return self._measuring.batch_lost(event, now) + self._give_up(phase)
             case BatchPostponed():
-                self._devices.postponed(device_id, now)
+                self._measuring.postponed(device_id, now)
                 self._final_round.postponed(device_id)
                 return []
             case ShootOutMeasured(_, _, ""):
-                self._devices.leases.release(device_id, now)
+                self._measuring.leases.release(device_id, now)
                 return []
             case ShootOutMeasured(_, _, detail):
-                lost = self._devices.lost(device_id, (), None, detail, now)
+                lost = self._measuring.lost(device_id, (), None, detail, now)
                 return [Log("warning", f"shoot-out on {device_id}: {detail}"), *lost]
 
     def _give_up(self, phase: Phase) -> list[Command]:
         """Give up the candidates whose processes were ended from outside too often."""
         commands: list[Command] = []
-        for trial, failure in self._devices.drain_given_up():
-            commands += self._ends.give_up(trial.candidate, failure)
+        for trial, failure in self._measuring.drain_given_up():
+            commands += self._task_ends.give_up(trial.candidate, failure)
             commands += self._kills.add(Step.MEASURED, failure, phase is Phase.TUNING)
         return commands

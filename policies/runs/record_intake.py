@@ -24,7 +24,7 @@ class RecordIntake:
         self._run_id = run_id
         self._tasks = tasks
         self._queue = queue
-        self._ends = ends
+        self._task_ends = ends
         self._cursor = 0  # sequence number of the last record
         self._early: dict[str, list[Record]] = {}  # records of tasks that are not part of the run, or not yet
         self._recent: deque[float] = deque()  # seconds of the run at which its last trials were committed
@@ -79,7 +79,7 @@ class RecordIntake:
     def _learn(self, task: TaskTrials, record: Record) -> list[Command]:
         unwanted = task.learn(record, is_ours=record.run_id == self._run_id)
         dropped = [DropArtifacts(unwanted)] if unwanted else []
-        return [*dropped, *self._ends.finish_if_done(task)]
+        return [*dropped, *self._task_ends.finish_if_complete(task)]
 
     def expect(self, commands: Iterable[Command]) -> None:
         """Wait for the records of the failures that these commands make durable."""

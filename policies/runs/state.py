@@ -92,28 +92,30 @@ class RunState:
         self._builds = BuildStage(builders, plan.flow, self._timers, self._build_limit_secs)
         classes = dict.fromkeys(task.device_class for task in self.tasks.values())
         pace = Pace(plan.flow, classes)
-        self._devices = MeasureStage(plan, self.fleet, self.tasks, pace, self._timers, classes)
+        self._measuring = MeasureStage(plan, self.fleet, self.tasks, pace, self._timers, classes)
         self._granting = Granting(plan, self.tasks, bandit, self.fleet, pace, self._timers)
         self._usage = Usage(classes)
         self._seen_secs = plan.before.secs  # until when the usage is counted
-        self._members = Membership(plan, self.fleet, self._devices, self._granting, pace, self._usage)
-        self._occupation = Occupation(self._builds, self._devices.leases, self._granting)
+        self._members = Membership(plan, self.fleet, self._measuring, self._granting, pace, self._usage)
+        self._occupation = Occupation(self._builds, self._measuring.leases, self._granting)
         self._look_at: list[str] = []  # devices of which something changed
         kills = KillCounts(plan.flow.left_out)
-        self._ends = TaskEnds(self.tasks, self._builds, self._devices.queue)
-        self._proposals = Proposals(plan.flow.proposals, self.tasks, self._granting, self._builds, self._ends)
-        self._records = RecordIntake(plan.run_id, self.tasks, self._devices.queue, self._ends)
-        final_round = FinalRound(plan, self.fleet, self._builds, self._devices, self._timers)
+        self._task_ends = TaskEnds(self.tasks, self._builds, self._measuring.queue)
+        self._proposals = Proposals(plan.flow.proposals, self.tasks, self._granting, self._builds, self._task_ends)
+        self._records = RecordIntake(plan.run_id, self.tasks, self._measuring.queue, self._task_ends)
+        final_round = FinalRound(plan, self.fleet, self._builds, self._measuring, self._timers)
         self._build_results = BuildResults(
-            self.tasks, self._builds, self._devices.queue, pace, self._ends, kills, final_round
+            self.tasks, self._builds, self._measuring.queue, pace, self._task_ends, kills, final_round
         )
-        self._batch_results = BatchResults(self.tasks, self._devices, self._ends, kills, self._usage, final_round)
-        self._end = RunEnd(
+        self._batch_results = BatchResults(
+            self.tasks, self._measuring, self._task_ends, kills, self._usage, final_round
+        )
+        self._run_end = RunEnd(
             plan.limits,
             self.tasks,
             self.fleet,
             self._builds,
-            self._devices,
+            self._measuring,
             self._granting,
             self._members,
             self._records,
@@ -127,7 +129,7 @@ class RunState:
     @property
     def phase(self) -> Phase:
         """Phase of the run; see :class:`policies.runs.run_end.RunEnd`."""
-        return self._end.phase
+        return self._run_end.phase
 
     @property
     def wake_secs(self) -> float | None:
@@ -144,7 +146,7 @@ class RunState:
             return []
         self._count_usage(now)
         for name in self._timers.due(now):
-            if name in self._devices.leases.lanes:
+            if name in self._measuring.leases.lanes:
                 self._look_at.append(name)
             else:
                 self._builds.timer_due(name)
@@ -156,7 +158,7 @@ class RunState:
             if isinstance(command, Log) and command.level != "info":
                 self._notices.add(command.text, now)
         if any(isinstance(command, Abort) for command in commands):
-            self._end.abort()
+            self._run_end.abort()
         return commands
 
     def progress(self, now: float) -> Progress:
@@ -166,7 +168,7 @@ class RunState:
         return Progress(
             phase=self.phase.word,
             elapsed_secs=now,
-            time_budget_secs=self._end.budget_ends_secs(now),
+            time_budget_secs=self._run_end.budget_ends_secs(now),
             trial_limit=limits.trials if None in task_limits else sum(each or 0 for each in task_limits),
             trials=sum(task.trials for task in tasks),
             new_trials=self._records.new_trials,
@@ -175,19 +177,19 @@ class RunState:
             queues={
                 "build": self._builds.waiting,
                 "building": self._builds.building,
-                "measure": self._devices.queue.waiting,
+                "measure": self._measuring.queue.waiting,
             },
             devices=self.fleet.words,
             device_changes=self.fleet.changes,
-            vitals=self._devices.leases.vitals,
+            vitals=self._measuring.leases.vitals,
             notices=self._notices.last,
             behind=self._occupation.behind,
             device_time=self._usage.lately,
             device_time_whole=self._usage.whole,
             restarts=dict(self._restarts),
-            not_tried=self._end.not_tried,
+            not_tried=self._run_end.not_tried,
             tasks=tuple(
-                task.progress(self._devices.leases.usual_speed(task.device_class))
+                task.progress(self._measuring.leases.usual_speed(task.device_class))
                 for task in tasks
                 if not task.is_left_out
             ),
@@ -203,7 +205,7 @@ class RunState:
                 task = self.tasks[task_id]
                 task.describe(rules, enough)
                 self._begin_budget(now)
-                return self._ends.finish(task, task.confirmed_reason())
+                return self._task_ends.finish(task, task.confirmed_reason())
             case TaskSkipped(task_id):
                 self.tasks[task_id].skip()
                 self._begin_budget(now)
@@ -217,7 +219,7 @@ class RunState:
                 return self._build_results.builder_lost(event, self.phase, now)
             case DeviceProbed() | DeviceProbeFailed() | DeviceUnreachable():
                 self._look_at.append(event.device_id)
-                return self._devices.readiness.checked(event, now)
+                return self._measuring.readiness.checked(event, now)
             case DeviceAnswered():
                 self._look_at.append(event.device_id)
                 return self._members.use_device(event)
@@ -241,13 +243,13 @@ class RunState:
             case AdminRequested(device_id, admin, reason):
                 if device_id in self.fleet:
                     self.fleet.happened(device_id, health.AdminChanged(admin, reason), now)
-                if device_id in self._devices.leases.lanes:
+                if device_id in self._measuring.leases.lanes:
                     self._look_at.append(device_id)
             case DevicesRestored(states, orders, began_unix_secs):
                 self.fleet.restore(states, orders, began_unix_secs, now)
-                self._end.devices_restored()
+                self._run_end.devices_restored()
             case RecordsCaughtUp():
-                self._end.caught_up()
+                self._run_end.caught_up()
             case DeviceEventsStored(commands):
                 self.fleet.events_stored(commands)
             case NoticePosted(text, well):
@@ -256,7 +258,7 @@ class RunState:
                 self._restarts[role.value] += times
                 return [Log("warning", event.text)]
             case StopRequested():
-                self._end.request_stop()
+                self._run_end.request_stop()
             case Tick():
                 pass  # the timers are looked at with every event
         return []
@@ -277,32 +279,32 @@ class RunState:
     def _advance(self, now: float) -> list[Command]:
         """Start whatever can start now, and go from phase to phase."""
         commands: list[Command] = []
-        if self._end.begin_tuning_if_ready():
-            self._look_at += self._devices.leases.lanes
+        if self._run_end.begin_tuning_if_ready():
+            self._look_at += self._measuring.leases.lanes
         if self.phase is Phase.TUNING:
             commands += self._give_up_deserted(now)
-            self._end.end_tuning_if_due(now)
+            self._run_end.end_tuning_if_due(now)
         if self.phase is Phase.TUNING:
             commands += self._tune(now)
         self._look_at.clear()
         self.fleet.take_changed()
-        return commands + self._end.finish_if_done(now)
+        return commands + self._run_end.finish_if_done(now)
 
     def _give_up_deserted(self, now: float) -> list[Command]:
         deserted, commands = self._members.deserted(now)
         for task in deserted:
-            commands += self._ends.drop(task, f"no device of class {task.device_class} is left in the fleet")
+            commands += self._task_ends.drop(task, f"no device of class {task.device_class} is left in the fleet")
         return commands
 
     def _tune(self, now: float) -> list[Command]:
         commands: list[Command] = []
         for device_id in dict.fromkeys([*self._look_at, *self.fleet.take_changed()]):
-            if device_id not in self._devices.leases.lanes:
+            if device_id not in self._measuring.leases.lanes:
                 continue
-            commands += self._devices.readiness.look_at(device_id, now)
+            commands += self._measuring.readiness.look_at(device_id, now)
         commands += self._granting.start(now, self._builds)
         commands += self._builds.start(now)
-        commands += self._devices.start(now, self._builds.nothing_soon(now))
+        commands += self._measuring.start(now, self._builds.nothing_soon(now))
         return commands
 
     def _build_limit_secs(self, job: Buildable) -> float:
@@ -325,4 +327,4 @@ class RunState:
         that is described late has as much of it as all others. Those of a class that joins while the run goes on have
         what is left."""
         if not any(task.is_awaited and not task.planned.late for task in self.tasks.values()):
-            self._end.begin_budget(now)
+            self._run_end.begin_budget(now)

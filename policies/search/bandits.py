@@ -357,26 +357,21 @@ CONVERGENCE_TRIALS = 64
 CONVERGENCE_GAIN = 0.01
 
 
-def is_finished(
+def has_converged(
     bests: Sequence[float],
-    exhausted: bool,
     predicted_gain: float,
     *,
     window: int = CONVERGENCE_TRIALS,
     least_gain: float = CONVERGENCE_GAIN,
-) -> str | None:
-    """The reason why a task needs no more trials, or None.
+) -> bool:
+    """Return true if a task needs no more trials.
 
-    ``exhausted``: every candidate was measured. Else ``converged``: over the last ``window`` trials the incumbent
-    improved by less than ``least_gain`` (a share of its cost), and the model expects less than that of the best next
-    candidate (``predicted_gain``, a log ratio; NaN or infinite: unknown, so not converged).
+    Over the last ``window`` trials the incumbent improved by less than ``least_gain`` (a share of its cost), and the
+    model expects less than that of the best next candidate (``predicted_gain``, a log ratio; NaN or infinite: unknown,
+    so not converged).
     """
-    if exhausted:
-        return "exhausted"
     if len(bests) <= window or not math.isfinite(bests[-1]):
-        return None
+        return False
     before = bests[-1 - window]
     recent = (before - bests[-1]) / before if math.isfinite(before) else math.inf
-    if recent < least_gain and math.isfinite(predicted_gain) and predicted_gain < least_gain:
-        return "converged"
-    return None
+    return recent < least_gain and math.isfinite(predicted_gain) and predicted_gain < least_gain

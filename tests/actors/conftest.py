@@ -40,7 +40,7 @@ from fleet_tune.base.domain import DeviceClass, Limits, Record, StopRule
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch, Tile
-from policies.measuring.stopping import decide
+from policies.measuring.adaptive_stopping import decide
 from policies.runs.events import SketchesReady
 from policies.runs.plan import Flow, RunPlan
 from policies.runs.planned_task import PlannedTask

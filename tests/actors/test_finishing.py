@@ -23,7 +23,7 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch
 from policies.measuring.ranking import Ranking
-from policies.search.bandits import CONVERGENCE_TRIALS, is_finished
+from policies.search.bandits import CONVERGENCE_TRIALS, has_converged
 from policies.search.methods import method_named
 from policies.search.search import Proposal, TaskSearch
 from tests.actors.conftest import Fleet, search_task
@@ -54,7 +54,7 @@ async def test_a_converged_task_gets_no_more_trials(fleet: Callable[..., Fleet])
             if record.revision == 0:
                 bests.append(ranking.best_secs)
     assert CONVERGENCE_TRIALS < len(bests) < 2000
-    converged = [count for count in range(1, len(bests) + 1) if is_finished(bests[:count], False, 0.0) == "converged"]
+    converged = [count for count in range(1, len(bests) + 1) if has_converged(bests[:count], 0.0)]
     # Those that were under way then came later, and one of them may have been better.
     assert converged
     assert len(bests) - converged[-1] < 100

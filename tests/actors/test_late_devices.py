@@ -32,7 +32,7 @@ from fleet_tune.base.records.orders import FleetOrders, orders_path
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Progress
 from fleet_tune.runs.interruption import beside
-from policies.measuring.stopping import decide
+from policies.measuring.adaptive_stopping import decide
 from policies.search.methods.random import RANDOM
 from tests.actors.conftest import CLASS, search_task
 

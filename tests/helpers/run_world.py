@@ -204,7 +204,7 @@ class World(Settings):
         assert len({record.candidate.id for record in trials}) == len(trials)
         # The oracle of a task all of whose candidates did not build may come too late.
         wanted = any(job.candidate is not None for job in self.state._builds._jobs.values())
-        assert not wanted or self.state._end.is_stop_requested or self.limits.time_budget_secs is not None
+        assert not wanted or self.state._run_end.is_stop_requested or self.limits.time_budget_secs is not None
         for task in self.state.tasks.values():
             assert task.trials == sum(record.task_id == task.task.id for record in trials)
         for record in self.records:
@@ -270,7 +270,7 @@ class World(Settings):
     def _scheduler_is_lost(self) -> None:
         """With all that it waited for. The one that takes its place ends the leases, has the searchers forget what
         they proposed, and begins with what is durable."""
-        if self.state._end.is_stop_requested or self.finished or self.error:
+        if self.state._run_end.is_stop_requested or self.finished or self.error:
             return
         self.losses += 1
         others = (ev.AdminRequested, ev.StopRequested, ev.ClassAwaited, ev.SketchesReady, ev.TaskSkipped)

@@ -33,28 +33,28 @@ class Bounds:
             assert in_flight <= self._most[device_class], (
                 f"{in_flight} are under way and not {self._most[device_class]}"
             )
-            assert state._devices.leases.occupied(device_class)[0] <= members
+            assert state._measuring.leases.occupied(device_class)[0] <= members
         # Every class may be granted some at the same moment; oracles, and what lost builders leave, come on top.
         granted = self._flow.waiting_per_builder * self._builders + self._flow.grant * len(self._members)
         assert state._builds.waiting <= granted + self._tasks + self._builders
         assert state._builds.building <= self._builders
         if state.phase is Phase.TUNING:
-            for lane in state._devices.leases.lanes.values():
-                if lane.work is Work.NOTHING and lane.device_id not in state._devices.leases._idle[lane.device_class]:
+            for lane in state._measuring.leases.lanes.values():
+                if lane.work is Work.NOTHING and lane.device_id not in state._measuring.leases._idle[lane.device_class]:
                     device = state.fleet[lane.device_id]
                     waits = lane.rests_until >= now or device.until_unix_secs + 1e-3 >= now
                     assert waits or device.admin is not Admin.ACTIVE, f"nobody looks at {lane}: {device}"
             assert not (state._builds.waiting and state._builds._free), "a builder is idle while something waits"
-            for device_class, idle in state._devices.leases._idle.items():
+            for device_class, idle in state._measuring.leases._idle.items():
                 if not idle:
                     continue
                 ready = (
                     trial
-                    for trial in state._devices.queue.of_class(device_class)
+                    for trial in state._measuring.queue.of_class(device_class)
                     if not (trial.losses or trial.alone)
                     and state.tasks[trial.candidate.task_id].oracle is OracleState.READY
                 )
-                least = state._devices._pace.least_batch(device_class)
+                least = state._measuring._pace.least_batch(device_class)
                 count = len(list(itertools.islice(ready, least)))
                 enough = count >= least or (count and state._builds.nothing_soon(now))
                 assert not enough, "a device is idle while there is work for it"

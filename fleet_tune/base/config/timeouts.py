@@ -21,7 +21,7 @@ class DeviceTimeouts:
     measuring a candidate, beside what its operations take (:mod:`policies.measuring.run_limit`). ``probe_secs``: until
     it has told something of itself, or run a probe, beside what that takes on the slowest device. ``oracle_secs``:
     until the unscheduled program of a task has run, beside what its operations and its bytes take; a device that takes
-    longer is not lost (:mod:`devices.client.checking`)."""
+    longer is not lost (:mod:`devices.client.output_check`)."""
 
     connect_secs: float = 15.0
     upload_secs: float = 60.0

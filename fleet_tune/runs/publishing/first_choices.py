@@ -32,7 +32,7 @@ from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.fleet.device_access import opened
 from fleet_tune.runs.preparing.ready_tasks import ReadyTasks
-from policies.measuring.stopping import following
+from policies.measuring.adaptive_stopping import following
 from policies.search.methods import method_named
 from policies.search.search import TaskSearch
 

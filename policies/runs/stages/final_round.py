@@ -65,7 +65,7 @@ class FinalRound:
         self._plan = plan
         self._fleet = fleet
         self._builds = builds
-        self._devices = devices
+        self._measuring = devices
         self._timers = timers
         self._contests: dict[str, list[PendingShootOut]] = {}
         self._begun: dict[str, PendingShootOut] = {}  # the last one of each device
@@ -112,7 +112,7 @@ class FinalRound:
             contests[:] = [each for each in contests if not each.is_void]
             for device_id in self._mine(device_class):
                 commands += self._look_at(device_id, now)
-            idle = self._devices.leases.idle_devices(device_class)
+            idle = self._measuring.leases.idle_devices(device_class)
             for contest in contests[: len(idle) + _AHEAD] if idle else ():
                 self._ask_for(contest)
             for device_id in idle:
@@ -126,19 +126,19 @@ class FinalRound:
         return commands
 
     def _mine(self, device_class: str) -> list[str]:
-        return [each for each, lane in self._devices.leases.lanes.items() if lane.device_class == device_class]
+        return [each for each, lane in self._measuring.leases.lanes.items() if lane.device_class == device_class]
 
     def _look_at(self, device_id: str, now: float) -> list[Command]:
         """Probe a device again that was lost, or had no time to join; a quarantine outlasts the round."""
         state = self._fleet[device_id]
         if state.admin is Admin.ACTIVE and state.health is Health.QUARANTINED:
             return []
-        return self._devices.readiness.look_at(device_id, now)
+        return self._measuring.readiness.look_at(device_id, now)
 
     def _is_given_up(self, device_class: str, now: float) -> bool:
         """Return true if no device of the class has come back for long enough, or none can."""
-        lanes = [self._devices.leases.lanes[each] for each in self._mine(device_class)]
-        if self._devices.leases.idle_devices(device_class) or any(lane.work is Work.SHOOT_OUT for lane in lanes):
+        lanes = [self._measuring.leases.lanes[each] for each in self._mine(device_class)]
+        if self._measuring.leases.idle_devices(device_class) or any(lane.work is Work.SHOOT_OUT for lane in lanes):
             self._missing_since.pop(device_class, None)
             return False
         states = [self._fleet[lane.device_id] for lane in lanes]
@@ -162,12 +162,12 @@ class FinalRound:
                 self._builds.add(Trial(task.task, candidate, is_finalist=True))
 
     def _begin(self, contest: PendingShootOut, device_id: str, now: float) -> ShootOut:
-        limit_secs = self._devices.limit_secs(device_id, contest.task.task.id)
+        limit_secs = self._measuring.limit_secs(device_id, contest.task.task.id)
         rule = replace(self._plan.rule, timeout_secs=limit_secs)
         entered = contest.entered
         oracle_secs = contest.task.planned.oracle_secs
         deadline_secs = shoot_out_secs(self._plan.window_wait_secs, len(entered), rule.timeout_secs, oracle_secs)
-        epoch = self._devices.leases.lease(device_id, Work.SHOOT_OUT, deadline_secs, now)
+        epoch = self._measuring.leases.lease(device_id, Work.SHOOT_OUT, deadline_secs, now)
         ranking = contest.task.ranking
         self._begun[device_id] = contest
         finalists = tuple((each, ranking.next_revision(each.id)) for each in entered)

@@ -10,7 +10,7 @@ from policies.runs.stages.building import BuildStage
 from policies.runs.stages.granting import Granting
 from policies.runs.stages.task_ends import TaskEnds
 from policies.runs.tasks import OracleBuild, OracleState, TaskTrials, Trial
-from policies.search.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, is_finished
+from policies.search.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, has_converged
 
 
 class Proposals:
@@ -23,7 +23,7 @@ class Proposals:
         self._tasks = tasks
         self._granting = granting
         self._builds = builds
-        self._ends = ends
+        self._task_ends = ends
 
     def proposed(self, event: Proposed, now: float, is_tuning: bool) -> list[Command]:
         """Queue the builds of new candidates, and of the oracle of their task before its first candidate."""
@@ -33,10 +33,10 @@ class Proposals:
         task.proposed(event.number, is_tuning, event.exhausted or not event.candidates)
         if not is_tuning:
             return []
-        if is_finished(task.best_history, False, event.predicted_gain):
+        if has_converged(task.best_history, event.predicted_gain):
             gains = f"{CONVERGENCE_TRIALS} trials gained less than {CONVERGENCE_GAIN:.0%}"
             expected = f"and so will the next one ({event.predicted_gain:.2%} expected)"
-            return self._ends.finish(task, f"converged: {gains}, {expected}")
+            return self._task_ends.finish(task, f"converged: {gains}, {expected}")
         if task.oracle is not OracleState.FAILED:
             # A restarted searcher knows what was durable when it read it, not what is under way, or has come since.
             fresh = [each for each in event.candidates if not task.candidates.knows(each.id)]
@@ -49,7 +49,7 @@ class Proposals:
             for candidate in fresh:
                 task.candidates.begin(candidate.id)
                 self._builds.add(Trial(task.task, candidate))
-        return self._ends.finish(task, task.exhausted_reason())
+        return self._task_ends.finish(task, task.exhausted_reason())
 
     def lost(self, event: ProposalLost, now: float) -> list[Command]:
         """Retry a lost proposal: the searcher starts again and reads the records. Finish its task after too many
@@ -64,5 +64,5 @@ class Proposals:
             self._granting.give_up(task_id)
             reason = f"its searcher failed {losses} times in a row: {detail}"
             commands += [Log("error", f"{task.task.workload.name} on {task.device_class} is given up: {reason}")]
-            commands += self._ends.finish(task, reason)
+            commands += self._task_ends.finish(task, reason)
         return commands

@@ -25,7 +25,7 @@ class TaskEnds:
             return []
         return [Log("info", f"{task.task.workload.name} on {task.device_class}: {reason}")]
 
-    def finish_if_done(self, task: TaskTrials) -> list[Command]:
+    def finish_if_complete(self, task: TaskTrials) -> list[Command]:
         """Finish a task that is exhausted or confirmed."""
         exhausted = self.finish(task, task.exhausted_reason())
         return [*exhausted, *self.finish(task, task.confirmed_reason())]
@@ -36,7 +36,7 @@ class TaskEnds:
         task.candidates.give_up(candidate.id)
         name = f"{task.task.workload.name} on {task.device_class}"
         told = Log("warning", f"a candidate of {name} is skipped: {failure.detail}")
-        return [told, DropArtifacts((candidate.id,)), *self.finish_if_done(task)]
+        return [told, DropArtifacts((candidate.id,)), *self.finish_if_complete(task)]
 
     def without_oracle(self, task: TaskTrials, detail: str) -> list[Command]:
         """Drop a task whose oracle does not build: no result could be checked."""

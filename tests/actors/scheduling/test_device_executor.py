@@ -28,7 +28,7 @@ class Failing:
     async def turn(self, _report_wait: Any, _most_secs: float = 0.0) -> float:
         return 0.0
 
-    async def check(self) -> float:
+    async def probe(self) -> float:
         raise self._errors.pop(0)
 
     async def measure(self, *_args: Any) -> Any:
@@ -86,7 +86,7 @@ async def test_a_process_of_ours_that_ended_is_no_candidates_fault_and_a_late_an
     ],
 )
 async def test_what_a_check_without_an_answer_says_of_the_device(error: Exception, expected: tuple[bool, bool]) -> None:
-    answer = await lane_of(error).check()
+    answer = await lane_of(error).probe()
     assert isinstance(answer, DeviceUnreachable)
     assert (answer.hangs, answer.outside) == expected
 

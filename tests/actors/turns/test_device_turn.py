@@ -22,7 +22,7 @@ from devices.protocol import Device
 from devices.simulated.simulated import SimulatedDevice
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Fingerprint
-from policies.measuring.stopping import decide
+from policies.measuring.adaptive_stopping import decide
 from policies.runs.cluster.turns import RunShare, TurnStatus
 from tests.actors.conftest import CLASS
 

@@ -11,7 +11,7 @@ import tvm
 from tvm import te, topi
 
 from devices.builds.check_plan import plan_of
-from devices.client.checking import all_finite, disagreement
+from devices.client.output_check import all_finite, disagreement
 from devices.protocol import CheckPlan, TensorSpec
 from devices.targets import parse_target
 from devices.timing.arguments import Array, numpy_dtype

@@ -48,7 +48,7 @@ def test_what_is_too_slow_for_a_device_is_computed_here_and_its_candidates_are_c
     make_artifact: MakeArtifact,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("devices.client.checking.sent_bytes", lambda _: 0)
+    monkeypatch.setattr("devices.client.output_check.sent_bytes", lambda _: 0)
     config = DeviceConfig(name="test", target=native_target, threads=2, oracle_secs=0.1)
     oracle = dataclasses.replace(make_artifact("slow", oracle=True, task_id="large"), program=program("ok"))
     with contextlib.closing(RpcDevice(config, "127.0.0.1", server.port)) as device:

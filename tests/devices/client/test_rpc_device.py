@@ -120,7 +120,7 @@ def test_tensors_are_placed_anew_where_that_is_asked_for(
 def allow_oracles(device: RpcDevice, monkeypatch: pytest.MonkeyPatch, secs: float) -> None:
     """Oracles have so long beside what their operations take, whatever is sent."""
     device._config = device._config.model_copy(update={"oracle_secs": secs})
-    monkeypatch.setattr("devices.client.checking.sent_bytes", lambda _: 0)
+    monkeypatch.setattr("devices.client.output_check.sent_bytes", lambda _: 0)
 
 
 def test_an_oracle_has_the_time_that_its_operations_take(

@@ -83,7 +83,7 @@ def client(port: int, target: str, oracle: Artifact, key: str = "cpu", wait_secs
         config,
         "127.0.0.1",
         port,
-        decide="policies.measuring.stopping:decide",
+        decide="policies.measuring.adaptive_stopping:decide",
         connect_timeout_secs=wait_secs,
         tracker_key=key,
     )

@@ -263,7 +263,7 @@ def test_this_machine_describes_itself() -> None:
 def test_the_stopping_rule_runs_beside_the_kernel(native_target: str, make_artifact: Callable[..., Artifact]) -> None:
     rule = StopRule(micro_batch_secs=1e-4, min_batches=2, max_batches=50, max_cv=100.0, race_factor=2.0)
     config = DeviceConfig(name="cpu", target=native_target, threads=2)
-    with DeviceServer(threads=2, decide="policies.measuring.stopping:decide") as server:
+    with DeviceServer(threads=2, decide="policies.measuring.adaptive_stopping:decide") as server:
         device = RpcDevice(config, "127.0.0.1", server.port)
         device.add_oracle(make_artifact("ok", oracle=True))
         converged = device.measure(MeasureRequest(make_artifact("ok"), math.inf, rule))

@@ -22,7 +22,7 @@ from fleet_tune.base.errors import DatasetError
 from fleet_tune.base.records.datasets.dataset import save
 from fleet_tune.base.sketch import Choice, Sketch
 from fleet_tune.base.task_data import Dataset, task_data
-from policies.measuring.stopping import decide
+from policies.measuring.adaptive_stopping import decide
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.records import make_record
 from tests.helpers.tasks import make_candidate, make_task

@@ -8,9 +8,9 @@ import pytest
 
 from fleet_tune.base.domain import StopRule
 from fleet_tune.base.errors import UserError
+from policies.measuring.adaptive_stopping import confirmation, decide, following, precise
 from policies.measuring.duel import run_rule
 from policies.measuring.evaluators import ADAPTIVE, DETERMINISTIC, EVALUATORS, RACED
-from policies.measuring.stopping import confirmation, decide, following, precise
 from policies.search.methods import METHOD_NAMES, method_named
 
 

@@ -61,10 +61,10 @@ def known(state: RunState) -> dict[str, Any]:
     devices = list(state.fleet.words)
     return {
         "devices": {name: state.fleet._classes[name] for name in devices},
-        "used": {name: lane.device_class for name, lane in state._devices.leases.lanes.items()},
-        "seconds": {name: state._devices._candidate_secs.get(name) for name in devices},
+        "used": {name: lane.device_class for name, lane in state._measuring.leases.lanes.items()},
+        "seconds": {name: state._measuring._candidate_secs.get(name) for name in devices},
         "classes": {name: {task.task.id for task in tasks} for name, tasks in state._granting.by_class.items()},
-        "awaited": state._devices.patience._awaited,
+        "awaited": state._measuring.patience._awaited,
         "tasks": {
             name: (task.rules or (), task.is_left_out, task.enough, task.planned.late, task.is_awaited)
             for name, task in state.tasks.items()

@@ -18,7 +18,7 @@ from policies.search.bandits import (
     TaskState,
     UcbTasks,
     allocate,
-    is_finished,
+    has_converged,
     kind_of_name,
     latency_gradient,
     sketch_rewards,
@@ -205,17 +205,16 @@ def test_all_failures_are_borne(tasks: TaskAllocation) -> None:
     assert sum(run(TaskBandit(0, tasks), states, 12)) == 12
 
 
-def test_is_finished() -> None:
+def test_a_task_has_converged() -> None:
     flat = [2.0] * 10 + [1.0] * 70
-    assert is_finished([], True, NAN) == "exhausted"
-    assert is_finished(flat, False, 0.001) == "converged"
-    assert is_finished(flat, False, 0.2) is None
-    assert is_finished(flat, False, NAN) is None
-    assert is_finished(flat, False, INF) is None
-    assert is_finished(flat[:50], False, 0.0) is None
-    assert is_finished([2.0] * 40 + [1.0] * 40, False, 0.0) is None
-    assert is_finished([INF] * 80, False, 0.0) is None
-    assert is_finished([INF] * 40 + [1.0] * 40, False, 0.0) is None
+    assert has_converged(flat, 0.001)
+    assert not has_converged(flat, 0.2)
+    assert not has_converged(flat, NAN)
+    assert not has_converged(flat, INF)
+    assert not has_converged(flat[:50], 0.0)
+    assert not has_converged([2.0] * 40 + [1.0] * 40, 0.0)
+    assert not has_converged([INF] * 80, 0.0)
+    assert not has_converged([INF] * 40 + [1.0] * 40, 0.0)
     assert np.isfinite(flat[-1])
 
 

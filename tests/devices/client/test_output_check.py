@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices.client.checking import EXACT, ROUNDED, Oracle, all_finite, disagreement, tolerance
+from devices.client.output_check import EXACT, ROUNDED, Oracle, all_finite, disagreement, tolerance
 from devices.protocol import CheckPlan, TensorSpec
 from devices.timing.arguments import FLOATS, make_inputs, poison
 from fleet_tune.base.config.timeouts import DeviceTimeouts

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_tune.base.domain import StopRule
-from policies.measuring.stopping import coefficient_of_variation, confirmation, decide, following, precise
+from policies.measuring.adaptive_stopping import coefficient_of_variation, confirmation, decide, following, precise
 
 RULE = StopRule(min_batches=3, max_batches=5, max_cv=0.03, race_factor=2.0)
 

@@ -1,4 +1,4 @@
-"""Checks of a candidate's output against that of its task's oracle on the same device.
+"""Verification of a candidate's outputs against the reference: those of its task's oracle on the same device.
 
 Both run on inputs that are made for it (:mod:`devices.builds.check_plan`): there every term of a sum counts, so that
 rounding in a right kernel and a mistake in a wrong one give errors of very different sizes, however long the sums are.
