@@ -63,7 +63,7 @@ test-long: setup
 	$(BIN)/python -m pytest -q -m long -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-exhaustive: setup
-	$(BIN)/python -m pytest -q -m exhaustive --timeout 0 -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m exhaustive --timeout 1800 -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 soak: setup
 	RETUNE_SOAK_SECS=$(SOAK_SECS) $(BIN)/python -m pytest -q -n 0 -m soak tests/fleet_tune/retuning $(PYTEST_ARGS)
