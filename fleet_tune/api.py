@@ -112,6 +112,7 @@ def collect(
     address: str | None = None,
     seed: int = 0,
     trust_model: bool = False,
+    precision: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Collected:
     """Measure ``task_trials`` random candidates of every task of ``network``, each to its end, into
@@ -132,6 +133,7 @@ def collect(
         seed=seed,
         collects=True,
         trust_model=trust_model,
+        precision=precision,
     )
     return run_collection(request, on_progress)
 
@@ -144,17 +146,18 @@ def compile_network(
     fleet: Path | str | FleetConfig | None = None,
     inputs: Path | str | None = None,
     trust_model: bool = False,
+    precision: str | None = None,
 ) -> TuneResult:
-    """Compile ``network`` from the best records of a database, without tuning. ``inputs`` and
-    ``trust_model``: as for :func:`tune`."""
+    """Compile ``network`` from the best records of a database, without tuning. ``inputs``, ``trust_model`` and
+    ``precision``: as for :func:`tune`."""
     # What is wrong with these is told before anything heavy is loaded.
-    request = run_request(network, out=out, fleet=fleet, inputs=inputs, trust_model=trust_model)
+    request = run_request(network, out=out, fleet=fleet, inputs=inputs, trust_model=trust_model, precision=precision)
     store = values.path("a record database", records, "--records")
     _provide_home()
     load_libraries()
     from fleet_tune.runs.publishing.from_records import compile_from_records
 
-    return compile_from_records(network, request.fleet, store, request.out, request.inputs, request.trust_model)
+    return compile_from_records(request, store)
 
 
 def load(folder: Path | str) -> CompiledNetwork:

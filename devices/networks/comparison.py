@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from fleet_tune.base.results import OutputErrors
+
+INT8_WEIGHTS = "weights of int8"
+"""Stands for float32 with weights of int8, as a type of :func:`network_tolerance`."""
 # The unit roundoff of each type, the widest first.
-_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, INT8_WEIGHTS: 2.0**-8}
 # Roundings that an output may have. Half types are summed in float32, so that the length of sums does not count. For
 # float32 and float64 this includes sums of a hundred thousand terms, and functions (exp, erf) that two libraries
 # approximate differently.
-_ROUNDINGS = {"float64": 2.0**20, "float32": 2.0**11, "float16": 4.0, "bfloat16": 4.0}
+_ROUNDINGS = {"float64": 2.0**20, "float32": 2.0**11, "float16": 4.0, "bfloat16": 4.0, INT8_WEIGHTS: 4.0}
 _ROUNDINGS_OF_A_TERM = 1 / 64
-_MOST = {"float64": 1e-6, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.15}
+_MOST = {"float64": 1e-6, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.15, INT8_WEIGHTS: 0.15}
 
 
 def compare(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> tuple[float, float]:
@@ -52,6 +56,29 @@ def compare(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> tuple[float,
     return absolute, relative
 
 
+def errors_of(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> OutputErrors:
+    """Return the errors of outputs: those of :func:`compare`, and the mean one."""
+    absolute, relative = compare(outputs, expected)
+    return OutputErrors(absolute, relative, _mean_error(outputs, expected) if math.isfinite(relative) else math.inf)
+
+
+def _mean_error(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> float:
+    """Return the mean error of the output that has the largest one: its mean absolute difference, divided by the
+    largest absolute value, as :func:`compare` divides the largest difference. Values that are no finite numbers, and
+    outputs that are no floats, do not count."""
+    largest = 0.0
+    for ours, theirs in zip(outputs, expected, strict=True):
+        if theirs.dtype.kind in "iub":
+            continue
+        wide, right = ours.astype(np.float64), theirs.astype(np.float64)
+        finite = np.isfinite(right)
+        if finite.any():
+            scale = float(np.abs(right[finite]).max())
+            error = float(np.abs(wide[finite] - right[finite]).mean())
+            largest = max(largest, error / scale if scale > 0 else error)
+    return largest
+
+
 def network_tolerance(dtypes: Iterable[str], depth: int, longest: int = 1) -> float:
     """Return the relative error (of :func:`compare`) that rounding alone may reach in a network.
 
@@ -68,7 +95,7 @@ def network_tolerance(dtypes: Iterable[str], depth: int, longest: int = 1) -> fl
     is for errors between kernels, and must not refuse a network for its rounding.
 
     Args:
-        dtypes: types of the network's tensors.
+        dtypes: types of the network's tensors, and :data:`INT8_WEIGHTS`.
         depth: number of kernels.
         longest: terms of its longest sum.
     """

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import tvm
@@ -25,7 +26,7 @@ from devices.builds.executables import (
     tensor_specs,
 )
 from devices.error_text import brief
-from devices.networks.comparison import compare, network_tolerance
+from devices.networks.comparison import INT8_WEIGHTS, compare, network_tolerance
 from devices.networks.graph.block_names import rename_blocks
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.float_order import replace_sorts
@@ -34,6 +35,7 @@ from devices.networks.graph.integer_products import integer_products
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
 from devices.networks.graph.legalization import LEGALIZED
 from devices.networks.graph.parallel_products import combine_products
+from devices.networks.graph.precisions.conversion import convert
 from devices.networks.graph.quantization import in_floats, quantizes
 from devices.networks.graph.rewrites.rewriter import rewrite
 from devices.networks.graph.transposed_convolutions import replace_transposed_convolutions
@@ -47,6 +49,7 @@ from devices.sketches.half_operators import is_dot2
 from devices.targets import parse_target
 from fleet_tune.base.domain import DeviceClass, Task, Workload
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
+from fleet_tune.base.precision import Precision
 
 # Operators of Relax that the build turns into calls of kernels or of the runtime.
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})
@@ -100,6 +103,8 @@ class LoweredNetwork:
     """True if values are rounded to integers of few bits in it."""
     halves: tuple[str, ...] = ()
     """Half-precision types that values of the network are rounded to, also where no kernel takes or gives them."""
+    precision: Precision | None = None
+    """Precision that it was converted to. None: it was not."""
 
 
 class LoweringStepError(UnsupportedNetworkError):
@@ -147,20 +152,25 @@ class LoweringSteps:
 
 def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwork:
     """Return :func:`lower_network` of a network."""
-    return lower_network(
-        network.relax_module, network.fingerprint, network.input_names, device_class, LoweringSteps(network.name)
-    )
+    steps = LoweringSteps(network.name)
+    module, names = network.relax_module, network.input_names
+    return lower_network(module, network.fingerprint, names, device_class, steps, network.precision)
 
 
 def lower_network(
-    relax_module: Any, fingerprint: str, input_names: Sequence[str], device_class: DeviceClass, steps: LoweringSteps
+    relax_module: Any,
+    fingerprint: str,
+    input_names: Sequence[str],
+    device_class: DeviceClass,
+    steps: LoweringSteps,
+    precision: Precision | None = None,
 ) -> LoweredNetwork:
-    """Lower the network in ``relax_module`` for ``device_class`` and extract its tasks.
+    """Lower the network in ``relax_module`` for ``device_class``, converted to a precision, and extract its tasks.
 
     Raises :class:`UnsupportedNetworkError` naming the operators that cannot be lowered, or whose results have shapes
-    that depend on the data; :class:`LoweringStepError` where TVM fails.
+    that depend on the data, and for a precision that changes nothing of it; :class:`LoweringStepError` where TVM fails.
     """
-    module = _lower(relax_module, parse_target(device_class.target), steps)
+    module = _lower(relax_module, parse_target(device_class.target), precision, steps)
     tasks, workloads = steps.needed("the extraction of tasks", lambda each: _extract_tasks(each, device_class), module)
     main = module["main"]
     return LoweredNetwork(
@@ -175,6 +185,7 @@ def lower_network(
         left_out=tuple(steps.left_out),
         quantized=quantizes(relax_module),
         halves=_halves(relax_module["main"]),
+        precision=precision,
     )
 
 
@@ -202,9 +213,12 @@ def agreement(lowered: LoweredNetwork, outputs: tuple[Array, ...], expected: tup
     """Return the largest absolute and relative error of the untuned network (see
     :func:`devices.networks.comparison.compare`). Raises :class:`DisagreementError` where it is too large."""
     absolute, relative = compare(outputs, expected)
-    if not relative <= tolerance(lowered):
+    limit = tolerance(lowered)
+    if not relative <= limit:
+        converted = "" if lowered.precision is None else f" (converted to {lowered.precision})"
         raise DisagreementError(
-            f"the imported network {lowered.name} disagrees with its framework: relative error {relative:.2g}",
+            f"the imported network {lowered.name}{converted} disagrees with its framework: relative error "
+            f"{relative:.2g}, where rounding explains {limit:.2g}",
             "report the network: an operator of it is imported wrongly",
         )
     return absolute, relative
@@ -272,11 +286,14 @@ def tolerance(lowered: LoweredNetwork) -> float:
     :func:`devices.networks.comparison.network_tolerance`).
 
     A value between two steps of its quantisation becomes the one or the other by the order of summation: a step is a
-    127th to a 255th of the largest value, and a few follow from it in later layers.
+    127th to a 255th of the largest value, and a few follow from it in later layers. Weights of int8 differ from those
+    of the framework by half a step of a 127th of the largest in their column.
     """
     kernels = [lowered.module[call.args[0]] for call in kernel_calls(lowered.module["main"])]
     held = {str(spec.dtype) for kernel in kernels for spec in _buffers(kernel)}
     held |= {*lowered.halves, *(spec.dtype for spec in lowered.outputs)}
+    if lowered.precision is Precision.INT8W:
+        held.add(INT8_WEIGHTS)
     rounding = network_tolerance(held, len(kernels), max(map(_longest_sum, kernels), default=1))
     return max(rounding, _QUANTISED) if lowered.quantized else rounding
 
@@ -303,7 +320,7 @@ def _buffers(kernel: Any) -> list[Any]:
 # --- graph pipeline --------------------------------------------------------------------------------------------------
 
 
-def _lower(module: Any, target: tvm.target.Target, steps: LoweringSteps) -> Any:
+def _lower(module: Any, target: tvm.target.Target, precision: Precision | None, steps: LoweringSteps) -> Any:
     """Lower Relax operators to fused TensorIR functions, with constants as arguments whose layout is free."""
     transform, sequential, name = relax.transform, tvm.transform.Sequential, steps.name
     canonical = [
@@ -332,6 +349,10 @@ def _lower(module: Any, target: tvm.target.Target, steps: LoweringSteps) -> Any:
         _refuse_constant(module["main"], name)
         module = steps.needed("the order of floats", replace_sorts, module)
         module = steps.optional("products in integers", lambda each: integer_products(each, target), module)
+        if precision is not None:
+            # As late as this no rewrite takes a rounding away, weights are as kernels read them, and what was quantised
+            # stays; before the products of a type take the form that its instructions want.
+            module = steps.needed(f"the conversion to {precision}", partial(convert, precision, name), module)
         module = steps.optional("products of 16 bits", lambda each: half_products(each, target), module)
         libraries = relax.pipeline.library_dispatch_passes(target)
         module = steps.needed("the choice of libraries", sequential(libraries), module)

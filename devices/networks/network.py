@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from devices.timing.arguments import is_float, numpy_dtype
+from fleet_tune.base.precision import Precision
 
 Array = npt.NDArray[Any]
 
@@ -76,6 +77,14 @@ class Network:
     framework: Framework = field(repr=False)
     inputs_from: str = EXAMPLE
     """Origin of the example inputs, in words; empty where they are stand-ins of the right shapes and types."""
+    precision: Precision | None = None
+    """Precision that it is to be converted to when it is lowered. It is part of the fingerprint."""
+
+    def in_precision(self, precision: Precision | None) -> Network:
+        """Return the same network, to be converted to a precision; None: as it is."""
+        if precision is None:
+            return self
+        return replace(self, precision=precision, fingerprint=f"{self.fingerprint}-{precision}")
 
     def given(self, inputs: tuple[Array, ...], inputs_from: str) -> Network:
         """Return the same network on other example inputs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -225,6 +225,18 @@ class SkippedPart:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputErrors:
+    """Differences of a network's outputs from those of its framework, on the same inputs."""
+
+    absolute: float
+    """Largest absolute difference."""
+    relative: float
+    """Largest difference, divided by the largest absolute value of the output."""
+    mean: float
+    """Mean absolute difference, divided by the same. The largest of all outputs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Output of ``--dry-run``: the tasks, without trials, and the plan for them."""
 
@@ -242,6 +254,10 @@ class Plan:
     """Origin of the inputs on which the network is compared and timed."""
     store: FromStore | None = None
     """Results that would be taken from the store that runs share. None without a store."""
+    precision: str | None = None
+    """Precision that the network would be converted to. None: it stays as it came."""
+    errors: Mapping[str, OutputErrors] = field(default_factory=dict)
+    """Errors of the untuned network, by device class. Empty without ``precision``."""
 
 
 class FallbackKernel(enum.StrEnum):
@@ -366,6 +382,10 @@ class NetworkResult:
     inputs."""
     max_rel_error: float | None
     """The same difference, divided by the largest absolute value of the framework."""
+    mean_rel_error: float | None = None
+    """Mean absolute difference, divided by the same."""
+    precision: str | None = None
+    """Precision that the network was converted to. None: it is as it came."""
     checked_on: str = ""
     """Place where the outputs were compared before the network was published: ``this machine`` or a device. Empty if
     they were not compared."""
@@ -393,6 +413,11 @@ class NetworkResult:
     throttled: float = 0.0
     """Share of periods in which the network's process used up its CPU quota and stood still while it was timed. 0 for a
     device, whose records have it."""
+
+    def with_errors(self, errors: OutputErrors | None) -> NetworkResult:
+        """Return the result with the errors of the published network; None where it was not compared."""
+        found = (None, None, None) if errors is None else (errors.absolute, errors.relative, errors.mean)
+        return replace(self, max_abs_error=found[0], max_rel_error=found[1], mean_rel_error=found[2])
 
     @property
     def is_throttled(self) -> bool:

@@ -31,7 +31,7 @@ def dataset() -> None:
     help="Folder of the records and of dataset.ftd; one made by 'tune' is taken further.",
 )
 @run_options(
-    *("seed", "time_budget_secs", "fleet", "address", "trust_model"),
+    *("seed", "time_budget_secs", "fleet", "address", "precision", "trust_model"),
     seed="Seed of the candidates.",
     time_budget_secs="Measuring time at most, as 90s, 5m or 1h30m.",
 )
@@ -44,6 +44,7 @@ def collect(
     time_budget_secs: float | None,
     fleet: Path | None,
     address: str | None,
+    precision: str | None,
     trust_model: bool,
     as_json: bool,
 ) -> int:
@@ -62,6 +63,7 @@ def collect(
         seed=seed,
         collects=True,
         trust_model=trust_model,
+        precision=precision,
     )
 
     from fleet_tune.report.dataset import collected_json, render_collected

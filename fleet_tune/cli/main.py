@@ -128,7 +128,7 @@ def _report_options(command: _F) -> _F:
     is_flag=True,
     help="Never train the cost model on measurements of this run: with --transfer-from.",
 )
-@run_options("trials", "time_budget_secs", "fleet", "inputs", "trust_model")
+@run_options("trials", "time_budget_secs", "fleet", "inputs", "precision", "trust_model")
 @click.option(
     "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the network's name."
 )
@@ -193,7 +193,7 @@ def tune(
 @click.argument("network")
 @click.option("--records", type=click.Path(path_type=Path), required=True, help="Record database (records.db).")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
-@run_options("fleet", "inputs", "trust_model")
+@run_options("fleet", "inputs", "precision", "trust_model")
 @_report_options
 def compile_command(
     network: str,
@@ -201,6 +201,7 @@ def compile_command(
     out: Path,
     fleet: Path | None,
     inputs: Path | None,
+    precision: str | None,
     trust_model: bool,
     as_json: bool,
     svg: Path | None,
@@ -212,7 +213,13 @@ def compile_command(
     fleet_config = None if fleet is None else load_fleet(fleet)
     return _report(
         api.compile_network(
-            network, records=records, out=out, fleet=fleet_config, inputs=inputs, trust_model=trust_model
+            network,
+            records=records,
+            out=out,
+            fleet=fleet_config,
+            inputs=inputs,
+            trust_model=trust_model,
+            precision=precision,
         ),
         as_json,
         svg,

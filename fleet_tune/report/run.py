@@ -27,6 +27,7 @@ from fleet_tune.base.results import (
     InNetwork,
     NetworkResult,
     Notice,
+    OutputErrors,
     Plan,
     TaskProgress,
     Transferred,
@@ -253,6 +254,8 @@ def render_plan(plan: Plan) -> RenderableType:
         facts.add_row("device", Text(f"{name}: {what}"))
     if plan.inputs:
         facts.add_row("inputs", Text(plan.inputs))
+    if plan.precision is not None:
+        facts.add_row("precision", Text("; ".join([plan.precision, *map(_error_of, plan.errors.items())])))
     for line in skipped_lines(plan.left_out):
         facts.add_row("skipped", Text(line, "yellow"))
     heading = Text.assemble((plan.network, "bold"), f": {plural(len(plan.tasks), 'task')}. Nothing was measured.")
@@ -313,6 +316,12 @@ def format_bounds(device_time: Mapping[str, Mapping[str, float]]) -> str:
             f"{_LIMITS.get(bound_by(shares), '')} on {device_class} (devices measure {measured:.0%} of the time)"
         )
     return ", ".join(texts)
+
+
+def _error_of(entry: tuple[str, OutputErrors]) -> str:
+    device_class, errors = entry
+    largest = f"{errors.absolute:.2g} absolute, {errors.relative:.2g} relative"
+    return f"on {device_class}, untuned: largest error {largest}, mean error {errors.mean:.2g} relative"
 
 
 def _headline(result: TuneResult) -> Text:

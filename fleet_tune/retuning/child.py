@@ -65,6 +65,7 @@ def tune(
     store: str,
     address: str | None,
     secs: float,
+    precision: str | None = None,
 ) -> dict[str, Any]:
     """A run: the fields of :class:`fleet_tune.retuning.step_runner.TuneOutcome`."""
     from fleet_tune.base.config.request import run_request
@@ -78,6 +79,7 @@ def tune(
         address=address,
         inputs=inputs,
         trust_model=trust,
+        precision=precision,
         store=store,
     )
     finished = asyncio.run(run(request))

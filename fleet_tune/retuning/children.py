@@ -64,7 +64,7 @@ class ProcessStepRunner:
         self._stop.wait(min(secs, threading.TIMEOUT_MAX))
 
     def digest(self, network: NetworkConfig) -> str:
-        """Return a digest of the network's files and of the function's name.
+        """Return a digest of the network's files, of the function's name and of the precision.
 
         The files are the network's own, those beside it whose names begin with its own (weights of a large ONNX model),
         and the file of inputs. Files that a Python file imports are not looked at.
@@ -78,6 +78,8 @@ class ProcessStepRunner:
             raise StepError(error.problem) from error
         except OSError as error:
             raise StepError(f"{error.filename}: {error.strerror}") from error
+        # Another precision is another network.
+        parts += [] if network.precision is None else [str(network.precision)]
         return hashlib.blake2b("|".join([function, *parts]).encode(), digest_size=16).hexdigest()
 
     def _file_digest(self, file: Path) -> str:
@@ -108,6 +110,7 @@ class ProcessStepRunner:
             network=network.path,
             inputs=network.inputs,
             trust=network.trust,
+            precision=network.precision,
             devices=list(devices),
             out=str(folder),
             store=self._config.server or str(self._config.store),

@@ -11,7 +11,7 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.device_state import Admin, DeviceState, Health
 from fleet_tune.base.domain import Fingerprint
 from fleet_tune.base.records.stores.origin import Origin
-from fleet_tune.base.results import SkippedPart, Transferred
+from fleet_tune.base.results import OutputErrors, SkippedPart, Transferred
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import MOST_IMPORTED
 from fleet_tune.runs.origins import origin_of
@@ -41,6 +41,8 @@ class Prepared:
     """Parts of the network that the run does without."""
     expected: tuple[Array, ...] | None = None
     """Outputs of the network's framework on the example inputs; None before they are known."""
+    errors: Mapping[str, OutputErrors] = field(default_factory=dict)
+    """Errors of the untuned network of each device class, where it was compared."""
     found: StoreLookup | None = None
     """Records of the tasks in the shared store; None in a run without one."""
     priors: Mapping[str, TransferPrior] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class Prepared:
             here=self.here | other.here,
             devices={**self.devices, **other.devices},
             left_out=(*self.left_out, *other.left_out),
+            errors={**self.errors, **other.errors},
             found=found,
             priors={**self.priors, **other.priors},
         )

@@ -155,6 +155,7 @@ class LoweringProcess:
             "input_names": list(network.input_names),
             "device_class": [device_class.name, device_class.target],
             "without": dict(without),
+            "precision": network.precision and str(network.precision),
         }
         try:
             answer = self._process.ask(request)
@@ -194,6 +195,7 @@ def _decoded(answer: Mapping[str, Any], network: Network, device_class: DeviceCl
         left_out=tuple((step, reason) for step, reason in answer["left_out"]),
         quantized=answer["quantized"],
         halves=tuple(answer["halves"]),
+        precision=network.precision,
     )
 
 

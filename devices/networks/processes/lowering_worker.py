@@ -19,6 +19,7 @@ from devices.networks.processes.exchange_folder import MORE_SPACE
 from devices.protocol import encode_task
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
+from fleet_tune.base.precision import Precision
 
 
 def main() -> None:
@@ -45,10 +46,10 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
     report_step("the reading of the module", False)
     module = read_module(Path(request["network"]), "r+")
     device_class, names = DeviceClass(*request["device_class"]), request["input_names"]
+    steps = LoweringSteps(request["name"], request["without"], report_step)
+    precision = Precision(request["precision"]) if request["precision"] else None
     try:
-        lowered = lower_network(
-            module, "", names, device_class, LoweringSteps(request["name"], request["without"], report_step)
-        )
+        lowered = lower_network(module, "", names, device_class, steps, precision)
     except LoweringStepError as error:
         return {"failed": last_line(error.__cause__ or error)}
     except NetworkError as error:

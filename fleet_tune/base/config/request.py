@@ -15,6 +15,7 @@ from fleet_tune.base.config.fleet_file import FleetConfig
 from fleet_tune.base.config.tune_options import RequestOptions, SearchMethod, checked
 from fleet_tune.base.domain import Limits
 from fleet_tune.base.errors import RequestError
+from fleet_tune.base.precision import Precision
 from fleet_tune.base.records.datasets.sources import RECORDS_FILE
 from fleet_tune.base.records.sharing.store_place import StorePlace
 
@@ -44,6 +45,7 @@ class RunRequest:
     pretrained: bool = True
     collects: bool = False
     inputs: Path | None = None
+    precision: Precision | None = None
     trust_model: bool = False
     store: StorePlace | None = None
     """The record store that runs share; None: no store."""

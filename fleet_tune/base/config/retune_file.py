@@ -16,6 +16,7 @@
     path = "networks.py:resnet18"    # as of 'fleet-tune tune'
     calls_per_day = 2_000_000        # on devices of each class
     inputs = "inputs.npz"            # to compare and time it on; default: its own examples
+    precision = "bf16"               # bf16, fp16 or int8w; default: as it is
     trust = false                    # code in a .pt2 file may be run
     classes = ["orin"]               # device classes; default: all of the fleet
 
@@ -53,6 +54,7 @@ from fleet_tune.base.config import values
 from fleet_tune.base.config.fleet_file import NAME_FORM, FleetConfig, Name, default_fleet, load_fleet
 from fleet_tune.base.config.toml_file import FileKind, Frozen, TomlText, as_toml, read_toml
 from fleet_tune.base.errors import RequestError, RetuneFileError
+from fleet_tune.base.precision import Precision
 from fleet_tune.base.records.sharing.store_place import StorePlace, is_address, place_of
 
 STATE_STORE = "store.db"
@@ -85,6 +87,8 @@ class NetworkConfig(Frozen):
     calls_per_day: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
     inputs: _PathText | None = None
     """Path of an ``.npz`` file of inputs. None: the network's own examples."""
+    precision: Annotated[Precision, Field(strict=False)] | None = None
+    """Precision that it is converted to. None: it stays as it came."""
     trust: bool = False
     """True if code in a ``.pt2`` file may run."""
     classes: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)] | None = None
@@ -284,6 +288,7 @@ _KIND = FileKind(
         "path": "file.py:function, an .onnx file or a .pt2 file",
         "calls_per_day": "how often it runs a day: a number above 0",
         "inputs": "the path of an .npz file",
+        "precision": " or ".join(f'"{each}"' for each in Precision),
         "trust": "true or false",
         "classes": 'names of device classes, as ["orin"]',
         "share": "a number above 0, at most 1",

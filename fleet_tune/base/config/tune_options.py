@@ -19,12 +19,14 @@ from typing import Annotated, Any, Literal, Protocol, TypedDict, TypeVar, cast, 
 from fleet_tune.base.config import values
 from fleet_tune.base.config.fleet_file import FleetConfig, default_fleet, load_fleet
 from fleet_tune.base.errors import RequestError
+from fleet_tune.base.precision import Precision
 from fleet_tune.base.records.sharing.shared import default_place
 from fleet_tune.base.records.sharing.store_place import StorePlace, is_address, place_of
 
 _PRIORITIES = (-100, 100)
 _WEIGHTS = (0.01, 100.0)
 _WIDTH = 116
+_PRECISIONS = " or ".join([", ".join(list(Precision)[:-1]), list(Precision)[-1]])
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -107,6 +109,12 @@ def _inputs(value: Any, flag: str) -> Path:
     return path
 
 
+def _precision(value: Any, flag: str) -> Precision:
+    if value not in list(Precision):
+        raise RequestError(f"a precision is {_PRECISIONS}, not {values.shown(value)}", f"give one with {flag}")
+    return Precision(value)
+
+
 def _address(value: Any, flag: str) -> str | None:  # noqa: ARG001 - its message names the flag
     return values.cluster_address(value)
 
@@ -168,6 +176,18 @@ class PlanOptions(TypedDict, total=False):
             "that its graph allows.",
             kind="path",
             metavar="FILE",
+        ),
+    ]
+    precision: Annotated[
+        str | None,
+        Option(
+            "--precision",
+            _optional(_precision),
+            f"Convert a network of float32: {_PRECISIONS}. Its error is measured and told. Default: as it is.",
+            "Precision that a network of float32 is converted to: ``bf16`` or ``fp16`` (operands of products and "
+            "convolutions) or ``int8w`` (weights of products of few rows). Its error against float32 is measured on "
+            "the inputs, and told. None: the network stays as it is.",
+            metavar="NAME",
         ),
     ]
     trust_model: Annotated[

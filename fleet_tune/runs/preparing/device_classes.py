@@ -15,6 +15,7 @@ from devices.describing.cache import DescriptionCache
 from devices.error_text import brief
 from devices.host.file_cache import user_folder
 from devices.host.quiet_windows.quiet_window import QuietWindow
+from devices.networks.comparison import errors_of
 from devices.networks.frontend import Network
 from devices.networks.lowering import (
     DisagreementError,
@@ -39,7 +40,7 @@ from fleet_tune.base.errors import (
     UncheckedError,
     UnsupportedNetworkError,
 )
-from fleet_tune.base.results import SkippedPart
+from fleet_tune.base.results import OutputErrors, SkippedPart
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.prepared import Prepared
@@ -194,6 +195,7 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
     Raises NetworkError where they disagree, with the operator at fault, or where the network crashes.
     """
     unchecked: list[SkippedPart] = []
+    errors: dict[str, OutputErrors] = {}
     compared = {name: lowered for name, lowered in prepared.lowered.items() if name not in but}
     expected = prepared.expected
     if compared and expected is None:
@@ -201,7 +203,9 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
     for name, lowered in compared.items():
         assert expected is not None
         try:
-            agreement(lowered, lowering.outputs(lowered, prepared.network.example_inputs), expected)
+            outputs = lowering.outputs(lowered, prepared.network.example_inputs)
+            agreement(lowered, outputs, expected)
+            errors[name] = errors_of(outputs, expected)
         except DisagreementError as error:
             raise _with_operator(error, prepared.network, lowered, lowering) from error
         except UncheckedError as error:
@@ -210,7 +214,7 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
         del compared[part.device_class]
     unchecked += _compare_further(prepared.network, expected or (), compared, lowering)
     lowering.close()
-    return dataclasses.replace(prepared.with_left_out(*unchecked), expected=expected)
+    return dataclasses.replace(prepared.with_left_out(*unchecked), expected=expected, errors=errors)
 
 
 def _compare_further(
@@ -255,11 +259,25 @@ def _values_before(network: Network, lowered: LoweredNetwork, lowering: Lowering
 def _with_operator(
     error: DisagreementError, network: Network, lowered: LoweredNetwork, lowering: LoweringProcess
 ) -> NetworkError:
+    """Return ``error`` with what is to blame: the precision that the network is converted to, if it agrees without,
+    else an operator."""
+    if lowered.precision is not None:
+        plain, outputs = _runner(lowered, lowering)(dataclasses.replace(network, precision=None))
+        try:
+            agreement(plain, outputs, network.framework_outputs())
+        except DisagreementError as without:
+            error = without
+        else:
+            return NetworkError(
+                f"{error.problem}; it agrees in the precision that it came in, and {lowered.precision} is too coarse "
+                "or too narrow for it",
+                "give another --precision, or leave it out",
+            )
     return with_operator(error, network, _runner(lowered, lowering))
 
 
 def _runner(lowered: LoweredNetwork, lowering: LoweringProcess) -> RunUntuned:
-    """Return a function that lowers another network for the class of ``lowered``, and runs it."""
+    """Return a function that lowers another network for the class of ``lowered``, as it is imported, and runs it."""
 
     def run(opened: Network) -> tuple[LoweredNetwork, tuple[Array, ...]]:
         of_opened = lowering.lowered(opened, lowered.device_class)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors.clients.threads import in_thread
 from actors.run_hosts import RunHosts
 from devices.networks.frontend import Network
 from devices.networks.libraries import load_libraries
 from devices.networks.processes.lowering_process import LoweringProcess
+from fleet_tune.base.config.request import RunRequest
 from fleet_tune.runs.context import RunContext
 from fleet_tune.runs.interruption import beside
 
@@ -37,7 +37,7 @@ async def _prepare(context: RunContext, starting: asyncio.Future[RunHosts], lowe
     hosts, network, _ = await unless_interrupted(
         asyncio.gather(
             starting,
-            in_thread(_read_network, request.network, request.inputs, request.trust_model),
+            in_thread(_read_network, request),
             store.synchronize(),
         )
     )
@@ -56,10 +56,10 @@ async def _prepare(context: RunContext, starting: asyncio.Future[RunHosts], lowe
     return await unless_interrupted(in_thread(device_classes.with_search_prior, prepared, request))
 
 
-def _read_network(spec: Any, inputs: Path | None, trusted: bool) -> Network:
+def _read_network(request: RunRequest) -> Network:
     # Imported here, in a thread: loading TVM takes seconds, in which the actors start.
     load_libraries()
     from devices.networks.frontend import load_network
     from fleet_tune.runs.preparing import device_classes  # noqa: F401
 
-    return load_network(spec, inputs, trusted)
+    return load_network(request.network, request.inputs, request.trust_model).in_precision(request.precision)

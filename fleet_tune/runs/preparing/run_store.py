@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.records.datasets.dataset_codec import encode_value
 from fleet_tune.base.records.sharing.shared import SharedReader
-from fleet_tune.base.records.stores.store import BOUND, NAME, RecordStore, class_unit
+from fleet_tune.base.records.stores.store import BOUND, NAME, PRECISION, RecordStore, class_unit
 from fleet_tune.base.results import SkippedPart
 from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.shared_store.damaged_records import set_aside
@@ -26,10 +26,10 @@ class RunStoreWriter(RecordSink, Protocol):
 def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
     """Bind the record store to this network and its device classes, and return what it says of the network. Raises
     :class:`OutputFolderError` where it belongs to another network, or a class had another target."""
-    meta = {
-        BOUND: prepared.network.fingerprint,
-        NAME: prepared.network.name,
-    }
+    network = prepared.network
+    meta = {BOUND: network.fingerprint, NAME: network.name}
+    if network.precision is not None:
+        meta[PRECISION] = str(network.precision)
     with RecordStore(path) as store:
         store.bind(meta)
         with SharedReader(path) as reader:

@@ -88,7 +88,7 @@ class ChoiceInPlace:
         folder = network.compile_whole(records, checked.folder.with_name("chosen"))
         errors, is_right = network.errors_of(runner.outputs(folder))
         if not is_right:
-            raise UncheckedError(f"with those it is wrong: relative error {errors[1]:.2g}")
+            raise UncheckedError(f"with those it is wrong: relative error {errors.relative:.2g}")
         before_secs, secs = runner.measure_in_turn(checked.folder, folder)
         if not is_worth_it(secs, before_secs):
             return checked

@@ -40,7 +40,7 @@ def publish_class(
         run_id=request.run_id,
         network=lowered.fingerprint,
     )
-    result = NetworkResult(network.name, folder, None, None, None, None, None)
+    result = NetworkResult(network.name, folder, None, None, None, None, None, precision=lowered.precision)
     untuned_secs: float | None = None
     if runner is not None:
         untuned_secs = request.untuned_times.find(lowered, network.fingerprint, runner.name)
@@ -70,11 +70,8 @@ def publish_class(
         runner = check.runner
         if runner is not None:
             checked = ChoiceInPlace(network, runner, incumbents, check.compile_secs).chosen(checked)
-        absolute, relative = checked.errors or (None, None)
         result = dataclasses.replace(
-            result,
-            max_abs_error=absolute,
-            max_rel_error=relative,
+            result.with_errors(checked.errors),
             checked_on="" if runner is None else runner.name,
             unchecked=check.unchecked if runner is None else "",
             special="" if runner is None else check.special,

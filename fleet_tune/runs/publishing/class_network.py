@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from devices.networks.lowering import LoweredNetwork, compare, tolerance
+from devices.networks.comparison import errors_of
+from devices.networks.lowering import LoweredNetwork, tolerance
 from devices.networks.network import Array
 from devices.networks.special_inputs import difference
 from fleet_tune.base.domain import Fingerprint, Record
-from fleet_tune.base.results import ChosenInPlace
+from fleet_tune.base.results import ChosenInPlace, OutputErrors
 from fleet_tune.runs.publishing import manifest
 from fleet_tune.runs.publishing.compile_request import CompileRequest
 from fleet_tune.runs.publishing.network_runners import NetworkRunResult
@@ -67,10 +68,10 @@ class ClassNetwork:
         extra = {**self._manifest(records), "tasks": {}}
         return self.compiler.compile_network(self.lowered, {}, folder, extra)
 
-    def errors_of(self, outputs: tuple[Array, ...]) -> tuple[tuple[float, float], bool]:
-        """The absolute and relative error of these outputs, and true if they are right."""
-        absolute, relative = compare(outputs, self.expected)
-        return (absolute, relative), relative <= tolerance(self.lowered)
+    def errors_of(self, outputs: tuple[Array, ...]) -> tuple[OutputErrors, bool]:
+        """The errors of these outputs, and true if they are right."""
+        errors = errors_of(outputs, self.expected)
+        return errors, errors.relative <= tolerance(self.lowered)
 
     def special_difference(
         self, outputs: Sequence[tuple[Array, ...]], expected: Sequence[tuple[Array, ...] | None] = ()
@@ -95,7 +96,8 @@ class ClassNetwork:
 
     def _manifest(self, records: Mapping[str, Record]) -> dict[str, Any]:
         request = self.request
-        return manifest.made_of(self.lowered.tasks, records, request.rules, self.fingerprint, request.records)
+        made_of = manifest.made_of(self.lowered.tasks, records, request.rules, self.fingerprint, request.records)
+        return {**made_of, "precision": self.lowered.precision}
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ class CheckedNetwork:
     folder: Path
     records: Mapping[str, Record]
     """The record of each task id that it is made of."""
-    errors: tuple[float, float] | None = None
-    """Absolute and relative error of its outputs; None where it is not checked."""
+    errors: OutputErrors | None = None
+    """Errors of its outputs; None where it is not checked."""
     run: NetworkRunResult | None = None
     """Its times, if it was timed when it was checked."""
     chosen: tuple[ChosenInPlace, ...] = ()
@@ -116,7 +118,7 @@ class CheckedNetwork:
         self,
         folder: Path,
         records: Mapping[str, Record],
-        errors: tuple[float, float],
+        errors: OutputErrors,
         choices: tuple[ChosenInPlace, ...],
     ) -> CheckedNetwork:
         """The network with other records for some tasks, compiled in another folder."""

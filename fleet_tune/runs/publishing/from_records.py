@@ -6,11 +6,10 @@ import contextlib
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any
 
 from devices.networks.frontend import load_network
 from devices.networks.processes.lowering_process import LoweringProcess
-from fleet_tune.base.config.fleet_file import FleetConfig
+from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.errors import RecordStoreError
 from fleet_tune.base.records.datasets.sources import RECORDS_FILE
 from fleet_tune.base.records.stores.reader import RecordReader
@@ -28,17 +27,12 @@ from fleet_tune.runs.publishing.task_results import task_results
 from fleet_tune.runs.tuned import Tuned
 
 
-def compile_from_records(
-    spec: Any, fleet: FleetConfig, records: Path, out: Path, inputs: Path | None = None, trusted: bool = False
-) -> TuneResult:
+def compile_from_records(request: RunRequest, records: Path) -> TuneResult:
     """Compile a network from the records of a store, without tuning.
 
     Args:
-        spec: the network; see :attr:`RunRequest.network`.
-        fleet: the devices for which it is compiled.
+        request: the network, the fleet for which it is compiled, the output folder, the inputs and the precision.
         records: the record store.
-        out: the absolute path of the output folder.
-        inputs, trusted: see :attr:`RunRequest.inputs` and :attr:`RunRequest.trust_model`.
 
     Raises UserError.
     """
@@ -47,17 +41,17 @@ def compile_from_records(
         RecordReader(records).close()
     except RecordStoreError as error:
         raise type(error)(error.problem, "give the path of a records.db with --records") from error
-    with held_folder(out):
-        tuned = _tuned_before(spec, fleet, records, inputs, trusted)
-        return _published(tuned, records, out, started)
+    with held_folder(request.out):
+        tuned = _tuned_before(request, records)
+        return _published(tuned, records, request.out, started)
 
 
-def _tuned_before(spec: Any, fleet: FleetConfig, records: Path, inputs: Path | None, trusted: bool) -> Tuned:
+def _tuned_before(request: RunRequest, records: Path) -> Tuned:
     """The network, whose tasks were tuned by the runs that the store is of."""
     with contextlib.closing(LoweringProcess()) as lowering:
-        network = load_network(spec, inputs, trusted)
-        prepared = lower_network(network, probe_fleet(fleet), fleet, lowering)
-        tasks, left_out = in_order(prepared.undescribed, list(describe_tasks(prepared, fleet)))
+        network = load_network(request.network, request.inputs, request.trust_model).in_precision(request.precision)
+        prepared = lower_network(network, probe_fleet(request.fleet), request.fleet, lowering)
+        tasks, left_out = in_order(prepared.undescribed, list(describe_tasks(prepared, request.fleet)))
         prepared = dataclasses.replace(prepared, left_out=(*prepared.left_out, *left_out))
         prepared = check(prepared, lowering)
     prepared = without_damaged(prepared, records)

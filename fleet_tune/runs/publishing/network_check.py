@@ -12,6 +12,7 @@ from devices.host.warm_process import ChildStartError
 from devices.networks.network import Array
 from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.base.errors import DiskFullError, NetworkRunError, RecordStoreError, UncheckedError, UserError
+from fleet_tune.base.results import OutputErrors
 from fleet_tune.runs.publishing.class_network import ClassNetwork
 from fleet_tune.runs.publishing.network_runners import NetworkRunner, NetworkRunResult
 
@@ -35,8 +36,8 @@ class NetworkCheck:
         """Runs the network; None once it turned out that nothing can."""
         self.unchecked = "none of its devices can run it"
         """The reason why the network is not checked; it counts without a runner."""
-        self.errors: tuple[float, float] | None = None
-        """Absolute and relative error of the last network that was right."""
+        self.errors: OutputErrors | None = None
+        """Errors of the last network that was right."""
         self.special = ""
         """The difference of that network from its framework on inputs with NaN and infinities; empty for none."""
         self.compile_secs = 0.0
@@ -92,7 +93,7 @@ class NetworkCheck:
             return None
         errors, is_right = self._network.errors_of(outputs)
         if not is_right:
-            return Measurement(Outcome.WRONG_OUTPUT, detail=f"relative error {errors[1]:.2g}")
+            return Measurement(Outcome.WRONG_OUTPUT, detail=f"relative error {errors.relative:.2g}")
         self.errors = errors
         return self._special_fault(self.runner, records)
 

@@ -11,7 +11,7 @@ from devices.error_text import brief
 from devices.timing.in_network import InNetworkTimes
 from fleet_tune.base.errors import FleetTuneError, NetworkRunError, UncheckedError
 from fleet_tune.base.records.stores.reader import RecordReader
-from fleet_tune.base.results import NetworkResult
+from fleet_tune.base.results import NetworkResult, OutputErrors
 from fleet_tune.runs.publishing.class_network import CheckedNetwork, ClassNetwork
 from fleet_tune.runs.publishing.in_network import in_network
 from fleet_tune.runs.publishing.network_runners import THIS_MACHINE, NetworkRunner
@@ -74,9 +74,7 @@ class NetworkTiming:
         if result.tuned_secs > _SAME * result.untuned_secs:
             errors = self._errors_of(untuned)
             if errors is not None:
-                result = dataclasses.replace(
-                    result, published="untuned", max_abs_error=errors[0], max_rel_error=errors[1]
-                )
+                result = dataclasses.replace(result, published="untuned").with_errors(errors)
                 return TimedNetwork(result, untuned)
         return TimedNetwork(result, tuned)
 
@@ -171,33 +169,24 @@ class NetworkTiming:
         problem = f"the tuned network fails when it is timed: {why}"
         errors = self._errors_of(untuned) if untuned is not None else None
         if untuned is None or errors is None:
-            result = dataclasses.replace(
-                result, published="nothing", problem=problem, max_abs_error=None, max_rel_error=None
-            )
-            return TimedNetwork(result, self._checked.folder)
+            result = dataclasses.replace(result, published="nothing", problem=problem)
+            return TimedNetwork(result.with_errors(None), self._checked.folder)
         untuned_secs: float | None = None
         with contextlib.suppress(FleetTuneError):
             untuned_secs = self._runner.measure_secs(untuned)
-        absolute, relative = errors
-        result = dataclasses.replace(
-            result,
-            published="untuned",
-            problem=problem,
-            untuned_secs=untuned_secs,
-            max_abs_error=absolute,
-            max_rel_error=relative,
-        )
+        result = dataclasses.replace(result, published="untuned", problem=problem, untuned_secs=untuned_secs)
+        result = result.with_errors(errors)
         return TimedNetwork(result if untuned_secs is None else _disturbed(result, self._runner), untuned)
 
-    def _errors_of(self, untuned: Path) -> tuple[float, float] | None:
-        """Absolute and relative error of the untuned network; None where it is wrong and not published."""
+    def _errors_of(self, untuned: Path) -> OutputErrors | None:
+        """Errors of the untuned network; None where it is wrong and not published."""
         try:
             errors, is_right = self._network.errors_of(self._runner.outputs(untuned))
         except Exception as error:
             self._network.warn(f"cannot be published untuned: {error}")
             return None
         if not is_right:
-            self._network.warn(f"cannot be published untuned: relative error {errors[1]:.2g}")
+            self._network.warn(f"cannot be published untuned: relative error {errors.relative:.2g}")
             return None
         return errors
 

@@ -32,6 +32,8 @@ BOUND = "network"
 """The key of a store's meta that only a run's own one has: the content hash of its network."""
 NAME = "model"
 """That of what the network is called; a stored word: older folders have it."""
+PRECISION = "precision"
+"""That of the precision that the network is converted to; missing where it is as it came."""
 _UIDS_AT_ONCE = 500
 _LOCK_SECS = 10.0
 
@@ -305,6 +307,9 @@ def _difference(stored: Mapping[str, str], meta: Mapping[str, str], differing: S
     """Describe the difference between the store's purpose and its intended use."""
     if NAME in differing:
         return f"it is of the network {_short(stored[NAME])}, and not of {_short(meta[NAME])}"
+    if stored.get(PRECISION) != meta.get(PRECISION):
+        there, here = (each.get(PRECISION, "no other precision") for each in (stored, meta))
+        return f"its network is converted to {there} with --precision, and to {here} here"
     if BOUND in differing and NAME in meta:
         return (
             f"its network is called {_short(meta[NAME])} too, but has other operators, shapes or weights, or another "

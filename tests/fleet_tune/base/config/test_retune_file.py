@@ -8,6 +8,7 @@ import pytest
 
 from fleet_tune.base.config.retune_file import RetuneConfig, load_retune, parse_hours
 from fleet_tune.base.errors import FleetFileError, RetuneFileError
+from fleet_tune.base.precision import Precision
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 SHORT = """\
@@ -40,7 +41,8 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
 def test_paths_are_those_of_the_file_and_durations_as_people_write_them(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text('[[device]]\nname = "a"\n[[device]]\nname = "b"\nconnect = "h:1"\n')
     text = 'fleet = "fleet.toml"\nstore = "/team/store.db"\nhook = ["./deploy.sh", "x"]\n' + SHORT
-    text += 'inputs = "in.npz"\nclasses = ["orin"]\n[time]\nhours = "22:00-06:00"\nspan = "90s"\npayback = 3600\n'
+    text += 'inputs = "in.npz"\nprecision = "int8w"\n'
+    text += 'classes = ["orin"]\n[time]\nhours = "22:00-06:00"\nspan = "90s"\npayback = 3600\n'
     text += '[watch]\nage = "2d"\n'
     config = _load(tmp_path, text)
     assert config.store == Path("/team/store.db")
@@ -48,6 +50,7 @@ def test_paths_are_those_of_the_file_and_durations_as_people_write_them(tmp_path
     assert config.hook == (str(tmp_path / "./deploy.sh"), "x")
     assert config.networks[0].inputs == str(tmp_path / "in.npz")
     assert config.networks[0].classes == ("orin",)
+    assert config.networks[0].precision is Precision.INT8W
     assert (config.time.span, config.time.payback, config.watch.age) == (90.0, 3600.0, 172800.0)
     assert [device.name for device in config.fleet.devices] == ["a", "b"]
     only = config.fleet.only({"b"})

@@ -165,6 +165,15 @@ def test_tasks_come_back_in_the_order_stored_with_their_latest_weight(store: Rec
         assert reader.workloads() == [convolution, dense]
 
 
+def test_a_store_is_bound_to_one_precision(path: Path) -> None:
+    with RecordStore(path) as store:
+        store.bind({"network": "f1", "model": "resnet18"})
+        with pytest.raises(
+            OutputFolderError, match="converted to no other precision with --precision, and to bf16 here"
+        ):
+            store.bind({"network": "f1-bf16", "model": "resnet18", "precision": "bf16"})
+
+
 def test_a_store_is_bound_to_one_network(path: Path) -> None:
     with RecordStore(path) as store:
         store.bind({"network": "f1", "model": "resnet18"})

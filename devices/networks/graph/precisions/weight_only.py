@@ -1,0 +1,107 @@
+"""Weight-only quantisation: constant matrices in int8, with a scale for each output channel.
+
+    y[i, j] = scale[j] * sum_k x[i, k] * float32(q[k, j]),    scale[j] = max_k |w[k, j]| / 127,    q = round(w / scale)
+
+A product of few rows, as in decoding, takes the time of reading its weights, of which there is a quarter to read then.
+The kernel converts each weight in a register. The scale does not depend on ``k``, so that it is applied to the sum.
+
+A product of many rows uses each weight many times: its time is that of its arithmetic, to which converting weights
+would add. It stays in float32, and has no error. One read of a weight of 4 bytes for :data:`MOST_ROWS` rows gives 8
+operations for each byte; the CPUs that this was measured on compute as many in the time of reading one from memory.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, te
+from tvm.ir import Call, GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from devices.builds.tensors import array_of
+from devices.networks.graph.numpy_operators import Array, shape_of
+from devices.networks.graph.rewrites.context import constant, operator_name
+
+MOST_ROWS = 16
+"""Rows of a product up to which its time is that of reading its weights."""
+_LARGEST = 127
+_EPILOGUE_FUSABLE = 4  # tvm.relax.op.op_attrs.OpPatternKind of kernels that element-wise operators are fused behind
+
+
+def weight_only_products(module: Any) -> tuple[Any, int]:
+    """Return ``module`` with the products of this module's docstring in ``main``, and their number."""
+    main = module.get_global_var("main")
+    rewriter = _WeightOnly(module, module[main])
+    rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
+    clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
+    return tvm.transform.Sequential(clean)(rewriter.builder_.get()), rewriter.changed
+
+
+def quantized(weight: Array) -> tuple[Array, Array] | None:
+    """Return a matrix ``(k, n)`` as numbers of int8, and the scale of each of its ``n`` columns. The numbers are from
+    -127 to 127, rounded to even. None where the matrix has NaN or infinities."""
+    if not np.isfinite(weight).all():
+        return None
+    scales = (np.abs(weight).max(axis=0) / np.float32(_LARGEST)).astype(np.float32)
+    scales[scales == 0] = 1
+    numbers = np.rint(weight / scales)
+    return np.clip(numbers, -_LARGEST, _LARGEST).astype(np.int8), scales
+
+
+@mutator
+class _WeightOnly(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, module: Any, function: Any) -> None:
+        super().__init__(module)
+        bindings = [binding for block in function.body.blocks for binding in block.bindings]
+        self._bound = {each.var: each.value for each in bindings}
+        self._weights: dict[Any, tuple[Any, Any]] = {}  # one that several products have, a tied one, stays one
+        self.changed = 0
+
+    def visit_call_(self, call: Call) -> Any:
+        data = self.visit_expr_post_order(call)
+        weight = self._weight(call)
+        if weight is None:
+            return data
+        self.changed += 1
+        numbers, scales = weight
+        total = self.builder_.emit(
+            self.builder_.call_te(
+                _weight_only_matmul,
+                data.args[0],
+                numbers,
+                primfunc_name_hint="weight_only_matmul",
+                primfunc_attrs={"op_pattern": _EPILOGUE_FUSABLE},
+            )
+        )
+        return relax.op.multiply(total, scales)
+
+    def _weight(self, call: Call) -> tuple[Any, Any] | None:
+        """Return the numbers and the scales of a product that is to have them."""
+        if operator_name(call) != "relax.matmul":
+            return None
+        shape, weight = shape_of(call.args[0]), self._bound.get(call.args[1], call.args[1])
+        if not shape or not isinstance(weight, GenericConst) or len(shape_of(weight) or ()) != 2:
+            return None
+        types = {str(each.ty.dtype) for each in (*call.args, call)}
+        if types != {"float32"} or math.prod(shape[:-1]) > MOST_ROWS:
+            return None
+        if weight not in self._weights:
+            found = quantized(array_of(weight.value))
+            if found is None:
+                return None
+            self._weights[weight] = (constant(found[0]), constant(found[1]))
+        return self._weights[weight]
+
+
+def _weight_only_matmul(data: te.Tensor, numbers: te.Tensor) -> te.Tensor:
+    """Return the sums of products with numbers of int8, each of which becomes float32 where it is used."""
+    depth, columns = numbers.shape
+    k = te.reduce_axis((0, depth), name="k")
+
+    def total(*at: Any) -> Any:
+        return te.sum(data[(*at[:-1], k)] * numbers[k, at[-1]].astype("float32"), axis=k)
+
+    return te.compute((*data.shape[:-1], columns), total, name="weight_only_matmul")

@@ -1,0 +1,65 @@
+"""A run with ``--precision``, from the command line to the folder, and what it is bound to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fleet_tune
+from examples.networks import mlp
+from tests.helpers.commands import Done, fleet_tune_here
+
+NETWORK = f"{Path(__file__).parents[3]}/examples/networks.py:mlp"
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def tune(out: Path, *options: str) -> Done:
+    return fleet_tune_here("tune", NETWORK, "--out", str(out), "--no-store", "--trials", "4", "--json", *options)
+
+
+def test_a_run_in_a_precision_tells_its_error_and_owns_its_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = tune(out, "--precision", "bf16")
+    [told] = done.json()["networks"]
+    assert "bf16: mean error" in done.stderr
+    module, inputs = mlp()
+    with torch.inference_mode():
+        theirs = module(*inputs).numpy()
+    ours = fleet_tune.load(out)(*inputs).numpy()
+    assert ours.dtype == np.float32
+    difference, scale = np.abs(ours.astype(np.float64) - theirs), np.abs(theirs).max()
+    assert told["precision"] == "bf16"
+    assert told["max_rel_error"] == pytest.approx(difference.max() / scale)
+    assert told["mean_rel_error"] == pytest.approx(difference.mean() / scale)
+    assert 0 < told["mean_rel_error"] < told["max_rel_error"] < 0.05
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["precision"] == "bf16"
+    assert manifest["measured"]["mean_rel_error"] == told["mean_rel_error"]
+    assert json.loads((out / "result.json").read_text())["networks"][0]["precision"] == "bf16"
+
+    assert tune(out, "--precision", "bf16").json()["new_trials"] == 0
+    for options, here in (([], "no other precision"), (["--precision", "fp16"], "fp16")):
+        refused = tune(out, *options)
+        assert refused.returncode == 2
+        assert f"its network is converted to bf16 with --precision, and to {here} here" in refused.stderr
+
+    other = tmp_path / "other"
+    records = ("--records", str(out / "records.db"), "--out", str(other), "--json")
+    [rebuilt] = fleet_tune_here("compile", NETWORK, *records, "--precision", "bf16").json()["networks"]
+    assert (rebuilt["precision"], rebuilt["max_rel_error"]) == ("bf16", pytest.approx(told["max_rel_error"], rel=0.5))
+
+
+def test_the_plan_tells_the_error_of_the_untuned_network(tmp_path: Path) -> None:
+    done = tune(tmp_path / "out", "--dry-run", "--precision", "fp16")
+    plan = done.json()
+    assert plan["precision"] == "fp16"
+    [errors] = plan["errors"].values()
+    assert 0 < errors["mean"] < errors["relative"] < 0.02
+    assert "fp16; on " in done.stderr
+    plain = tune(tmp_path / "out", "--dry-run").json()
+    assert (plain["precision"], plain["errors"]) == (None, {})
