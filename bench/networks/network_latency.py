@@ -6,13 +6,16 @@ PyTorch cannot run. Peers that are not installed are named in the result.
 Each side is a process of its own with the same number of threads. They are timed in turn, a short block each, with a
 pause before every block so that the threads of the one before have gone to sleep; the figures are medians over all
 single runs of all blocks.
+
+``--precision`` tunes the network once more for each precision, and times it as one more side: the front of latency
+against error, of which ``python -m bench.networks.latency_front`` draws a picture.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +29,7 @@ from bench.machine import bench_env, cores
 from bench.processes import Conversation, run_json
 from bench.result import BenchResult, interleave, spread
 from bench.tables import markdown, median_and_range
+from fleet_tune.base.precision import Precision
 
 PEERS = ("eager", "compile", "ort")
 """The frameworks that every environment of the benchmarks has."""
@@ -50,11 +54,12 @@ def measure_sides(
     rounds: int,
     block_secs: float,
     kinds: Mapping[str, str] | None = None,
+    low_precision: Collection[str] = (),
 ) -> dict[str, Any]:
     """Times ``sides`` on ``model`` in turn; per side the spread of the seconds per run and what it said when ready.
 
     ``folders``: where the compiled network is, for the sides that have one. ``kinds``: what those sides are that have
-    names of their own (of :mod:`bench.peers.frameworks`)."""
+    names of their own (of :mod:`bench.peers.frameworks`). ``low_precision``: sides that compute in fewer bits."""
     threads = cores()
     with ExitStack() as stack:
         running: dict[str, Conversation] = {}
@@ -71,6 +76,8 @@ def measure_sides(
             ]
             if side in folders:
                 args += ["--folder", str(folders[side])]
+            if side in low_precision:
+                args.append("--low-precision")
             running[side] = stack.enter_context(Conversation(args, env=bench_env(threads)))
         samples = interleave(rounds, {side: _block(child, block_secs) for side, child in running.items()})
         return {
@@ -88,29 +95,52 @@ def _block(child: Conversation, block_secs: float) -> Callable[[], list[float]]:
     return take
 
 
-def run(model: str, budget_secs: float, rounds: int, block_secs: float, out: Path | None, seed: int) -> BenchResult:
-    """Tunes ``model`` for ``budget_secs`` (into ``out``, or a folder that is thrown away), then times all sides.
+def run(
+    model: str,
+    budget_secs: float,
+    rounds: int,
+    block_secs: float,
+    out: Path | None,
+    seed: int,
+    precisions: Sequence[str] = (),
+) -> BenchResult:
+    """Tunes ``model`` for ``budget_secs`` (into ``out``, or a folder that is thrown away), and once more for each
+    precision (into a folder beside it), then times all sides.
 
     ``ours`` and ``peer`` (the fastest framework) are median milliseconds of one run; all are in the details.
     """
     with ExitStack() as stack:
         if out is None:
-            out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-tune-bench-")))
+            out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-tune-bench-"))) / "net"
         out = out.absolute()  # children start in the repository
-        limits = ["--budget-secs", str(budget_secs), "--seed", str(seed)]
-        tuning = run_json(
-            ["-m", "bench.networks.tune_process", model, str(out), *limits],
-            env=bench_env(cores()),
-            timeout_secs=budget_secs + 900,
-        )
-        folders = {"ours": Path(tuning["folder"])}
+        tunings = {"ours": _tuned(model, out, budget_secs, seed, None)}
+        for precision in precisions:
+            tunings[precision] = _tuned(model, out.with_name(f"{out.name}-{precision}"), budget_secs, seed, precision)
         peers = _peers(model)
-        sides = measure_sides(model, ("ours", *peers), folders=folders, rounds=rounds, block_secs=block_secs)
+        sides = measure_sides(
+            model,
+            (*tunings, *peers),
+            folders={side: Path(tuning["folder"]) for side, tuning in tunings.items()},
+            rounds=rounds,
+            block_secs=block_secs,
+            kinds=dict.fromkeys(precisions, "ours"),
+            low_precision=precisions,
+        )
     medians = {side: figures["secs"]["median"] for side, figures in sides.items()}
-    details = {"threads": cores(), "budget_secs": budget_secs, "tuning": tuning}
+    details = {"threads": cores(), "budget_secs": budget_secs, "tuning": tunings.pop("ours"), "precisions": tunings}
     if "openvino" not in peers:
         details["not_installed"] = ["openvino"]
     return latency_result(model, medians, details, sides)
+
+
+def _tuned(model: str, out: Path, budget_secs: float, seed: int, precision: str | None) -> dict[str, Any]:
+    options = ["--budget-secs", str(budget_secs), "--seed", str(seed)]
+    options += [] if precision is None else ["--precision", precision]
+    return run_json(
+        ["-m", "bench.networks.tune_process", model, str(out), *options],
+        env=bench_env(cores()),
+        timeout_secs=budget_secs + 900,
+    )
 
 
 def _peers(model: str) -> tuple[str, ...]:
@@ -122,9 +152,9 @@ def _peers(model: str) -> tuple[str, ...]:
 def latency_result(
     model: str, medians: Mapping[str, float], details: Mapping[str, Any], sides: Mapping[str, Any]
 ) -> BenchResult:
-    """The benchmark's result from the median seconds of ``ours`` and every peer."""
-    peers = [side for side in medians if side != "ours"]
-    best = min(medians[side] for side in peers)
+    """The benchmark's result from the median seconds of ``ours``, of our precisions and every peer."""
+    others = [side for side in medians if side != "ours"]
+    best = min(medians[side] for side in others if side not in details.get("precisions", {}))
     return BenchResult(
         bench="network-latency",
         ours=medians["ours"] * 1e3,
@@ -133,16 +163,30 @@ def latency_result(
         unit="ms",
         details={
             "model": model,
-            "ratios": {side: medians[side] / medians["ours"] for side in peers},
+            "ratios": {side: medians[side] / medians["ours"] for side in others},
             **details,
             "sides": dict(sides),
         },
     )
 
 
+def front(details: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    """Name, median seconds and largest relative error of the network as it is and in each precision, the fastest
+    first."""
+    sides = {"as it is": "ours", **{name: name for name in details.get("precisions", {})}}
+    points = [(name, details["sides"][side]) for name, side in sides.items()]
+    found = [(name, figures["secs"]["median"], figures["relative_error"]) for name, figures in points]
+    return sorted(found, key=lambda point: point[1])
+
+
 def table(result: Mapping[str, Any]) -> str:
     details = result["details"]
-    names = {"ours": f"fleet-tune, {details['budget_secs'] / 60:g} min", **_NAMES}
+    precisions = details.get("precisions", {})
+    names = {
+        "ours": f"fleet-tune, {details['budget_secs'] / 60:g} min",
+        **{precision: f"fleet-tune, {precision}" for precision in precisions},
+        **_NAMES,
+    }
     rows = [
         (
             names[side],
@@ -154,7 +198,19 @@ def table(result: Mapping[str, Any]) -> str:
     ]
     header = (f"`{details['model']}`", "ms a run", "ours is faster by", "relative error")
     absent = [f"\nNot installed: {_NAMES[side]}." for side in details.get("not_installed", ())]
-    return markdown(header, rows) + "".join(absent)
+    text = markdown(header, rows) + "".join(absent)
+    if not precisions:
+        return text
+    points = [
+        (name, f"{1e3 * secs:.2f}", f"{error:.1e}", _mean_error(precisions.get(name, details["tuning"])))
+        for name, secs, error in front(details)
+    ]
+    columns = ("precision", "ms a run", "largest relative error", "mean relative error")
+    return f"{text}\n\n{markdown(columns, points)}"
+
+
+def _mean_error(tuning: Mapping[str, Any]) -> str:
+    return f"{tuning['mean_rel_error']:.1e}"
 
 
 BENCHMARK = Benchmark(
@@ -173,6 +229,12 @@ BENCHMARK = Benchmark(
             help="Keep the tuning here, or go on with the one that is here.",
         ),
         click.Option(["--seed"], type=int, default=0, show_default=True),
+        click.Option(
+            ["--precision", "precisions"],
+            multiple=True,
+            type=click.Choice(list(Precision)),
+            help="Time the network in this precision too.",
+        ),
     ),
     short=("--model", options.RESNET18, "--budget", "300", "--rounds", "10"),
     run=run,

@@ -58,13 +58,17 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
 @click.option("--seed", type=int, default=0)
 @click.option("--method", default="fleet", show_default=True)
 @click.option("--fleet", type=click.Path(path_type=Path), help="Fleet file; else this machine's CPU.")
-def main(model: str, out: Path, budget_secs: float, seed: int, method: str, fleet: Path | None) -> None:
+@click.option("--precision", help="Precision that the network is converted to; else it stays as it is.")
+def main(
+    model: str, out: Path, budget_secs: float, seed: int, method: str, fleet: Path | None, precision: str | None
+) -> None:
     """Prints the figures as one line of JSON, the last line of output."""
     die_with_parent()
     start_unix_secs = time.time()
     import fleet_tune
 
-    result = fleet_tune.tune(model, out=out, time_budget_secs=budget_secs, seed=seed, method=method, fleet=fleet)
+    options: dict[str, Any] = {"seed": seed, "method": method, "fleet": fleet, "precision": precision}
+    result = fleet_tune.tune(model, out=out, time_budget_secs=budget_secs, **options)
     if not result.networks:
         raise BenchError(f"tuning {model} for {budget_secs:.0f} s ended without a compiled network")
     network = result.networks[0]
@@ -79,6 +83,7 @@ def main(model: str, out: Path, budget_secs: float, seed: int, method: str, flee
         "untuned_secs": network.untuned_secs,
         "torch_secs": network.torch_secs,
         "max_rel_error": network.max_rel_error,
+        "mean_rel_error": network.mean_rel_error,
         "store": None if result.store is None else dataclasses.asdict(result.store),
         "task_results": [
             {"name": task.name, "weight": task.weight, "trials": task.trials, "gflops": task.gflops}

@@ -143,12 +143,13 @@ def time_runs(run: Callable[[], Any], least_secs: float, fewest: int) -> list[fl
 @click.option("--model", required=True, help="file.py:function or an ONNX file, relative to the repository.")
 @click.option("--threads", type=click.IntRange(min=1), required=True)
 @click.option("--folder", type=click.Path(exists=True, path_type=Path), help="A result folder, for the side 'ours'.")
-def main(side: str, model: str, threads: int, folder: Path | None) -> None:
+@click.option("--low-precision", is_flag=True, help="The network in the folder computes in fewer bits.")
+def main(side: str, model: str, threads: int, folder: Path | None, low_precision: bool) -> None:
     """Answers each line of standard input with one block of timed runs."""
     die_with_parent()
     torch.set_num_threads(threads)
     example = load(model)
-    low_precision = example.module is None or side == "openvino"
+    low_precision |= example.module is None or side == "openvino"
     limit = _LARGEST_LOW_PRECISION_ERROR if low_precision else _LARGEST_ERROR
     with torch.inference_mode():
         expected = example.expected

@@ -62,7 +62,7 @@ def best_so_far(details: dict[str, Any], path: Path) -> None:
     axes.set_ylabel("best so far, share of the best speed")
     axes.grid(visible=True, linewidth=0.3)
     axes.legend(frameon=False, loc="lower right")
-    _save(figure, path)
+    save(figure, path)
 
 
 def predicted_against_measured(details: dict[str, Any], path: Path) -> None:
@@ -85,10 +85,11 @@ def predicted_against_measured(details: dict[str, Any], path: Path) -> None:
         axes.tick_params(labelsize=6)
     figure.supxlabel("predicted, ms", fontsize=8)
     figure.supylabel("measured, ms", fontsize=8)
-    _save(figure, path)
+    save(figure, path)
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
+    """Write a figure as a file that is the same at each run, and close it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None, "Creator": None})

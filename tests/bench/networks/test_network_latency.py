@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.networks.network_latency import BENCHMARK, latency_result
+from bench.networks.latency_front import draw
+from bench.networks.network_latency import BENCHMARK, front, latency_result
 
 
 def test_latency_ratio_is_above_one_when_we_are_faster() -> None:
@@ -27,3 +30,35 @@ def test_its_table() -> None:
     )
     text = BENCHMARK.table(json.loads(result.to_json()))
     assert "| PyTorch eager | 12.50 (12.00 to 20.00) | 2.00 | 1.0e-06 |" in text
+
+
+def _in_precisions() -> dict[str, Any]:
+    medians = {"ours": 0.010, "bf16": 0.006, "int8w": 0.008, "eager": 0.03, "compile": 0.02, "ort": 0.02}
+    errors = {"bf16": 4e-3, "int8w": 2e-2}
+    sides = {
+        side: {
+            "secs": {"median": secs, "min": secs, "max": secs, "count": 3},
+            "relative_error": errors.get(side, 1e-6),
+        }
+        for side, secs in medians.items()
+    }
+    precisions = {"bf16": {"mean_rel_error": 1e-3}, "int8w": {"mean_rel_error": 5e-3}}
+    details = {"budget_secs": 300.0, "tuning": {"mean_rel_error": 2e-7}, "precisions": precisions}
+    answer: dict[str, Any] = json.loads(latency_result("net", medians, details, sides).to_json())
+    return answer
+
+
+def test_precisions_have_a_table_of_latency_against_error() -> None:
+    result = _in_precisions()
+    text = BENCHMARK.table(result)
+    assert "| fleet-tune, int8w | 8.00 (8.00 to 8.00) | 0.80 | 2.0e-02 |" in text
+    assert "| bf16 | 6.00 | 4.0e-03 | 1.0e-03 |" in text
+    assert result["peer"] == 20.0, "our own precisions are no peers"
+    assert [name for name, _, _ in front(result["details"])] == ["bf16", "int8w", "as it is"]
+
+
+def test_and_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    draw(_in_precisions()["details"], tmp_path / "front.svg")
+    text = (tmp_path / "front.svg").read_text()
+    assert all(name in text for name in ("bf16", "int8w", "as it is"))

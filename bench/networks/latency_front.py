@@ -1,0 +1,57 @@
+"""Draws the front of latency against error from a result of ``bench network-latency --precision``.
+
+``python -m bench.networks.latency_front bench/results/network-latency.json``; needs matplotlib (``pip install
+.[bench]``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.networks.network_latency import front
+from bench.result import BenchError
+from bench.saved_result import read_result
+from bench.search.plots import IMAGES, pyplot, save
+
+
+def draw(details: Mapping[str, Any], path: Path) -> None:
+    """Draw a point for each precision. The points that no other one is better than in both are joined."""
+    points = front(details)
+    if len(points) < 2:
+        raise BenchError("the result has one precision: run the benchmark with --precision bf16, for example")
+    figure, axes = pyplot().subplots(figsize=(4.8, 3.2))
+    best: list[tuple[float, float]] = []
+    for name, secs, error in points:
+        axes.plot(error, 1e3 * secs, "o", color="#c1272d")
+        axes.annotate(name, (error, 1e3 * secs), textcoords="offset points", xytext=(6, 4))
+        if not best or error < best[-1][0]:
+            best.append((error, 1e3 * secs))
+    axes.plot(*zip(*best, strict=True), color="#c1272d", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("largest error, relative to the largest output")
+    axes.set_ylabel("ms a run")
+    axes.set_title(details["model"], fontsize=9)
+    axes.grid(visible=True, linewidth=0.3)
+    save(figure, path)
+
+
+@click.command()
+@click.argument("result", type=click.Path(exists=True, path_type=Path))
+@click.option("--images", type=click.Path(path_type=Path), default=IMAGES, help="Folder for the SVG file.")
+def main(result: Path, images: Path) -> None:
+    """Draws front.svg from a saved result."""
+    path = images / f"{result.stem}-front.svg"
+    draw(read_result(result).result["details"], path)
+    click.echo(path)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchError as error:
+        raise SystemExit(f"bench.networks.latency_front: {error}") from error
