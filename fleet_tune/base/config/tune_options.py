@@ -110,7 +110,7 @@ def _inputs(value: Any, flag: str) -> Path:
 
 
 def _precision(value: Any, flag: str) -> Precision:
-    if value not in list(Precision):
+    if not isinstance(value, str) or value not in list(Precision):
         raise RequestError(f"a precision is {_PRECISIONS}, not {values.shown(value)}", f"give one with {flag}")
     return Precision(value)
 
