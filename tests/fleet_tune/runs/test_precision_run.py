@@ -22,6 +22,7 @@ def tune(out: Path, *options: str) -> Done:
     return fleet_tune_here("tune", NETWORK, "--out", str(out), "--no-store", "--trials", "4", "--json", *options)
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_run_in_a_precision_tells_its_error_and_owns_its_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = tune(out, "--precision", "bf16")
