@@ -35,7 +35,7 @@ from devices.networks.graph.integer_products import integer_products
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
 from devices.networks.graph.legalization import LEGALIZED
 from devices.networks.graph.parallel_products import combine_products
-from devices.networks.graph.precisions.conversion import convert
+from devices.networks.graph.precisions.conversion import HALF_TYPES, convert
 from devices.networks.graph.quantization import in_floats, quantizes
 from devices.networks.graph.rewrites.rewriter import rewrite
 from devices.networks.graph.transposed_convolutions import replace_transposed_convolutions
@@ -292,8 +292,8 @@ def tolerance(lowered: LoweredNetwork) -> float:
     kernels = [lowered.module[call.args[0]] for call in kernel_calls(lowered.module["main"])]
     held = {str(spec.dtype) for kernel in kernels for spec in _buffers(kernel)}
     held |= {*lowered.halves, *(spec.dtype for spec in lowered.outputs)}
-    if lowered.precision is Precision.INT8W:
-        held.add(INT8_WEIGHTS)
+    if lowered.precision is not None:
+        held.add(HALF_TYPES.get(lowered.precision, INT8_WEIGHTS))
     rounding = network_tolerance(held, len(kernels), max(map(_longest_sum, kernels), default=1))
     return max(rounding, _QUANTISED) if lowered.quantized else rounding
 

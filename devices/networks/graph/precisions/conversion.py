@@ -9,7 +9,7 @@ from devices.networks.graph.precisions.weight_only import MOST_ROWS, weight_only
 from fleet_tune.base.errors import UnsupportedNetworkError
 from fleet_tune.base.precision import Precision
 
-_HALF_TYPES = {Precision.BF16: "bfloat16", Precision.FP16: "float16"}
+HALF_TYPES = {Precision.BF16: "bfloat16", Precision.FP16: "float16"}
 """The type of Relax of each precision of 16 bits."""
 _NEXT_STEP = "leave --precision out"
 
@@ -28,7 +28,7 @@ def convert(precision: Precision, name: str, module: Any) -> Any:
                 f"{_NEXT_STEP}, or give a shorter batch or sequence",
             )
         return converted
-    converted, changed = with_half_operands(module, _HALF_TYPES[precision])
+    converted, changed = with_half_operands(module, HALF_TYPES[precision])
     if not changed:
         raise UnsupportedNetworkError(
             f"{name} has nothing for the precision {precision}: it has no product or convolution of float32", _NEXT_STEP
