@@ -24,6 +24,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
+from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.rewrites.context import operator_name
 
 _CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d" for n in (1, 2, 3))
@@ -48,15 +49,13 @@ _ELEMENT_WISE = frozenset(
 
 def with_half_operands(module: Any, dtype: str) -> tuple[Any, int]:
     """Return ``module`` with the products of ``main`` in ``dtype``, and their number."""
-    main = module.get_global_var("main")
-    values = _Values(module[main])
-    rewriter = _HalfOperands(module, values, dtype)
-    rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
+    values = _StoredValues(module["main"])
+    halved = with_main_visited(module, _OperandHalver(module, values, dtype))
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
-    return tvm.transform.Sequential(clean)(rewriter.builder_.get()), len(values.products)
+    return tvm.transform.Sequential(clean)(halved), len(values.products)
 
 
-class _Values:
+class _StoredValues:
     """The values of a function that are stored in 16 bits."""
 
     def __init__(self, function: Any) -> None:
@@ -104,10 +103,10 @@ def _is_float32(value: Any) -> bool:
 
 
 @mutator
-class _HalfOperands(PyExprMutator):  # type: ignore[misc]
+class _OperandHalver(PyExprMutator):  # type: ignore[misc]
     """Writes values in 16 bits where they are stored so."""
 
-    def __init__(self, module: Any, values: _Values, dtype: str) -> None:
+    def __init__(self, module: Any, values: _StoredValues, dtype: str) -> None:
         super().__init__(module)
         self._values = values
         self._dtype = dtype

@@ -22,6 +22,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
+from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.numpy_operators import Array, shape_of
 from devices.networks.graph.rewrites.context import constant, operator_name
 
@@ -33,11 +34,10 @@ _EPILOGUE_FUSABLE = 4  # tvm.relax.op.op_attrs.OpPatternKind of kernels that ele
 
 def weight_only_products(module: Any) -> tuple[Any, int]:
     """Return ``module`` with the products of this module's docstring in ``main``, and their number."""
-    main = module.get_global_var("main")
-    rewriter = _WeightOnly(module, module[main])
-    rewriter.builder_.update_func(main, rewriter.visit_expr(module[main]))
+    quantizer = _WeightQuantizer(module, module["main"])
+    replaced = with_main_visited(module, quantizer)
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
-    return tvm.transform.Sequential(clean)(rewriter.builder_.get()), rewriter.changed
+    return tvm.transform.Sequential(clean)(replaced), quantizer.changed
 
 
 def quantized(weight: Array) -> tuple[Array, Array] | None:
@@ -52,7 +52,9 @@ def quantized(weight: Array) -> tuple[Array, Array] | None:
 
 
 @mutator
-class _WeightOnly(PyExprMutator):  # type: ignore[misc]
+class _WeightQuantizer(PyExprMutator):  # type: ignore[misc]
+    """Gives products weights of int8, and counts them."""
+
     def __init__(self, module: Any, function: Any) -> None:
         super().__init__(module)
         bindings = [binding for block in function.body.blocks for binding in block.bindings]
