@@ -6,13 +6,14 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 
 from devices.builds.byte_instructions import fast_integer_dot
+from devices.builds.half_instructions import has_fast_dot2
 from devices.client import probe_kernels
 from devices.client.probe import Probe, parallelism
 from devices.client.probe_kernels import ProbeKernel
@@ -22,6 +23,7 @@ from devices.host.machine import parse_size
 from devices.host.versions import tvm_differs
 from devices.protocol import TensorSpec
 from devices.sketches.byte_operators import IntegerDot
+from devices.sketches.half_operators import dot2
 from devices.targets import parse_target, vector_registers
 from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Fingerprint
 
@@ -41,6 +43,8 @@ _TRIAD_BYTES = (16 * _MEBIBYTE, 128 * _MEBIBYTE)
 _MAX_REGISTERS_PER_BLOCK = 9
 # Cache sizes where the device's kernel does not tell: the smallest of CPUs of the last ten years.
 _ASSUMED_CACHES = {"1": 32 << 10, "2": 256 << 10}
+
+Dot = Callable[[Any, Any], Any]
 
 _log = logging.getLogger(__name__)
 
@@ -66,13 +70,15 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
     with bench.session.deadline(bench.patience.probe_secs):
         is_cuda = bench.kind == "cuda"
         limits = cuda_limits(bench.device) if is_cuda else _cpu_limits(device_class.target, says["caches"])
-    dot = fast_integer_dot(parse_target(device_class.target))
+    target = parse_target(device_class.target)
+    dot = fast_integer_dot(target)
     abstraction = DeviceAbstraction(
         kind=bench.kind,
         cores=cores,
         lanes=lanes,
         peak_flops=_peak(bench, device_class.target, cores, lanes, None),
-        int8_flops=0.0 if dot is None else _peak(bench, device_class.target, cores, lanes, dot),
+        int8_flops=_peak(bench, device_class.target, cores, lanes, dot) if dot else 0.0,
+        bfloat16_flops=_peak(bench, device_class.target, cores, lanes, dot2) if has_fast_dot2(target) else 0.0,
         bandwidth_bytes=bandwidth_bytes(bench, device_class.target, lanes, limits["l3_bytes"] or limits["l2_bytes"]),
         **limits,
     )
@@ -115,12 +121,16 @@ def describe(bench: Workbench) -> dict[str, Any]:
     }
 
 
-def _peak(bench: Workbench, target: str, cores: int, lanes: int, dot: IntegerDot | None) -> float:
-    """Return the operations per second of all cores, in float32 or by an operator for whole numbers."""
+def _peak(bench: Workbench, target: str, cores: int, lanes: int, dot: Dot | None) -> float:
+    """Return the operations per second of all cores, in float32 or by an operator for narrower numbers."""
     kernel = probe_kernels.arithmetic(target, cores, lanes, dot=dot)
-    dtype = np.int32 if dot else np.float32
+    given = np.int32 if dot else np.float32
+    dtypes = (given, given, np.int32 if isinstance(dot, IntegerDot) else np.float32)
     with bench.session.deadline(bench.patience.probe_secs):
-        ones = [tvm.runtime.tensor(np.ones(shape, dtype), bench.device) for shape in kernel.shapes]
+        ones = [
+            tvm.runtime.tensor(np.ones(shape, dtype), bench.device)
+            for shape, dtype in zip(kernel.shapes, dtypes, strict=True)
+        ]
     return kernel.work / run_secs(bench, kernel, ones, _BURSTS)
 
 

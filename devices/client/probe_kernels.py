@@ -6,7 +6,9 @@ device that candidates work for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import tvm
 from tvm import te
@@ -15,7 +17,6 @@ from tvm.s_tir import Schedule
 from devices.builds.kernel_passes import WITH_KERNEL_PASSES
 from devices.builds.linking import link
 from devices.cuda.compiler import compiling_for
-from devices.sketches.byte_operators import IntegerDot
 from devices.targets import parse_target
 
 # Independent sums per core: more than latency x units of any FMA pipeline (4 x 2 on x86 and ARM servers).
@@ -45,7 +46,7 @@ class ProbeKernel:
 
 
 def arithmetic(
-    target: str, cores: int, lanes: int, core_rows: int = _ROWS, dot: IntegerDot | None = None
+    target: str, cores: int, lanes: int, core_rows: int = _ROWS, dot: Callable[[Any, Any], Any] | None = None
 ) -> ProbeKernel:
     """Return the kernel ``C[p, j] = sum_k A[j] * B[k]`` with the sums over ``j`` in registers; its ``work`` is in FLOP.
 
@@ -54,7 +55,7 @@ def arithmetic(
         cores: CPU threads or multiprocessors.
         lanes: float32 values of a vector register, or threads of a warp.
         core_rows: values of ``p`` for each CPU thread.
-        dot: operator in place of the multiplication, over int32 tensors; None for float32.
+        dot: operator in place of the multiplication, of int32 tensors; None for float32.
     """
     cuda = parse_target(target).kind.name == "cuda"
     width = _CUDA_THREADS * _CUDA_SUMS if cuda else _SUMS * lanes

@@ -64,8 +64,9 @@ blamed, as RUN_ERROR: devices that work for all others do not fail twice by chan
 outside again and again is skipped in the run, and not blamed."""
 
 
-Arithmetic = Literal["float32", "int8"]
-"""Numbers that most operations of a program are on: ``"int8"`` for products of bytes that are added in 32 bits."""
+Arithmetic = Literal["float32", "bfloat16", "int8"]
+"""Numbers that most operations of a program are on: ``"bfloat16"`` for products of pairs that are added in float32,
+``"int8"`` for products of bytes that are added in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,8 @@ class DeviceAbstraction:
     int8_flops: float = 0.0
     """Operations/s of products of bytes, of all cores together: a 32-bit number that holds several, times another one
     and added to a third, are two. 0 if the device computes them in float32, or was not asked."""
+    bfloat16_flops: float = 0.0
+    """The same of pairs of bfloat16."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("cpu", "cuda"):
@@ -109,7 +112,8 @@ class DeviceAbstraction:
 
     def peak(self, arithmetic: Arithmetic) -> float:
         """Operations/s of all cores together; those of float32 where nothing else is known."""
-        return self.int8_flops or self.peak_flops if arithmetic == "int8" else self.peak_flops
+        probed = {"float32": self.peak_flops, "bfloat16": self.bfloat16_flops, "int8": self.int8_flops}
+        return probed[arithmetic] or self.peak_flops
 
     def unscheduled_secs(self, flop: float) -> float:
         """Seconds that a program of so many FLOP may take at most which nobody has scheduled: it runs on one core,

@@ -39,8 +39,8 @@ class SearchTask:
         the tensor cores where a sketch uses them."""
         statements = [statement for sketch in self.sketches for statement in sketch.statements]
         tensor = self.abstraction.tensor_flops if any(each.warp > 1 for each in statements) else 0.0
-        whole = any(each.arithmetic == "int8" for each in statements)
-        return self.task.workload.flop / max(tensor, self.abstraction.peak("int8" if whole else "float32"))
+        narrow = [self.abstraction.peak(each.arithmetic) for each in statements if each.arithmetic != "float32"]
+        return self.task.workload.flop / max(tensor, *(narrow or [self.abstraction.peak_flops]))
 
     def without_module(self) -> SearchTask:
         """Return the task without the TVM module, which no search reads and which is most of the size."""

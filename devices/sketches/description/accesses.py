@@ -146,7 +146,9 @@ def _touched(block: SBlock) -> tuple[list[tuple[Any, list[Any], bool]], float, A
         if integer_dot(node) is not None:
             operations += _DOT_OPERATIONS
             arithmetic = "int8"
-        operations += is_dot2(node)  # the addition to a sum of floats is counted by itself
+        if is_dot2(node):
+            operations += 1  # the addition to a sum of floats is counted by itself
+            arithmetic = "bfloat16"
 
     stores: list[BufferStore] = []
 

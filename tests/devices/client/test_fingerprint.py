@@ -10,6 +10,7 @@ import pytest
 import tvm
 
 from devices.builds.byte_instructions import fast_integer_dot
+from devices.builds.half_instructions import has_fast_dot2
 from devices.client import fingerprint
 from devices.client.fingerprint import run_secs
 from devices.client.probe_kernels import CHUNK, SLOWEST_FLOPS, ProbeKernel, arithmetic, fill, triad
@@ -33,10 +34,13 @@ def test_a_cpu_is_probed_through_its_server(server: DeviceServer) -> None:
     # No CPU of the last ten years is outside of these, on however busy a machine.
     assert 1e8 < found.abstraction.peak_flops < 1e13
     assert 1e8 < found.abstraction.bandwidth_bytes < 1e13
-    if fast_integer_dot(parse_target(found.device_class.target)) is None:
-        assert found.abstraction.int8_flops == 0
-    else:
-        assert 1e8 < found.abstraction.int8_flops < 1e13
+    target = parse_target(found.device_class.target)
+    narrow = (
+        (found.abstraction.int8_flops, fast_integer_dot(target) is not None),
+        (found.abstraction.bfloat16_flops, has_fast_dot2(target)),
+    )
+    for flops, is_fast in narrow:
+        assert 1e8 < flops < 1e13 if is_fast else flops == 0
     assert found.abstraction.l1_bytes < found.abstraction.l2_bytes
     assert 1e-6 < found.probe_secs < 10
 

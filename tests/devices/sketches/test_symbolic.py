@@ -17,6 +17,7 @@ from tvm.s_tir import Schedule
 from devices.sketches.byte_operators import DOT4
 from devices.sketches.description import location_combinations
 from devices.sketches.description.accesses import block_facts, block_paths
+from devices.sketches.half_operators import dot2
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.sketches.symbolic import describe
 from devices.targets import resolve_target
@@ -144,15 +145,23 @@ def test_every_sketch_of_the_common_operators_is_described() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "operations", "arithmetic"),
-    [("float32", 2, "float32"), ("bytes by four", 2, "int8"), ("bytes", 2, "float32"), ("looked up", 0, "float32")],
+    [
+        ("float32", 2, "float32"),
+        ("bytes by four", 2, "int8"),
+        ("pairs", 2, "bfloat16"),
+        ("bytes", 2, "float32"),
+        ("looked up", 0, "float32"),
+    ],
 )
 def test_operations_are_counted_with_what_they_are_on(kind: str, operations: int, arithmetic: str) -> None:
-    dtype = {"float32": "float32", "bytes by four": "int32"}.get(kind, "uint8")
+    dtype = {"float32": "float32", "bytes by four": "int32", "pairs": "int32"}.get(kind, "uint8")
     a, k = te.placeholder((8, 16), dtype, name="a"), te.reduce_axis((0, 16), name="k")
 
     def term(i: Any) -> Any:
         if kind == "bytes by four":
             return DOT4(a[i, k], a[i, k])
+        if kind == "pairs":
+            return dot2(a[i, k], a[i, k])
         if kind == "bytes":
             return a[i, k].astype("int32") * a[i, k].astype("int32")
         return a[i, k] * a[i, k]

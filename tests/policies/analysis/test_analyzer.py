@@ -105,6 +105,7 @@ def test_limits_have_the_peak_of_the_operations(cpu: DeviceAbstraction, gpu: Dev
         probed = dataclasses.replace(device, int8_flops=5e12)
         assert (limits(probed).peak_flops, limits(probed, "int8").peak_flops) == (device.peak_flops, 5e12)
         assert limits(device, "int8").peak_flops == device.peak_flops
+        assert limits(dataclasses.replace(device, bfloat16_flops=6e12), "bfloat16").peak_flops == 6e12
 
 
 def test_features_tell_products_of_bytes_from_floats(blocked: Sketch, cpu: DeviceAbstraction) -> None:
