@@ -26,7 +26,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import Call
 from tvm.target import Target, codegen
-from tvm.tirx import Add, BufferStore, PrimFunc, Select, const
+from tvm.tirx import Add, Broadcast, BufferStore, IntImm, PrimFunc, Select, Shuffle, const
 from tvm_ffi import structural_map, structural_walk
 
 from devices.builds.vector_lanes import by_parts, dtype_of, lanes_of
@@ -124,9 +124,21 @@ class _Lowering:
             return _on_gpu(dot, total, a, b)
         return by_parts(functools.partial(self._instruction, dot), (total, a, b), self._most)
 
+    def _few(self, a: Any, b: Any, lanes: int) -> Any:
+        """Return the sums of one to three lanes, as part of an instruction's four: LLVM joins products of bytes of
+        neighbouring statements to instructions of its own, and some of their sums were wrong."""
+        places = [IntImm("int32", at) for at in range(4)]
+
+        def four(value: Any) -> Any:
+            return Broadcast(value, 4) if lanes == 1 else Shuffle([value] * -(-4 // lanes), places)
+
+        return Shuffle([self._instruction(DOT4, const(0, "int32x4"), four(a), four(b))], places[:lanes])
+
     def _instruction(self, dot: IntegerDot, total: Any, a: Any, b: Any) -> Any:
         lanes = lanes_of(a)
         has, dtype = self._processor, f"int32x{lanes}"
+        if dot == DOT4 and has.vnni and lanes < dot.terms:
+            return total + self._few(a, b, lanes)
         if dot == DOT4 and has.vnni and lanes in (4, 8, 16):
             operands = _as("uint8", a, lanes), _as("int8", b, lanes)
             return tirx.call_llvm_pure_intrin(dtype, f"{_VNNI}.{32 * lanes}", total, *operands)

@@ -28,12 +28,14 @@ from devices.builds.executables import (
 from devices.error_text import brief
 from devices.networks.comparison import INT8_WEIGHTS, compare, network_tolerance
 from devices.networks.graph.block_names import rename_blocks
+from devices.networks.graph.byte_readers import keep_bytes
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.float_order import replace_sorts
 from devices.networks.graph.half_products import half_products
 from devices.networks.graph.integer_products import integer_products
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
 from devices.networks.graph.legalization import LEGALIZED
+from devices.networks.graph.lifted_views import lift_views
 from devices.networks.graph.parallel_products import combine_products
 from devices.networks.graph.precisions.conversion import HALF_TYPES, convert
 from devices.networks.graph.quantization import in_floats, quantizes
@@ -335,6 +337,7 @@ def _lower(module: Any, target: tvm.target.Target, precision: Precision | None, 
         module = steps.optional("the rewrites of the graph", rewrite, module)
         module = steps.optional("the folding of constants", fold_constants, module)
         module = steps.optional("the form of transposed convolutions", replace_transposed_convolutions, module)
+        module = steps.optional("the lifting of reshapes", lift_views, module)
         # One product saves waking the other threads, which a single core does not have.
         if target.kind.name != "llvm" or int(target.attrs.get("num-cores", 2)) > 1:
             module = steps.optional("the combination of products of one input", combine_products, module)
@@ -358,13 +361,16 @@ def _lower(module: Any, target: tvm.target.Target, precision: Precision | None, 
         module = steps.needed("the choice of libraries", sequential(libraries), module)
         module = steps.needed("the lowering of operators", transform.LegalizeOps(LEGALIZED), module)
         _refuse_unlowered(module["main"], name)
-        fusion = [transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination(["main"])]
+        groups = sequential([transform.FuseOps(), transform.Normalize()])
+        fusion = [transform.FuseTIR(), transform.DeadCodeElimination(["main"])]
         # A reshape alone is a view at run time: no kernel to tune.
         views = [transform.RewriteDataflowReshape(), transform.DeadCodeElimination(["main"])]
         module = steps.needed("the patterns of kernels", transform.AnnotateTIROpPattern(), module)
         module = steps.optional("the folding of lowered constants", transform.FoldConstant(), module)
         _refuse_constant(module["main"], name)
-        module = steps.optional("fusion", sequential(fusion), module)
+        grouped = steps.optional("the grouping of operators", groups, module)
+        grouped = steps.optional("bytes between kernels", keep_bytes, grouped)
+        module = steps.optional("fusion", lambda _: sequential(fusion)(grouped), module)
         module = steps.optional("reshapes without a copy", sequential(views), module)
         module = steps.optional("outputs without a copy", make_output_views, module)
         return steps.optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
@@ -403,7 +409,7 @@ def _refuse_data_dependent(main: Any, name: str) -> None:
                 continue
             call = binding.value
             named = isinstance(call, tvm.ir.Call) and isinstance(call.op, tvm.ir.Op)
-            source = f"operator {call.op.name.removeprefix('relax.')}" if named else f"value {binding.var.name_hint}"
+            source = f"operator {call.op.name.removeprefix('relax.')}" if named else f"value {binding.var.name}"
             raise UnsupportedNetworkError(
                 f"{name}: the {source} gives a tensor whose shape depends on data", FIX_SHAPES
             )

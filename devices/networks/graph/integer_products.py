@@ -11,14 +11,14 @@ in 32 bits, and an operator of :mod:`devices.sketches.byte_operators` computes s
 depends on the target, and so does whether ``u`` is ``i - least`` or 128 less, a signed byte. What follows (bias,
 rounding, ReLU, residual sums) is fused with it as before, and tensors between kernels have one byte for each number.
 
-Data is known to be whole by how it was made (rounded, and clipped to known bounds), whatever came between that keeps
-whole numbers whole; weights by their values. So it does not matter which tool quantised the network, and how it wrote
-that down.
+Where the sum and constants are rounded to other steps, all that is between them is one product and one sum for each
+element: ``round(F[o] * sum + B[o])``, where the framework's own kernels have one product as well. A division by the
+steps is a product with their reciprocal. Both change results where they are between two steps, by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,72 +26,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.byte_instructions import fast_integer_dot
 from devices.builds.tensors import array_of
+from devices.networks.graph.byte_kernels import dequantize, from_signed, quantize, requantize, scale
+from devices.networks.graph.grids import Grids
 from devices.networks.graph.main_function import with_main_visited
-from devices.networks.graph.numpy_operators import ints, shape_of
-from devices.networks.graph.packed_sums import Packing, Window, summed_convolution, summed_product
 from devices.networks.graph.rewrites.context import constant, operator_name
-from devices.sketches.byte_operators import IntegerDot, clamped
+from devices.sketches.byte_operators import IntegerDot
 
-_MOST_TERMS = 2**31 // (255 * 128)
-"""Longest sum that 32 bits hold."""
-_LEVELS = 255
+_SMALLEST_STEP = 2.0**-100
+"""Smallest step whose reciprocal, and products with it, are normal numbers of float32."""
 _EPILOGUE_FUSABLE = 4  # tvm.relax.op.op_attrs.OpPatternKind of kernels that element-wise operators are fused behind
-_WHOLE = 1e-3
-"""Largest distance of a weight from a whole number, in units of its factor: far above the rounding of the factor."""
-_LARGEST_WEIGHTS = (127, 128, *range(1, 127))
-"""Magnitudes that a channel's largest weight may have, those that quantisers aim at first."""
-_SAMPLE = 16
-"""Rows of weights that are looked at before all are."""
-_HAND_ON = frozenset(
-    f"relax.{name}"
-    for name in (
-        "permute_dims",
-        "reshape",
-        "expand_dims",
-        "squeeze",
-        "flatten",
-        "strided_slice",
-        "take",
-        "nn.max_pool2d",
-    )
-)
-"""Operators that hand on numbers that they are given, and add none."""
-
-_BYTES = {"uint8": (0, 255), "int8": (-128, 127)}
-"""Least and greatest number of each type of bytes."""
-
-Integers = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Whole numbers from ``least`` to ``most``, of which there are at most 256, times ``scale``."""
-
-    least: int
-    most: int
-    scale: float
-    source: Any = None
-    """Variable of a value with the same whole numbers, in the same order unless they are moved; None where this one was
-    rounded."""
-    moved: bool = False
-    """True for a value that the call makes of the source by an operator that hands numbers on."""
-    zero: Any = None
-    """Variable of a whole number, known at run time, that is subtracted from the numbers; None for none."""
-    factor: Any = None
-    """Variable of a number, known at run time, that multiplies the value beside the scale; None for none."""
-    dtype: str = "float32"
-    """Type that the network computes in: float32 or int32."""
-
-    @property
-    def is_whole(self) -> bool:
-        """True for whole numbers that are multiplied by nothing."""
-        return self.scale == 1 and self.factor is None
 
 
 def integer_products(module: Any, target: tvm.target.Target) -> Any:
@@ -108,123 +57,32 @@ def integer_products(module: Any, target: tvm.target.Target) -> Any:
     return tvm.transform.Sequential(clean)(rewritten)
 
 
-class Grids:
-    """The values of a function that are on a grid.
+@dataclass(frozen=True)
+class _Line:
+    """Sums in integers times factors plus offsets, one of each for each output channel, between two bounds."""
 
-    Args:
-        function: a function of Relax.
-    """
+    total: Any
+    factors: npt.NDArray[np.float64]
+    offsets: npt.NDArray[np.float64]
+    low: float = -np.inf
+    high: float = np.inf
 
-    def __init__(self, function: Any) -> None:
-        bindings = [binding for block in function.body.blocks for binding in block.bindings]
-        self._bound = {each.var: each.value for each in bindings}
-        self._grids: dict[Any, Grid] = {}
-        self._products: dict[Any, _ByteProduct] = {}
-        for each in bindings:
-            if not isinstance(each.value, Call):
-                continue
-            grid, product = self._grid(each.value), self._product(each.value)
-            if grid is not None:
-                self._grids[each.var] = grid
-            if product is not None:
-                self._products[each.value] = product
-
-    @property
-    def has_products(self) -> bool:
-        """True if a call has a form in integers."""
-        return bool(self._products)
-
-    def of(self, value: Any) -> Grid | None:
-        """Return the grid of a variable; None where none is known."""
-        return self._grids.get(value) if isinstance(value, relax.Var) else None
-
-    def known(self, value: Any) -> Any:
-        """Return what a variable is bound to, and any other expression as it is."""
-        return self._bound.get(value, value) if isinstance(value, relax.Var) else value
-
-    def product(self, call: Call) -> _ByteProduct | None:
-        """Return the product that a call is; None where it has no form in integers."""
-        return self._products.get(call)
-
-    def _product(self, call: Call) -> _ByteProduct | None:
-        read = _PRODUCTS.get(operator_name(call))
-        if read is None or self.of(call.args[0]) is None:
-            return None
-        weight = self.known(call.args[1])
-        product = read(call, array_of(weight.value)) if isinstance(weight, GenericConst) else None
-        # The byte that stands for zero at the edges must be known.
-        grid = self._grids[call.args[0]]
-        refused = product is None or str(call.ty.dtype) != grid.dtype or (product.padded and grid.zero is not None)
-        return None if refused else product
-
-    def _grid(self, call: Call) -> Grid | None:
+    def then(self, call: Call, operand: Any) -> _Line | None:
+        """Return the line after a call of an operator on it and ``operand``, a constant or None; None where that is no
+        line."""
         name = operator_name(call)
-        if name == "relax.clip" and operator_name(rounded := self.known(call.args[0])) == "relax.round":
-            return self._rounded(rounded.args[0], *(float(bound.value) for bound in call.args[1:]))
-        source = self.of(call.args[0]) if call.args else None
-        if name == "relax.astype":
-            dtype, limits = str(call.attrs.dtype), _BYTES.get(str(call.args[0].ty.dtype))
-            if dtype not in ("float32", "int32"):
-                return None
-            if source is not None:
-                whole = dtype == "float32" or source.is_whole
-                return replace(source, source=call.args[0], moved=False, dtype=dtype) if whole else None
-            return Grid(*limits, 1.0, dtype=dtype) if limits else None
-        if source is None:
+        if name == "relax.nn.relu":
+            return replace(self, low=max(self.low, 0.0), high=max(self.high, 0.0))
+        if name == "relax.clip":
+            low, high = (float(bound.value) for bound in call.args[1:])
+            return replace(self, low=min(max(self.low, low), high), high=max(min(self.high, high), low))
+        if name != "relax.add" or operand is None or (self.low, self.high) != (-np.inf, np.inf):
             return None
-        if name == "relax.subtract":
-            zero = self._number(call.args[1])
-            if not source.is_whole or source.zero is not None:
-                return None
-            if zero is None:
-                known = self._is_whole_number(call.args[1], source.dtype)
-                return replace(source, zero=call.args[1], source=call.args[0], moved=False) if known else None
-            if not zero.is_integer():
-                return None
-            least, most = source.least - int(zero), source.most - int(zero)
-            fits = least <= 0 <= most
-            return replace(source, least=least, most=most, source=call.args[0], moved=False) if fits else None
-        if name == "relax.multiply":
-            scale = self._number(call.args[1])
-            if not source.is_whole or (scale is not None and scale <= 0):
-                return None
-            if scale is not None:
-                return replace(source, scale=scale, source=call.args[0], moved=False)
-            one = self._is_one(call.args[1], "float32")
-            return replace(source, factor=call.args[1], source=call.args[0], moved=False) if one else None
-        # A maximum of what a negative number multiplies would be a minimum.
-        stays = name in _HAND_ON and (source.factor is None or name != "relax.nn.max_pool2d")
-        return replace(source, source=call.args[0], moved=True) if stays else None
-
-    def _rounded(self, value: Any, low: float, high: float) -> Grid | None:
-        """Return the grid of the clipped whole numbers of ``value``."""
-        if not (low.is_integer() and high.is_integer() and low <= 0 <= high and high - low <= _LEVELS):
+        array = array_of(operand.value)
+        # One number for each channel, the last axis.
+        if array.size not in (1, len(self.factors)) or array.shape[-1:] not in ((), (array.size,)):
             return None
-        divided = self.known(value)
-        if operator_name(divided) == "relax.divide":
-            source = self.of(divided.args[0])
-            if source is None or source.factor is not None or source.zero is not None:
-                return Grid(int(low), int(high), 1.0)
-            if self._number(divided.args[1]) == source.scale and low <= source.least and source.most <= high:
-                return replace(source, scale=1.0, source=divided.args[0], moved=False)
-        return Grid(int(low), int(high), 1.0)
-
-    def _is_whole_number(self, value: Any, dtype: str) -> bool:
-        """Return true for one whole number of a type."""
-        known = self.known(value)
-        from_integer = operator_name(known) == "relax.astype" and "int" in str(known.args[0].ty.dtype)
-        return (from_integer or "int" in dtype) and self._is_one(value, dtype)
-
-    def _is_one(self, value: Any, dtype: str) -> bool:
-        return shape_of(value) in ((), (1,)) and str(value.ty.dtype) == dtype
-
-    def _number(self, value: Any) -> float | None:
-        """Return the one number of a constant; None for anything else."""
-        known = self.known(value)
-        if not isinstance(known, GenericConst) or array_of(known.value).size != 1:
-            return None
-        number = float(array_of(known.value).reshape(-1)[0])
-        return number if np.isfinite(number) else None
+        return replace(self, offsets=self.offsets + array.reshape(-1))
 
 
 @mutator
@@ -237,6 +95,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         self._dot = dot
         self._bytes: dict[Any, Any] = {}
         """Unsigned bytes of the values on a grid, by the variables before the rewriting."""
+        self._lines: dict[Any, _Line] = {}
+        """Products with steps that are known now."""
 
     def visit_var_binding_(self, binding: Any) -> None:
         super().visit_var_binding_(binding)
@@ -267,6 +127,9 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             )
         )
         sums = numbers.sum(axis=tuple(range(numbers.ndim - 1)), dtype=np.int32)
+        if grid.zero is None and grid.factor is None and grid.dtype != "int32":
+            factors = grid.scale * product.factors
+            self._lines[call] = _Line(total, factors, factors * least * sums)
         if least and sums.any():
             total = self._emit(relax.op.add(total, constant(least * sums)))
         if grid.zero is not None:
@@ -276,7 +139,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             total = self._emit(relax.op.subtract(total, self._emit(relax.op.multiply(zero, constant(sums)))))
         if grid.dtype == "int32":
             return total
-        result = self._kernel(_scale, total, constant((grid.scale * product.factors).astype(np.float32)))
+        result = self._kernel(scale, total, constant((grid.scale * product.factors).astype(np.float32)))
         return result if grid.factor is None else relax.op.multiply(result, self.visit_expr(grid.factor))
 
     def _unsigned(self, binding: Any) -> Any:
@@ -291,9 +154,35 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return self._bytes[grid.source]
         if operator_name(binding.value) == "relax.astype":
             given = self.visit_expr(binding.value.args[0])
-            return given if grid.least == 0 else self._emit(_from_signed(given))
-        rounded = self._grids.known(binding.value.args[0])
-        return self._kernel(_quantize, self.visit_expr(rounded.args[0]), grid.least, grid.most)
+            return given if grid.least == 0 else self._emit(from_signed(given))
+        (value,) = self._grids.known(binding.value.args[0]).args
+        divided = self._grids.known(value)
+        step = self._grids.number(divided.args[1]) if operator_name(divided) == "relax.divide" else None
+        if step is not None and _SMALLEST_STEP <= step <= 1 / _SMALLEST_STEP:
+            value = divided.args[0]
+        else:
+            step = 1.0
+        line = self._line(value)
+        if line is None:
+            return self._kernel(quantize, self.visit_expr(value), 1 / step, grid.least, grid.most)
+        per_channel = (constant((each / step).astype(np.float32)) for each in (line.factors, line.offsets))
+        low, high = (float(np.clip(np.rint(bound / step), grid.least, grid.most)) for bound in (line.low, line.high))
+        return self._kernel(requantize, line.total, *per_channel, grid.least, low, high)
+
+    def _line(self, value: Any) -> _Line | None:
+        """Return what a value is computed by from the sums of a product, where nothing else reads what is between."""
+        if not self._grids.is_read_once(value):
+            return None
+        call = self._grids.known(value)
+        if not isinstance(call, Call) or not call.args:
+            return None
+        if call in self._lines:
+            return self._lines[call]
+        operands = list(call.args[:2]) if operator_name(call) == "relax.add" else [call.args[0]]
+        constants = [each for each in map(self._grids.known, operands) if isinstance(each, GenericConst)]
+        before = [each for each in operands if not isinstance(self._grids.known(each), GenericConst)]
+        line = self._line(before[0]) if len(before) == 1 else None
+        return None if line is None else line.then(call, constants[0] if constants else None)
 
     def _read(self, variable: Any) -> Any:
         """Return a variable for one reader, as floats again where it has bytes."""
@@ -302,9 +191,9 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         grid = self._grids.of(variable)
         assert grid is not None
         if grid.zero is None:
-            value = self._kernel(_dequantize, self._bytes[variable], grid.least, grid.scale, grid.dtype)
+            value = self._kernel(dequantize, self._bytes[variable], grid.least, grid.scale, grid.dtype)
         else:
-            whole = self._kernel(_dequantize, self._bytes[variable], grid.least, 1.0, grid.dtype)
+            whole = self._kernel(dequantize, self._bytes[variable], grid.least, 1.0, grid.dtype)
             value = self._emit(relax.op.subtract(whole, self.visit_expr(grid.zero)))
             if grid.scale != 1:
                 value = self._emit(relax.op.multiply(value, relax.const(grid.scale, "float32")))
@@ -315,181 +204,3 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
 
     def _emit(self, value: Any) -> Any:
         return self.builder_.emit(value)
-
-
-@dataclass(frozen=True)
-class _ByteProduct:
-    """A convolution or product whose weights are whole numbers times factors."""
-
-    name: str
-    numbers: Integers
-    """Weights as whole numbers of eight bits, the channels of the input and of the output last."""
-    factors: npt.NDArray[np.float64]
-    """Factor of each output channel."""
-    define: Callable[..., te.Tensor]
-    """Takes the bytes of the data, the weights as :meth:`constant` gives them, the byte that stands for zero, and the
-    operator, None for a multiplication."""
-    groups: int = 1
-    padded: bool = False
-    """True if the data is padded at its edges."""
-
-    def is_packed(self, dot: IntegerDot) -> bool:
-        """Return true where an operator computes the product: not where the terms of a group are no multiple of its
-        own, as in a depthwise convolution."""
-        return self.groups == 1 or self.numbers.shape[-2] % dot.terms == 0
-
-    def constant(self, dot: IntegerDot | None) -> Any:
-        """Return the weights as a constant of 32-bit numbers."""
-        return constant(_packed(self.numbers, dot) if dot else self.numbers)
-
-
-def _quantize(x: te.Tensor, least: int, most: int) -> te.Tensor:
-    """Return whole numbers as bytes, 0 for the least one. NaN is the least number, as in ONNX Runtime."""
-
-    def byte(*at: Any) -> Any:
-        number = clamped(tirx.round(x[at]), float(least), float(most))
-        return (number - tirx.const(float(least), "float32") if least else number).astype("uint8")
-
-    return te.compute(x.shape, byte, name="quantize")
-
-
-def _dequantize(x: te.Tensor, least: int, scale: float, dtype: str) -> te.Tensor:
-    """Return bytes as the numbers of a grid."""
-
-    def number(*at: Any) -> Any:
-        whole = x[at].astype(dtype) + tirx.const(least, dtype) if least else x[at].astype(dtype)
-        return whole if scale == 1 else whole * tirx.const(scale, dtype)
-
-    return te.compute(x.shape, number, name="dequantize")
-
-
-def _scale(x: te.Tensor, factors: te.Tensor) -> te.Tensor:
-    """Return sums in integers as floats, each times the factor of its channel, the last axis."""
-    return te.compute(x.shape, lambda *at: x[at].astype("float32") * factors[at[-1]], name="scale")
-
-
-def _from_signed(value: Any) -> Any:
-    """Return signed bytes as unsigned ones, 128 more."""
-    wide = relax.op.add(relax.op.astype(value, "int16"), relax.const(128, "int16"))
-    return relax.op.astype(wide, "uint8")
-
-
-def _convolution(call: Call, weight: npt.NDArray[Any]) -> _ByteProduct | None:
-    attrs, rank = call.attrs, weight.ndim - 2
-    places = "DHW"[-rank:]
-    channels_last = attrs.data_layout == attrs.out_layout == f"N{places}C" and attrs.kernel_layout == f"{places}IO"
-    found = _whole_numbers(weight) if channels_last else None
-    if found is None:
-        return None
-    padding = ints(attrs.padding)
-    window = Window(ints(attrs.strides), padding[:rank], padding[rank:], ints(attrs.dilation), int(attrs.groups))
-
-    def define(data: te.Tensor, weights: te.Tensor, zero: int, dot: IntegerDot | None) -> te.Tensor:
-        return summed_convolution(data, weights, window, _packing(zero, dot))
-
-    return _ByteProduct(f"conv{rank}d", *found, define, window.groups, any(padding))
-
-
-def _matrix_product(call: Call, weight: npt.NDArray[Any]) -> _ByteProduct | None:
-    shape = shape_of(call.args[0])
-    found = _whole_numbers(weight) if weight.ndim == 2 else None
-    return None if found is None or shape is None or len(shape) < 2 else _ByteProduct("matmul", *found, _packed_product)
-
-
-_PRODUCTS: dict[str, Callable[[Call, npt.NDArray[Any]], _ByteProduct | None]] = {
-    **dict.fromkeys((f"relax.nn.conv{n}d" for n in (1, 2, 3)), _convolution),
-    "relax.matmul": _matrix_product,
-}
-"""Reads a call and its weights; None where it has no form in integers."""
-
-
-def _whole_numbers(weight: npt.NDArray[Any]) -> tuple[Integers, npt.NDArray[np.float64]] | None:
-    """Return the weights of eight bits and the factor of each output channel (the last axis); None where the weights
-    are no such numbers, or their sums do not fit 32 bits."""
-    if np.issubdtype(weight.dtype, np.integer):
-        fits = weight.size // weight.shape[-1] <= _MOST_TERMS and weight.min() >= -128 and weight.max() <= 127
-        return (weight.astype(np.int32), np.ones(weight.shape[-1])) if fits else None
-    if weight.dtype != np.float32:
-        return None
-    columns = weight.reshape(-1, weight.shape[-1]).astype(np.float64)
-    if len(columns) > _MOST_TERMS or not np.isfinite(columns).all():
-        return None
-    largest = np.abs(columns).max(axis=0)
-    factors = np.where(largest == 0, 1.0, 0.0)
-    sample = columns[:: max(1, len(columns) // _SAMPLE)]
-    for most in _LARGEST_WEIGHTS:
-        left = np.flatnonzero(factors == 0)
-        # Few rows rule out most numbers of levels.
-        left = left[_are_whole(sample[:, left], largest[left] / most)]
-        left = left[_are_whole(columns[:, left], largest[left] / most)]
-        factors[left] = largest[left] / most
-    if (factors == 0).any():
-        return None
-    numbers = np.rint(columns / factors).astype(np.int32)
-    # 128 is only there where it is -128.
-    flip = numbers.max(axis=0) > 127
-    if (numbers[:, flip].min(axis=0, initial=0) < -127).any():
-        return None
-    numbers[:, flip] *= -1
-    factors = np.where(flip, -factors, factors)
-    return numbers.reshape(weight.shape), factors
-
-
-def _are_whole(columns: npt.NDArray[np.float64], factors: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Return true for each column of whole numbers times its factor."""
-    scaled = columns / factors
-    whole: npt.NDArray[np.bool_] = np.abs(scaled - np.rint(scaled)).max(axis=0, initial=0.0) <= _WHOLE
-    return whole
-
-
-def _packed(numbers: Integers, dot: IntegerDot) -> Integers:
-    """Return ``(..., k, o)`` as ``(..., ceil(k / t), o)`` with the weights of an operator's ``t`` terms in each
-    number."""
-    *outer, count, channels = numbers.shape
-    padded = np.zeros((*outer, -(-count // dot.terms) * dot.terms, channels), f"<i{dot.bits // 8}")
-    padded[..., :count, :] = numbers
-    grouped = np.moveaxis(padded.reshape(*outer, -1, dot.terms, channels), -2, -1)
-    return np.ascontiguousarray(grouped).view("<i4")[..., 0]
-
-
-def _together(data: te.Tensor, at: Sequence[Any], group: Any, zero: int, dot: IntegerDot) -> Any:
-    """Return as many neighbouring bytes as an operator has terms, as one number; ``zero`` behind the last one."""
-    count = int(data.shape[-1])
-    number = tirx.const(_repeated(dot.least, dot), "int32")
-    for lane in range(dot.terms):
-        channel = group * dot.terms + lane
-        value = data[(*at, channel)].astype("int32") << tirx.const(dot.bits * lane, "int32")
-        if count % dot.terms:
-            value = tirx.if_then_else(channel < count, value, tirx.const(_signed(zero << dot.bits * lane), "int32"))
-        # The least number of an operator is 0, or it turns the highest bit of a byte.
-        number = number ^ value
-    return number
-
-
-def _repeated(number: int, dot: IntegerDot) -> int:
-    """Return a number in all the places of a 32-bit one."""
-    bits = number & (1 << dot.bits) - 1
-    return _signed(sum(bits << dot.bits * lane for lane in range(dot.terms)))
-
-
-def _signed(number: int) -> int:
-    """Return 32 bits as a signed number."""
-    return number - (number >> 31 << 32)
-
-
-def _packing(zero: int, dot: IntegerDot | None) -> Packing:
-    """Return how bytes are held: the terms of ``dot`` in each number, or one. ``zero`` stands for zero outside of the
-    data."""
-    if dot is None:
-        return Packing(
-            terms=1,
-            group=lambda data, at, group: data[(*at, group)],
-            nothing=tirx.const(zero, "uint8"),
-            multiply=lambda value, weight: value.astype("int32") * weight,
-        )
-    nothing = tirx.const(_repeated(zero + dot.least, dot), "int32")
-    return Packing(dot.terms, lambda data, at, group: _together(data, at, group, zero, dot), nothing, dot)
-
-
-def _packed_product(data: te.Tensor, packed: te.Tensor, zero: int, dot: IntegerDot) -> te.Tensor:
-    return summed_product(data, packed, _packing(zero, dot))

@@ -33,14 +33,15 @@ def _permute(context: RewriteContext, call: Call) -> Any:
 
 def _reshape(context: RewriteContext, call: Call) -> Any:
     """Drop a reshape or broadcast that changes nothing, and merge a reshape with the one before it."""
-    shape, before = shape_of(call), shape_of(call.args[0])
+    shape, before = shape_of(context.original), shape_of(call.args[0])
     if shape is None or before is None:
         return call
     if shape == before:
         return call.args[0]
     producer = context.known(call.args[0])
     if is_call(call, "relax.reshape") and is_call(producer, "relax.reshape"):
-        return relax.op.reshape(producer.args[0], shape)
+        source = producer.args[0]
+        return source if shape_of(source) == shape else relax.op.reshape(source, shape)
     return call
 
 

@@ -15,7 +15,8 @@ from tvm import relax
 from devices.builds.check_plan import plan_of
 from devices.builds.executables import calls, compile_host, kernel_calls
 from devices.builds.kernel_passes import use_kernel_passes
-from devices.networks.graph.integer_products import Grid, Grids, integer_products
+from devices.networks.graph.grids import Grid, Grids
+from devices.networks.graph.integer_products import integer_products
 from devices.networks.graph.rewrites.context import operator_name
 from devices.networks.lowering import LoweringSteps, lower_network
 from devices.sketches.spaces import DesignSpace, parse_module, unscheduled
@@ -47,6 +48,11 @@ def in_integers(module: Any) -> int:
     """The number of products in integers that ``main`` has after the rewriting."""
     new = integer_products(module, parse_target(VNNI))
     return sum(call.args[0].name_hint.startswith(("conv", "matmul")) for call in kernel_calls(new["main"]))
+
+
+def kernels_of(module: Any) -> list[str]:
+    """The kernels that ``main`` calls, without the numbers behind their names."""
+    return [call.args[0].name_hint.rstrip("0123456789") for call in kernel_calls(module["main"])]
 
 
 def both(module: Any, x: Array) -> tuple[Array, Array]:
@@ -284,6 +290,48 @@ def test_a_value_between_products_may_be_an_output() -> None:
         np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("between", ["nothing", "bias", "relu", "clip", "relu of a step"])
+@pytest.mark.parametrize("low", [0, -128])
+def test_a_product_that_is_rounded_has_one_factor_and_one_offset(between: str, low: int) -> None:
+    """What is between the sums and the rounding is within the same kernel's line and bounds: at most a step differs."""
+    rng = np.random.default_rng([len(between), -low])
+    weight, bias = weights(rng, 16, 12), rng.normal(0, 3, 12).astype(np.float32)
+    step = 0.25
+
+    def body(builder: Builder, x: Any) -> Any:
+        value = builder.emit(relax.op.matmul(rounded(builder, x, 0.1, -100, 155), relax.const(weight)))
+        if between != "nothing":
+            value = builder.emit(relax.op.add(value, relax.const(bias)))
+        if between == "clip":
+            value = builder.emit(relax.op.clip(value, -2.3, 6.1))
+        elif between.startswith("relu"):
+            value = builder.emit(relax.op.nn.relu(value))
+        return rounded(builder, value, step if between != "relu of a step" else 1.0, low, low + 255)
+
+    module = network((5, 16), body)
+    floats, integers = both(module, rng.normal(0, 6, (5, 16)).astype(np.float32))
+    steps = np.abs(integers - floats) / (step if between != "relu of a step" else 1.0)
+    assert steps.max() <= 1.001
+    assert (steps > 0.5).mean() < 0.05
+    kernels = kernels_of(integer_products(module, parse_target(VNNI)))
+    assert kernels == ["quantize", "matmul", "requantize", "dequantize"]
+
+
+def test_sums_that_something_else_reads_are_not_taken_back() -> None:
+    rng = np.random.default_rng(11)
+    weight = weights(rng, 8, 6)
+
+    def body(builder: Builder, x: Any) -> Any:
+        product = builder.emit(relax.op.matmul(rounded(builder, x, 0.5, -128, 127), relax.const(weight)))
+        return relax.op.subtract(product, rounded(builder, product, 0.25, -128, 127))
+
+    module = network((4, 8), body)
+    kernels = kernels_of(integer_products(module, parse_target(VNNI)))
+    assert "requantize" not in kernels
+    floats, integers = both(module, rng.normal(0, 6, (4, 8)).astype(np.float32))
+    np.testing.assert_allclose(integers, floats, atol=1e-4)
+
+
 def test_nan_is_the_least_number() -> None:
     """As in ONNX Runtime; infinities are the numbers at the ends."""
     weight = np.eye(4, dtype=np.float32)
@@ -362,35 +410,44 @@ def test_a_grid_is_what_was_rounded_and_clipped() -> None:
     assert found[2] == Grid(-7, 8, 1.0)
 
 
+def convolution_of_an_image(builder: Builder, x: Any) -> Any:
+    weight = relax.const(weights(np.random.default_rng(4), 3, 3, 16, 32))
+    layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+    return relax.op.nn.conv2d(rounded(builder, x, 0.05, -128, 127), weight, padding=1, **layouts)
+
+
+def product_of_a_matrix(builder: Builder, x: Any) -> Any:
+    weight = relax.const(weights(np.random.default_rng(4), 64, 32))
+    return relax.op.matmul(rounded(builder, x, 0.05, -128, 127), weight)
+
+
 @pytest.mark.parametrize(
-    ("target", "bits"), [(VNNI, 31), (OTHER_OPERATORS["pairs"], 23), (OTHER_OPERATORS["signed"], 31)]
+    ("shape", "product", "operations", "target", "bits"),
+    [
+        ((1, 8, 8, 16), convolution_of_an_image, 8 * 8 * 32 * 9 * 4, VNNI, 31),
+        ((1, 8, 8, 16), convolution_of_an_image, 8 * 8 * 32 * 9 * 4, OTHER_OPERATORS["pairs"], 23),
+        ((1, 8, 8, 16), convolution_of_an_image, 8 * 8 * 32 * 9 * 4, OTHER_OPERATORS["signed"], 31),
+        ((12, 64), product_of_a_matrix, 12 * 32 * 16, VNNI, 31),
+    ],
 )
-def test_candidates_of_all_sketches_agree_with_the_unscheduled_program(target: str, bits: int) -> None:
-    """A convolution in integers with its rounding, scheduled by every rule: equal bit by bit."""
+def test_candidates_of_all_sketches_agree_with_the_unscheduled_program(
+    shape: tuple[int, ...], product: Callable[[Builder, Any], Any], operations: int, target: str, bits: int
+) -> None:
+    """A product in integers with its rounding, scheduled by every rule: equal bit by bit."""
     rng = np.random.default_rng(4)
-    weight = weights(rng, 3, 3, 16, 32)
 
     def body(builder: Builder, x: Any) -> Any:
-        product = builder.emit(
-            relax.op.nn.conv2d(
-                rounded(builder, x, 0.05, -128, 127),
-                relax.const(weight),
-                padding=1,
-                data_layout="NHWC",
-                kernel_layout="HWIO",
-            )
-        )
-        return rounded(builder, product, 0.3, 0, 255)
+        return rounded(builder, builder.emit(product(builder, x)), 0.3, 0, 255)
 
-    module = integer_products(network((1, 8, 8, 16), body), parse_target(target))
+    module = integer_products(network(shape, body), parse_target(target))
     lowered = lower_network(module, "fingerprint", ("x",), CPU, LoweringSteps("net"))
-    (task,) = [each for each in lowered.tasks if "conv2d" in each.workload.name]
-    assert task.workload.flop >= 2 * (8 * 8 * 32 * 9 * 4)
+    (task,) = [each for each in lowered.tasks if "requantize" in each.workload.name]
+    assert task.workload.flop >= 2 * operations
     use_kernel_passes()
     space = DesignSpace(task)
     oracle = unscheduled(task)
     plan = plan_of(parse_module(task.workload.module)["main"])
-    packed = next(at for at, spec in enumerate(oracle.args) if spec.dtype == "int32" and len(spec.shape) == 4)
+    packed = next(at for at, spec in enumerate(oracle.args) if spec.dtype == "int32")
     for draw in (plan.draws[packed], plan.specials[packed].base):
         assert draw.low <= -(2 ** (bits - 1)), "all weights of a number are tried"
         assert draw.high >= 2 ** (bits - 1)

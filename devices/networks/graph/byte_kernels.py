@@ -1,0 +1,119 @@
+"""Kernels in bytes of quantised networks: convolutions and products with sums in 32 bits, and what is around them.
+
+Data is unsigned bytes, 0 for the least number of a grid; neighbouring bytes are one number of 32 bits for an operator
+of :mod:`devices.sketches.byte_operators`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax, te, tirx
+
+from devices.networks.graph.packed_sums import Packing, summed_product
+from devices.sketches.byte_operators import IntegerDot, clamped
+
+Integers = npt.NDArray[np.int32]
+
+
+def quantize(x: te.Tensor, inverse: float, least: int, most: int) -> te.Tensor:
+    """Return numbers times the inverse of a step, rounded, as bytes, 0 for the least one. NaN is the least number, as
+    in ONNX Runtime."""
+    factor = tirx.const(inverse, "float32")
+    return te.compute(
+        x.shape,
+        lambda *at: _byte(x[at] if inverse == 1 else x[at] * factor, least, least, most),
+        name="quantize",
+    )
+
+
+def requantize(x: te.Tensor, factors: te.Tensor, offsets: te.Tensor, least: int, low: float, high: float) -> te.Tensor:
+    """Return sums in integers, each times the factor of its channel (the last axis) plus its offset, rounded, between
+    two bounds, as bytes: 0 for ``least``."""
+
+    def byte(*at: Any) -> Any:
+        return _byte(x[at].astype("float32") * factors[at[-1]] + offsets[at[-1]], least, low, high)
+
+    return te.compute(x.shape, byte, name="requantize")
+
+
+def _byte(value: Any, least: int, low: float, high: float) -> Any:
+    number = clamped(tirx.round(value), float(low), float(high))
+    return (number - tirx.const(float(least), "float32") if least else number).astype("uint8")
+
+
+def dequantize(x: te.Tensor, least: int, scale: float, dtype: str) -> te.Tensor:
+    """Return bytes as the numbers of a grid."""
+
+    def number(*at: Any) -> Any:
+        whole = x[at].astype(dtype) + tirx.const(least, dtype) if least else x[at].astype(dtype)
+        return whole if scale == 1 else whole * tirx.const(scale, dtype)
+
+    return te.compute(x.shape, number, name="dequantize")
+
+
+def scale(x: te.Tensor, factors: te.Tensor) -> te.Tensor:
+    """Return sums in integers as floats, each times the factor of its channel, the last axis."""
+    return te.compute(x.shape, lambda *at: x[at].astype("float32") * factors[at[-1]], name="scale")
+
+
+def from_signed(value: Any) -> Any:
+    """Return signed bytes as unsigned ones, 128 more."""
+    wide = relax.op.add(relax.op.astype(value, "int16"), relax.const(128, "int16"))
+    return relax.op.astype(wide, "uint8")
+
+
+def packed(numbers: Integers, dot: IntegerDot) -> Integers:
+    """Return ``(..., k, o)`` as ``(..., ceil(k / t), o)`` with the weights of an operator's ``t`` terms in each
+    number."""
+    *outer, count, channels = numbers.shape
+    padded = np.zeros((*outer, -(-count // dot.terms) * dot.terms, channels), f"<i{dot.bits // 8}")
+    padded[..., :count, :] = numbers
+    grouped = np.moveaxis(padded.reshape(*outer, -1, dot.terms, channels), -2, -1)
+    return np.ascontiguousarray(grouped).view("<i4")[..., 0]
+
+
+def _together(data: te.Tensor, at: Sequence[Any], group: Any, zero: int, dot: IntegerDot) -> Any:
+    """Return as many neighbouring bytes as an operator has terms, as one number; ``zero`` behind the last one."""
+    count = int(data.shape[-1])
+    number = tirx.const(_repeated(dot.least, dot), "int32")
+    for lane in range(dot.terms):
+        channel = group * dot.terms + lane
+        value = data[(*at, channel)].astype("int32") << tirx.const(dot.bits * lane, "int32")
+        if count % dot.terms:
+            value = tirx.if_then_else(channel < count, value, tirx.const(_signed(zero << dot.bits * lane), "int32"))
+        # The least number of an operator is 0, or it turns the highest bit of a byte.
+        number = number ^ value
+    return number
+
+
+def _repeated(number: int, dot: IntegerDot) -> int:
+    """Return a number in all the places of a 32-bit one."""
+    bits = number & (1 << dot.bits) - 1
+    return _signed(sum(bits << dot.bits * lane for lane in range(dot.terms)))
+
+
+def _signed(number: int) -> int:
+    """Return 32 bits as a signed number."""
+    return number - (number >> 31 << 32)
+
+
+def packing(zero: int, dot: IntegerDot | None) -> Packing:
+    """Return how bytes are held: the terms of ``dot`` in each number, or one. ``zero`` stands for zero outside of the
+    data."""
+    if dot is None:
+        return Packing(
+            terms=1,
+            group=lambda data, at, group: data[(*at, group)],
+            nothing=tirx.const(zero, "uint8"),
+            multiply=lambda value, weight: value.astype("int32") * weight,
+        )
+    nothing = tirx.const(_repeated(zero + dot.least, dot), "int32")
+    return Packing(dot.terms, lambda data, at, group: _together(data, at, group, zero, dot), nothing, dot)
+
+
+def packed_product(data: te.Tensor, packed: te.Tensor, zero: int, dot: IntegerDot) -> te.Tensor:
+    return summed_product(data, packed, packing(zero, dot))

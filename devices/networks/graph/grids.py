@@ -1,0 +1,297 @@
+"""Values of a quantised network that are whole numbers times a scale, and the products of such values.
+
+Data is known to be whole by how it was made (rounded, and clipped to known bounds), whatever came between that keeps
+whole numbers whole; weights by their values. So it does not matter which tool quantised the network, and how it wrote
+that down.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax, te
+from tvm.ir import Call, GenericConst
+
+from devices.builds.tensors import array_of
+from devices.networks.graph.byte_kernels import Integers, packed, packed_product, packing
+from devices.networks.graph.numpy_operators import ints, shape_of
+from devices.networks.graph.packed_sums import Window, summed_convolution
+from devices.networks.graph.rewrites.context import constant, operator_name
+from devices.sketches.byte_operators import IntegerDot
+
+_MOST_TERMS = 2**31 // (255 * 128)
+"""Longest sum that 32 bits hold."""
+_LEVELS = 255
+_WHOLE = 1e-3
+"""Largest distance of a weight from a whole number, in units of its factor: far above the rounding of the factor."""
+_LARGEST_WEIGHTS = (127, 128, *range(1, 127))
+"""Magnitudes that a channel's largest weight may have, those that quantisers aim at first."""
+_SAMPLE = 16
+"""Rows of weights that are looked at before all are."""
+_HAND_ON = frozenset(
+    f"relax.{name}"
+    for name in (
+        "permute_dims",
+        "reshape",
+        "expand_dims",
+        "squeeze",
+        "flatten",
+        "strided_slice",
+        "take",
+        "nn.max_pool2d",
+    )
+)
+"""Operators that hand on numbers that they are given, and add none."""
+
+_BYTES = {"uint8": (0, 255), "int8": (-128, 127)}
+"""Least and greatest number of each type of bytes."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Whole numbers from ``least`` to ``most``, of which there are at most 256, times ``scale``."""
+
+    least: int
+    most: int
+    scale: float
+    source: Any = None
+    """Variable of a value with the same whole numbers, in the same order unless they are moved; None where this one was
+    rounded."""
+    moved: bool = False
+    """True for a value that the call makes of the source by an operator that hands numbers on."""
+    zero: Any = None
+    """Variable of a whole number, known at run time, that is subtracted from the numbers; None for none."""
+    factor: Any = None
+    """Variable of a number, known at run time, that multiplies the value beside the scale; None for none."""
+    dtype: str = "float32"
+    """Type that the network computes in: float32 or int32."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True for whole numbers that are multiplied by nothing."""
+        return self.scale == 1 and self.factor is None
+
+
+class Grids:
+    """The values of a function that are on a grid.
+
+    Args:
+        function: a function of Relax.
+    """
+
+    def __init__(self, function: Any) -> None:
+        bindings = [binding for block in function.body.blocks for binding in block.bindings]
+        self._bound = {each.var: each.value for each in bindings}
+        self._grids: dict[Any, Grid] = {}
+        self._products: dict[Any, ByteProduct] = {}
+        self._readers: Counter[Any] = Counter(relax.analysis.free_vars(function.body.body))
+        for each in bindings:
+            self._readers.update(relax.analysis.free_vars(each.value))
+        for each in bindings:
+            if not isinstance(each.value, Call):
+                continue
+            grid, product = self._grid(each.value), self._product(each.value)
+            if grid is not None:
+                self._grids[each.var] = grid
+            if product is not None:
+                self._products[each.value] = product
+
+    @property
+    def has_products(self) -> bool:
+        """True if a call has a form in integers."""
+        return bool(self._products)
+
+    def of(self, value: Any) -> Grid | None:
+        """Return the grid of a variable; None where none is known."""
+        return self._grids.get(value) if isinstance(value, relax.Var) else None
+
+    def known(self, value: Any) -> Any:
+        """Return what a variable is bound to, and any other expression as it is."""
+        return self._bound.get(value, value) if isinstance(value, relax.Var) else value
+
+    def is_read_once(self, value: Any) -> bool:
+        """Return true for a variable that one binding reads."""
+        return self._readers[value] == 1
+
+    def product(self, call: Call) -> ByteProduct | None:
+        """Return the product that a call is; None where it has no form in integers."""
+        return self._products.get(call)
+
+    def _product(self, call: Call) -> ByteProduct | None:
+        read = _PRODUCTS.get(operator_name(call))
+        if read is None or self.of(call.args[0]) is None:
+            return None
+        weight = self.known(call.args[1])
+        product = read(call, array_of(weight.value)) if isinstance(weight, GenericConst) else None
+        # The byte that stands for zero at the edges must be known.
+        grid = self._grids[call.args[0]]
+        refused = product is None or str(call.ty.dtype) != grid.dtype or (product.padded and grid.zero is not None)
+        return None if refused else product
+
+    def _grid(self, call: Call) -> Grid | None:
+        name = operator_name(call)
+        if name == "relax.clip" and operator_name(rounded := self.known(call.args[0])) == "relax.round":
+            return self._rounded(rounded.args[0], *(float(bound.value) for bound in call.args[1:]))
+        source = self.of(call.args[0]) if call.args else None
+        if name == "relax.astype":
+            dtype, limits = str(call.attrs.dtype), _BYTES.get(str(call.args[0].ty.dtype))
+            if dtype not in ("float32", "int32"):
+                return None
+            if source is not None:
+                whole = dtype == "float32" or source.is_whole
+                return replace(source, source=call.args[0], moved=False, dtype=dtype) if whole else None
+            return Grid(*limits, 1.0, dtype=dtype) if limits else None
+        if source is None:
+            return None
+        if name == "relax.subtract":
+            zero = self.number(call.args[1])
+            if not source.is_whole or source.zero is not None:
+                return None
+            if zero is None:
+                known = self._is_whole_number(call.args[1], source.dtype)
+                return replace(source, zero=call.args[1], source=call.args[0], moved=False) if known else None
+            if not zero.is_integer():
+                return None
+            least, most = source.least - int(zero), source.most - int(zero)
+            fits = least <= 0 <= most
+            return replace(source, least=least, most=most, source=call.args[0], moved=False) if fits else None
+        if name == "relax.multiply":
+            scale = self.number(call.args[1])
+            if not source.is_whole or (scale is not None and scale <= 0):
+                return None
+            if scale is not None:
+                return replace(source, scale=scale, source=call.args[0], moved=False)
+            one = self._is_one(call.args[1], "float32")
+            return replace(source, factor=call.args[1], source=call.args[0], moved=False) if one else None
+        # A maximum of what a negative number multiplies would be a minimum.
+        stays = name in _HAND_ON and (source.factor is None or name != "relax.nn.max_pool2d")
+        return replace(source, source=call.args[0], moved=True) if stays else None
+
+    def _rounded(self, value: Any, low: float, high: float) -> Grid | None:
+        """Return the grid of the clipped whole numbers of ``value``."""
+        if not (low.is_integer() and high.is_integer() and low <= 0 <= high and high - low <= _LEVELS):
+            return None
+        divided = self.known(value)
+        if operator_name(divided) == "relax.divide":
+            source = self.of(divided.args[0])
+            if source is None or source.factor is not None or source.zero is not None:
+                return Grid(int(low), int(high), 1.0)
+            if self.number(divided.args[1]) == source.scale and low <= source.least and source.most <= high:
+                return replace(source, scale=1.0, source=divided.args[0], moved=False)
+        return Grid(int(low), int(high), 1.0)
+
+    def _is_whole_number(self, value: Any, dtype: str) -> bool:
+        """Return true for one whole number of a type."""
+        known = self.known(value)
+        from_integer = operator_name(known) == "relax.astype" and "int" in str(known.args[0].ty.dtype)
+        return (from_integer or "int" in dtype) and self._is_one(value, dtype)
+
+    def _is_one(self, value: Any, dtype: str) -> bool:
+        return shape_of(value) in ((), (1,)) and str(value.ty.dtype) == dtype
+
+    def number(self, value: Any) -> float | None:
+        """Return the one number of a constant; None for anything else."""
+        known = self.known(value)
+        if not isinstance(known, GenericConst) or array_of(known.value).size != 1:
+            return None
+        number = float(array_of(known.value).reshape(-1)[0])
+        return number if np.isfinite(number) else None
+
+
+@dataclass(frozen=True)
+class ByteProduct:
+    """A convolution or product whose weights are whole numbers times factors."""
+
+    name: str
+    numbers: Integers
+    """Weights as whole numbers of eight bits, the channels of the input and of the output last."""
+    factors: npt.NDArray[np.float64]
+    """Factor of each output channel."""
+    define: Callable[..., te.Tensor]
+    """Takes the bytes of the data, the weights as :meth:`constant` gives them, the byte that stands for zero, and the
+    operator, None for a multiplication."""
+    groups: int = 1
+    padded: bool = False
+    """True if the data is padded at its edges."""
+
+    def is_packed(self, dot: IntegerDot) -> bool:
+        """Return true where an operator computes the product: not where the terms of a group are no multiple of its
+        own, as in a depthwise convolution."""
+        return self.groups == 1 or self.numbers.shape[-2] % dot.terms == 0
+
+    def constant(self, dot: IntegerDot | None) -> Any:
+        """Return the weights as a constant of 32-bit numbers."""
+        return constant(packed(self.numbers, dot) if dot else self.numbers)
+
+
+def _convolution(call: Call, weight: npt.NDArray[Any]) -> ByteProduct | None:
+    attrs, rank = call.attrs, weight.ndim - 2
+    places = "DHW"[-rank:]
+    channels_last = attrs.data_layout == attrs.out_layout == f"N{places}C" and attrs.kernel_layout == f"{places}IO"
+    found = _whole_numbers(weight) if channels_last else None
+    if found is None:
+        return None
+    padding = ints(attrs.padding)
+    window = Window(ints(attrs.strides), padding[:rank], padding[rank:], ints(attrs.dilation), int(attrs.groups))
+
+    def define(data: te.Tensor, weights: te.Tensor, zero: int, dot: IntegerDot | None) -> te.Tensor:
+        return summed_convolution(data, weights, window, packing(zero, dot))
+
+    return ByteProduct(f"conv{rank}d", *found, define, window.groups, any(padding))
+
+
+def _matrix_product(call: Call, weight: npt.NDArray[Any]) -> ByteProduct | None:
+    shape = shape_of(call.args[0])
+    found = _whole_numbers(weight) if weight.ndim == 2 else None
+    return None if found is None or shape is None or len(shape) < 2 else ByteProduct("matmul", *found, packed_product)
+
+
+_PRODUCTS: dict[str, Callable[[Call, npt.NDArray[Any]], ByteProduct | None]] = {
+    **dict.fromkeys((f"relax.nn.conv{n}d" for n in (1, 2, 3)), _convolution),
+    "relax.matmul": _matrix_product,
+}
+"""Reads a call and its weights; None where it has no form in integers."""
+
+
+def _whole_numbers(weight: npt.NDArray[Any]) -> tuple[Integers, npt.NDArray[np.float64]] | None:
+    """Return the weights of eight bits and the factor of each output channel (the last axis); None where the weights
+    are no such numbers, or their sums do not fit 32 bits."""
+    if np.issubdtype(weight.dtype, np.integer):
+        fits = weight.size // weight.shape[-1] <= _MOST_TERMS and weight.min() >= -128 and weight.max() <= 127
+        return (weight.astype(np.int32), np.ones(weight.shape[-1])) if fits else None
+    if weight.dtype != np.float32:
+        return None
+    columns = weight.reshape(-1, weight.shape[-1]).astype(np.float64)
+    if len(columns) > _MOST_TERMS or not np.isfinite(columns).all():
+        return None
+    largest = np.abs(columns).max(axis=0)
+    factors = np.where(largest == 0, 1.0, 0.0)
+    sample = columns[:: max(1, len(columns) // _SAMPLE)]
+    for most in _LARGEST_WEIGHTS:
+        left = np.flatnonzero(factors == 0)
+        # Few rows rule out most numbers of levels.
+        left = left[_are_whole(sample[:, left], largest[left] / most)]
+        left = left[_are_whole(columns[:, left], largest[left] / most)]
+        factors[left] = largest[left] / most
+    if (factors == 0).any():
+        return None
+    numbers = np.rint(columns / factors).astype(np.int32)
+    # 128 is only there where it is -128.
+    flip = numbers.max(axis=0) > 127
+    if (numbers[:, flip].min(axis=0, initial=0) < -127).any():
+        return None
+    numbers[:, flip] *= -1
+    factors = np.where(flip, -factors, factors)
+    return numbers.reshape(weight.shape), factors
+
+
+def _are_whole(columns: npt.NDArray[np.float64], factors: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Return true for each column of whole numbers times its factor."""
+    scaled = columns / factors
+    whole: npt.NDArray[np.bool_] = np.abs(scaled - np.rint(scaled)).max(axis=0, initial=0.0) <= _WHOLE
+    return whole
