@@ -33,7 +33,7 @@ _READ_LIMIT = 2048
 # when the disk that it waits for has answered. A start may take longer (actors.scheduling.heartbeats.START_SECS).
 _ENDING_SECS = 90.0
 _LOOK_SECS = 0.05
-# More leases of a device than are given before one of them is told of (actors.scheduling.record_batcher).
+# An upper bound of the leases of a device that may not be stored yet (actors.scheduling.record_batcher).
 _UNTOLD_LEASES = 1_000_000
 # Encoded records that are kept in memory for those who follow closely.
 _RECENT = 16_384

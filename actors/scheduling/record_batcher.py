@@ -2,8 +2,8 @@
 
 A call of the recorder takes both sides more processor time than a hundred records do. So there is one call at a time,
 and what comes meanwhile goes in the next: records of a single device at once, those of many devices together. Changes
-of devices go along. A lease begins and ends with every batch: a lease alone waits longer than other changes, and one
-that another change of its device follows is not stored.
+of devices are sent with them. A lease begins and ends with every batch, so a lease alone waits longer than other
+changes, and it is not stored if another change of its device follows.
 
 Records go before changes that came before them, never after changes that came later: the end of a lease never overtakes
 what was measured under it. The recorder needs no more: a result under a lease that it has not heard of is newer than

@@ -68,8 +68,8 @@ class Fleet:
             self._note(device_id, "ordered", f"{admin}{_of(reason)}", now)
 
     def add(self, device_id: str, state: DeviceState, order: tuple[Admin, str], now: float) -> None:
-        """A device more, whose class is not known yet. ``state``: what earlier runs kept of it; ``order``: that holds.
-        One that had left is as it was then."""
+        """Add a device whose class is not known yet. ``state``: its state at the end of earlier runs; ``order``: the
+        order of an operator that holds for it. A device that had left comes back in the state that it had then."""
         last = self._states.get(device_id, state)
         self._left.discard(device_id)
         self._states[device_id] = last
@@ -79,7 +79,7 @@ class Fleet:
         self._restore(device_id, last, order, now)
 
     def remove(self, device_id: str, reason: str, now: float) -> None:
-        """A device less. Its state is kept: leases of a device that comes back under the same name must be newer."""
+        """Remove a device. Its state is kept: leases of a device that comes back under the same name must be newer."""
         device_class = self._classes[device_id]
         self._members[device_class].remove(device_id)
         self._usable[device_class].pop(device_id, None)

@@ -61,7 +61,7 @@ def _new_shapes(main: Any) -> dict[Any, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class _Chain:
-    """What is computed from a product, and what the product is computed from."""
+    """The operators between a product and a value that is computed from it, and those in front of the product."""
 
     bound: Mapping[Any, Any]
     readers: Mapping[Any, int]
