@@ -32,7 +32,7 @@ from devices.networks.graph.byte_readers import keep_bytes
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.float_order import replace_sorts
 from devices.networks.graph.half_products import half_products
-from devices.networks.graph.integer_products import integer_products
+from devices.networks.graph.integer_products import ProductCounts, count_products, integer_products
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
 from devices.networks.graph.legalization import LEGALIZED
 from devices.networks.graph.lifted_views import lift_views
@@ -103,6 +103,8 @@ class LoweredNetwork:
     but slower."""
     quantized: bool = False
     """True if values are rounded to integers of few bits in it."""
+    products: ProductCounts | None = None
+    """Products of a quantised network by what they are computed in. None for another network."""
     halves: tuple[str, ...] = ()
     """Half-precision types that values of the network are rounded to, also where no kernel takes or gives them."""
     precision: Precision | None = None
@@ -124,6 +126,8 @@ class LoweringSteps:
     """Takes the name of a step, and true if it is optional."""
     left_out: list[tuple[str, str]] = field(default_factory=list)
     """Steps that were skipped, by request or because TVM raised an error in them."""
+    products: ProductCounts | None = None
+    """Products of a quantised network, once they are counted."""
 
     def needed(self, step: str, apply: Callable[[Any], Any], before: Any) -> Any:
         """Return the result of a required step. Raises :class:`LoweringStepError`, or the NetworkError that ``apply``
@@ -186,6 +190,7 @@ def lower_network(
         outputs=tensor_specs([main.ret_ty]),
         left_out=tuple(steps.left_out),
         quantized=quantizes(relax_module),
+        products=steps.products,
         halves=_halves(relax_module["main"]),
         precision=precision,
     )
@@ -333,6 +338,7 @@ def _lower(module: Any, target: tvm.target.Target, precision: Precision | None, 
     with target:
         module = steps.needed("the decomposition of operators", sequential(canonical), module)
         _refuse_data_dependent(module["main"], name)
+        is_quantised = quantizes(module)
         module = steps.needed("quantisation as arithmetic", in_floats, module)
         module = steps.optional("the rewrites of the graph", rewrite, module)
         module = steps.optional("the folding of constants", fold_constants, module)
@@ -351,6 +357,8 @@ def _lower(module: Any, target: tvm.target.Target, precision: Precision | None, 
             module = _in_worthwhile_layouts(as_given, module, steps)
         _refuse_constant(module["main"], name)
         module = steps.needed("the order of floats", replace_sorts, module)
+        if is_quantised:
+            steps.products = count_products(module, target)
         module = steps.optional("products in integers", lambda each: integer_products(each, target), module)
         if precision is not None:
             # As late as this no rewrite takes a rounding away, weights are as kernels read them, and what was quantised

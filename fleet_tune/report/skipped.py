@@ -8,7 +8,7 @@ from fleet_tune.base.results import SkippedPart
 from fleet_tune.report.words import named
 
 _LINES = 8
-_ORDER = ("check", "output", "record", "rewrite", "task", "sketch", "description")
+_ORDER = ("check", "output", "record", "rewrite", "product", "task", "sketch", "description")
 
 
 def skipped_lines(left_out: Sequence[SkippedPart]) -> list[str]:
@@ -35,6 +35,8 @@ def _line(what: str, rule: str, reason: str, members: Sequence[SkippedPart]) -> 
     if what == "rewrite":
         return f"the network may be slower than it could be: {reason}"
     count = len(members)
+    if what == "product":
+        return f"{count} {'product stays' if count == 1 else 'products stay'} in floats: {of}: {reason}"
     if what == "task":
         return f"{count} {'task stays' if count == 1 else 'tasks stay'} untuned: {of}: {reason}"
     sketches = f"{count} {'sketch' if count == 1 else 'sketches'} ({rule}) of {of}"

@@ -88,7 +88,8 @@ class Grids:
         bindings = [binding for block in function.body.blocks for binding in block.bindings]
         self._bound = {each.var: each.value for each in bindings}
         self._grids: dict[Any, Grid] = {}
-        self._products: dict[Any, ByteProduct] = {}
+        self._products: dict[Any, ByteProduct | str] = {}
+        """Each product, or the reason why it has no form in integers, by its call."""
         self._readers: Counter[Any] = Counter(relax.analysis.free_vars(function.body.body))
         for each in bindings:
             self._readers.update(relax.analysis.free_vars(each.value))
@@ -104,7 +105,7 @@ class Grids:
     @property
     def has_products(self) -> bool:
         """True if a call has a form in integers."""
-        return bool(self._products)
+        return self.integer_products > 0
 
     def of(self, value: Any) -> Grid | None:
         """Return the grid of a variable; None where none is known."""
@@ -120,18 +121,43 @@ class Grids:
 
     def product(self, call: Call) -> ByteProduct | None:
         """Return the product that a call is; None where it has no form in integers."""
-        return self._products.get(call)
+        product = self._products.get(call)
+        return product if isinstance(product, ByteProduct) else None
 
-    def _product(self, call: Call) -> ByteProduct | None:
+    @property
+    def float_products(self) -> tuple[FloatProduct, ...]:
+        """The products that have no form in integers."""
+        refused = ((call, reason) for call, reason in self._products.items() if isinstance(reason, str))
+        return tuple(FloatProduct(_name(call), reason) for call, reason in refused)
+
+    @property
+    def products(self) -> tuple[FloatProduct, ...]:
+        """All products, as they are where nothing computes them in integers. Without reasons."""
+        return tuple(FloatProduct(_name(call), "") for call in self._products)
+
+    @property
+    def integer_products(self) -> int:
+        """How many products have a form in integers."""
+        return len(self._products) - len(self.float_products)
+
+    def _product(self, call: Call) -> ByteProduct | str | None:
+        """Return the product that a call is, or the reason why it has no form in integers; None where it is none."""
         read = _PRODUCTS.get(operator_name(call))
-        if read is None or self.of(call.args[0]) is None:
+        if read is None:
             return None
-        weight = self.known(call.args[1])
-        product = read(call, array_of(weight.value)) if isinstance(weight, GenericConst) else None
-        # The byte that stands for zero at the edges must be known.
-        grid = self._grids[call.args[0]]
-        refused = product is None or str(call.ty.dtype) != grid.dtype or (product.padded and grid.zero is not None)
-        return None if refused else product
+        grid, weight = self.of(call.args[0]), self.known(call.args[1])
+        if not isinstance(weight, GenericConst):
+            return "both of their operands are computed"
+        if grid is None:
+            return "their data is not rounded to at most 256 levels"
+        product = read(call, array_of(weight.value))
+        if isinstance(product, str):
+            return product
+        if str(call.ty.dtype) != grid.dtype:
+            return f"their results are {call.ty.dtype}"
+        if product.padded and grid.zero is not None:
+            return "the byte that stands for zero at their edges is not known before they run"
+        return product
 
     def _grid(self, call: Call) -> Grid | None:
         name = operator_name(call)
@@ -229,13 +255,34 @@ class ByteProduct:
         return constant(packed(self.numbers, dot) if dot else self.numbers)
 
 
-def _convolution(call: Call, weight: npt.NDArray[Any]) -> ByteProduct | None:
+@dataclass(frozen=True)
+class FloatProduct:
+    """A product of a quantised network that is computed in floats."""
+
+    name: str
+    """Operator and extents of the result."""
+    reason: str
+    """Clause about such products."""
+
+
+def _name(call: Call) -> str:
+    operator = operator_name(call).removeprefix("relax.").removeprefix("nn.")
+    extents = [str(each) for each in shape_of(call) or ()]
+    return f"{operator} {'x'.join(extents[1:] if extents[:1] == ['1'] and len(extents) > 1 else extents)}"
+
+
+_NOT_WHOLE = "their weights are not whole numbers of 8 bits times a factor of each output channel"
+
+
+def _convolution(call: Call, weight: npt.NDArray[Any]) -> ByteProduct | str:
     attrs, rank = call.attrs, weight.ndim - 2
     places = "DHW"[-rank:]
     channels_last = attrs.data_layout == attrs.out_layout == f"N{places}C" and attrs.kernel_layout == f"{places}IO"
-    found = _whole_numbers(weight) if channels_last else None
+    if not channels_last:
+        return "they are not channels last"
+    found = _whole_numbers(weight)
     if found is None:
-        return None
+        return _NOT_WHOLE
     padding = ints(attrs.padding)
     window = Window(ints(attrs.strides), padding[:rank], padding[rank:], ints(attrs.dilation), int(attrs.groups))
 
@@ -245,17 +292,18 @@ def _convolution(call: Call, weight: npt.NDArray[Any]) -> ByteProduct | None:
     return ByteProduct(f"conv{rank}d", *found, define, window.groups, any(padding))
 
 
-def _matrix_product(call: Call, weight: npt.NDArray[Any]) -> ByteProduct | None:
-    shape = shape_of(call.args[0])
-    found = _whole_numbers(weight) if weight.ndim == 2 else None
-    return None if found is None or shape is None or len(shape) < 2 else ByteProduct("matmul", *found, packed_product)
+def _matrix_product(call: Call, weight: npt.NDArray[Any]) -> ByteProduct | str:
+    if weight.ndim != 2 or len(shape_of(call.args[0]) or ()) < 2:
+        return "an operand of theirs is no matrix"
+    found = _whole_numbers(weight)
+    return _NOT_WHOLE if found is None else ByteProduct("matmul", *found, packed_product)
 
 
-_PRODUCTS: dict[str, Callable[[Call, npt.NDArray[Any]], ByteProduct | None]] = {
+_PRODUCTS: dict[str, Callable[[Call, npt.NDArray[Any]], ByteProduct | str]] = {
     **dict.fromkeys((f"relax.nn.conv{n}d" for n in (1, 2, 3)), _convolution),
     "relax.matmul": _matrix_product,
 }
-"""Reads a call and its weights; None where it has no form in integers."""
+"""Reads a call and its weights; a reason where it has no form in integers."""
 
 
 def _whole_numbers(weight: npt.NDArray[Any]) -> tuple[Integers, npt.NDArray[np.float64]] | None:

@@ -33,7 +33,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from devices.builds.byte_instructions import fast_integer_dot
 from devices.builds.tensors import array_of
 from devices.networks.graph.byte_kernels import dequantize, from_signed, quantize, requantize, scale
-from devices.networks.graph.grids import Grids
+from devices.networks.graph.grids import FloatProduct, Grids
 from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.rewrites.context import constant, operator_name
 from devices.sketches.byte_operators import IntegerDot
@@ -55,6 +55,25 @@ def integer_products(module: Any, target: tvm.target.Target) -> Any:
     rewritten = with_main_visited(module, _IntegerProducts(module, grids, dot))
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
     return tvm.transform.Sequential(clean)(rewritten)
+
+
+@dataclass(frozen=True)
+class ProductCounts:
+    """The products of a quantised network by what they are computed in."""
+
+    integers: int = 0
+    """How many are computed in integers."""
+    floats: tuple[FloatProduct, ...] = ()
+    """The others."""
+
+
+def count_products(module: Any, target: tvm.target.Target) -> ProductCounts:
+    """Return what :func:`integer_products` makes of the products of a quantised network."""
+    grids = Grids(module["main"])
+    if fast_integer_dot(target) is not None:
+        return ProductCounts(grids.integer_products, grids.float_products)
+    reason = "the device has no instruction for products of bytes"
+    return ProductCounts(0, tuple(replace(each, reason=reason) for each in grids.products))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UncheckedError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
+    from devices.networks.graph.integer_products import ProductCounts
     from devices.networks.lowering import LoweredNetwork
 
 ANSWER_SECS = 600.0
@@ -194,9 +195,19 @@ def _decoded(answer: Mapping[str, Any], network: Network, device_class: DeviceCl
         outputs=tuple(_spec(spec) for spec in answer["outputs"]),
         left_out=tuple((step, reason) for step, reason in answer["left_out"]),
         quantized=answer["quantized"],
+        products=_products(answer["products"]),
         halves=tuple(answer["halves"]),
         precision=network.precision,
     )
+
+
+def _products(value: Mapping[str, Any] | None) -> ProductCounts | None:
+    from devices.networks.graph.grids import FloatProduct
+    from devices.networks.graph.integer_products import ProductCounts
+
+    if value is None:
+        return None
+    return ProductCounts(value["integers"], tuple(FloatProduct(**each) for each in value["floats"]))
 
 
 def _spec(value: Mapping[str, Any]) -> TensorSpec:

@@ -68,6 +68,7 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
             "outputs": [asdict(spec) for spec in lowered.outputs],
             "left_out": [list(each) for each in lowered.left_out],
             "quantized": lowered.quantized,
+            "products": None if lowered.products is None else asdict(lowered.products),
             "halves": list(lowered.halves),
         }
     }

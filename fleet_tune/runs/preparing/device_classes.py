@@ -100,11 +100,21 @@ def lower_network(
         for name, of_class in lowered.items()
         for step, reason in of_class.left_out
     )
+    left_out += tuple(part for name, of_class in lowered.items() for part in _float_products(name, of_class))
     devices = {
         name: tuple(device for device in answered if fingerprints[device.name].device_class.name == name)
         for name in prints
     }
     return Prepared(network, prints, lowered, here, devices, left_out)
+
+
+def _float_products(device_class: str, lowered: LoweredNetwork) -> list[SkippedPart]:
+    """Return the products of a quantised network that are computed in floats."""
+    products = lowered.products
+    if products is None:
+        return []
+    share = f"{products.integers} of {products.integers + len(products.floats)} are in integers"
+    return [SkippedPart("product", each.name, device_class, "", f"{each.reason} ({share})") for each in products.floats]
 
 
 def device_classes_of(fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:

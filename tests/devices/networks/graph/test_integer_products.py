@@ -15,8 +15,8 @@ from tvm import relax
 from devices.builds.check_plan import plan_of
 from devices.builds.executables import calls, compile_host, kernel_calls
 from devices.builds.kernel_passes import use_kernel_passes
-from devices.networks.graph.grids import Grid, Grids
-from devices.networks.graph.integer_products import integer_products
+from devices.networks.graph.grids import FloatProduct, Grid, Grids
+from devices.networks.graph.integer_products import ProductCounts, count_products, integer_products
 from devices.networks.graph.rewrites.context import operator_name
 from devices.networks.lowering import LoweringSteps, lower_network
 from devices.sketches.spaces import DesignSpace, parse_module, unscheduled
@@ -375,12 +375,31 @@ OTHERS: dict[str, tuple[tuple[int, ...], Callable[[Builder, Any], Any]]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_has_no_form_in_bytes_stays_in_floats(name: str) -> None:
-    assert in_integers(network(*OTHERS[name])) == 0
+    module = network(*OTHERS[name])
+    assert in_integers(module) == 0
+    counts = count_products(module, parse_target(VNNI))
+    assert counts.integers == 0
+    of_weights = "weights" in name or "sum" in name
+    (product,) = counts.floats
+    assert product.name.startswith("matmul ")
+    assert product.reason.startswith("their weights are not whole" if of_weights else "their data is not rounded")
+
+
+def test_products_of_two_computed_values_are_counted_and_named() -> None:
+    def body(builder: Builder, x: Any) -> Any:
+        data = rounded(builder, x, 0.5, -128, 127)
+        first = builder.emit(relax.op.matmul(data, relax.const(weights(RNG, 8, 8))))
+        return relax.op.matmul(first, relax.op.permute_dims(data))
+
+    counts = count_products(network((3, 8), body), parse_target(VNNI))
+    assert counts == ProductCounts(1, (FloatProduct("matmul 3x3", "both of their operands are computed"),))
 
 
 def test_a_target_without_the_instruction_stays_in_floats() -> None:
     module = network((3, 8), product_of(0, 255, weights(RNG, 8, 4)))
     assert integer_products(module, parse_target(WITHOUT)).same_as(module)
+    reason = "the device has no instruction for products of bytes"
+    assert count_products(module, parse_target(WITHOUT)) == ProductCounts(0, (FloatProduct("matmul 3x4", reason),))
 
 
 def test_weights_of_few_levels_and_of_zeros_are_whole() -> None:

@@ -62,7 +62,7 @@ def test_the_child_lowers_as_this_process_does(network: Network, opened: Opened)
             network.fingerprint,
             device_class,
         )
-        for each in ("tasks", "workloads", "inputs", "outputs", "left_out", "quantized", "halves"):
+        for each in ("tasks", "workloads", "inputs", "outputs", "left_out", "quantized", "products", "halves"):
             assert getattr(lowered, each) == getattr(here, each)
         assert tvm_ffi.structural_equal(lowered.module, here.module)
         agrees(lowered, network, process)
