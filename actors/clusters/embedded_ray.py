@@ -64,10 +64,11 @@ def only_what_is_used(start: Start) -> Iterator[None]:
             utils = importlib.import_module("ray._private.utils")
             name, set_by_ray = "set_kill_on_parent_death_linux", utils.set_kill_on_parent_death_linux
             stack.enter_context(mock.patch.object(utils, name, partial(_end_with, os.getpid(), set_by_ray)))
-            for module, name in ((node_module, "wait_for_persisted_port"), (services, "get_node")):
-                stack.enter_context(mock.patch.object(module, name, partial(_beside, getattr(module, name))))
             # Ray would replace the address of loopback by this machine's.
             stack.enter_context(mock.patch.object(services, "resolve_ip_for_localhost", lambda host: host))
+            for module, name in ((node_module, "wait_for_persisted_port"), (services, "get_node")):
+                if hasattr(module, name):
+                    stack.enter_context(mock.patch.object(module, name, partial(_beside, getattr(module, name))))
         yield
 
 

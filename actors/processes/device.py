@@ -325,11 +325,12 @@ class DeviceActor:
 
     def _oracle_problem(self, task_id: str, places: TaskArtifacts) -> str:
         """Return why candidates of a task cannot be checked now, in one line; empty where they can."""
-        outputs = self._host_oracles.outputs(task_id)
+        # In this order: it may end in between.
+        is_computing, outputs = self._host_oracles.is_computing(task_id), self._host_oracles.outputs(task_id)
         if outputs is not None:
             self._device.use_oracle_outputs(task_id, outputs)
             return ""
-        if self._host_oracles.is_computing(task_id):
+        if is_computing:
             return self._unchecked.get(task_id, "this machine runs its unscheduled program now")
         problem = self._device.run_oracle(task_id)
         if not problem:

@@ -85,7 +85,7 @@ def _norm_of_sum(node: OnnxNode, write: NodeWriter) -> Sequence[str]:
     last = len(node.shape(0)) - 1
     data = write("Sub", total, write.reduce("ReduceMean", total, last)) if centred else total
     variance = write.reduce("ReduceMean", write("Mul", data, data), last)
-    epsilon = np.asarray(node.attributes.get("epsilon", 1e-12 if centred else 1e-5), node.dtype(0))
+    epsilon = np.asarray(node.attributes.get("epsilon", 1e-12), node.dtype(0))
     scaled = write("Mul", write("Div", data, write("Sqrt", write("Add", variance, epsilon))), node.input(2))
     if centred and node.has(3):
         scaled = write("Add", scaled, node.input(3))

@@ -29,10 +29,13 @@ def without_sequences(model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
             node = OnnxNode(proto, graph)
             write = NodeWriter(next(name for name in proto.output if name), graph.opset)
             given = sequences.get(proto.input[0], ()) if proto.input else ()
-            if proto.op_type in _MAKING or (proto.op_type == "Identity" and proto.input[0] in sequences):
+            is_known = bool(proto.input) and proto.input[0] in sequences
+            if (proto.op_type in _MAKING and (is_known or proto.op_type not in _CHANGING)) or (
+                proto.op_type == "Identity" and is_known
+            ):
                 sequences[proto.output[0]] = _MAKING.get(proto.op_type, _same)(node, given, write)
                 nodes += write.nodes
-            elif proto.op_type in _READING and proto.input[0] in sequences:
+            elif proto.op_type in _READING and is_known:
                 result = _READING[proto.op_type](node, given, write)
                 nodes += [*write.nodes, onnx.helper.make_node("Identity", [result], proto.output, f"{proto.name}/is")]
             else:
@@ -113,6 +116,8 @@ _MAKING: dict[str, Made] = {
     "SequenceInsert": _with_another,
     "SplitToSequence": _parts,
 }
+_CHANGING = frozenset({"SequenceErase", "SequenceInsert"})
+"""Those that make a sequence of another one."""
 _READING: dict[str, Callable[[OnnxNode, Elements, NodeWriter], str]] = {
     "ConcatFromSequence": _joined,
     "SequenceAt": _element,

@@ -46,7 +46,7 @@ def _searched(
 ) -> Tensor:
     """Return the places of ``values`` among sorted ``bounds``: halve the range of places until it is empty."""
     if not isinstance(values, Tensor):
-        values = torch.full((), values, dtype=bounds.dtype, device=bounds.device)
+        values = torch.full((), values, dtype=torch.result_type(bounds, values), device=bounds.device)
     if sorter is not None:
         bounds = torch.gather(bounds, -1, sorter)
     extent = bounds.shape[-1]

@@ -25,6 +25,7 @@ OPERATORS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor | tuple[Tensor, .
     "places in own lines": lambda x, *_: torch.searchsorted(x.sort(-1)[0], x.flip(1).contiguous(), side="right"),
     "places by an order": lambda x, y, _: torch.searchsorted(y, x, sorter=torch.argsort(y)),
     "the place of a number": lambda _x, y, _i: torch.searchsorted(y.sort()[0], 0.3) + torch.bucketize(0.1, y.sort()[0]),
+    "the place of a fraction among integers": lambda _x, y, _i: torch.searchsorted((y * 10).long().sort()[0], 2.5),
     "buckets": lambda x, y, _: torch.bucketize(x, y.sort()[0], right=True),
     "running maxima": lambda x, *_: torch.cummax(x, 1),
     "running minima of integers": lambda _x, _y, i: torch.cummin(i, 0),

@@ -349,7 +349,7 @@ class TeamStore:
             if isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
                 raise StoreUnreachableError(
                     f"the store {self._shown} has given the turn of this process to others: it was stopped",
-                    "nothing is lost: it is tried again",
+                    "run the command again; a run or a service tries it again by itself",
                 ) from error
             if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
                 raise StoreUnreachableError(
