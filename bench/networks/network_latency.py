@@ -210,7 +210,8 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def _mean_error(tuning: Mapping[str, Any]) -> str:
-    return f"{tuning['mean_rel_error']:.1e}"
+    error = tuning["mean_rel_error"]
+    return "-" if error is None else f"{error:.1e}"  # a network that was not checked has none
 
 
 BENCHMARK = Benchmark(

@@ -104,7 +104,8 @@ class LoweredNetwork:
     quantized: bool = False
     """True if values are rounded to integers of few bits in it."""
     products: ProductCounts | None = None
-    """Products of a quantised network by what they are computed in. None for another network."""
+    """Products of a quantised network by what they are computed in. None for another network, and where the step that
+    writes them in integers was skipped."""
     halves: tuple[str, ...] = ()
     """Half-precision types that values of the network are rounded to, also where no kernel takes or gives them."""
     precision: Precision | None = None
@@ -357,9 +358,14 @@ def _lower(module: Any, target: tvm.target.Target, precision: Precision | None, 
             module = _in_worthwhile_layouts(as_given, module, steps)
         _refuse_constant(module["main"], name)
         module = steps.needed("the order of floats", replace_sorts, module)
-        if is_quantised:
-            steps.products = count_products(module, target)
-        module = steps.optional("products in integers", lambda each: integer_products(each, target), module)
+
+        def in_integers(before: Any) -> Any:
+            after = integer_products(before, target)
+            if is_quantised:
+                steps.products = count_products(before, target)
+            return after
+
+        module = steps.optional("products in integers", in_integers, module)
         if precision is not None:
             # As late as this no rewrite takes a rounding away, weights are as kernels read them, and what was quantised
             # stays; before the products of a type take the form that its instructions want.

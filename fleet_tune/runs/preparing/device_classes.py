@@ -272,9 +272,11 @@ def _with_operator(
     """Return ``error`` with what is to blame: the precision that the network is converted to, if it agrees without,
     else an operator."""
     if lowered.precision is not None:
-        plain, outputs = _runner(lowered, lowering)(dataclasses.replace(network, precision=None))
         try:
+            plain, outputs = _runner(lowered, lowering)(dataclasses.replace(network, precision=None))
             agreement(plain, outputs, network.framework_outputs())
+        except UncheckedError:  # it cannot be told which of both is to blame
+            return error
         except DisagreementError as without:
             error = without
         else:

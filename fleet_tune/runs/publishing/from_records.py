@@ -64,7 +64,7 @@ def _published(tuned: Tuned, records: Path, out: Path, started: float) -> TuneRe
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
     if (out / RECORDS_FILE).exists():
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
-    check_records(prepared.lowered, tuned.tasks, records)
+    check_records(prepared.lowered, tuned.tasks, records, prepared.network.precision)
     progress = CompileProgress(time.monotonic() - started)
     request = dataclasses.replace(compile_request(tuned, records), progress=progress)
     networks = publish_networks(request, out, Cancellation())

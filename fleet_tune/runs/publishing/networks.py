@@ -22,7 +22,9 @@ from fleet_tune.base.errors import (
     RecordStoreError,
     UserError,
 )
+from fleet_tune.base.precision import Precision
 from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import BOUND, PRECISION
 from fleet_tune.base.results import NetworkResult
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.cancellation import Cancellation
@@ -42,9 +44,18 @@ def folder_of(out: Path, device_class: str, classes: int) -> Path:
     return out if classes == 1 else out / device_class
 
 
-def check_records(lowered: Mapping[str, LoweredNetwork], entries: Sequence[SearchTask], records: Path) -> None:
-    """Raise :class:`RecordStoreError` if a network that can be tuned has no verified record in the store at all."""
+def check_records(
+    lowered: Mapping[str, LoweredNetwork], entries: Sequence[SearchTask], records: Path, precision: Precision | None
+) -> None:
+    """Raise :class:`RecordStoreError` if the store is of a run in another precision, or if a network that can be tuned
+    has no verified record in it at all."""
     with RecordReader(records) as reader:
+        stored, here = reader.meta().get(PRECISION), None if precision is None else str(precision)
+        if BOUND in reader.meta() and stored != here:
+            raise RecordStoreError(
+                f"{records} is of a run in {stored or 'the precision of the network'}, not in {here or 'that'}",
+                f"give --precision {stored}" if stored else "leave --precision out, or tune in that precision first",
+            )
         if not entries or any(reader.best(task.id) for each in lowered.values() for task in each.tasks):
             return
     raise RecordStoreError(

@@ -17,6 +17,7 @@ from devices.networks.frontend import Network
 from devices.networks.network import Array
 from fleet_tune.base.domain import Outcome
 from fleet_tune.base.errors import FleetTuneError, MemoryLackedError, RecordStoreError
+from fleet_tune.base.precision import Precision
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import FallbackKernel
@@ -172,6 +173,16 @@ def test_what_could_not_be_checked_is_published_and_told(
 def test_a_store_without_anything_of_the_network_is_told(example: Example, tmp_path: Path) -> None:
     records = example.store(tmp_path / "records.db", [], [], [])
     with pytest.raises(RecordStoreError, match="no verified record of this network for cpu"):
-        check_records({"cpu": example.lowered}, example.entries, records)
+        check_records({"cpu": example.lowered}, example.entries, records, None)
     example.store(records, [trace(example.tasks[0])], [], [])
-    check_records({"cpu": example.lowered}, example.entries, records)
+    check_records({"cpu": example.lowered}, example.entries, records, None)
+
+
+def test_records_of_a_run_in_another_precision_are_refused(example: Example, tmp_path: Path) -> None:
+    records = example.store(tmp_path / "records.db", [trace(example.tasks[0])], [], [])
+    with RecordStore(records) as store:
+        store.bind({"network": "net", "precision": "bf16"})
+    check_records({"cpu": example.lowered}, example.entries, records, Precision.BF16)
+    with pytest.raises(RecordStoreError, match="is of a run in bf16, not in that") as caught:
+        check_records({"cpu": example.lowered}, example.entries, records, None)
+    assert caught.value.next_step == "give --precision bf16"
