@@ -25,3 +25,9 @@ def rounded(builder: Builder, x: Any, scale: float, low: int, high: int) -> Any:
     """``clip(round(x / scale), low, high) * scale``."""
     whole = builder.emit(relax.op.round(builder.emit(relax.op.divide(x, relax.const(scale, "float32")))))
     return builder.emit(relax.op.multiply(builder.emit(relax.op.clip(whole, low, high)), relax.const(scale, "float32")))
+
+
+def as_bytes(builder: Builder, x: Any) -> Any:
+    """``x``, rounded to unsigned bytes."""
+    whole = builder.emit(relax.op.clip(builder.emit(relax.op.round(x)), 0, 255))
+    return builder.emit(relax.op.astype(whole, "uint8"))

@@ -188,7 +188,8 @@ class Grids:
             return replace(source, least=least, most=most, source=call.args[0], moved=False) if fits else None
         if name == "relax.multiply":
             scale = self.number(call.args[1])
-            if not source.is_whole or (scale is not None and scale <= 0):
+            # Products of 32-bit integers have no scale.
+            if source.dtype != "float32" or not source.is_whole or (scale is not None and scale <= 0):
                 return None
             if scale is not None:
                 return replace(source, scale=scale, source=call.args[0], moved=False)

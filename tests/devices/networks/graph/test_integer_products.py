@@ -23,7 +23,7 @@ from devices.sketches.spaces import DesignSpace, parse_module, unscheduled
 from devices.targets import parse_target, resolve_target
 from fleet_tune.base.domain import Candidate, DeviceClass
 from policies.space.sampling import sample
-from tests.helpers.quantised_graphs import network, rounded
+from tests.helpers.quantised_graphs import as_bytes, network, rounded
 from tests.helpers.scheduled import run
 
 Array = npt.NDArray[Any]
@@ -254,9 +254,7 @@ def test_products_of_integers_are_products_of_bytes() -> None:
     weight = rng.integers(-128, 128, (8, 6)).astype(np.int32)
 
     def body(builder: Builder, x: Any) -> Any:
-        held = builder.emit(
-            relax.op.astype(builder.emit(relax.op.clip(builder.emit(relax.op.round(x)), 0, 255)), "uint8")
-        )
+        held = as_bytes(builder, x)
         zero = builder.emit(relax.op.astype(builder.emit(relax.op.max(held, keepdims=False)), "int32"))
         data = builder.emit(relax.op.subtract(builder.emit(relax.op.astype(held, "int32")), zero))
         return relax.op.matmul(data, relax.const(weight))
@@ -264,6 +262,18 @@ def test_products_of_integers_are_products_of_bytes() -> None:
     module = network((4, 8), body)
     assert in_integers(module) == 1
     floats, integers = both(module, rng.normal(100, 60, (4, 8)).astype(np.float32))
+    np.testing.assert_array_equal(integers, floats)
+
+
+def test_products_of_integers_that_are_multiplied_have_the_right_value() -> None:
+    weight = np.random.default_rng(8).integers(-128, 128, (8, 6)).astype(np.int32)
+
+    def body(builder: Builder, x: Any) -> Any:
+        data = builder.emit(relax.op.astype(as_bytes(builder, x), "int32"))
+        twice = builder.emit(relax.op.multiply(data, relax.const(2, "int32")))
+        return relax.op.matmul(twice, relax.const(weight))
+
+    floats, integers = both(network((4, 8), body), RNG.normal(100, 60, (4, 8)).astype(np.float32))
     np.testing.assert_array_equal(integers, floats)
 
 
