@@ -152,9 +152,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         if least and sums.any():
             total = self._emit(relax.op.add(total, constant(least * sums)))
         if grid.zero is not None:
-            zero = self.visit_expr(grid.zero)
-            if grid.dtype != "int32":
-                zero = self._emit(relax.op.astype(zero, "int32"))
+            zero = self._cast(self.visit_expr(grid.zero), "int32")
             total = self._emit(relax.op.subtract(total, self._emit(relax.op.multiply(zero, constant(sums)))))
         if grid.dtype == "int32":
             return total
@@ -212,11 +210,16 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         if grid.zero is None:
             value = self._kernel(dequantize, self._bytes[variable], grid.least, grid.scale, grid.dtype)
         else:
-            whole = self._kernel(dequantize, self._bytes[variable], grid.least, 1.0, grid.dtype)
-            value = self._emit(relax.op.subtract(whole, self.visit_expr(grid.zero)))
+            # The network may have changed the type after the subtraction.
+            whole = self._kernel(dequantize, self._bytes[variable], grid.least, 1.0, str(grid.zero.ty.dtype))
+            difference = self._emit(relax.op.subtract(whole, self.visit_expr(grid.zero)))
+            value = self._cast(difference, grid.dtype)
             if grid.scale != 1:
                 value = self._emit(relax.op.multiply(value, relax.const(grid.scale, "float32")))
         return value if grid.factor is None else self._emit(relax.op.multiply(value, self.visit_expr(grid.factor)))
+
+    def _cast(self, value: Any, dtype: str) -> Any:
+        return value if str(value.ty.dtype) == dtype else self._emit(relax.op.astype(value, dtype))
 
     def _kernel(self, define: Callable[..., te.Tensor], *operands: Any) -> Any:
         return self._emit(self.builder_.call_te(define, *operands, primfunc_name_hint=define.__name__.strip("_")))

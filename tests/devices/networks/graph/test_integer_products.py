@@ -277,6 +277,27 @@ def test_products_of_integers_that_are_multiplied_have_the_right_value() -> None
     np.testing.assert_array_equal(integers, floats)
 
 
+@pytest.mark.parametrize(("subtracted", "computed"), [("int32", "float32"), ("float32", "int32")])
+def test_zero_points_may_have_another_type_than_what_reads_the_difference(subtracted: str, computed: str) -> None:
+    """A product, and an operator that stays in the type of the network."""
+    weight = np.random.default_rng(8).integers(-128, 128, (8, 6)).astype(computed)
+
+    def body(builder: Builder, x: Any) -> Any:
+        held = as_bytes(builder, x)
+        zero = builder.emit(relax.op.astype(builder.emit(relax.op.max(held, keepdims=False)), subtracted))
+        moved = builder.emit(relax.op.subtract(builder.emit(relax.op.astype(held, subtracted)), zero))
+        data = builder.emit(relax.op.astype(moved, computed))
+        if computed == "float32":
+            data = builder.emit(relax.op.multiply(data, relax.const(0.5)))
+        product = builder.emit(relax.op.matmul(data, relax.const(weight)))
+        return relax.op.add(product, builder.emit(relax.op.sum(data, -1, keepdims=True)))
+
+    module = network((4, 8), body)
+    assert in_integers(module) == 1
+    floats, integers = both(module, np.random.default_rng(9).normal(100, 60, (4, 8)).astype(np.float32))
+    np.testing.assert_array_equal(integers, floats)
+
+
 def test_a_value_between_products_may_be_an_output() -> None:
     """Its readers outside of the function get floats, products get its bytes."""
     rng = np.random.default_rng(9)
