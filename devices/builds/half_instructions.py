@@ -11,8 +11,9 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Call, StringImm
+from tvm.ir.prim import LShift
 from tvm.target import Target, codegen
-from tvm.tirx import Add, AttrStmt, BufferStore, PrimFunc, const
+from tvm.tirx import Add, AttrStmt, BufferStore, Let, PrimFunc, Select, Var, const
 from tvm_ffi import structural_map, structural_walk
 
 from devices.builds.vector_lanes import by_parts, dtype_of, lanes_of
@@ -32,6 +33,9 @@ declare <{n} x float> @{name}.{bits}(<{n} x float>, <{m} x bfloat>, <{m} x bfloa
 _LEAST, _MOST = 4, 16
 """Fewest and most lanes of the instruction."""
 _UPPER = -(1 << 16)
+_HALF_STEP = (1 << 15) - 1
+"""What is added to the bits of a float32, and one more where bfloat16's last bit is set, so that ties go to even."""
+_INFINITY, _QUIET = 0x7F800000, 1 << 22
 
 
 def has_fast_dot2(target: Target) -> bool:
@@ -109,5 +113,30 @@ def _half(numbers: Any, upper: bool) -> Any:
 
 
 def _bits(value: Any) -> Any:
-    """Return the bits of numbers as float32, in which kernels compute with bfloat16."""
-    return tirx.reinterpret(dtype_of(value).replace("float32", "int32"), value)
+    """Return the bits of numbers as float32, in which kernels compute with bfloat16: the upper 16 are rounded.
+    TVM drops conversions to bfloat16 within a kernel, so that only what is read from a buffer of that type is known to
+    need no rounding."""
+    kind = dtype_of(value).replace("float32", "int32")
+    bits = tirx.reinterpret(kind, value)
+    if _is_rounded(value):
+        return bits
+    # Rounding would turn some NaN into zero, and cutting others, of which only lower bits are set, into infinity.
+    number = Var("bits", bits.ty)
+    odd = (number >> const(16, kind)) & const(1, kind)
+    is_nan = (number & const((1 << 31) - 1, kind)) > const(_INFINITY, kind)
+    rounded = Select(is_nan, number | const(_QUIET, kind), number + (odd + const(_HALF_STEP, kind)))
+    return Let(number, bits, rounded)
+
+
+def _is_rounded(value: Any) -> bool:
+    """Return true for numbers that are read from a buffer of bfloat16, zero, and a choice of such."""
+    if isinstance(value, tirx.Broadcast):
+        return _is_rounded(value.value)
+    if isinstance(value, tirx.FloatImm):
+        return bool(value.value == 0)
+    if isinstance(value, Select):
+        return _is_rounded(value.true_value) and _is_rounded(value.false_value)
+    name = getattr(value.op, "name", "") if isinstance(value, Call) else ""
+    if name == "prim.if_then_else":
+        return _is_rounded(value.args[1]) and _is_rounded(value.args[2])
+    return name == "tirx.reinterpret" and isinstance(value.args[0], LShift)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tvm
-from tvm import te
+from tvm import te, tirx
 from tvm.s_tir import Schedule
 
 from devices.builds.half_instructions import has_fast_dot2
@@ -108,6 +108,64 @@ def test_a_sum_is_an_operand_of_the_instruction() -> None:
     assert text.count("vdpbf16ps") >= 4
     assert "vaddps" not in text
     assert "vfmadd" not in text
+
+
+def pairs_of(dtype: str, count: int, lanes: int, staged: bool, odd: bool = False) -> tvm.IRModule:
+    """Pairs of ``(count, 2)`` numbers of a type, converted to bfloat16 where they are read or in a buffer before. The
+    last one is zero where they are ``odd``."""
+    zero = tirx.const(0.0, "bfloat16")
+    given = te.placeholder((count, 2), dtype, "given")
+    halves = te.compute((count, 2), lambda *at: given[at].astype("bfloat16"), "halves")
+
+    def paired(i: Any) -> Any:
+        last = halves[i, 1]
+        return pair(halves[i, 0], tirx.if_then_else(i < count - 1, last, zero) if odd else last)
+
+    pairs = te.compute((count,), paired, "pairs")
+    function = te.create_prim_func([given, pairs]).with_attr("global_symbol", "main")
+    schedule = Schedule(tvm.IRModule({"main": function}))
+    block = schedule.get_sblock("pairs", "main")
+    if not staged:
+        schedule.compute_inline(schedule.get_sblock("halves", "main"))
+    if lanes > 1:
+        schedule.vectorize(schedule.split(schedule.get_loops(block)[0], [None, lanes])[1])
+    return schedule.mod
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("staged", [False, True])
+def test_numbers_that_become_bfloat16_in_a_kernel_are_rounded(cpu: str, lanes: int, staged: bool) -> None:
+    """As ml_dtypes rounds: ties to even, from the largest numbers to infinity, NaN and denormal numbers as they are."""
+    use_kernel_passes()
+    upper = np.array(
+        [0, 1, 2, 0x7E, 0x7F, 0x80, 0x3F7F, 0x3F80, 0x3F81, 0x7F7E, 0x7F7F, 0x7F80, 0x7FBF, 0x7FC0, 0x7FFF]
+    )
+    lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    positive = (upper[:, None] << 16 | lower).ravel()
+    bits = np.concatenate([positive, positive | 1 << 31]).astype(np.uint32)
+    numbers = np.resize(bits, (-(-len(bits) // 32) * 32,)).view(np.float32).reshape(-1, 2)
+    target = target_of(cpu)
+    built = tvm.tirx.build(pairs_of("float32", len(numbers), lanes, staged), target=parse_target(target))
+    result = tvm.runtime.tensor(np.zeros(len(numbers), np.int32))
+    tvm.runtime.Executable(built).jit()["main"](tvm.runtime.tensor(numbers), result)
+    got = result.numpy().view(BFLOAT16).reshape(-1, 2)
+    with np.errstate(invalid="ignore", over="ignore"):
+        expected, nan = numbers.astype(BFLOAT16), np.isnan(numbers)
+        np.testing.assert_array_equal(np.isnan(got), nan)
+    np.testing.assert_array_equal(got.view(np.uint16)[~nan], expected.view(np.uint16)[~nan])
+
+
+@pytest.mark.parametrize(("lanes", "odd"), [(1, False), (16, False), (1, True)])
+def test_numbers_that_are_read_as_bfloat16_are_not_rounded_again(lanes: int, odd: bool) -> None:
+    use_kernel_passes()
+    target = parse_target(resolve_target({"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-linux-gnu"}))
+    rounded, read = (
+        tvm.tirx.build(pairs_of(dtype, 64, lanes, False, odd), target=target).inspect_source("ll")
+        for dtype in ("float32", "bfloat16")
+    )
+    assert "32767" in rounded
+    assert "32767" not in read
 
 
 @pytest.mark.parametrize(
