@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -195,12 +195,21 @@ def _reads_few_times(kernel: Any, at: int) -> bool:
     if _pattern(kernel) > _FUSABLE or not hasattr(kernel.body, "block"):
         return False
     buffer = kernel.params[at]
-    size = math.prod(int(extent) for extent in buffer.shape)
+    size = _count(buffer.shape)
     reads = 0
     for block in leaf_blocks(kernel).values():
-        points = math.prod(int(axis.dom.extent) for axis in block.iter_vars)
-        reads += points * sum(region.source.same_as(buffer) for region in block.reads)
-    return reads <= _MOST_READS * size
+        reading = sum(region.source.same_as(buffer) for region in block.reads)
+        points = _count(axis.dom.extent for axis in block.iter_vars) if reading else 0
+        if points is None:
+            return False
+        reads += points * reading
+    return size is not None and reads <= _MOST_READS * size
+
+
+def _count(extents: Iterable[Any]) -> int | None:
+    """Return the product of extents; None where one is an expression, as those of windows of uneven sizes are."""
+    known = list(extents)
+    return math.prod(map(int, known)) if all(isinstance(each, tvm.tirx.IntImm) for each in known) else None
 
 
 def _pattern(kernel: Any) -> int:

@@ -116,3 +116,19 @@ def test_products_and_outputs_get_floats() -> None:
     kept = between(fused(network(product_reads), True))
     assert kept == ["uint8", "float32", "float32"], "the softmax reads bytes, the product does not"
     assert between(fused(network(output_reads), True)) == ["float32"]
+
+
+def test_windows_of_uneven_sizes_get_floats() -> None:
+    """Extents of windows along an axis whose size they do not divide are expressions. Other values stay bytes."""
+
+    def body(builder: Builder, x: Any) -> Any:
+        first, second = (
+            relax.const(np.random.default_rng(size).normal(0, 20, (size, size)).astype(np.float32)) for size in (16, 5)
+        )
+        image = builder.emit(relax.op.expand_dims(x, 0))
+        data = quantized(builder, builder.emit(relax.op.matmul(image, first)))
+        pooled = builder.emit(relax.op.nn.adaptive_avg_pool2d(data, (4, 5)))
+        return relax.op.nn.softmax(quantized(builder, builder.emit(relax.op.matmul(pooled, second))))
+
+    kept = between(fused(network(body), True))
+    assert kept == ["float32", "float32", "float32", "uint8", "float32"], "the pooling reads floats, the softmax bytes"
