@@ -61,8 +61,9 @@ def _form(value: Any) -> Packing | None:
     places, attrs, weight = _CONVOLUTIONS[name], value.attrs, operands[1]
     channels_last = attrs.data_layout == attrs.out_layout == f"N{places}C" and attrs.kernel_layout == f"{places}IO"
     # Where the terms of a group are odd, as in a depthwise convolution, a pair would belong to two.
-    whole = int(attrs.groups) == 1 or int(weight.ty.shape.values[-2]) % _TERMS == 0
-    return form if channels_last and whole and isinstance(weight, GenericConst) else None
+    whole = int(attrs.groups) == 1 or int(weight.ty.shape.values[-2]) % form.terms == 0
+    read = form.terms == 1 or isinstance(weight, GenericConst)
+    return form if channels_last and whole and read else None
 
 
 @mutator

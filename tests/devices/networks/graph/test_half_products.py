@@ -109,6 +109,28 @@ def test_numbers_of_float16_are_converted_once() -> None:
     np.testing.assert_allclose(result, between.astype(np.float64) @ weight.astype(np.float64), rtol=0, atol=0.02)
 
 
+@pytest.mark.parametrize(("groups", "constant"), [(4, True), (1, False), (4, False)])
+def test_convolutions_of_float16_need_no_pairs(groups: int, constant: bool) -> None:
+    """One channel in each group, and weights that are computed."""
+    import torch
+
+    rng = np.random.default_rng(6)
+    x, weight = (rng.normal(0, 1, shape).astype(np.float16) for shape in ((1, 6, 6, 4), (3, 3, 4 // groups, 8)))
+
+    def body(x: Any, *weights: Any) -> Any:
+        settings = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_dtype": "float32"}
+        return relax.op.nn.conv2d(x, *weights or (relax.const(weight),), 1, 1, groups=groups, **settings)
+
+    inputs = [x] if constant else [x, weight]
+    module = network([each.shape for each in inputs], body, "float16")
+    new = half_products(module, parse_target(CPU.target))
+    (call,) = kernel_calls(new["main"])
+    assert '"meta_schedule.inline_rule": "disable"' in new[call.args[0]].script()
+    wide = [torch.from_numpy(each.astype(np.float64)) for each in (np.moveaxis(x, -1, 1), weight)]
+    expected = torch.nn.functional.conv2d(wide[0], wide[1].permute(3, 2, 0, 1), None, 1, 1, 1, groups)
+    check(module, inputs, np.moveaxis(expected.numpy(), 1, -1), weight.size // 8)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize(
     ("channels", "groups", "kernel", "stride", "padding", "dilation"),
