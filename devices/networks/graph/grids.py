@@ -175,11 +175,11 @@ class Grids:
         if source is None:
             return None
         if name == "relax.subtract":
-            zero = self.number(call.args[1])
+            zero = self.number(call)
             if not source.is_whole or source.zero is not None:
                 return None
             if zero is None:
-                known = self._is_whole_number(call.args[1], source.dtype)
+                known = self._is_whole_number(call, source.dtype)
                 return replace(source, zero=call.args[1], source=call.args[0], moved=False) if known else None
             if not zero.is_integer():
                 return None
@@ -187,13 +187,13 @@ class Grids:
             fits = least <= 0 <= most
             return replace(source, least=least, most=most, source=call.args[0], moved=False) if fits else None
         if name == "relax.multiply":
-            scale = self.number(call.args[1])
+            scale = self.number(call)
             # Products of 32-bit integers have no scale.
             if source.dtype != "float32" or not source.is_whole or (scale is not None and scale <= 0):
                 return None
             if scale is not None:
                 return replace(source, scale=scale, source=call.args[0], moved=False)
-            one = self._is_one(call.args[1], "float32")
+            one = _is_one(call, "float32")
             return replace(source, factor=call.args[1], source=call.args[0], moved=False) if one else None
         # A maximum of what a negative number multiplies would be a minimum.
         stays = name in _HAND_ON and (source.factor is None or name != "relax.nn.max_pool2d")
@@ -208,26 +208,33 @@ class Grids:
             source = self.of(divided.args[0])
             if source is None or source.factor is not None or source.zero is not None:
                 return Grid(int(low), int(high), 1.0)
-            if self.number(divided.args[1]) == source.scale and low <= source.least and source.most <= high:
+            if self.number(divided) == source.scale and low <= source.least and source.most <= high:
                 return replace(source, scale=1.0, source=divided.args[0], moved=False)
         return Grid(int(low), int(high), 1.0)
 
-    def _is_whole_number(self, value: Any, dtype: str) -> bool:
-        """Return true for one whole number of a type."""
-        known = self.known(value)
+    def _is_whole_number(self, call: Call, dtype: str) -> bool:
+        """Return true where the second operand of a call is one whole number of a type."""
+        known = self.known(call.args[1])
         from_integer = operator_name(known) == "relax.astype" and "int" in str(known.args[0].ty.dtype)
-        return (from_integer or "int" in dtype) and self._is_one(value, dtype)
+        return (from_integer or "int" in dtype) and _is_one(call, dtype)
 
-    def _is_one(self, value: Any, dtype: str) -> bool:
-        return shape_of(value) in ((), (1,)) and str(value.ty.dtype) == dtype
-
-    def number(self, value: Any) -> float | None:
-        """Return the one number of a constant; None for anything else."""
-        known = self.known(value)
-        if not isinstance(known, GenericConst) or array_of(known.value).size != 1:
+    def number(self, call: Call) -> float | None:
+        """Return the second operand of a call where it is a constant of one number, and adds no axes to the first; None
+        for anything else."""
+        known = self.known(call.args[1])
+        if not isinstance(known, GenericConst) or array_of(known.value).size != 1 or not _keeps_rank(call):
             return None
         number = float(array_of(known.value).reshape(-1)[0])
         return number if np.isfinite(number) else None
+
+
+def _is_one(call: Call, dtype: str) -> bool:
+    value = call.args[1]
+    return shape_of(value) in ((), (1,)) and str(value.ty.dtype) == dtype and _keeps_rank(call)
+
+
+def _keeps_rank(call: Call) -> bool:
+    return int(call.ty.ndim) == int(call.args[0].ty.ndim)
 
 
 @dataclass(frozen=True)

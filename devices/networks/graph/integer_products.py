@@ -101,6 +101,8 @@ class _Line:
         # One number for each channel, the last axis.
         if array.size not in (1, len(self.factors)) or array.shape[-1:] not in ((), (array.size,)):
             return None
+        if array.ndim > self.total.ty.ndim:
+            return None
         return replace(self, offsets=self.offsets + array.reshape(-1))
 
 
@@ -174,7 +176,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return given if grid.least == 0 else self._emit(from_signed(given))
         (value,) = self._grids.known(binding.value.args[0]).args
         divided = self._grids.known(value)
-        step = self._grids.number(divided.args[1]) if operator_name(divided) == "relax.divide" else None
+        step = self._grids.number(divided) if operator_name(divided) == "relax.divide" else None
         if step is not None and _SMALLEST_STEP <= step <= 1 / _SMALLEST_STEP:
             value = divided.args[0]
         else:

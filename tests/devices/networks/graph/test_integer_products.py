@@ -298,6 +298,46 @@ def test_zero_points_may_have_another_type_than_what_reads_the_difference(subtra
     np.testing.assert_array_equal(integers, floats)
 
 
+def rounded_after_more_axes(builder: Builder, x: Any) -> Any:
+    """A product plus a constant of a higher rank, rounded."""
+    product = builder.emit(relax.op.matmul(rounded(builder, x, 0.5, -128, 127), relax.const(weights(RNG, 8, 6))))
+    return rounded(
+        builder, builder.emit(relax.op.add(product, relax.const(np.ones((1, 1, 6), np.float32)))), 0.5, 0, 255
+    )
+
+
+def divided_by_more_axes(builder: Builder, x: Any) -> Any:
+    step = relax.const(np.full((1, 1, 1), 0.5, np.float32))
+    whole = builder.emit(relax.op.round(builder.emit(relax.op.divide(x, step))))
+    return builder.emit(relax.op.multiply(builder.emit(relax.op.clip(whole, -128, 127)), relax.const(0.5)))
+
+
+def shifted_by_more_axes(builder: Builder, x: Any) -> Any:
+    whole = builder.emit(relax.op.astype(as_bytes(builder, x), "float32"))
+    return builder.emit(relax.op.subtract(whole, relax.const(np.full((1, 1, 1), 3, np.float32))))
+
+
+def multiplied_by_more_axes(builder: Builder, x: Any) -> Any:
+    whole = builder.emit(relax.op.astype(as_bytes(builder, x), "float32"))
+    return builder.emit(relax.op.multiply(whole, relax.const(np.full((1, 1, 1), 0.5, np.float32))))
+
+
+@pytest.mark.parametrize(
+    "data", [rounded_after_more_axes, divided_by_more_axes, shifted_by_more_axes, multiplied_by_more_axes]
+)
+def test_constants_may_add_axes(data: Callable[[Builder, Any], Any]) -> None:
+    def body(builder: Builder, x: Any) -> Any:
+        whole = data(builder, x)
+        weight = relax.const(weights(np.random.default_rng(3), int(whole.ty.shape[-1]), 4))
+        return relax.op.matmul(whole, weight)
+
+    module = network((4, 8), body)
+    floats, integers = both(module, np.random.default_rng(9).normal(0, 30, (4, 8)).astype(np.float32))
+    assert integers.shape == floats.shape == (1, 4, 4)
+    # The sums of the first may be rounded to the next step.
+    np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=2.0)
+
+
 def test_a_value_between_products_may_be_an_output() -> None:
     """Its readers outside of the function get floats, products get its bytes."""
     rng = np.random.default_rng(9)
