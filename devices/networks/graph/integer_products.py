@@ -150,9 +150,10 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         sums = numbers.sum(axis=tuple(range(numbers.ndim - 1)), dtype=np.int32)
         if grid.zero is None and grid.factor is None and grid.dtype != "int32":
             factors = grid.scale * product.factors
-            self._lines[call] = _Line(total, factors, factors * least * sums)
-        if least and sums.any():
-            total = self._emit(relax.op.add(total, constant(least * sums)))
+            # Of bytes that are unsigned on every target, as the offset is rounded.
+            unsigned = self._plus(total, (least - grid.least) * sums)
+            self._lines[call] = _Line(unsigned, factors, factors * grid.least * sums)
+        total = self._plus(total, least * sums)
         if grid.zero is not None:
             zero = self._cast(self.visit_expr(grid.zero), "int32")
             total = self._emit(relax.op.subtract(total, self._emit(relax.op.multiply(zero, constant(sums)))))
@@ -219,6 +220,10 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             if grid.scale != 1:
                 value = self._emit(relax.op.multiply(value, relax.const(grid.scale, "float32")))
         return value if grid.factor is None else self._emit(relax.op.multiply(value, self.visit_expr(grid.factor)))
+
+    def _plus(self, total: Any, numbers: npt.NDArray[np.int32]) -> Any:
+        """Return sums in integers plus a number for each channel."""
+        return self._emit(relax.op.add(total, constant(numbers))) if numbers.any() else total
 
     def _cast(self, value: Any, dtype: str) -> Any:
         return value if str(value.ty.dtype) == dtype else self._emit(relax.op.astype(value, dtype))

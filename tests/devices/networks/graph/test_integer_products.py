@@ -126,6 +126,27 @@ def test_every_operator_computes_the_same_sums(least: int, target: str) -> None:
     assert len(np.unique(ours)) > 1
 
 
+@pytest.mark.parametrize("target", OTHER_OPERATORS.values(), ids=OTHER_OPERATORS)
+def test_ties_are_rounded_alike_with_every_operator(target: str) -> None:
+    """Many sums are between two steps, where the last bits of the factor and the offset decide."""
+    rng = np.random.default_rng(12)
+    weight = rng.integers(-127, 128, (8, 16)).astype(np.float32)
+    weight[0] = 127  # the factor of each channel is 1
+
+    def body(builder: Builder, x: Any) -> Any:
+        product = builder.emit(relax.op.matmul(rounded(builder, x, 1.0, -100, 155), relax.const(weight)))
+        return rounded(builder, product, 6.0, -128, 127)
+
+    module, x = network((64, 8), body), rng.normal(0, 2, (64, 8)).astype(np.float32)
+    use_kernel_passes()
+    ours, theirs = (
+        compile_host(relax.transform.LegalizeOps()(integer_products(module, parse_target(each))))(x)[0]
+        for each in (target, VNNI)
+    )
+    np.testing.assert_array_equal(ours, theirs)
+    assert len(np.unique(ours)) > 100
+
+
 @pytest.mark.parametrize(("groups", "channels", "filters"), [(8, 8, 8), (8, 8, 16), (2, 8, 6), (3, 9, 6)])
 def test_convolutions_in_groups_are_exact(groups: int, channels: int, filters: int) -> None:
     rng = np.random.default_rng(groups)
