@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from actors.clients.builder import BuildersClient, builder_clients
+from actors.clients.builder import BuilderMachineClient, builder_clients
 from actors.clients.calls import error_line
 from actors.clients.handles import ActorHandles
 from actors.host_actors import HostActors, by_machine
@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 def watched_builders(builders: Mapping[int, Any]) -> list[WatchedProcess]:
     """The processes of builders, for the heartbeats."""
-    clients = {name: BuildersClient(actor) for name, actor in by_machine(builders).items()}
+    clients = {name: BuilderMachineClient(actor) for name, actor in by_machine(builders).items()}
     return [
         WatchedProcess(name, ProcessRole.BUILDER, each.beat, each.restart, is_one_of_many=True)
         for name, each in clients.items()
@@ -84,7 +84,7 @@ class BuilderWatch:
         for process in watched_builders(builders):
             self._heartbeats.add(process)
         for actor, count in Counter(builders.values()).items():
-            BuildersClient(actor).warm_up(count)
+            BuilderMachineClient(actor).warm_up(count)
         self._supervisor.notice(f"machine {node} builds now (builders: {len(builders)})", True)
 
     def _checked(self, check: asyncio.Task[None]) -> None:

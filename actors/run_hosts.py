@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.clients.builder import BuildersClient
+from actors.clients.builder import BuilderMachineClient
 from actors.clients.calls import LOST, WINDOW_WAIT_SECS, first_line
 from actors.clients.device import fingerprints, fingerprints_in_turn
 from actors.clusters.cluster import Cluster
@@ -134,7 +134,7 @@ class RunHosts:
         builders = self.actors.builders
         first = sorted(builders)[: builders_at_first(len(self.actors.configs))]
         for actor, count in Counter(builders[number] for number in first).items():
-            BuildersClient(actor).warm_up(count)
+            BuilderMachineClient(actor).warm_up(count)
 
     async def close(self) -> None:
         """End every process of the builders and devices."""

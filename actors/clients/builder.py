@@ -22,7 +22,7 @@ BuildAnswer = bytes | Measurement | Exception
 raised."""
 
 
-class BuildersClient(RestartedClient):
+class BuilderMachineClient(RestartedClient):
     """See :class:`actors.processes.builder.Builders`.
 
     Requests of a moment go there in one call, and answers of a moment come back in one: one call is always there that
@@ -42,8 +42,8 @@ class BuildersClient(RestartedClient):
         self._about_to_ask = False
         self._asking: set[asyncio.Task[None]] = set()
 
-    def __reduce__(self) -> tuple[type[BuildersClient], tuple[Any]]:
-        return BuildersClient, (self._actor,)
+    def __reduce__(self) -> tuple[type[BuilderMachineClient], tuple[Any]]:
+        return BuilderMachineClient, (self._actor,)
 
     def warm_up(self, count: int) -> None:
         """Start the worker processes of the first so many; not waited for."""
@@ -113,12 +113,12 @@ class BuildersClient(RestartedClient):
 class BuilderClient:
     """One of the builders of a machine."""
 
-    def __init__(self, machine: BuildersClient, place: int) -> None:
+    def __init__(self, machine: BuilderMachineClient, place: int) -> None:
         self._machine = machine
         self._place = place
 
     async def is_there(self) -> None:
-        """See :meth:`BuildersClient.is_there`."""
+        """See :meth:`BuilderMachineClient.is_there`."""
         await self._machine.is_there()
 
     async def build(self, request: BuildRequest) -> bytes | Measurement:
@@ -129,10 +129,10 @@ class BuilderClient:
 
 def builder_clients(builders: Mapping[int, Any]) -> dict[int, BuilderClient]:
     """Clients of builders, which are given by their numbers with the actor of their machine."""
-    machines: dict[Any, BuildersClient] = {}
+    machines: dict[Any, BuilderMachineClient] = {}
     places: dict[Any, itertools.count[int]] = {}
     clients = {}
     for number, actor in sorted(builders.items()):
-        machine = machines.setdefault(actor, BuildersClient(actor))
+        machine = machines.setdefault(actor, BuilderMachineClient(actor))
         clients[number] = BuilderClient(machine, next(places.setdefault(actor, itertools.count())))
     return clients

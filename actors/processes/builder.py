@@ -41,7 +41,7 @@ class ReplacedError(FleetTuneError):
 class Builders:
     """Async actor: ``count`` builders, each with a worker that ``make_worker`` returns, in a thread of its own.
 
-    One caller (:class:`actors.clients.builder.BuildersClient`) has its requests answered, the last one that began to
+    One caller (:class:`actors.clients.builder.BuilderMachineClient`) has its requests answered, the last one that began to
     ask: of one before it nothing more is begun, and nothing is heard."""
 
     def __init__(self, make_worker: Callable[[], Worker], count: int) -> None:
