@@ -41,8 +41,8 @@ class ReplacedError(FleetTuneError):
 class Builders:
     """Async actor: ``count`` builders, each with a worker that ``make_worker`` returns, in a thread of its own.
 
-    One caller (:class:`actors.clients.builder.BuilderMachineClient`) has its requests answered, the last one that began to
-    ask: of one before it nothing more is begun, and nothing is heard."""
+    One caller (:class:`actors.clients.builder.BuilderMachineClient`) has its requests answered, the last one that began
+    to ask: requests of an earlier one are not begun any more, and nobody hears of them."""
 
     def __init__(self, make_worker: Callable[[], Worker], count: int) -> None:
         self._make_worker = make_worker
