@@ -66,16 +66,6 @@ def from_signed(value: Any) -> Any:
     return relax.op.astype(wide, "uint8")
 
 
-def packed(numbers: Integers, dot: IntegerDot) -> Integers:
-    """Return ``(..., k, o)`` as ``(..., ceil(k / t), o)`` with the weights of an operator's ``t`` terms in each
-    number."""
-    *outer, count, channels = numbers.shape
-    padded = np.zeros((*outer, -(-count // dot.terms) * dot.terms, channels), f"<i{dot.bits // 8}")
-    padded[..., :count, :] = numbers
-    grouped = np.moveaxis(padded.reshape(*outer, -1, dot.terms, channels), -2, -1)
-    return np.ascontiguousarray(grouped).view("<i4")[..., 0]
-
-
 def _together(data: te.Tensor, at: Sequence[Any], group: Any, zero: int, dot: IntegerDot) -> Any:
     """Return as many neighbouring bytes as an operator has terms, as one number; ``zero`` behind the last one."""
     count = int(data.shape[-1])

@@ -16,11 +16,11 @@ import tvm
 from tvm import relax
 from tvm.ir import Call
 
+from devices.networks.graph.op_patterns import ELEMENT_WISE, EPILOGUE_FUSABLE
 from devices.networks.graph.rewrites.context import operator_name
 from devices.sketches.description.accesses import leaf_blocks
 
 _BYTES = ("uint8", "int8")
-_ELEMENT_WISE, _FUSABLE = 0, 4  # tvm.relax.op.op_attrs.OpPatternKind; above the latter, nothing is fused with a kernel
 _MOST_READS = 4
 """How often a reader that converts may read each number: softmax and norms do it two or three times, poolings as often
 as their windows overlap, products for each of their rows or columns."""
@@ -90,7 +90,7 @@ class _Group:
             and any(step.var == inputs[0] for step in self.steps[:-1])
             and str(inputs[0].ty.dtype) in _BYTES
             and str(call.ty.dtype) not in _BYTES
-            and _pattern(self._kernel(call)) == _ELEMENT_WISE
+            and _pattern(self._kernel(call)) == ELEMENT_WISE
         )
 
     def converts(self, parameter: Any) -> bool:
@@ -192,7 +192,7 @@ def _only_kernel(module: Any, group: _Group) -> Any:
 def _reads_few_times(kernel: Any, at: int) -> bool:
     """Return true for a kernel that other operators can be fused with, and that reads each number of its parameter
     ``at`` a few times at most."""
-    if _pattern(kernel) > _FUSABLE or not hasattr(kernel.body, "block"):
+    if _pattern(kernel) > EPILOGUE_FUSABLE or not hasattr(kernel.body, "block"):
         return False
     buffer = kernel.params[at]
     size = _count(buffer.shape)
@@ -214,7 +214,7 @@ def _count(extents: Iterable[Any]) -> int | None:
 
 def _pattern(kernel: Any) -> int:
     pattern = kernel.attrs.get("op_pattern") if kernel.attrs else None
-    return _FUSABLE + 1 if pattern is None else int(pattern)
+    return EPILOGUE_FUSABLE + 1 if pattern is None else int(pattern)
 
 
 def _is_plain(call: Call) -> bool:

@@ -18,9 +18,9 @@ from tvm import relax, te
 from tvm.ir import Call, GenericConst
 
 from devices.builds.tensors import array_of
-from devices.networks.graph.byte_kernels import Integers, packed, packed_product, packing
-from devices.networks.graph.numpy_operators import ints, shape_of
-from devices.networks.graph.packed_sums import Window, summed_convolution
+from devices.networks.graph.byte_kernels import Integers, packed_product, packing
+from devices.networks.graph.numpy_operators import shape_of
+from devices.networks.graph.packed_sums import Window, packed, summed_convolution
 from devices.networks.graph.rewrites.context import constant, operator_name
 from devices.sketches.byte_operators import IntegerDot
 
@@ -260,7 +260,7 @@ class ByteProduct:
 
     def constant(self, dot: IntegerDot | None) -> Any:
         """Return the weights as a constant of 32-bit numbers."""
-        return constant(packed(self.numbers, dot) if dot else self.numbers)
+        return constant(packed(self.numbers.astype(f"<i{dot.bits // 8}"), dot.terms) if dot else self.numbers)
 
 
 @dataclass(frozen=True)
@@ -283,21 +283,17 @@ _NOT_WHOLE = "their weights are not whole numbers of 8 bits times a factor of ea
 
 
 def _convolution(call: Call, weight: npt.NDArray[Any]) -> ByteProduct | str:
-    attrs, rank = call.attrs, weight.ndim - 2
-    places = "DHW"[-rank:]
-    channels_last = attrs.data_layout == attrs.out_layout == f"N{places}C" and attrs.kernel_layout == f"{places}IO"
-    if not channels_last:
+    window = Window.of(call)
+    if window is None:
         return "they are not channels last"
     found = _whole_numbers(weight)
     if found is None:
         return _NOT_WHOLE
-    padding = ints(attrs.padding)
-    window = Window(ints(attrs.strides), padding[:rank], padding[rank:], ints(attrs.dilation), int(attrs.groups))
 
     def define(data: te.Tensor, weights: te.Tensor, zero: int, dot: IntegerDot | None) -> te.Tensor:
         return summed_convolution(data, weights, window, packing(zero, dot))
 
-    return ByteProduct(f"conv{rank}d", *found, define, window.groups, any(padding))
+    return ByteProduct(f"conv{weight.ndim - 2}d", *found, define, window.groups, window.is_padded)
 
 
 def _matrix_product(call: Call, weight: npt.NDArray[Any]) -> ByteProduct | str:

@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import relax, te, tirx
 from tvm.ir import Call, GenericConst
@@ -25,14 +23,14 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
 from devices.networks.graph.main_function import with_main_visited
-from devices.networks.graph.numpy_operators import ints, shape_of
-from devices.networks.graph.packed_sums import Packing, Window, summed_convolution, summed_product
+from devices.networks.graph.numpy_operators import shape_of
+from devices.networks.graph.op_patterns import EPILOGUE_FUSABLE
+from devices.networks.graph.packed_sums import Packing, Window, packed, summed_convolution, summed_product
 from devices.networks.graph.rewrites.context import constant, operator_name
 from devices.sketches.half_operators import PAIRED, dot2, pair
 
 _TERMS = 2
-_EPILOGUE_FUSABLE = 4  # tvm.relax.op.op_attrs.OpPatternKind of kernels that element-wise operators are fused behind
-_CONVOLUTIONS = {f"relax.nn.conv{n}d": "DHW"[-n:] for n in (1, 2, 3)}
+_CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d" for n in (1, 2, 3))
 _PRODUCT = "relax.matmul"
 
 
@@ -58,12 +56,13 @@ def _form(value: Any) -> Packing | None:
         return None
     if name == _PRODUCT:
         return form if all(len(shape or ()) >= 2 for shape in shapes) else None
-    places, attrs, weight = _CONVOLUTIONS[name], value.attrs, operands[1]
-    channels_last = attrs.data_layout == attrs.out_layout == f"N{places}C" and attrs.kernel_layout == f"{places}IO"
+    window, weight = Window.of(value), operands[1]
+    if window is None:
+        return None
     # Where the terms of a group are odd, as in a depthwise convolution, a pair would belong to two.
-    whole = int(attrs.groups) == 1 or int(weight.ty.shape.values[-2]) % form.terms == 0
+    whole = window.groups == 1 or int(weight.ty.shape.values[-2]) % form.terms == 0
     read = form.terms == 1 or isinstance(weight, GenericConst)
-    return form if channels_last and whole and read else None
+    return form if whole and read else None
 
 
 @mutator
@@ -89,13 +88,13 @@ class _HalfProducts(PyExprMutator):  # type: ignore[misc]
         return total if dtype == "float32" else relax.op.astype(self.builder_.emit(total), dtype)
 
     def _kernel(self, name: str, define: Callable[..., te.Tensor], *operands: Any) -> Any:
-        attributes = {"op_pattern": _EPILOGUE_FUSABLE}
+        attributes = {"op_pattern": EPILOGUE_FUSABLE}
         return self.builder_.call_te(define, *operands, primfunc_name_hint=name, primfunc_attrs=attributes)
 
     def _paired(self, value: Any) -> Any:
         """Return the second operand of a product in pairs along its last axis but one."""
         if isinstance(value, GenericConst):
-            return constant(_packed(array_of(value.value)))
+            return constant(packed(array_of(value.value), _TERMS))
         if value not in self._pairs:
             self._pairs[value] = self.builder_.emit(
                 self.builder_.call_te(_rows_in_pairs, value, primfunc_name_hint="pairs")
@@ -104,10 +103,8 @@ class _HalfProducts(PyExprMutator):  # type: ignore[misc]
 
 
 def _convolution(call: Call, form: Packing) -> Callable[..., te.Tensor]:
-    attrs = call.attrs
-    padding = ints(attrs.padding)
-    rank = len(padding) // 2
-    window = Window(ints(attrs.strides), padding[:rank], padding[rank:], ints(attrs.dilation), int(attrs.groups))
+    window = Window.of(call)
+    assert window is not None
     return lambda data, weights: summed_convolution(data, weights, window, form)
 
 
@@ -115,21 +112,12 @@ def _product(form: Packing) -> Callable[..., te.Tensor]:
     return lambda data, weights: summed_product(data, weights, form)
 
 
-def _packed(weights: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """Return ``(..., k, n)`` as ``(..., ceil(k / 2), n)`` with two numbers in each."""
-    *outer, count, columns = weights.shape
-    padded = np.zeros((*outer, -(-count // _TERMS) * _TERMS, columns), weights.dtype)
-    padded[..., :count, :] = weights
-    grouped = np.moveaxis(padded.reshape(*outer, -1, _TERMS, columns), -2, -1)
-    return np.ascontiguousarray(grouped).view("<i4")[..., 0]
-
-
 def _of_data(data: te.Tensor, at: Sequence[Any], group: Any) -> Any:
     return _two(lambda place: data[(*at, place)], int(data.shape[-1]), group)
 
 
 def _rows_in_pairs(data: te.Tensor) -> te.Tensor:
-    """Return ``(..., k, n)`` as ``(..., ceil(k / 2), n)``, as :func:`_packed` does."""
+    """Return ``(..., k, n)`` as ``(..., ceil(k / 2), n)``, as :func:`packed` does."""
     *outer, count, columns = (int(extent) for extent in data.shape)
 
     def pairs(*at: Any) -> Any:

@@ -35,12 +35,12 @@ from devices.builds.tensors import array_of
 from devices.networks.graph.byte_kernels import dequantize, from_signed, quantize, requantize, scale
 from devices.networks.graph.grids import FloatProduct, Grids
 from devices.networks.graph.main_function import with_main_visited
+from devices.networks.graph.op_patterns import EPILOGUE_FUSABLE
 from devices.networks.graph.rewrites.context import constant, operator_name
 from devices.sketches.byte_operators import IntegerDot
 
 _SMALLEST_STEP = 2.0**-100
 """Smallest step whose reciprocal, and products with it, are normal numbers of float32."""
-_EPILOGUE_FUSABLE = 4  # tvm.relax.op.op_attrs.OpPatternKind of kernels that element-wise operators are fused behind
 
 
 def integer_products(module: Any, target: tvm.target.Target) -> Any:
@@ -144,7 +144,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
                 product.constant(dot),
                 -grid.least,
                 primfunc_name_hint=product.name,
-                primfunc_attrs={"op_pattern": _EPILOGUE_FUSABLE},
+                primfunc_attrs={"op_pattern": EPILOGUE_FUSABLE},
             )
         )
         sums = numbers.sum(axis=tuple(range(numbers.ndim - 1)), dtype=np.int32)

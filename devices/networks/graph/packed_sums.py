@@ -11,7 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tvm import te, tirx
+from tvm.ir import Call
+
+from devices.networks.graph.numpy_operators import ints
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,32 @@ class Window:
     dilation: Sequence[int]
     groups: int
 
+    @classmethod
+    def of(cls, call: Call) -> Window | None:
+        """Return the window of a convolution; None where it is not channels last."""
+        attrs, padding = call.attrs, ints(call.attrs.padding)
+        rank = len(padding) // 2
+        places = "DHW"[-rank:]
+        channels_last = attrs.data_layout == attrs.out_layout == f"N{places}C" and attrs.kernel_layout == f"{places}IO"
+        if not channels_last:
+            return None
+        return cls(ints(attrs.strides), padding[:rank], padding[rank:], ints(attrs.dilation), int(attrs.groups))
+
+    @property
+    def is_padded(self) -> bool:
+        """True where there is padding."""
+        return any((*self.before, *self.after))
+
+
+def packed(weights: npt.NDArray[Any], terms: int) -> npt.NDArray[np.int32]:
+    """Return ``(..., k, n)`` as ``(..., ceil(k / terms), n)`` with so many of the weights in each number, the first in
+    the lowest bits; together they have 32. Zeros follow the last one."""
+    *outer, count, columns = weights.shape
+    padded = np.zeros((*outer, -(-count // terms) * terms, columns), weights.dtype)
+    padded[..., :count, :] = weights
+    grouped = np.moveaxis(padded.reshape(*outer, -1, terms, columns), -2, -1)
+    return np.ascontiguousarray(grouped).view("<i4")[..., 0]
+
 
 def summed_product(data: te.Tensor, weights: te.Tensor, packing: Packing) -> te.Tensor:
     """Return the sums of ``(..., m, k)`` with ``(..., k / terms, n)``; the outer axes of the two are broadcast."""
@@ -82,7 +113,7 @@ def summed_convolution(data: te.Tensor, weights: te.Tensor, window: Window, pack
     def padded(*at: Any) -> Any:
         here = [i - before for i, before in zip(at[1:-1], window.before, strict=True)]
         value = packing.group(data, (at[0], *here), at[-1])
-        if not any((*window.before, *window.after)):
+        if not window.is_padded:
             return value
         inside = [each for i, n in zip(here, extents, strict=True) for each in (i >= 0, i < n)]
         return tirx.if_then_else(tirx.all(*inside), value, packing.nothing)

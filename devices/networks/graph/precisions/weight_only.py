@@ -24,12 +24,12 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from devices.builds.tensors import array_of
 from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.numpy_operators import Array, shape_of
+from devices.networks.graph.op_patterns import EPILOGUE_FUSABLE
 from devices.networks.graph.rewrites.context import constant, operator_name
 
 MOST_ROWS = 16
 """Rows of a product up to which its time is that of reading its weights."""
 _LARGEST = 127
-_EPILOGUE_FUSABLE = 4  # tvm.relax.op.op_attrs.OpPatternKind of kernels that element-wise operators are fused behind
 
 
 def weight_only_products(module: Any) -> tuple[Any, int]:
@@ -75,7 +75,7 @@ class _WeightQuantizer(PyExprMutator):  # type: ignore[misc]
                 data.args[0],
                 numbers,
                 primfunc_name_hint="weight_only_matmul",
-                primfunc_attrs={"op_pattern": _EPILOGUE_FUSABLE},
+                primfunc_attrs={"op_pattern": EPILOGUE_FUSABLE},
             )
         )
         return relax.op.multiply(total, scales)

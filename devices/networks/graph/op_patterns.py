@@ -1,0 +1,10 @@
+"""Kinds of kernels by which TVM decides what it fuses: ``tvm.relax.op.op_attrs.OpPatternKind``.
+
+A kernel has its kind as the attribute ``op_pattern``.
+"""
+
+from __future__ import annotations
+
+ELEMENT_WISE = 0
+EPILOGUE_FUSABLE = 4
+"""Kernels that element-wise operators are fused behind; with those of a higher kind nothing is fused."""
