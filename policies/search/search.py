@@ -132,8 +132,7 @@ class TaskSearch:
     @property
     def predicted_gain(self) -> float:
         """Expected improvement (log ratio) of the best candidate offered for the last batch; infinite before any
-        success, and while nothing was predicted, or a model of these records is still to come: what a process that
-        takes the place of a lost one expects before it has one is no reason to end the search."""
+        success, and while nothing was predicted."""
         return self._predicted_gain
 
     def knows(self, sketch: int, decisions: tuple[int, ...]) -> bool:
@@ -259,8 +258,7 @@ class TaskSearch:
         return self._predictor.predicted(sketch, drafted)
 
     def _gain(self, offered: Sequence[CandidateSet]) -> float:
-        awaits_model = self._trainer is not None and not self._trainer.offline and self._predictor.model is self._first
-        return math.inf if awaits_model or not any(map(len, offered)) else best_gain(offered, self.best_secs)
+        return best_gain(offered, self.best_secs) if any(map(len, offered)) else math.inf
 
     # -- which sketches -------------------------------------------------------------------------------------------
 

@@ -45,17 +45,16 @@ class PendingShootOut:
     @property
     def is_built(self) -> bool:
         """True once every finalist is built, or cannot be."""
-        settled = self.task.oracle in (OracleState.READY, OracleState.FAILED)
-        return settled and all(
+        return self.task.oracle is OracleState.READY and all(
             each.id in self.task.candidates.artifacts or each.id in self.left_out for each in self.finalists
         )
 
     @property
     def is_void(self) -> bool:
-        """True where there is nothing to decide, now that what could be built is. One that was never checked is checked
-        alone."""
+        """True where there is nothing to decide: without an oracle, whose task's builds are dropped, or where too few
+        finalists could be built. One that was never checked is checked alone."""
         least = 1 if self.task.ranking.best is None else 2
-        return self.is_built and (self.task.oracle is OracleState.FAILED or len(self.entered) < least)
+        return self.task.oracle is OracleState.FAILED or (self.is_built and len(self.entered) < least)
 
 
 class FinalRound:

@@ -206,8 +206,11 @@ def test_a_time_budget_goes_on_over_the_loss_of_the_scheduler(
     world = World(fleet, script=script, limits=limits, scheduler_lost_at=lost_at, **chosen, **late).play()
     world.check_end()
     ends = max(late["described_at"].values(), default=0.0) + budget
-    assert max((event.unix_secs for event in world.events if event.kind == "leased"), default=0.0) <= ends
-    assert world.state.progress(world.now).time_budget_secs == ends
+    told = world.state.progress(world.now).time_budget_secs
+    # Tasks may be described before the scheduler has read the records.
+    assert told is not None
+    assert ends <= told <= ends + 2 * chosen["recorder_secs"]
+    assert max((event.unix_secs for event in world.events if event.kind == "leased"), default=0.0) <= told
 
 
 @st.composite

@@ -112,3 +112,31 @@ def test_builders_that_fail_in_the_shoot_outs_end_these_and_not_the_run() -> Non
     second = played({"a": Device("orin")}, supply=14, stored=stored, run_id="second", starts_fail=((0.0, 1e9),))
     assert second.finished
     assert second.met == []
+
+
+def test_a_shoot_out_whose_oracle_cannot_be_built_is_not_waited_for() -> None:
+    """The last scheduler has to build the oracle again. Its build is killed too often, and those of the finalists are
+    dropped with it."""
+    ended = []
+    for seed in range(30):
+        world = World(
+            {"a": Device("server", secs=0.001), "b": Device("server", secs=0.001), "c": Device("orin", secs=0.001)},
+            tasks=(task_of("server"), ORIN),
+            supply=40,
+            builders=1,
+            build_secs=0.001,
+            builders_lost=0.5,
+            builds_killed=0.3,
+            propose_secs=0.001,
+            proposals_lost=0.3,
+            searcher_restarts=0.2,
+            patience_secs=1e9,
+            check_every_secs=0.5,
+            recorder_secs=3.0,
+            builders_that_start=1,
+            described_at={ORIN.id: 155.0},
+            scheduler_lost_at=(0.0, 1.0, 200.0),
+            seed=seed,
+        ).play()
+        ended.append(world.finished)
+    assert all(ended)

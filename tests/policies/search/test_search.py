@@ -264,21 +264,3 @@ def test_unknown_methods() -> None:
 def test_works_for_a_gpu(blocked: Sketch, gpu: DeviceAbstraction) -> None:
     search = make((blocked,), gpu)
     assert len(search.propose(8)) == 8
-
-
-def test_a_search_that_begins_anew_expects_no_end_before_its_model_has_come(
-    sketches: tuple[Sketch, ...], cpu: DeviceAbstraction
-) -> None:
-    """The analyzer alone may expect that nothing is gained any more, where a model would expect more."""
-    device, search = SyntheticDevice(sketches, cpu), make(sketches, cpu)
-    observed: list[Observation] = []
-    for _ in range(2):
-        observed += device.observe(search.propose(16))
-        search.observe(observed[-16:])
-    again = make(sketches, cpu, seed=1)
-    again.observe(observed)
-    again.propose(4)
-    assert again.predicted_gain == math.inf
-    again.use_model(search.train(0))
-    again.propose(4)
-    assert math.isfinite(again.predicted_gain)

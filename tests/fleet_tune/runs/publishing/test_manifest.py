@@ -55,6 +55,7 @@ def test_what_was_measured_is_told_with_what_it_is_compared_with() -> None:
         "torch_secs": None,
         "max_abs_error": 1e-6,
         "max_rel_error": 1e-5,
+        "mean_rel_error": None,
         "untuned_earlier": True,
     }
     assert said["fallbacks"] == [{"task": "conv", "reason": "no verified record", "used": "unscheduled"}]

@@ -81,7 +81,7 @@ KILLED_AT_THE_END = """
 import os, signal, sys
 from pathlib import Path
 from fleet_tune.base.records.stores import store
-store.os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
+os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
 store.RecordStore(Path(sys.argv[1]))
 """
 
