@@ -137,7 +137,7 @@ class Grids:
 
     @property
     def integer_products(self) -> int:
-        """How many products have a form in integers."""
+        """Number of products that have a form in integers."""
         return len(self._products) - len(self.float_products)
 
     def _product(self, call: Call) -> ByteProduct | str | None:
