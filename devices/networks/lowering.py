@@ -31,6 +31,7 @@ from devices.networks.graph.block_names import rename_blocks
 from devices.networks.graph.byte_readers import keep_bytes
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.float_order import replace_sorts
+from devices.networks.graph.grids import Grids
 from devices.networks.graph.half_products import half_products
 from devices.networks.graph.integer_products import ProductCounts, count_products, integer_products
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
@@ -360,9 +361,11 @@ def _lower(module: Any, target: tvm.target.Target, precision: Precision | None, 
         module = steps.needed("the order of floats", replace_sorts, module)
 
         def in_integers(before: Any) -> Any:
-            after = integer_products(before, target)
-            if is_quantised:
-                steps.products = count_products(before, target)
+            if not is_quantised:
+                return integer_products(before, target)
+            grids = Grids(before["main"])
+            after = integer_products(before, target, grids)
+            steps.products = count_products(grids, target)
             return after
 
         module = steps.optional("products in integers", in_integers, module)

@@ -21,6 +21,11 @@ def scheduled(dot: IntegerDot, groups: int, columns: int, lanes: int) -> tvm.IRM
     a, b = te.placeholder((ROWS, groups), "int32", "a"), te.placeholder((groups, columns), "int32", "b")
     k = te.reduce_axis((0, groups), "k")
     c = te.compute((ROWS, columns), lambda i, j: te.sum(dot(a[i, k], b[k, j]), axis=k), "c")
+    return vectorised(a, b, c, lanes)
+
+
+def vectorised(a: te.Tensor, b: te.Tensor, c: te.Tensor, lanes: int) -> tvm.IRModule:
+    """A kernel of the product ``c``, called so, of two matrices, with so many columns in a vector."""
     function = te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
     schedule = Schedule(tvm.IRModule({"main": function}))
     block = schedule.get_sblock("c", "main")

@@ -43,13 +43,13 @@ _SMALLEST_STEP = 2.0**-100
 """Smallest step whose reciprocal, and products with it, are normal numbers of float32."""
 
 
-def integer_products(module: Any, target: tvm.target.Target) -> Any:
+def integer_products(module: Any, target: tvm.target.Target, grids: Grids | None = None) -> Any:
     """Return ``module`` with the products of this module's docstring in integers, for a target that has an instruction
-    for them."""
+    for them. ``grids``: those of its ``main``, where they are known."""
     dot = fast_integer_dot(target)
     if dot is None:
         return module
-    grids = Grids(module["main"])
+    grids = Grids(module["main"]) if grids is None else grids
     if not grids.has_products:
         return module
     rewritten = with_main_visited(module, _IntegerProducts(module, grids, dot))
@@ -67,9 +67,8 @@ class ProductCounts:
     """The others."""
 
 
-def count_products(module: Any, target: tvm.target.Target) -> ProductCounts:
+def count_products(grids: Grids, target: tvm.target.Target) -> ProductCounts:
     """Return what :func:`integer_products` makes of the products of a quantised network."""
-    grids = Grids(module["main"])
     if fast_integer_dot(target) is not None:
         return ProductCounts(grids.integer_products, grids.float_products)
     reason = "the device has no instruction for products of bytes"

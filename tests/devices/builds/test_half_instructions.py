@@ -18,6 +18,7 @@ from devices.builds.kernel_passes import use_kernel_passes
 from devices.instruction_sets import missing_here
 from devices.sketches.half_operators import dot2, pair
 from devices.targets import parse_target, resolve_target
+from tests.helpers.integer_dots import vectorised
 
 Halves = npt.NDArray[Any]
 BFLOAT16 = ml_dtypes.bfloat16
@@ -39,15 +40,7 @@ def scheduled(length: int, columns: int, lanes: int) -> tvm.IRModule:
     a, b = te.placeholder((ROWS, length), "bfloat16", "a"), te.placeholder((length // 2, columns), "int32", "b")
     k = te.reduce_axis((0, length // 2), "k")
     c = te.compute((ROWS, columns), lambda i, j: te.sum(dot2(pair(a[i, 2 * k], a[i, 2 * k + 1]), b[k, j]), axis=k), "c")
-    function = te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
-    schedule = Schedule(tvm.IRModule({"main": function}))
-    block = schedule.get_sblock("c", "main")
-    i, j, over = schedule.get_loops(block)
-    outer, inner = schedule.split(j, [None, lanes])
-    schedule.reorder(i, outer, over, inner)
-    if lanes > 1:
-        schedule.vectorize(inner)
-    return schedule.mod
+    return vectorised(a, b, c, lanes)
 
 
 def products(cpu: str, a: Halves, b: Halves, lanes: int) -> Halves:

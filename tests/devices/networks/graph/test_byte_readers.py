@@ -14,21 +14,11 @@ from tvm import relax
 from devices.builds.executables import compile_host, kernel_calls
 from devices.networks.graph.byte_kernels import dequantize, quantize
 from devices.networks.graph.byte_readers import keep_bytes
+from tests.helpers.quantised_graphs import network
 
 Array = npt.NDArray[Any]
 Builder = relax.BlockBuilder
 SHAPE = (2, 8, 16)
-
-
-def network(body: Callable[[Builder, Any], Any]) -> Any:
-    """A module whose ``main`` has one float input."""
-    builder = Builder()
-    x = relax.Var("x", relax.TensorType(SHAPE, "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            result = builder.emit_output(body(builder, x))
-        builder.emit_func_output(result)
-    return relax.transform.Normalize()(builder.get())
 
 
 def quantized(builder: Builder, x: Any) -> Any:
@@ -89,7 +79,7 @@ def two_readers(builder: Builder, x: Any) -> Any:
     ],
 )
 def test_readers_convert(body: Callable[[Builder, Any], Any], floats: int) -> None:
-    module = network(body)
+    module = network(SHAPE, body)
     before, after = fused(module, False), fused(module, True)
     assert between(after).count("uint8") == between(before).count("uint8") + 1
     assert between(after).count("float32") == between(before).count("float32") - 1 == floats
@@ -113,9 +103,9 @@ def output_reads(builder: Builder, x: Any) -> Any:
 
 
 def test_products_and_outputs_get_floats() -> None:
-    kept = between(fused(network(product_reads), True))
+    kept = between(fused(network(SHAPE, product_reads), True))
     assert kept == ["uint8", "float32", "float32"], "the softmax reads bytes, the product does not"
-    assert between(fused(network(output_reads), True)) == ["float32"]
+    assert between(fused(network(SHAPE, output_reads), True)) == ["float32"]
 
 
 def test_windows_of_uneven_sizes_get_floats() -> None:
@@ -130,5 +120,5 @@ def test_windows_of_uneven_sizes_get_floats() -> None:
         pooled = builder.emit(relax.op.nn.adaptive_avg_pool2d(data, (4, 5)))
         return relax.op.nn.softmax(quantized(builder, builder.emit(relax.op.matmul(pooled, second))))
 
-    kept = between(fused(network(body), True))
+    kept = between(fused(network(SHAPE, body), True))
     assert kept == ["float32", "float32", "float32", "uint8", "float32"], "the pooling reads floats, the softmax bytes"

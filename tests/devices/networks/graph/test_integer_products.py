@@ -469,7 +469,7 @@ OTHERS: dict[str, tuple[tuple[int, ...], Callable[[Builder, Any], Any]]] = {
 def test_what_has_no_form_in_bytes_stays_in_floats(name: str) -> None:
     module = network(*OTHERS[name])
     assert in_integers(module) == 0
-    counts = count_products(module, parse_target(VNNI))
+    counts = count_products(Grids(module["main"]), parse_target(VNNI))
     assert counts.integers == 0
     of_weights = "weights" in name or "sum" in name
     (product,) = counts.floats
@@ -483,7 +483,7 @@ def test_products_of_two_computed_values_are_counted_and_named() -> None:
         first = builder.emit(relax.op.matmul(data, relax.const(weights(RNG, 8, 8))))
         return relax.op.matmul(first, relax.op.permute_dims(data))
 
-    counts = count_products(network((3, 8), body), parse_target(VNNI))
+    counts = count_products(Grids(network((3, 8), body)["main"]), parse_target(VNNI))
     assert counts == ProductCounts(1, (FloatProduct("matmul 3x3", "both of their operands are computed"),))
 
 
@@ -491,7 +491,9 @@ def test_a_target_without_the_instruction_stays_in_floats() -> None:
     module = network((3, 8), product_of(0, 255, weights(RNG, 8, 4)))
     assert integer_products(module, parse_target(WITHOUT)).same_as(module)
     reason = "the device has no instruction for products of bytes"
-    assert count_products(module, parse_target(WITHOUT)) == ProductCounts(0, (FloatProduct("matmul 3x4", reason),))
+    assert count_products(Grids(module["main"]), parse_target(WITHOUT)) == ProductCounts(
+        0, (FloatProduct("matmul 3x4", reason),)
+    )
 
 
 def test_weights_of_few_levels_and_of_zeros_are_whole() -> None:

@@ -14,22 +14,13 @@ from devices.builds.executables import calls, compile_host
 from devices.networks.graph.lifted_views import lift_views
 from devices.networks.graph.rewrites.context import operator_name
 from devices.networks.graph.rewrites.rewriter import rewrite
+from tests.helpers.quantised_graphs import network
 
 Array = npt.NDArray[Any]
 Builder = relax.BlockBuilder
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.normal(0, 1, (8, 6)).astype(np.float32)
 BIAS = RNG.normal(0, 1, (1, 6)).astype(np.float32)
-
-
-def network(shape: tuple[int, ...], body: Callable[[Builder, Any], Any]) -> Any:
-    builder = Builder()
-    x = relax.Var("x", relax.TensorType(shape, "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            result = builder.emit_output(body(builder, x))
-        builder.emit_func_output(result)
-    return relax.transform.Normalize()(builder.get())
 
 
 def reshapes(module: Any) -> int:
