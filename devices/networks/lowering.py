@@ -28,18 +28,18 @@ from devices.builds.executables import (
 from devices.error_text import brief
 from devices.networks.comparison import INT8_WEIGHTS, compare, network_tolerance
 from devices.networks.graph.block_names import rename_blocks
-from devices.networks.graph.byte_readers import keep_bytes
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.float_order import replace_sorts
-from devices.networks.graph.grids import Grids
-from devices.networks.graph.half_products import half_products
-from devices.networks.graph.integer_products import ProductCounts, count_products, integer_products
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
 from devices.networks.graph.legalization import LEGALIZED
 from devices.networks.graph.lifted_views import lift_views
+from devices.networks.graph.low_precision.byte_readers import keep_bytes
+from devices.networks.graph.low_precision.grids import Grids
+from devices.networks.graph.low_precision.half_products import half_products
+from devices.networks.graph.low_precision.integer_products import ProductCounts, count_products, integer_products
+from devices.networks.graph.low_precision.quantization import in_floats, quantizes
 from devices.networks.graph.parallel_products import combine_products
 from devices.networks.graph.precisions.conversion import HALF_TYPES, convert
-from devices.networks.graph.quantization import in_floats, quantizes
 from devices.networks.graph.rewrites.rewriter import rewrite
 from devices.networks.graph.transposed_convolutions import replace_transposed_convolutions
 from devices.networks.graph.views import make_output_views

@@ -1,8 +1,8 @@
 """ONNX's operators on quantised tensors as operators on floats between DequantizeLinear and QuantizeLinear.
 
 ``QLinearConv`` and its kin, which older quantisers write, become the form that newer ones write: every tensor is
-dequantised, the operator computes in floats, its result is quantised. :mod:`devices.networks.graph.quantization` does
-the rest.
+dequantised, the operator computes in floats, its result is quantised.
+:mod:`devices.networks.graph.low_precision.quantization` does the rest.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UncheckedError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
-    from devices.networks.graph.integer_products import ProductCounts
+    from devices.networks.graph.low_precision.integer_products import ProductCounts
     from devices.networks.lowering import LoweredNetwork
 
 ANSWER_SECS = 600.0
@@ -202,8 +202,8 @@ def _decoded(answer: Mapping[str, Any], network: Network, device_class: DeviceCl
 
 
 def _products(value: Mapping[str, Any] | None) -> ProductCounts | None:
-    from devices.networks.graph.grids import FloatProduct
-    from devices.networks.graph.integer_products import ProductCounts
+    from devices.networks.graph.low_precision.grids import FloatProduct
+    from devices.networks.graph.low_precision.integer_products import ProductCounts
 
     if value is None:
         return None

@@ -22,9 +22,9 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
+from devices.networks.graph.low_precision.op_patterns import EPILOGUE_FUSABLE
 from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.numpy_operators import Array, shape_of
-from devices.networks.graph.op_patterns import EPILOGUE_FUSABLE
 from devices.networks.graph.rewrites.context import constant, operator_name
 
 MOST_ROWS = 16

@@ -1,8 +1,8 @@
 """Products of rounded numbers in integers.
 
-After :mod:`devices.networks.graph.quantization` a quantised network computes with floats that are whole numbers times a
-scale. A convolution or product of such data with constant weights that are, in each output channel, whole numbers of
-eight bits times a factor, is
+After :mod:`devices.networks.graph.low_precision.quantization` a quantised network computes with floats that are whole
+numbers times a scale. A convolution or product of such data with constant weights that are, in each output channel,
+whole numbers of eight bits times a factor, is
 
     sum_k (s * i[k]) * (t[o] * q[k, o])  =  s * t[o] * (sum_k u[k] * q[k, o] + least * sum_k q[k, o])
 
@@ -32,10 +32,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.byte_instructions import fast_integer_dot
 from devices.builds.tensors import array_of
-from devices.networks.graph.byte_kernels import dequantize, from_signed, quantize, requantize, scale
-from devices.networks.graph.grids import FloatProduct, Grids
+from devices.networks.graph.low_precision.byte_kernels import dequantize, from_signed, quantize, requantize, scale
+from devices.networks.graph.low_precision.grids import FloatProduct, Grids
+from devices.networks.graph.low_precision.op_patterns import EPILOGUE_FUSABLE
 from devices.networks.graph.main_function import with_main_visited
-from devices.networks.graph.op_patterns import EPILOGUE_FUSABLE
 from devices.networks.graph.rewrites.context import constant, operator_name
 from devices.sketches.byte_operators import IntegerDot
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from devices.networks.graph.packed_sums import Window, packed
+from devices.networks.graph.low_precision.packed_sums import Window, packed
 
 LAYOUTS = {1: ("NWC", "WIO"), 2: ("NHWC", "HWIO"), 3: ("NDHWC", "DHWIO")}
 

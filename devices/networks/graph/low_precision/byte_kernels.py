@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax, te, tirx
 
-from devices.networks.graph.packed_sums import Packing, summed_product
+from devices.networks.graph.low_precision.packed_sums import Packing, summed_product
 from devices.sketches.byte_operators import IntegerDot, clamped
 
 Integers = npt.NDArray[np.int32]

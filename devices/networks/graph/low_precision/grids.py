@@ -18,9 +18,9 @@ from tvm import relax, te
 from tvm.ir import Call, GenericConst
 
 from devices.builds.tensors import array_of
-from devices.networks.graph.byte_kernels import Integers, packed_product, packing
+from devices.networks.graph.low_precision.byte_kernels import Integers, packed_product, packing
+from devices.networks.graph.low_precision.packed_sums import Window, packed, summed_convolution
 from devices.networks.graph.numpy_operators import shape_of
-from devices.networks.graph.packed_sums import Window, packed, summed_convolution
 from devices.networks.graph.rewrites.context import constant, operator_name
 from devices.sketches.byte_operators import IntegerDot
 

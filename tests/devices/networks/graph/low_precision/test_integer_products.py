@@ -15,8 +15,8 @@ from tvm import relax
 from devices.builds.check_plan import plan_of
 from devices.builds.executables import calls, compile_host, kernel_calls
 from devices.builds.kernel_passes import use_kernel_passes
-from devices.networks.graph.grids import FloatProduct, Grid, Grids
-from devices.networks.graph.integer_products import ProductCounts, count_products, integer_products
+from devices.networks.graph.low_precision.grids import FloatProduct, Grid, Grids
+from devices.networks.graph.low_precision.integer_products import ProductCounts, count_products, integer_products
 from devices.networks.graph.rewrites.context import operator_name
 from devices.networks.lowering import LoweringSteps, lower_network
 from devices.sketches.spaces import DesignSpace, parse_module, unscheduled

@@ -15,7 +15,7 @@ from devices.builds.check_plan import plan_of
 from devices.builds.executables import compile_host, kernel_calls
 from devices.builds.kernel_passes import use_kernel_passes
 from devices.client.output_check import disagreement
-from devices.networks.graph.half_products import half_products
+from devices.networks.graph.low_precision.half_products import half_products
 from devices.networks.lowering import LoweringSteps, lower_network
 from devices.sketches.spaces import DesignSpace, parse_module, unscheduled
 from devices.targets import parse_target, resolve_target

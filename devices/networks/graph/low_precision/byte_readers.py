@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Call
 
-from devices.networks.graph.op_patterns import ELEMENT_WISE, EPILOGUE_FUSABLE
+from devices.networks.graph.low_precision.op_patterns import ELEMENT_WISE, EPILOGUE_FUSABLE
 from devices.networks.graph.rewrites.context import operator_name
 from devices.sketches.description.accesses import leaf_blocks
 
