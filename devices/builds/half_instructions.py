@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Call, StringImm
+from tvm.ir import Call, StringImm, TensorLoad
 from tvm.ir.prim import LShift
 from tvm.target import Target, codegen
-from tvm.tirx import Add, AttrStmt, BufferStore, Let, PrimFunc, Select, Var, const
+from tvm.tirx import Add, AttrStmt, BufferStore, Cast, Let, PrimFunc, Select, Var, const
 from tvm_ffi import structural_map, structural_walk
 
+from devices.builds.joined_loads import joined
 from devices.builds.vector_lanes import by_parts, dtype_of, lanes_of
 from devices.sketches.half_operators import is_dot2, is_pair
 
@@ -84,6 +85,10 @@ class _Lowering:
     def call(self, call: Call) -> Any:
         """Return the value of a call of one of the operators; a :func:`dot2` is added to nothing."""
         if is_pair(call):
+            loads = [_read(each) for each in call.args]
+            value = joined(loads) if None not in loads else None
+            if value is not None:
+                return value
             first, second = (_bits(each) for each in call.args)
             kind = dtype_of(first)
             # A shift of signed numbers copies the sign, which the mask removes.
@@ -126,6 +131,15 @@ def _bits(value: Any) -> Any:
     is_nan = (number & const((1 << 31) - 1, kind)) > const(_INFINITY, kind)
     rounded = Select(is_nan, number | const(_QUIET, kind), number + (odd + const(_HALF_STEP, kind)))
     return Let(number, bits, rounded)
+
+
+def _read(value: Any) -> TensorLoad | None:
+    """Return the load of 16 bits that a number of bfloat16 is read by; None for one that is computed."""
+    if getattr(getattr(value, "op", None), "name", "") != "tirx.reinterpret" or not isinstance(value.args[0], LShift):
+        return None
+    bits = value.args[0].a
+    load = bits.value if isinstance(bits, Cast) else None
+    return load if isinstance(load, TensorLoad) and str(load.source.dtype) == "uint16" else None
 
 
 def _is_rounded(value: Any) -> bool:

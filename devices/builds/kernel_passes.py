@@ -12,6 +12,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from devices.builds.byte_instructions import lower_byte_operators
 from devices.builds.extremes import begin_at_infinity, propagate_nan, propagate_nan_on_device
 from devices.builds.half_instructions import lower_half_operators
+from devices.builds.joined_loads import join_byte_loads
 from devices.builds.serial_loops import serialize_parallel_loops
 from devices.builds.stack_buffers import mark_cpu_functions, place_on_stack
 
@@ -30,7 +31,14 @@ def _pipeline() -> Any:
     return (
         tvm.transform.Sequential([mark_cpu_functions, serialize_parallel_loops, begin_at_infinity, lowering]),
         lambda: tvm.transform.Sequential(
-            [lower_byte_operators, lower_half_operators, place_on_stack, propagate_nan, finalize_host()]
+            [
+                join_byte_loads,
+                lower_byte_operators,
+                lower_half_operators,
+                place_on_stack,
+                propagate_nan,
+                finalize_host(),
+            ]
         ),
         lambda: tvm.transform.Sequential([lower_byte_operators, finalize_device(), propagate_nan_on_device]),
     )
