@@ -95,7 +95,7 @@ class DeviceWatch:
             check.cancel()
 
     def _added(self, name: str) -> DeviceAdded:
-        return DeviceAdded(name, candidate_secs=self._hosts.configs[name].patience.candidate_secs)
+        return DeviceAdded(name, timeouts=self._hosts.configs[name].patience)
 
     async def _start_process(self, name: str) -> str:
         """Start the process of a device. Returns the reason in words where its node is not in the cluster, an empty

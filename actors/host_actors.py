@@ -230,7 +230,8 @@ class HostActors:
             # On that host the device is a local one.
             partial(self._open_device, device.model_copy(update={"via": None}), self._fleet.measure.realtime),
             self._run_id,
-            self.windows if device.shares_host else None,
+            self.windows,
+            device.shares_host,
             self._turns.requester(device, _number_of(self.configs, name), node_id) if self._turns is not None else None,
             leaves=not isinstance(device.connection, LocalConnection),
         )

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from actors.clients.artifacts import unpacked
@@ -59,9 +59,9 @@ def _in_turn(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate
 class DeviceActor:
     """One device, which ``open_device`` connects to (see :func:`devices.device_factory.open_device`).
 
-    A device that shares its host with builders (``windows``) is measured in quiet windows, a batch in each. One that
-    other runs use too (``requester``) is used in turns; ``leaves``: nobody else can connect to it while this process is
-    connected.
+    A device that shares its host with builders (``shares_host``) is measured in quiet windows (``windows``), a batch in
+    each. One that other runs use too (``requester``) is used in turns; ``leaves``: nobody else can connect to it while
+    this process is connected.
     """
 
     def __init__(
@@ -70,13 +70,14 @@ class DeviceActor:
         open_device: Callable[[], contextlib.AbstractContextManager[Device]],
         run_id: str,
         windows: Windows | None,
+        shares_host: bool = False,
         requester: TurnRequester | None = None,
         leaves: bool = True,
     ) -> None:
         self._device_id = device_id
         self._open_device = open_device
         self._run_id = run_id
-        self._window = DeviceWindow(windows, f"device {device_id} of run {run_id}")
+        self._window = DeviceWindow(windows, shares_host, f"device {device_id} of run {run_id}")
         self._opened = contextlib.ExitStack()
         self._turn = None if requester is None else DeviceTurn(requester, self._leave if leaves else lambda: None)
         self._connected: Device | None = None
@@ -188,8 +189,7 @@ class DeviceActor:
             if measurement.outcome.blames_candidate:
                 about = (self._run_id, self._device_id)
                 records.append(encode_record(make_record(artifact.candidate, artifact.trace, measurement, *about)))
-        unchecked = {task_id: self._unchecked[task_id] for task_id in tasks if task_id in self._unchecked}
-        unchecked |= dict.fromkeys(checked_again, "")
+        unchecked = self._unchecked_of(tasks, checked_again)
         return BatchMeasured(self._device_id, epoch, outcomes, lost, vitals, waits, records, unchecked)
 
     @_in_turn
@@ -212,7 +212,7 @@ class DeviceActor:
         self._prepare(task_id, task)
         self._host_oracles.wait(task_id, _ORACLE_WAIT_SECS)
         if self._host_oracles.is_computing(task_id):
-            return BatchPostponed(self._device_id, epoch)
+            return self._awaits_oracle(task_id, epoch)
         with self._window.quiet():
             try:
                 before_secs = self._probe()
@@ -220,9 +220,9 @@ class DeviceActor:
                 return ShootOutMeasured(self._device_id, epoch, error.detail)
             if self._speed.unit_secs is None:
                 self._note_usual(self._recorder(recorder))
-            self._run_oracles({task_id: task})
+            checked_again = self._run_oracles({task_id: task})
             if self._host_oracles.is_computing(task_id):
-                return BatchPostponed(self._device_id, epoch)
+                return self._awaits_oracle(task_id, epoch)
             # Pairs need no speed, but those that meet nobody do: that of before the tournament, until it is over.
             speed = self._speed.between(before_secs, before_secs)
             found = tournament(lambda asked: _at(self._ask(asked), speed), artifacts, task.incumbent, rule)
@@ -238,7 +238,7 @@ class DeviceActor:
             about = (self._run_id, self._device_id, revision)
             records.append(make_record(artifact.candidate, artifact.trace, stamped, *about))
         self._recorder(recorder).append_and_wait(records, epoch)
-        return ShootOutMeasured(self._device_id, epoch)
+        return ShootOutMeasured(self._device_id, epoch, unchecked=self._unchecked_of([task_id], checked_again))
 
     def beat(self) -> Heartbeat:
         """A sign of life; called beside the others, in a thread of its own."""
@@ -323,6 +323,14 @@ class DeviceActor:
                 checked_again.append(task_id)
         return checked_again
 
+    def _unchecked_of(self, tasks: Iterable[str], checked_again: Iterable[str]) -> dict[str, str]:
+        """See :attr:`BatchMeasured.unchecked`."""
+        reasons = {task_id: self._unchecked[task_id] for task_id in tasks if task_id in self._unchecked}
+        return reasons | dict.fromkeys(checked_again, "")
+
+    def _awaits_oracle(self, task_id: str, epoch: int) -> BatchPostponed:
+        return BatchPostponed(self._device_id, epoch, self._unchecked_of([task_id], ()))
+
     def _oracle_problem(self, task_id: str, places: TaskArtifacts) -> str:
         """Return why candidates of a task cannot be checked now, in one line; empty where they can."""
         # In this order: it may end in between.
@@ -339,7 +347,7 @@ class DeviceActor:
         if failure:
             return f"{problem}, nor can this machine run it: {failure}"
         [oracle] = places.oracle
-        self._host_oracles.begin(unpacked(oracle), self._window.of_host)
+        self._host_oracles.begin(unpacked(oracle), self._window.of_host())
         return f"{problem}: this machine runs it now" if self._host_oracles.is_computing(task_id) else problem
 
     @property

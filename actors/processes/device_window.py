@@ -14,11 +14,17 @@ _LOOK_SECS = 1.0
 
 
 class DeviceWindow:
-    """``windows``: of the hosts; None for a device that has its host to itself. ``title``: what the process that owns
-    the device is for others that wait for it."""
+    """The windows that a device measures in.
 
-    def __init__(self, windows: Windows | None, title: str) -> None:
+    Args:
+        windows: of the hosts; None where nothing that is measured on them is disturbed.
+        shares_host: true for a device that shares the cores of its host; the others measure at any time.
+        title: what the process that owns the device is for others that wait for it.
+    """
+
+    def __init__(self, windows: Windows | None, shares_host: bool, title: str) -> None:
         self._windows = windows
+        self._shares_host = shares_host
         self._title = title
         self._window: QuietWindow | None = None
         """Made when it is first needed, on the host of the device."""
@@ -28,19 +34,20 @@ class DeviceWindow:
     def quiet(self) -> Iterator[None]:
         """Have the host for the block. Raises WindowLostError at the end where others took the window meanwhile: then
         nothing that was measured counts."""
-        if self._windows is None:
+        window = self.of_host() if self._shares_host else None
+        if window is None:
             yield
             return
-        if self._window is None:
+        with window.quiet():
+            yield
+            window.check()
+
+    def of_host(self) -> QuietWindow | None:
+        """Return the window of this host, in which what runs beside the device stands still; None where the host has
+        none."""
+        if self._window is None and self._windows is not None:
             self._window = self._windows.here(self._title)
             threading.Thread(target=self._continue_abandoned, args=(self._window,), name="window", daemon=True).start()
-        with self._window.quiet():
-            yield
-            self._window.check()
-
-    @property
-    def of_host(self) -> QuietWindow | None:
-        """The window of this host, once it was used; None for a device that has its host to itself."""
         return self._window
 
     def check(self) -> None:

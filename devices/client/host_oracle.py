@@ -15,8 +15,8 @@ from devices.host.quiet_windows.quiet_window import QuietTimeoutError, QuietWind
 from devices.host.warm_process import ChildLostError, ChildStartError, WarmProcess
 from devices.protocol import Artifact, CheckedRun, OracleOutputs
 from devices.timing.arguments import numpy_dtype
-from fleet_tune.base.config.timeouts import HOST_ORACLE_SECS
 from fleet_tune.base.cpus import usable_cpus
+from fleet_tune.base.timeouts import HOST_ORACLE_SECS
 
 _MODULE = "devices.client.host_oracle_worker"
 

@@ -6,8 +6,8 @@ from devices.client.output_check import DEFAULT, Oracle, sent_bytes
 from devices.client.workbench import Workbench
 from devices.protocol import MeasureRequest
 from devices.timing.evaluator import Decide, Evaluation, batch_timer, decode_evaluation, encode_request, evaluate
-from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.domain import StopRule
+from fleet_tune.base.timeouts import DeviceTimeouts
 
 
 class LoadedCandidate:

@@ -17,8 +17,8 @@ from devices.client.workbench import Workbench
 from devices.error_text import last_line
 from devices.timing.arguments import Array
 from devices.timing.in_network import InNetworkTimes
-from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
+from fleet_tune.base.timeouts import DeviceTimeouts
 
 # Seconds to link and load a library of many kernels, and to run an unscheduled network on a small board.
 _LOAD_SECS = 600.0

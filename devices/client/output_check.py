@@ -16,16 +16,16 @@ from devices.client.session import SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.protocol import UNKNOWN, Artifact, CheckedRun, CheckPlan, OracleOutputs
 from devices.timing.arguments import Array, is_float, nbytes
-from fleet_tune.base.config.timeouts import SLOWEST_LINK_BYTES, DeviceTimeouts
 from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.timeouts import SLOWEST_LINK_BYTES, DeviceTimeouts
 
 DEFAULT = DeviceTimeouts()
 # Speed of a device that was not probed.
 _SLOW_FLOPS = 2e7
 _RUNS = 3  # at most: on inputs of both signs, on positive ones, on special ones
-MOST_TRIES = 3
-"""Runs of an oracle that do not end in time, each with twice the time of the one before, before it is given up on a
-device."""
+MOST_TRIES = 2
+"""Runs of an oracle that do not end in time, the second with twice the time of the first, before it is given up on a
+device. :func:`policies.measuring.deadline.oracle_secs` has room for them."""
 
 EXACT = {
     "float64": (1e-9, 1e-9),

@@ -29,7 +29,7 @@ from devices.error_text import last_line
 from devices.rpc import handshake
 from devices.rpc.handshake import HandshakeError, KeyRefusedError
 from devices.rpc.remote_linking import NO_LINKER
-from fleet_tune.base.config.timeouts import DeviceTimeouts
+from fleet_tune.base.timeouts import DeviceTimeouts
 
 _ALIVE_SECS = 5.0
 

@@ -18,7 +18,7 @@ from devices.protocol import Artifact, CheckPlan, TensorSpec
 from devices.rpc.remote_linking import is_archive
 from devices.timing.arguments import Array, make_inputs, nbytes, numpy_dtype, poison
 from devices.timing.checked_inputs import make_checked_inputs
-from fleet_tune.base.config.timeouts import CPU, DeviceTimeouts
+from fleet_tune.base.timeouts import CPU, DeviceTimeouts
 
 # Size up to which inputs of checks are kept here, those used last: drawing them takes as long as sending them.
 _CHECKED_BYTES = 256 << 20

@@ -12,8 +12,19 @@ _LOADS = 4
 _MEASUREMENTS = 2
 # A duel begins no pair past the timeout, and each of the two runs of its last pair may take twice that: 1 + 2 + 2.
 _DUEL_TIMEOUTS = 5
-# An oracle runs on both kinds of inputs, and once more with twice the time where that was not enough: 2 * (1 + 2).
-_ORACLE_RUNS = 6
+# An oracle runs on up to three sets of inputs, and once more with twice the time where that was not enough: 1 + 2.
+_ORACLE_RUNS = 3
+_ORACLE_TRIES = 1 + 2
+
+
+def oracle_secs(patience_secs: float, run_secs: float) -> float:
+    """Return the longest time that a device tries to run an oracle.
+
+    Args:
+        patience_secs: what the device's ``oracle_secs`` gives it beside its operations.
+        run_secs: the longest run on one set of inputs in seconds.
+    """
+    return _ORACLE_TRIES * (patience_secs + _ORACLE_RUNS * run_secs)
 
 
 def batch_secs(window_secs: float, limits: Iterable[float], oracles: Iterable[float]) -> float:
@@ -22,20 +33,20 @@ def batch_secs(window_secs: float, limits: Iterable[float], oracles: Iterable[fl
     Args:
         window_secs: the longest wait for a quiet window.
         limits: the timeout of each of its candidates in seconds.
-        oracles: the longest run of the oracle of each of its tasks in seconds.
+        oracles: :func:`oracle_secs` of each of its tasks.
     """
     measuring_secs = sum((_MEASUREMENTS + _DUEL_TIMEOUTS) * secs + _LOADS * _LOAD_SECS for secs in limits)
-    return window_secs + measuring_secs + _ORACLE_RUNS * sum(oracles)
+    return window_secs + measuring_secs + sum(oracles)
 
 
-def shoot_out_secs(window_secs: float, finalists: int, timeout_secs: float, oracle_secs: float) -> float:
+def shoot_out_secs(window_secs: float, finalists: int, timeout_secs: float, oracle: float) -> float:
     """Return the longest time of a shoot-out.
 
     Args:
         window_secs: the longest wait for a quiet window.
         finalists: their number.
         timeout_secs: the timeout of each measurement.
-        oracle_secs: the longest run of the task's oracle, which a process that has just begun runs first.
+        oracle: :func:`oracle_secs` of the task, whose oracle a process that has just begun runs first.
     """
     measuring_secs = finalists * (_DUEL_TIMEOUTS * timeout_secs + _LOADS * _LOAD_SECS)
-    return window_secs + measuring_secs + _ORACLE_RUNS * oracle_secs
+    return window_secs + measuring_secs + oracle

@@ -51,6 +51,10 @@ class BatchResults:
 
     def take(self, event: BatchResult, phase: Phase, now: float) -> list[Command]:
         """Take in a valid result. What was not measured is requeued, recorded as a failure or given up."""
+        told = [] if isinstance(event, BatchLost) else self._unchecked.take(event)
+        return [*told, *self._taken(event, phase, now)]
+
+    def _taken(self, event: BatchResult, phase: Phase, now: float) -> list[Command]:
         device_id = event.device_id
         match event:
             case BatchMeasured():
@@ -59,18 +63,17 @@ class BatchResults:
                         self._usage.recount(self._measuring.leases.lanes[device_id].device_class, what, secs)
                 if any(outcome.blames_candidate for outcome in event.outcomes.values()):
                     self._kills.reset(Step.MEASURED)
-                told = self._unchecked.take(event)
-                return [*told, *self._measuring.measured(event, now), *self._give_up(phase)]
+                return [*self._measuring.measured(event, now), *self._give_up(phase)]
             case BatchLost():
                 return self._measuring.batch_lost(event, now) + self._give_up(phase)
             case BatchPostponed():
                 self._measuring.postponed(device_id, now)
                 self._final_round.postponed(device_id)
                 return []
-            case ShootOutMeasured(_, _, ""):
+            case ShootOutMeasured(detail=""):
                 self._measuring.leases.release(device_id, now)
                 return []
-            case ShootOutMeasured(_, _, detail):
+            case ShootOutMeasured(detail=detail):
                 lost = self._measuring.lost(device_id, (), None, detail, now)
                 return [Log("warning", f"shoot-out on {device_id}: {detail}"), *lost]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fleet_tune.base.device_state import Admin, DeviceState
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.base.results import DeviceTime, ProcessRole
+from fleet_tune.base.timeouts import DeviceTimeouts
 from policies.runs.planned_task import PlannedTask
 
 # Records and tasks ---------------------------------------------------------------------------------------------------
@@ -173,8 +174,8 @@ class DeviceAdded:
     """Administrative state that people want of it."""
     reason: str = ""
     """Reason of that."""
-    candidate_secs: float | None = None
-    """See :attr:`policies.runs.plan.RunPlan.candidate_secs`; None for what the rule says."""
+    timeouts: DeviceTimeouts | None = None
+    """Timeouts of its entry in the fleet file; without them its candidates follow the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,15 +256,19 @@ class ShootOutMeasured:
     epoch: int
     detail: str = ""
     """How the device was lost; empty where it was not."""
+    unchecked: Mapping[str, str] = field(default_factory=dict)
+    """As of :class:`BatchMeasured`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPostponed:
-    """The answer to ``Measure`` or ``ShootOut`` where another run has used the device all the time, or has taken its
-    quiet window since the process that measured was stopped: nothing of it counts."""
+    """The answer to ``Measure`` or ``ShootOut`` of which nothing counts: another run has used the device all the time,
+    or has taken its quiet window since the process that measured was stopped, or the host runs an oracle."""
 
     device_id: str
     epoch: int
+    unchecked: Mapping[str, str] = field(default_factory=dict)
+    """As of :class:`BatchMeasured`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from fleet_tune.base.domain import Limits, StopRule
 from fleet_tune.base.results import Notice
+from fleet_tune.base.timeouts import DeviceTimeouts
 from policies.measuring.health import PROBE_EVERY_SECS
 from policies.runs.events import (
     BuildersAdded,
@@ -115,9 +116,8 @@ class RunPlan:
     """Seconds that a run waits for a device when none can work any more."""
     check_every_secs: float = PROBE_EVERY_SECS
     """Interval of the probe on a device that works."""
-    candidate_secs: Mapping[str, float] = field(default_factory=dict)
-    """Longest measurement of a candidate by device id, beside its operations (:mod:`policies.measuring.run_limit`);
-    other devices follow ``rule``."""
+    timeouts: Mapping[str, DeviceTimeouts] = field(default_factory=dict)
+    """Timeouts of the fleet file, by device id. The candidates of other devices follow ``rule``."""
     window_wait_secs: float = 900.0
     """Longest wait for a quiet window, part of every lease."""
     build_timeout_secs: float | None = None
@@ -148,10 +148,10 @@ class RunPlan:
             case BuildersLeft(builders):
                 return replace(self, left_builders=self.left_builders.union(builders))
             case DeviceAdded() if event.device_id not in self.devices:
-                secs = {each: known for each, known in self.candidate_secs.items() if each != event.device_id}
-                if event.candidate_secs is not None:
-                    secs[event.device_id] = event.candidate_secs
-                return replace(self, devices={**self.devices, event.device_id: ""}, candidate_secs=secs)
+                timeouts = {each: known for each, known in self.timeouts.items() if each != event.device_id}
+                if event.timeouts is not None:
+                    timeouts[event.device_id] = event.timeouts
+                return replace(self, devices={**self.devices, event.device_id: ""}, timeouts=timeouts)
             case DeviceAnswered(device_id, device_class) if self._waits_for(device_id, device_class):
                 return replace(self, devices={**self.devices, device_id: device_class})
             case ProcessRestarted():

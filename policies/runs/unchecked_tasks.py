@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from policies.runs.commands import Log
-from policies.runs.events import BatchMeasured
+from policies.runs.events import BatchMeasured, BatchPostponed, ShootOutMeasured
 from policies.runs.tasks import TaskTrials
 
 
@@ -21,8 +21,8 @@ class UncheckedTasks:
         self._reasons: dict[tuple[str, str], str] = {}
         """Reason that people were told, by task and device."""
 
-    def take(self, event: BatchMeasured) -> list[Log]:
-        """Return the notices that a batch gives rise to."""
+    def take(self, event: BatchMeasured | ShootOutMeasured | BatchPostponed) -> list[Log]:
+        """Return the notices that the end of a batch or of a shoot-out gives rise to."""
         notices = []
         for task_id, reason in event.unchecked.items():
             if self._reasons.get((task_id, event.device_id), "") == reason:

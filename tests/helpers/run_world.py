@@ -27,7 +27,7 @@ from tests.helpers.world_devices import Device, task_of, within
 from tests.helpers.world_lanes import Lanes
 from tests.helpers.world_recorder import Recorder
 from tests.helpers.world_searcher import Searcher
-from tests.helpers.world_settings import Settings
+from tests.helpers.world_settings import Settings, timeouts_of
 from tests.helpers.world_time import Timeline
 
 
@@ -87,7 +87,7 @@ class World(Settings):
             flow=self.flow,
             device_patience_secs=self.patience_secs,
             check_every_secs=self.check_every_secs,
-            candidate_secs={name: secs for name, secs in self.candidate_secs.items() if name in self._there},
+            timeouts={name: timeouts_of(secs) for name, secs in self.candidate_secs.items() if name in self._there},
             build_timeout_secs=self.build_timeout_secs,
         )
 
@@ -133,7 +133,8 @@ class World(Settings):
     def _is_added(self, name: str) -> None:
         self._there[name] = ""
         state = next((each.state for each in reversed(self.events) if each.device_id == name), DeviceState())
-        self._happens(ev.DeviceAdded(name, state, candidate_secs=self.candidate_secs.get(name)))
+        secs = self.candidate_secs.get(name)
+        self._happens(ev.DeviceAdded(name, state, timeouts=None if secs is None else timeouts_of(secs)))
 
     def _leaves(self, name: str) -> None:
         self._there.pop(name, None)

@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 
 from fleet_tune.base.device_state import DeviceState
 from fleet_tune.base.domain import Limits, Record, StopRule, Task
+from fleet_tune.base.timeouts import DeviceTimeouts
 from policies.runs import events as ev
 from policies.runs.plan import Flow
 from tests.helpers.world_devices import Device, Spans
 
 RESTART_SECS = 3.0
+
+
+def timeouts_of(candidate_secs: float) -> DeviceTimeouts:
+    """Timeouts of a device that has its candidates alone limited."""
+    return DeviceTimeouts(candidate_secs=candidate_secs, oracle_secs=0.0)
 
 
 @dataclass

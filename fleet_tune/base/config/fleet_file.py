@@ -50,11 +50,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from fleet_tune.base.config import values
-from fleet_tune.base.config.timeouts import BOARD, CPU, GPU, DeviceTimeouts
 from fleet_tune.base.config.toml_file import FileKind, Frozen, TomlText, as_toml, read_toml
 from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.domain import StopRule
 from fleet_tune.base.errors import FleetFileError
+from fleet_tune.base.timeouts import BOARD, CPU, GPU, DeviceTimeouts
 
 
 @dataclass(frozen=True, slots=True)

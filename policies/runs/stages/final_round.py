@@ -58,7 +58,8 @@ class PendingShootOut:
 
 
 class FinalRound:
-    """The shoot-outs of all classes, those of the heaviest share of the network first."""
+    """The shoot-outs of all classes: those of tasks without a checked candidate first, then those of the heaviest share
+    of the network."""
 
     def __init__(self, plan: RunPlan, fleet: Fleet, builds: BuildStage, devices: MeasureStage, timers: Timers) -> None:
         self._plan = plan
@@ -81,7 +82,8 @@ class FinalRound:
         self._open = True
         if math.isinf(self._plan.rule.race_factor):
             return  # a dataset is collected: no candidate matters more than another
-        for task in sorted(tasks, key=gain_at_stake, reverse=True):
+        # A task of which nothing is checked yet has no other kernel: it comes first.
+        for task in sorted(tasks, key=lambda each: (each.ranking.best is not None, -gain_at_stake(each))):
             finalists = () if task.planned.settled else task.ranking.finalists()
             if finalists:
                 self._contests.setdefault(task.device_class, []).append(PendingShootOut(task, finalists))
@@ -164,7 +166,7 @@ class FinalRound:
         limit_secs = self._measuring.limit_secs(device_id, contest.task.task.id)
         rule = replace(self._plan.rule, timeout_secs=limit_secs)
         entered = contest.entered
-        oracle_secs = contest.task.planned.oracle_secs
+        oracle_secs = self._measuring.oracle_secs(device_id, contest.task.task.id)
         deadline_secs = shoot_out_secs(self._plan.window_wait_secs, len(entered), rule.timeout_secs, oracle_secs)
         epoch = self._measuring.leases.lease(device_id, Work.SHOOT_OUT, deadline_secs, now)
         ranking = contest.task.ranking

@@ -10,8 +10,9 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fleet_tune.base.domain import Measurement, Outcome
+from fleet_tune.base.timeouts import DeviceTimeouts
 from policies.measuring import health
-from policies.measuring.deadline import batch_secs
+from policies.measuring.deadline import batch_secs, oracle_secs
 from policies.measuring.run_limit import run_limit
 from policies.runs.commands import Command, Log, Measure, RecordFailure, RestartDevice
 from policies.runs.events import BatchLost, BatchMeasured
@@ -50,7 +51,7 @@ class MeasureStage:
         )
         self.readiness = Readiness(plan, fleet, self.leases, self.patience, timers)
         self._given_up: list[tuple[Trial, Measurement]] = []
-        self._candidate_secs = dict(plan.candidate_secs)
+        self._timeouts = dict(plan.timeouts)
         for device_class in classes:
             self.add_class(device_class)
         for device_id, device_class in plan.devices.items():
@@ -75,16 +76,23 @@ class MeasureStage:
         self.patience.device_left(device_class)
         self.queue.requeue(device_class, batch)
 
-    def restrict(self, device_id: str, candidate_secs: float | None) -> None:
-        """Set the limit of the candidates of a device that joins (see :attr:`RunPlan.candidate_secs`)."""
-        self._candidate_secs.pop(device_id, None)
-        if candidate_secs is not None:
-            self._candidate_secs[device_id] = candidate_secs
+    def restrict(self, device_id: str, timeouts: DeviceTimeouts | None) -> None:
+        """Set the timeouts of a device that joins (see :attr:`RunPlan.timeouts`)."""
+        self._timeouts.pop(device_id, None)
+        if timeouts is not None:
+            self._timeouts[device_id] = timeouts
 
     def limit_secs(self, device_id: str, task_id: str) -> float:
         """Return the seconds that measuring a candidate of the task may take on the device."""
-        candidate_secs = self._candidate_secs.get(device_id, self._plan.rule.timeout_secs)
+        timeouts = self._timeouts.get(device_id)
+        candidate_secs = self._plan.rule.timeout_secs if timeouts is None else timeouts.candidate_secs
         return run_limit(candidate_secs, self._tasks[task_id].planned.floor_secs)
+
+    def oracle_secs(self, device_id: str, task_id: str) -> float:
+        """Return the seconds that the device may try to run the oracle of the task."""
+        timeouts = self._timeouts.get(device_id)
+        patience_secs = 0.0 if timeouts is None else timeouts.oracle_secs
+        return oracle_secs(patience_secs, self._tasks[task_id].planned.oracle_secs)
 
     def end_tuning(self) -> None:
         """Drop the queue. The batches that are on devices end as usual."""
@@ -129,7 +137,7 @@ class MeasureStage:
 
     def _measure(self, device_id: str, batch: list[Trial], now: float) -> Measure:
         limits = {each: self.limit_secs(device_id, each) for each in {trial.candidate.task_id for trial in batch}}
-        oracles = (self._tasks[each].planned.oracle_secs for each in limits)
+        oracles = (self.oracle_secs(device_id, each) for each in limits)
         of_batch = (limits[trial.candidate.task_id] for trial in batch)
         deadline_secs = batch_secs(self._plan.window_wait_secs, of_batch, oracles)
         epoch = self.leases.lease(device_id, Work.BATCH, deadline_secs, now, batch)

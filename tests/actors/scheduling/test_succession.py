@@ -12,6 +12,7 @@ from actors.scheduling import supervisor
 from actors.scheduling.supervisor import SchedulerSupervisor
 from fleet_tune.base.errors import ClusterError
 from fleet_tune.base.results import Notice, Progress
+from fleet_tune.base.timeouts import BOARD
 from policies.runs import events as ev
 from policies.runs.plan import RunPlan
 from policies.runs.planned_task import PlannedTask
@@ -203,7 +204,7 @@ async def test_the_next_one_has_the_builders_and_devices_that_there_are() -> Non
         ev.BuildersAdded((3, 4)),
         ev.BuildersAdded((2,)),
         ev.BuildersLeft((0, 3)),
-        ev.DeviceAdded("b", candidate_secs=60.0),
+        ev.DeviceAdded("b", timeouts=BOARD),
     ]
     for event in events:
         assert await world.supervisor.tell(event)
@@ -211,7 +212,7 @@ async def test_the_next_one_has_the_builders_and_devices_that_there_are() -> Non
     second = await world.next_one()
     assert set(range(second.plan.builders)) - second.plan.left_builders == {2, 4}
     assert second.plan.devices == {"a": "cpu", "b": ""}
-    assert second.plan.candidate_secs == {"b": 60.0}
+    assert second.plan.timeouts == {"b": BOARD}
     second.ends.set_result(None)
     await running
 

@@ -18,8 +18,8 @@ from devices.client.rpc_device import RpcDevice
 from devices.server.server import DeviceServer
 from devices.targets import parse_target, resolve_target
 from fleet_tune.base.config.fleet_file import DeviceConfig
-from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.errors import DeviceUnreachableError, VersionsDifferError
+from fleet_tune.base.timeouts import DeviceTimeouts
 
 
 def test_a_cpu_is_probed_through_its_server(server: DeviceServer) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from devices.client.network import LoadedNetwork
 from devices.client.session import SessionLostError, SessionTimeoutError
-from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
+from fleet_tune.base.timeouts import DeviceTimeouts
 
 
 def lost(monkeypatch: pytest.MonkeyPatch, error: Exception, end: str | Exception | None) -> LoadedNetwork:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from devices.client.output_check import EXACT, ROUNDED, Oracle, all_finite, disagreement, tolerance
 from devices.protocol import CheckPlan, TensorSpec
 from devices.timing.arguments import FLOATS, make_inputs, poison
-from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.domain import DeviceAbstraction
+from fleet_tune.base.timeouts import DeviceTimeouts
 from tests.helpers.kernels import MakeArtifact
 
 CPU_OF_192_GFLOPS = DeviceAbstraction("cpu", 2, 8, 16, 32 << 10, 1 << 20, 0, 192e9, 2e10)

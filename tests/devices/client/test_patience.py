@@ -16,8 +16,8 @@ from devices.client.measuring import LoadedCandidate
 from devices.client.network import LoadedNetwork
 from devices.client.watchdog import Watchdog
 from devices.protocol import Artifact, MeasureRequest, TensorSpec
-from fleet_tune.base.config.timeouts import DeviceTimeouts
 from fleet_tune.base.domain import Candidate, StopRule
+from fleet_tune.base.timeouts import DeviceTimeouts
 
 SLOW = DeviceTimeouts(upload_secs=100.0)
 

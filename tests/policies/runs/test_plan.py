@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_tune.base.results import ProcessRole
+from fleet_tune.base.timeouts import BOARD, CPU
 from policies.runs import events as ev
 from policies.runs.events import ProcessRestarted
 from policies.runs.plan import RunPlan
@@ -28,7 +29,7 @@ PLAN = RunPlan(
     tuple(PlannedTask(task, None, 1e-9) for task in TASKS["server"]),
     {"first": "server", "second": ""},
     builders=2,
-    candidate_secs={"first": 60.0},
+    timeouts={"first": BOARD},
 )
 
 
@@ -42,7 +43,7 @@ device_ids, classes, numbers = (
     st.lists(st.integers(0, 6), min_size=1, max_size=3).map(tuple),
 )
 events = st.one_of(
-    st.builds(ev.DeviceAdded, device_ids, candidate_secs=st.sampled_from([None, 5.0, 60.0])),
+    st.builds(ev.DeviceAdded, device_ids, timeouts=st.sampled_from([None, CPU, BOARD])),
     st.builds(ev.DeviceAnswered, device_ids, classes),
     st.builds(ev.DeviceLeft, device_ids, st.just("it is no longer in the fleet file")),
     st.builds(ev.ClassAwaited, classes),
@@ -62,7 +63,7 @@ def known(state: RunState) -> dict[str, Any]:
     return {
         "devices": {name: state.fleet._classes[name] for name in devices},
         "used": {name: lane.device_class for name, lane in state._measuring.leases.lanes.items()},
-        "seconds": {name: state._measuring._candidate_secs.get(name) for name in devices},
+        "timeouts": {name: state._measuring._timeouts.get(name) for name in devices},
         "classes": {name: {task.task.id for task in tasks} for name, tasks in state._granting.by_class.items()},
         "awaited": state._measuring.patience._awaited,
         "tasks": {

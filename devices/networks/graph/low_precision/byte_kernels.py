@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax, te, tirx
 
-from devices.networks.graph.low_precision.packed_sums import Packing, summed_product
+from devices.networks.graph.low_precision.packed_sums import Packing
 from devices.sketches.byte_operators import IntegerDot, clamped
 
 Integers = npt.NDArray[np.int32]
@@ -91,19 +91,21 @@ def _signed(number: int) -> int:
     return number - (number >> 31 << 32)
 
 
-def packing(zero: int, dot: IntegerDot | None) -> Packing:
-    """Return how bytes are held: the terms of ``dot`` in each number, or one. ``zero`` stands for zero outside of the
-    data."""
-    if dot is None:
-        return Packing(
-            terms=1,
-            group=lambda data, at, group: data[(*at, group)],
-            nothing=tirx.const(zero, "uint8"),
-            multiply=lambda value, weight: value.astype("int32") * weight,
-        )
+def packing(zero: int, dot: IntegerDot) -> Packing:
+    """Return how bytes are held for ``dot``: its terms in each number. ``zero`` stands for zero outside of the data."""
     nothing = tirx.const(_repeated(zero + dot.least, dot), "int32")
     return Packing(dot.terms, lambda data, at, group: _together(data, at, group, zero, dot), nothing, dot)
 
 
-def packed_product(data: te.Tensor, packed: te.Tensor, zero: int, dot: IntegerDot) -> te.Tensor:
-    return summed_product(data, packed, packing(zero, dot))
+def single(zero: int, dot: IntegerDot) -> Packing:
+    """Return how bytes are held where each is a group of its own. ``zero`` stands for zero outside of the data.
+
+    An operator of unsigned numbers multiplies a byte by a weight and adds the product in one instruction, the other
+    terms being zero; a multiplication and an addition are two.
+    """
+
+    def multiply(value: Any, weight: Any) -> Any:
+        number = value.astype("int32")
+        return dot(number, weight) if dot.least == 0 else number * weight
+
+    return Packing(1, lambda data, at, group: data[(*at, group)], tirx.const(zero, "uint8"), multiply)

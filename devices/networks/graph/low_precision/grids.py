@@ -18,8 +18,14 @@ from tvm import relax, te
 from tvm.ir import Call, GenericConst
 
 from devices.builds.tensors import array_of
-from devices.networks.graph.low_precision.byte_kernels import Integers, packed_product, packing
-from devices.networks.graph.low_precision.packed_sums import Window, packed, summed_convolution
+from devices.networks.graph.low_precision.byte_kernels import Integers, packing, single
+from devices.networks.graph.low_precision.packed_sums import (
+    Packing,
+    Window,
+    packed,
+    summed_convolution,
+    summed_product,
+)
 from devices.networks.graph.numpy_operators import shape_of
 from devices.networks.graph.rewrites.context import constant, operator_name
 from devices.sketches.byte_operators import IntegerDot
@@ -246,21 +252,26 @@ class ByteProduct:
     """Weights as whole numbers of eight bits, the channels of the input and of the output last."""
     factors: npt.NDArray[np.float64]
     """Factor of each output channel."""
-    define: Callable[..., te.Tensor]
-    """Takes the bytes of the data, the weights as :meth:`constant` gives them, the byte that stands for zero, and the
-    operator, None for a multiplication."""
+    define: Callable[[te.Tensor, te.Tensor, Packing], te.Tensor]
+    """Takes the bytes of the data, the weights as :meth:`constant` gives them, and how bytes are held."""
     groups: int = 1
     padded: bool = False
     """True if the data is padded at its edges."""
 
     def is_packed(self, dot: IntegerDot) -> bool:
-        """Return true where an operator computes the product: not where the terms of a group are no multiple of its
-        own, as in a depthwise convolution."""
+        """Return true where an operator computes several terms at once: not where the terms of a group are no multiple
+        of its own, as in a depthwise convolution."""
         return self.groups == 1 or self.numbers.shape[-2] % dot.terms == 0
 
-    def constant(self, dot: IntegerDot | None) -> Any:
+    def form(self, zero: int, dot: IntegerDot) -> Packing:
+        """Return how bytes are held, ``zero`` in place of zero outside of the data."""
+        return packing(zero, dot) if self.is_packed(dot) else single(zero, dot)
+
+    def constant(self, dot: IntegerDot) -> Any:
         """Return the weights as a constant of 32-bit numbers."""
-        return constant(packed(self.numbers.astype(f"<i{dot.bits // 8}"), dot.terms) if dot else self.numbers)
+        if not self.is_packed(dot):
+            return constant(self.numbers)
+        return constant(packed(self.numbers.astype(f"<i{dot.bits // 8}"), dot.terms))
 
 
 @dataclass(frozen=True)
@@ -290,8 +301,8 @@ def _convolution(call: Call, weight: npt.NDArray[Any]) -> ByteProduct | str:
     if found is None:
         return _NOT_WHOLE
 
-    def define(data: te.Tensor, weights: te.Tensor, zero: int, dot: IntegerDot | None) -> te.Tensor:
-        return summed_convolution(data, weights, window, packing(zero, dot))
+    def define(data: te.Tensor, weights: te.Tensor, packing: Packing) -> te.Tensor:
+        return summed_convolution(data, weights, window, packing)
 
     return ByteProduct(f"conv{weight.ndim - 2}d", *found, define, window.groups, window.is_padded)
 
@@ -300,7 +311,7 @@ def _matrix_product(call: Call, weight: npt.NDArray[Any]) -> ByteProduct | str:
     if weight.ndim != 2 or len(shape_of(call.args[0]) or ()) < 2:
         return "an operand of theirs is no matrix"
     found = _whole_numbers(weight)
-    return _NOT_WHOLE if found is None else ByteProduct("matmul", *found, packed_product)
+    return _NOT_WHOLE if found is None else ByteProduct("matmul", *found, summed_product)
 
 
 _PRODUCTS: dict[str, Callable[[Call, npt.NDArray[Any]], ByteProduct | str]] = {

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,14 +133,14 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return self.visit_expr_post_order(call)
         grid, numbers = self._grids.of(call.args[0]), product.numbers
         assert grid is not None
-        dot = self._dot if product.is_packed(self._dot) else None
-        least = grid.least - (dot.least if dot else 0)
+        dot = self._dot
+        form = product.form(-grid.least, dot)
+        least = grid.least - (dot.least if product.is_packed(dot) else 0)
         total = self._emit(
             self.builder_.call_te(
-                partial(product.define, dot=dot),
+                lambda data, weights: product.define(data, weights, form),
                 self._bytes[call.args[0]],
                 product.constant(dot),
-                -grid.least,
                 primfunc_name_hint=product.name,
                 primfunc_attrs={"op_pattern": EPILOGUE_FUSABLE},
             )

@@ -25,10 +25,10 @@ from fleet_tune.base.config.fleet_file import (
     parse_connection,
     with_listed,
 )
-from fleet_tune.base.config.timeouts import BOARD, CPU, GPU, DeviceTimeouts
 from fleet_tune.base.config.values import duration
 from fleet_tune.base.domain import StopRule
 from fleet_tune.base.errors import FleetFileError, UserError
+from fleet_tune.base.timeouts import BOARD, CPU, GPU, DeviceTimeouts
 
 
 def _load(tmp_path: Path, text: str) -> FleetConfig:
