@@ -27,7 +27,9 @@ class TaskProgress:
     trials: int
     """Trials of the task, earlier runs included."""
     best_secs: float
-    """Cost of the incumbent in seconds. Infinite while there is none."""
+    """Seconds of the incumbent as people see them in every view: those by which it was chosen, at one speed of its
+    device. They only go down while nothing was found wrong. Infinite while there is none, or that speed is not
+    known."""
     finished: bool = False
     best_rule: str = ""
     """Rule that made the incumbent's sketch."""
@@ -127,7 +129,7 @@ class Progress:
     """Number of changes of devices that this run has kept, leases excepted."""
     vitals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Latest hardware values by device id: ``temperature_celsius`` and ``clock_hertz`` if they are known, and
-    ``speed``, which is 1 at the device's usual speed."""
+    ``speed`` as a multiple of that at which seconds are shown; ``shown_speed``: that one, relative to the store's."""
     notices: tuple[Notice, ...] = ()
     """The last warnings of the run, oldest first."""
     device_time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -291,7 +293,7 @@ class KernelTime:
     calls: int
     """Number of calls in one run."""
     alone_secs: float | None
-    """Seconds of the record, at the device's usual speed. None without a record."""
+    """Seconds of the record, as the task's best. None without a record."""
     secs: float
     """Seconds in its place in the network."""
 
