@@ -280,10 +280,6 @@ class Fallback:
     used: FallbackKernel
 
 
-CLOCK_SECS = 1e-6
-"""What the clock itself takes of each call of a kernel that is timed in its place."""
-
-
 @dataclass(frozen=True, slots=True)
 class KernelTime:
     """Time of a task's kernel in a compiled network. Seconds are those of one call."""
@@ -296,25 +292,24 @@ class KernelTime:
     """Seconds of the record, as the task's best. None without a record."""
     secs: float
     """Seconds in its place in the network."""
+    clock_secs: float = 0.0
+    """Seconds that the clock took of the call, which are taken out."""
 
     @property
     def is_clear(self) -> bool:
-        """True if the clock's own time is small against the kernel's."""
-        return self.secs >= 10 * CLOCK_SECS
+        """True if the clock's own time is no larger than the kernel's: it is known to a fifth or so."""
+        return self.secs >= self.clock_secs
 
 
 @dataclass(frozen=True, slots=True)
 class InNetwork:
-    """Distribution of the run time of a compiled network over its kernels."""
+    """Distribution of the latency of a compiled network over its kernels."""
 
     secs: float
-    """Seconds of a whole run, in turn with the runs in which the kernels were timed. It was timed at another moment
-    than the network's latencies."""
+    """The latency. The kernels were timed beside whole runs at another moment, and are told as their share of it."""
     kernels: tuple[KernelTime, ...]
     others_secs: float
     """Seconds of the kernels that belong to no task."""
-    left_over_secs: float
-    """Remaining seconds of a run in which kernels were timed: calls, allocation and the timing itself."""
 
     @property
     def alone_secs(self) -> float | None:
@@ -328,9 +323,15 @@ class InNetwork:
         return self.others_secs + sum(each.calls * each.secs for each in self.kernels)
 
     @property
+    def left_over_secs(self) -> float:
+        """Seconds that are in no kernel: calls and allocation."""
+        return max(0.0, self.secs - self.kernels_secs)
+
+    @property
     def sums(self) -> dict[str, float | None]:
-        """Both of them, by their names."""
-        return {"alone_secs": self.alone_secs, "kernels_secs": self.kernels_secs}
+        """All of them, by their names."""
+        sums = {"kernels_secs": self.kernels_secs, "left_over_secs": self.left_over_secs}
+        return {"alone_secs": self.alone_secs, **sums}
 
 
 @dataclass(frozen=True, slots=True)
