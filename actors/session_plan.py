@@ -66,13 +66,17 @@ def run_plan(plan: SessionPlan, hosts: RunHosts, dealt: Mapping[str, int]) -> Ru
 
 
 def snapshot_without_trials(
-    plan: SessionPlan, hosts: RunHosts, records: Sequence[Record], states: Mapping[str, DeviceState]
+    plan: SessionPlan,
+    hosts: RunHosts,
+    records: Sequence[Record],
+    states: Mapping[str, DeviceState],
+    shown_speeds: Mapping[str, float],
 ) -> Progress:
     """The last snapshot of a run of which every task is settled, so that no session is started. ``records``,
-    ``states``: those of the run's store."""
+    ``states``, ``shown_speeds``: those of the run's store."""
     run = run_plan(plan, hosts, dict.fromkeys((entry.task.id for entry in plan.tasks), 0))
     bandit = plan.method.make_task_bandit(plan.seed)
-    return last_snapshot(run, bandit, records, states, hosts.absent.notices)
+    return last_snapshot(run, bandit, records, states, hosts.absent.notices, shown_speeds)
 
 
 def planned(entry: SearchTask, searcher: int, settled: str) -> PlannedTask:

@@ -58,13 +58,19 @@ class RecorderClient(RestartedClient):
         """:meth:`append` for an actor without an event loop."""
         self.fetched(lambda actor: actor.append.remote(records, epoch), "store records")
 
-    def probed_and_wait(self, device_id: str, usual_secs: float) -> float:
-        """Note what a device's probe usually takes; the seconds at which its speed counts as 1. For an actor without an
-        event loop."""
-        unit_secs: float = self.fetched(
-            lambda actor: actor.probed.remote(device_id, usual_secs), "note a device's probe"
+    def probed_and_wait(self, device_id: str, device_class: str, usual_secs: float) -> tuple[float, float]:
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.probed`. For an actor without an event loop."""
+        unit_secs, shown_speed = self.fetched(
+            lambda actor: actor.probed.remote(device_id, device_class, usual_secs), "note a device's probe"
         )
-        return unit_secs
+        return unit_secs, shown_speed
+
+    async def shown_speeds(self) -> dict[str, float]:
+        """The speed at which people see the seconds of each class, where it is known."""
+        speeds: dict[str, float] = await self._asked(
+            lambda: self._actor.shown_speeds.remote(), "read the speeds of devices"
+        )
+        return speeds
 
     async def store(
         self, batches: Sequence[tuple[Sequence[bytes], int | None]], events: Sequence[DeviceEvent] = ()

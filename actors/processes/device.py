@@ -27,6 +27,7 @@ from devices.protocol import Artifact, Device, MeasureRequest
 from fleet_tune.base.domain import Fingerprint, Incumbent, Measurement, Outcome, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, ProbeError
 from fleet_tune.base.records.stores.codec import encode_record
+from fleet_tune.base.records.stores.reader import split_task_id
 from fleet_tune.base.results import DeviceTime
 from policies.measuring.adaptive_stopping import confirmation, following
 from policies.measuring.speed import Speedometer, changed
@@ -34,8 +35,10 @@ from policies.runs.events import BatchMeasured, BatchPostponed, ShootOutMeasured
 
 # Of measuring between two probes of a quiet window; a probe takes a fiftieth of it.
 _STRETCH_SECS = 0.5
-# A change by less than this share is none: what is usual is the median of a run.
-_SAME_USUAL = 0.002
+# Probes in a row in the first quiet window of a run, within so many seconds: their median is what is usual. The first
+# one after others have worked on the host may take half as long again.
+_FIRST_PROBES = 15
+_FIRST_SECS = 2.0
 # A shoot-out waits so long for an oracle that runs on the host; then others have their turn.
 _ORACLE_WAIT_SECS = 5.0
 
@@ -88,8 +91,7 @@ class DeviceActor:
         """Why the oracle of a task takes too long here, by task: its candidates are measured, and not verified."""
         self._host_oracles = HostOracles()
         self._speed = Speedometer()
-        self._usual_speed = 1.0  # as it was stored last
-        self._noted_secs = 0.0  # of the probe, then
+        self._shown_speed: float | None = None  # of its class, once the store has said it
         self._recorded_by: tuple[ByValue[RecorderClient], RecorderClient] | None = None
         self._target: str | None = None  # canonical text, once the device was asked
 
@@ -171,10 +173,9 @@ class DeviceActor:
             waits = {DeviceTime.WINDOW: time.monotonic() - asked}
             try:
                 # What went away between two batches was lost by no candidate.
-                before_secs = self._probe()
+                before_secs = self._first_probe(self._recorder(recorder), next(iter(tasks)))
             except (DeviceUnreachableError, ProbeError) as error:
                 return BatchMeasured(self._device_id, epoch, {}, error.detail)
-            self._note_usual(self._recorder(recorder))
             checked_again = self._run_oracles(tasks)
             while len(measured) < len(fetched) and not _lost(measured):
                 stretch, before_secs = self._steady_stretch(fetched[len(measured) :], rule, before_secs)
@@ -215,11 +216,9 @@ class DeviceActor:
             return self._awaits_oracle(task_id, epoch)
         with self._window.quiet():
             try:
-                before_secs = self._probe()
+                before_secs = self._first_probe(self._recorder(recorder), task_id)
             except (DeviceUnreachableError, ProbeError) as error:
                 return ShootOutMeasured(self._device_id, epoch, error.detail)
-            if self._speed.unit_secs is None:
-                self._note_usual(self._recorder(recorder))
             checked_again = self._run_oracles({task_id: task})
             if self._host_oracles.is_computing(task_id):
                 return self._awaits_oracle(task_id, epoch)
@@ -399,17 +398,24 @@ class DeviceActor:
             self._recorded_by = shared, shared.get()
         return self._recorded_by[1]
 
-    def _note_usual(self, recorder: RecorderClient) -> None:
-        """Have what is usual stored where it has changed, and learn what the seconds of the store are counted at."""
-        usual_secs = self._speed.usual_secs
-        if self._speed.unit_secs is not None and abs(usual_secs - self._noted_secs) < _SAME_USUAL * self._noted_secs:
-            return
-        self._noted_secs = usual_secs
-        self._speed.unit_secs = recorder.probed_and_wait(self._device_id, self._speed.usual_secs)
-        self._usual_speed = self._speed.usual_speed
+    def _first_probe(self, recorder: RecorderClient, task_id: str) -> float:
+        """Seconds of the probe at the beginning of a quiet window. In the first window it runs several times: what is
+        usual is told to the store, which says what its seconds are counted at, and at which speed people see them.
+        Raises as :meth:`_probe`."""
+        secs = self._probe()
+        if self._shown_speed is None:
+            deadline = time.monotonic() + _FIRST_SECS
+            for _ in range(_FIRST_PROBES - 1):
+                if time.monotonic() >= deadline:
+                    break
+                secs = self._probe()
+            told = self._device_id, split_task_id(task_id)[1], self._speed.usual_secs
+            self._speed.unit_secs, self._shown_speed = recorder.probed_and_wait(*told)
+        return secs
 
     def _speeds(self, probe_secs: float) -> dict[str, float]:
-        return {"speed": self._speed.speed(probe_secs) / self._usual_speed, "usual_speed": self._usual_speed}
+        assert self._shown_speed is not None
+        return {"speed": self._speed.speed(probe_secs) / self._shown_speed, "shown_speed": self._shown_speed}
 
     def _ask(self, request: MeasureRequest) -> Measurement:
         self._window.check()

@@ -149,9 +149,13 @@ class Recorder:
         """A sign of life, also while the disk is waited for."""
         return heartbeat()
 
-    async def probed(self, device_id: str, usual_secs: float) -> float:
+    async def probed(self, device_id: str, device_class: str, usual_secs: float) -> tuple[float, float]:
         """See :meth:`fleet_tune.base.records.stores.store.RecordStore.probed`."""
-        return await self._in_thread(self._store.probed, device_id, usual_secs)
+        return await self._in_thread(self._store.probed, device_id, device_class, usual_secs)
+
+    async def shown_speeds(self) -> dict[str, float]:
+        """See :meth:`fleet_tune.base.records.stores.reader.RecordReader.shown_speeds`."""
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._reader.shown_speeds)
 
     async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[bytes]:
         """Pages of committed records (:mod:`fleet_tune.base.records.stores.pages`): all with ``seq > cursor`` up to

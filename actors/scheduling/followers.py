@@ -75,9 +75,9 @@ class OrderFollower:
     async def run(self, now: Callable[[], float]) -> None:
         """Hand in the states, then look for orders every second, for ever. ``now``: the second of the run."""
         latest = {} if self._orders is None else await asyncio.to_thread(self._orders.latest)
-        states = await self._recorder.device_states()
+        states, speeds = await self._recorder.device_states(), await self._recorder.shown_speeds()
         wanted = {device_id: (order.admin, order.reason) for device_id, order in latest.items()}
-        self._hand_in(ev.DevicesRestored(states, wanted, time.time() - now()))
+        self._hand_in(ev.DevicesRestored(states, wanted, time.time() - now(), speeds))
         cursor = max((order.seq for order in latest.values()), default=0)
         warned = False
         while self._orders is not None:

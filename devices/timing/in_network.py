@@ -3,11 +3,13 @@
 A kernel that is timed alone finds its inputs and weights where its own last run left them. In the network its weights
 are cold, and its inputs are what the kernel before it wrote. TVM's virtual machine can report before and after every
 call. A second machine of the same library does that, so that the first one runs at full speed, and the two take turns:
-a slow-down of the device hits both.
+a slow-down of the device hits both. What reporting itself takes of a call, about a microsecond, is taken out: the
+machine's own calls show it, which do next to nothing.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import Counter, defaultdict
@@ -17,6 +19,8 @@ from functools import partial
 from typing import Any
 
 _MOST_ROUNDS = 50
+_MOST_ARGUMENTS = 8
+_CALIBRATIONS = 200
 _BUILTIN = "vm.builtin."
 _CPU = 1  # of DLPack
 
@@ -28,11 +32,12 @@ class InNetworkTimes:
     secs: float
     """Median of whole runs that were not instrumented."""
     kernel_secs: Mapping[str, float]
-    """Median over runs of the seconds of all calls of a kernel in one run."""
+    """Median over runs of the seconds of all calls of a kernel in one run, without what the instrument takes of
+    them."""
     calls: Mapping[str, int]
     """Calls of each kernel in one run."""
-    left_over_secs: float
-    """Median of the seconds of a run that are not in its kernels."""
+    clock_secs: float = 0.0
+    """Seconds that the instrument took of each call, on average."""
 
 
 class KernelClock:
@@ -44,33 +49,53 @@ class KernelClock:
         self._began: list[float] = []
         self.secs: defaultdict[str, float] = defaultdict(float)
         self.calls: Counter[str] = Counter()
+        self.arguments: dict[str, int] = {}
+        """Arguments of a call of each kernel."""
+        self.least_secs: dict[int, float] = {}
+        """Least seconds of the machine's own calls by the number of their arguments: hardly more than this clock
+        takes of a call."""
 
-    def __call__(self, _function: Any, symbol: str, before_run: bool, _returned: Any, *_arguments: Any) -> None:
+    def __call__(self, _function: Any, symbol: str, before_run: bool, _returned: Any, *arguments: Any) -> None:
         """Note the time before or after a call."""
-        if symbol.startswith(_BUILTIN):
-            return
         if self._sync is not None:
             self._sync()
-        now = time.perf_counter()
         if before_run:
-            self._began.append(now)
-        else:
-            self.secs[symbol] += now - self._began.pop()
-            self.calls[symbol] += 1
+            self._began.append(time.perf_counter())
+            return
+        secs = time.perf_counter() - self._began.pop()
+        if symbol.startswith(_BUILTIN):
+            count = len(arguments)
+            self.least_secs[count] = min(secs, self.least_secs.get(count, math.inf))
+            return
+        self.secs[symbol] += secs
+        self.calls[symbol] += 1
+        self.arguments[symbol] = len(arguments)
 
     def clear(self) -> None:
-        """Forget the last run."""
+        """Forget the kernels of the last run."""
         self.secs.clear()
         self.calls.clear()
 
+    def own_secs(self, kernel: str, argument_secs: float) -> float:
+        """Return the seconds that this clock takes of a call of a kernel. ``argument_secs``: those of each argument."""
+        if not self.least_secs:
+            return 0.0
+        fewest = min(self.least_secs)  # numbers become objects faster than tensors do
+        return max(0.0, self.least_secs[fewest] + argument_secs * (self.arguments[kernel] - fewest))
+
 
 def time_in_turn(
-    plain: Callable[[], None], watched: Callable[[], None], clock: KernelClock, budget_secs: float
+    plain: Callable[[], None],
+    watched: Callable[[], None],
+    clock: KernelClock,
+    budget_secs: float,
+    argument_secs: float = 0.0,
 ) -> InNetworkTimes:
     """Return the times of a network from instrumented and plain runs in turn, for about ``budget_secs``, each at least
     once.
 
-    ``plain``, ``watched``: run the network until the device is done.
+    ``plain``, ``watched``: run the network until the device is done. ``argument_secs``: see
+    :meth:`KernelClock.own_secs`.
     """
     first_secs = _timed(plain)  # the first run of each allocates
     if first_secs < budget_secs / 2:
@@ -78,18 +103,17 @@ def time_in_turn(
         first_secs = _timed(plain)
     rounds = int(max(1, min(_MOST_ROUNDS, budget_secs / 2 / max(first_secs, 1e-9))))
     whole: list[float] = []
-    left_over: list[float] = []
     of_kernels: dict[str, list[float]] = {}
     for _ in range(rounds):
         whole.append(_timed(plain))
         clock.clear()
-        watched_secs = _timed(watched)
-        # The difference within one run: on a busy machine two runs differ by more than this.
-        left_over.append(watched_secs - sum(clock.secs.values()))
+        watched()
         for name, secs in clock.secs.items():
             of_kernels.setdefault(name, []).append(secs)
-    kernel_secs = {name: statistics.median(times) for name, times in of_kernels.items()}
-    return InNetworkTimes(statistics.median(whole), kernel_secs, dict(clock.calls), statistics.median(left_over))
+    calls, secs = dict(clock.calls), statistics.median(whole)
+    own_secs = {name: count * clock.own_secs(name, argument_secs) for name, count in calls.items()}
+    kernel_secs = {name: max(0.0, statistics.median(times) - own_secs[name]) for name, times in of_kernels.items()}
+    return InNetworkTimes(secs, kernel_secs, calls, sum(own_secs.values()) / max(1, sum(calls.values())))
 
 
 def time_in_place(plain: Any, module: Any, device: Any, arguments: Sequence[Any], budget_secs: float) -> InNetworkTimes:
@@ -105,7 +129,29 @@ def time_in_place(plain: Any, module: Any, device: Any, arguments: Sequence[Any]
         machine["main"](*arguments)
         device.sync()
 
-    return time_in_turn(partial(run, plain), partial(run, watched), clock, budget_secs)
+    return time_in_turn(partial(run, plain), partial(run, watched), clock, budget_secs, _argument_secs())
+
+
+def _argument_secs() -> float:
+    """Return the seconds that an instrument takes longer for each argument of a call, which becomes an object of
+    Python."""
+    import numpy as np
+    import tvm_ffi
+    from tvm.runtime import tensor
+
+    clock = KernelClock()
+    call = tvm_ffi.convert(clock)
+    tensors = [tensor(np.zeros(1, np.float32)) for _ in range(_MOST_ARGUMENTS)]
+    medians = []
+    for arguments in ([], tensors):
+        secs: list[float] = []
+        for _ in range(_CALIBRATIONS):
+            clock.clear()
+            call(call, "kernel", True, None, *arguments)
+            call(call, "kernel", False, None, *arguments)
+            secs.append(clock.secs["kernel"])
+        medians.append(statistics.median(secs))
+    return max(0.0, medians[1] - medians[0]) / _MOST_ARGUMENTS
 
 
 def _timed(run: Callable[[], None]) -> float:

@@ -27,7 +27,9 @@ class TaskProgress:
     trials: int
     """Trials of the task, earlier runs included."""
     best_secs: float
-    """Cost of the incumbent in seconds. Infinite while there is none."""
+    """Seconds of the incumbent as people see them in every view: those by which it was chosen, at one speed of its
+    device. They only go down while nothing was found wrong. Infinite while there is none, or that speed is not
+    known."""
     finished: bool = False
     best_rule: str = ""
     """Rule that made the incumbent's sketch."""
@@ -127,7 +129,7 @@ class Progress:
     """Number of changes of devices that this run has kept, leases excepted."""
     vitals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Latest hardware values by device id: ``temperature_celsius`` and ``clock_hertz`` if they are known, and
-    ``speed``, which is 1 at the device's usual speed."""
+    ``speed`` as a multiple of that at which seconds are shown; ``shown_speed``: that one, relative to the store's."""
     notices: tuple[Notice, ...] = ()
     """The last warnings of the run, oldest first."""
     device_time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -278,10 +280,6 @@ class Fallback:
     used: FallbackKernel
 
 
-CLOCK_SECS = 1e-6
-"""What the clock itself takes of each call of a kernel that is timed in its place."""
-
-
 @dataclass(frozen=True, slots=True)
 class KernelTime:
     """Time of a task's kernel in a compiled network. Seconds are those of one call."""
@@ -291,28 +289,27 @@ class KernelTime:
     calls: int
     """Number of calls in one run."""
     alone_secs: float | None
-    """Seconds of the record, at the device's usual speed. None without a record."""
+    """Seconds of the record, as the task's best. None without a record."""
     secs: float
     """Seconds in its place in the network."""
+    clock_secs: float = 0.0
+    """Seconds that the clock took of the call, which are taken out."""
 
     @property
     def is_clear(self) -> bool:
-        """True if the clock's own time is small against the kernel's."""
-        return self.secs >= 10 * CLOCK_SECS
+        """True if the clock's own time is no larger than the kernel's: it is known to a fifth or so."""
+        return self.secs >= self.clock_secs
 
 
 @dataclass(frozen=True, slots=True)
 class InNetwork:
-    """Distribution of the run time of a compiled network over its kernels."""
+    """Distribution of the latency of a compiled network over its kernels."""
 
     secs: float
-    """Seconds of a whole run, in turn with the runs in which the kernels were timed. It was timed at another moment
-    than the network's latencies."""
+    """The latency. The kernels were timed beside whole runs at another moment, and are told as their share of it."""
     kernels: tuple[KernelTime, ...]
     others_secs: float
     """Seconds of the kernels that belong to no task."""
-    left_over_secs: float
-    """Remaining seconds of a run in which kernels were timed: calls, allocation and the timing itself."""
 
     @property
     def alone_secs(self) -> float | None:
@@ -326,9 +323,15 @@ class InNetwork:
         return self.others_secs + sum(each.calls * each.secs for each in self.kernels)
 
     @property
+    def left_over_secs(self) -> float:
+        """Seconds that are in no kernel: calls and allocation."""
+        return max(0.0, self.secs - self.kernels_secs)
+
+    @property
     def sums(self) -> dict[str, float | None]:
-        """Both of them, by their names."""
-        return {"alone_secs": self.alone_secs, "kernels_secs": self.kernels_secs}
+        """All of them, by their names."""
+        sums = {"kernels_secs": self.kernels_secs, "left_over_secs": self.left_over_secs}
+        return {"alone_secs": self.alone_secs, **sums}
 
 
 @dataclass(frozen=True, slots=True)

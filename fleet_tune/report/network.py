@@ -60,7 +60,5 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
 
 def _where_the_time_goes(times: InNetwork) -> str:
     alone = "" if times.alone_secs is None else f" ({format_secs(times.alone_secs)} alone)"
-    return (
-        f"{format_secs(times.kernels_secs)} in kernels{alone}, {format_secs(times.left_over_secs)} left over (calls,"
-        f" allocation, the watching), at a moment when a whole run took {format_secs(times.secs)}"
-    )
+    left_over = f"{format_secs(times.left_over_secs)} left over (calls, allocation)"
+    return f"{format_secs(times.secs)}: {format_secs(times.kernels_secs)} in kernels{alone}, {left_over}"

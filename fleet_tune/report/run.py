@@ -332,7 +332,9 @@ def _headline(result: TuneResult) -> Text:
         if network.published == "nothing":
             text.append("not published", "bold red")
         else:
-            text.append(format_secs(network.secs), "bold green")
+            text.append(format_secs(network.secs), "bold yellow" if network.on_busy_host else "bold green")
+            if network.on_busy_host:
+                text.append(" on a busy host", "yellow")
         for name, secs in (("PyTorch", network.torch_secs), ("untuned", network.untuned_secs)):
             speedup = _speedup(secs, network.secs)
             if speedup is not None:

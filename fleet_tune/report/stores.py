@@ -30,7 +30,7 @@ def render_top(top: Sequence[TopTask], limit: int) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("counts here")
     for each in top[:limit]:
-        secs = None if each.record is None else each.record.measurement.cost_secs
+        secs = each.secs
         table.add_row(
             cut(each.task.workload.name),
             cut(each.task.device_class.name),
@@ -56,7 +56,7 @@ def top_json(top: Sequence[TopTask]) -> str:
                 "device_class": each.task.device_class.name,
                 "flop": workload.flop,
                 "records": each.records,
-                "best_secs": None if record is None else record.measurement.cost_secs,
+                "best_secs": each.secs,
                 "candidate": None if record is None else record.candidate.id,
                 "run_id": None if record is None else record.run_id,
                 "differences": list(each.differences),
@@ -129,15 +129,14 @@ def render_why(
             )
         )
         table = _table("candidate", "run", "revision")
-        table.add_column("cost", justify="right", no_wrap=True)
+        table.add_column("time", justify="right", no_wrap=True)
         table.add_column("counts")
         for each in reasons[:limit]:
-            secs = each.record.measurement.cost_secs
             table.add_row(
                 each.record.candidate.id[:12],
                 each.record.run_id,
                 str(each.record.revision),
-                format_secs(secs if math.isfinite(secs) else None),
+                format_secs(each.secs),
                 "; ".join(each.reasons) or "yes",
             )
         if len(reasons) > limit:
@@ -163,9 +162,7 @@ def why_json(found: Sequence[tuple[Task, Sequence[RecordVerdict]]], shipped: Map
                             "run_id": each.record.run_id,
                             "revision": each.record.revision,
                             "outcome": each.record.measurement.outcome.value,
-                            "cost_secs": each.record.measurement.cost_secs
-                            if each.record.measurement.run_secs
-                            else None,
+                            "secs": each.secs if math.isfinite(each.secs) else None,
                             "counts": not each.reasons,
                             "reasons": list(each.reasons),
                         }

@@ -60,8 +60,3 @@ class Speedometer:
         change = math.log(after_secs / before_secs) / 2
         mismatch = MISMATCH * math.log(middle_secs / self.usual_secs)
         return self.speed(middle_secs), math.hypot(change, mismatch)
-
-    @property
-    def usual_speed(self) -> float:
-        """The usual speed as a multiple of that of the unit."""
-        return self.speed(self.usual_secs)

@@ -132,6 +132,8 @@ class DevicesRestored:
     """Administrative state that people want of a device, with the reason, by its id."""
     began_unix_secs: float = 0.0
     """Unix time of second 0 of the run."""
+    shown_speeds: Mapping[str, float] = field(default_factory=dict)
+    """Speed at which people see the seconds of each class, where the store knows it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,16 @@ def last_snapshot(
     records: Sequence[Record],
     states: Mapping[str, DeviceState],
     notices: Iterable[str] = (),
+    shown_speeds: Mapping[str, float] | None = None,
 ) -> Progress:
     """Return the snapshot of such a run at its end, at its second 0. ``plan``: every task of it is settled.
     ``records``: those of its store. ``states``: of devices, as the store knows them. ``notices``: the first ones.
+    ``shown_speeds``: see :class:`~policies.runs.events.DevicesRestored`.
     Raises ValueError for a run that wants something done."""
     state = RunState(plan, bandit)
     events: deque[Event] = deque(map(NoticePosted, notices))
-    events += (DevicesRestored(states), RecordsCommitted(records), RecordsCaughtUp())
+    restored = DevicesRestored(states, shown_speeds=shown_speeds or {})
+    events += (restored, RecordsCommitted(records), RecordsCaughtUp())
     while events:
         for command in state.handle(events.popleft(), 0.0):
             match command:

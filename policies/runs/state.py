@@ -188,12 +188,14 @@ class RunState:
             device_time_whole=self._usage.whole,
             restarts=dict(self._restarts),
             not_tried=self._run_end.not_tried,
-            tasks=tuple(
-                task.progress(self._measuring.leases.usual_speed(task.device_class))
-                for task in tasks
-                if not task.is_left_out
-            ),
+            tasks=tuple(task.progress(self._shown_speed(task)) for task in tasks if not task.is_left_out),
         )
+
+    def _shown_speed(self, task: TaskTrials) -> float | None:
+        """The speed at which people see the seconds of a task; None while it is not known. When the tuning is over and
+        nothing was measured, that of the stored seconds."""
+        speed = self._measuring.leases.shown_speed(task.device_class)
+        return 1.0 if speed is None and self.phase > Phase.TUNING else speed
 
     # What happens ----------------------------------------------------------------------------------------------------
 
@@ -245,7 +247,8 @@ class RunState:
                     self.fleet.happened(device_id, health.AdminChanged(admin, reason), now)
                 if device_id in self._measuring.leases.lanes:
                     self._look_at.append(device_id)
-            case DevicesRestored(states, orders, began_unix_secs):
+            case DevicesRestored(states, orders, began_unix_secs, shown_speeds):
+                self._measuring.leases.restore_speeds(shown_speeds)
                 self.fleet.restore(states, orders, began_unix_secs, now)
                 self._run_end.devices_restored()
             case RecordsCaughtUp():

@@ -239,8 +239,9 @@ class TaskTrials:
             return ""
         return f"{CONFIRMED} by {self.trials} trials of what the store has"
 
-    def progress(self, usual_speed: float = 1.0) -> TaskProgress:
-        """A snapshot, with seconds at the usual speed of the task's devices."""
+    def progress(self, shown_speed: float | None = 1.0) -> TaskProgress:
+        """A snapshot, with the seconds by which the incumbent was chosen at the speed at which the task's class is
+        shown; None where no device has said how fast it is: then no seconds are known."""
         best = self.ranking.best
         return TaskProgress(
             task_id=self.task.id,
@@ -250,7 +251,7 @@ class TaskTrials:
             flop=self.task.workload.flop,
             sketches=len(self.rules or ()),
             trials=self.trials,
-            best_secs=self.best_secs / usual_speed,
+            best_secs=math.inf if shown_speed is None else self.ranking.incumbent.rank_secs / shown_speed,
             finished=bool(self.finish_reason),
             finish_reason=self.finish_reason,
             best_rule="" if best is None or self.rules is None else self.rules[best.sketch],

@@ -167,13 +167,12 @@ class Example:
         times = result.in_network
         assert times is not None
         assert [(each.task_id, each.calls) for each in times.kernels] == [(task.id, task.weight) for task in self.tasks]
-        assert all(each.secs > 0 for each in times.kernels)
-        assert times.left_over_secs > 0, "a run is more than its kernels"
+        assert times.secs == result.secs
+        assert times.kernels_secs + times.left_over_secs == pytest.approx(times.secs), "the parts add up"
         written = manifest["in_network"]
         assert written.keys() == {"secs", "kernels", "others_secs", "left_over_secs", "alone_secs", "kernels_secs"}
         assert (written["secs"], written["left_over_secs"]) == (times.secs, times.left_over_secs)
-        # Of three kernels that are called once or more, none of which takes no time.
-        assert written["kernels_secs"] > sum(each.secs for each in times.kernels) * (1 - 1e-9)
+        assert written["kernels_secs"] >= sum(each.secs for each in times.kernels) * (1 - 1e-9)
         for each, entry in zip(times.kernels, manifest["in_network"]["kernels"], strict=True):
             assert (entry["task_id"], entry["secs"], entry["alone_secs"]) == (each.task_id, each.secs, each.alone_secs)
         alone = {entry["id"]: entry["best_secs"] for entry in manifest["tasks"]}

@@ -78,7 +78,7 @@ def write(path: Path, run_id: str, *records: Record, probe_secs: float = 0.001) 
             store.put_task(task)
         store.put_run(run_id, {"zen5": HERE})
         store.put_efforts([Effort(CONV.id, run_id, 10.0, float("inf"))])
-        store.probed("dev", probe_secs)
+        store.probed("dev", "zen5", probe_secs)
         store.append(records)
     return path
 

@@ -110,7 +110,7 @@ class Lanes:
             self._time.later(at + 0.1, ev.BatchLost(name, command.epoch, "its process ended", outside=True))
             return
         self._time.later(at, lambda: self._recorder.append(records, name, command.epoch))
-        self._time.later(at + 0.02, ev.BatchMeasured(name, command.epoch, outcomes, detail, {"drift": 1.0}))
+        self._time.later(at + 0.02, ev.BatchMeasured(name, command.epoch, outcomes, detail, {"shown_speed": 1.0}))
 
     def _waits_for_others(self, device: Device, name: str, epoch: int) -> bool:
         if not within(device.others, self._time.now):

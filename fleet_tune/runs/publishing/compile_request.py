@@ -17,6 +17,7 @@ from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.publishing.incumbents import RecordSupplier
 from fleet_tune.runs.publishing.network_runners import DeviceNetworkRunner, LocalNetworkRunner, NetworkRunner
+from fleet_tune.runs.publishing.quiet_host import PATIENCE_SECS, QuietHost
 from fleet_tune.runs.publishing.untuned_times import UntunedTimes
 from fleet_tune.runs.tuned import Tuned
 
@@ -39,8 +40,8 @@ class CompileRequest:
     progress: CompileProgress = field(default_factory=CompileProgress)
     """Is told each step, and what a network goes without."""
     spare_secs: float = math.inf
-    """Time to choose between records that are nearly as good, by their time in the network; no choice is made where it
-    would take longer."""
+    """Time to choose between records that are nearly as good, by their time in the network: no choice is made that
+    would take longer. Also time to wait for a quiet host."""
     run_id: str = ""
     """The run of new records. Empty where no run is compiled: a record that is withdrawn belongs to the run that has
     measured it then."""
@@ -57,9 +58,11 @@ class CompileRequest:
         return {sketch.id: sketch.rule for entry in self.entries for sketch in entry.sketches}
 
 
-def compile_request(tuned: Tuned, records: Path) -> CompileRequest:
+def compile_request(
+    tuned: Tuned, records: Path, progress: CompileProgress, spare_secs: float = math.inf
+) -> CompileRequest:
     """The networks of a run, compiled from these records. Each is run on this machine if it belongs to the class, else
-    on a device of the class."""
+    on a device of the class. See :class:`CompileRequest` for the arguments."""
     prepared = tuned.prepared
     with RecordReader(records) as reader:
         states = {name: event.state for name, event in reader.device_states().items()}
@@ -68,7 +71,9 @@ def compile_request(tuned: Tuned, records: Path) -> CompileRequest:
     runners: dict[str, NetworkRunner] = {}
     for name in prepared.lowered:
         if name in prepared.here:
-            runners[name] = LocalNetworkRunner(inputs, prepared.prints[name].threads, special)
+            patience_secs = min(PATIENCE_SECS, spare_secs)
+            host = QuietHost(prepared.prints[name].threads, patience_secs, progress.report_step)
+            runners[name] = LocalNetworkRunner(inputs, special, host)
         elif (device := prepared.device_of(name, states)) is not None:
             runners[name] = DeviceNetworkRunner(device, inputs, special)
     return CompileRequest(
@@ -78,5 +83,7 @@ def compile_request(tuned: Tuned, records: Path) -> CompileRequest:
         entries=tuned.tasks,
         runners=runners,
         records=records,
+        progress=progress,
+        spare_secs=spare_secs,
         expected=prepared.expected,
     )

@@ -26,7 +26,7 @@ from devices.protocol import BuildRequest, BuildResult, Device, MeasureRequest
 from fleet_tune.base.config.fleet_file import DeviceConfig, MeasureConfig
 from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.domain import UNKNOWN_SPREAD, Candidate, Measurement, Outcome, Record, StopRule, Task
-from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.reader import RecordReader, split_task_id
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.compile_progress import CompileProgress
@@ -155,7 +155,7 @@ class FirstChoices:
         rule = self.measuring.applied_to(StopRule())
         best_secs = math.inf
         with RecordReader(self.records) as reader:
-            speed = reader.usual_speed(self.device.name)
+            speed = reader.shown_speeds().get(split_task_id(oracle.task_id)[1], 1.0)
         # Fewer results than candidates where the time ended.
         for (candidate, revision), built in zip(revisions.items(), others, strict=False):
             if time.monotonic() >= deadline:

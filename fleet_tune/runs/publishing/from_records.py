@@ -66,7 +66,7 @@ def _published(tuned: Tuned, records: Path, out: Path, started: float) -> TuneRe
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
     check_records(prepared.lowered, tuned.tasks, records, prepared.network.precision)
     progress = CompileProgress(time.monotonic() - started)
-    request = dataclasses.replace(compile_request(tuned, records), progress=progress)
+    request = compile_request(tuned, records, progress)
     networks = publish_networks(request, out, Cancellation())
     return TuneResult(
         network=prepared.network.name,

@@ -9,28 +9,41 @@ from devices.timing.in_network import InNetworkTimes, kernel_of
 from fleet_tune.base.results import InNetwork, KernelTime
 
 
-def in_network(timed: InNetworkTimes, lowered: LoweredNetwork, alone_secs: Mapping[str, float]) -> InNetwork:
-    """Sum the times of kernels by task.
+def in_network(
+    timed: InNetworkTimes, lowered: LoweredNetwork, alone_secs: Mapping[str, float], latency_secs: float
+) -> InNetwork:
+    """Split the latency of a network by tasks.
 
     Args:
         timed: the times of the network's kernels.
         lowered: the network.
         alone_secs: seconds of the kernel of each task id when it runs alone.
+        latency_secs: the latency. The kernels get the share of it that they had of the whole runs beside which they
+            were timed, and never more than all of it: where calls are watched, threads may fall asleep in between, and
+            the kernels take longer.
     """
     by_hash = {task.workload.hash: task for task in lowered.tasks}
     calls = dict.fromkeys(by_hash, 0)
     secs = dict.fromkeys(by_hash, 0.0)
     others_secs = 0.0
+    share = latency_secs / max(timed.secs, sum(timed.kernel_secs.values()))
     for name, kernel_secs in timed.kernel_secs.items():
         workload = lowered.workloads.get(kernel_of(name), "")
         if workload in by_hash:
             calls[workload] += timed.calls[name]
-            secs[workload] += kernel_secs
+            secs[workload] += share * kernel_secs
         else:
-            others_secs += kernel_secs
+            others_secs += share * kernel_secs
     kernels = tuple(
-        KernelTime(task.id, task.workload.name, calls[digest], alone_secs.get(task.id), secs[digest] / calls[digest])
+        KernelTime(
+            task.id,
+            task.workload.name,
+            calls[digest],
+            alone_secs.get(task.id),
+            secs[digest] / calls[digest],
+            timed.clock_secs,
+        )
         for digest, task in by_hash.items()
         if calls[digest]
     )
-    return InNetwork(timed.secs, kernels, others_secs, timed.left_over_secs)
+    return InNetwork(latency_secs, kernels, others_secs)

@@ -10,7 +10,6 @@ from typing import Any
 from fleet_tune.base.domain import Fingerprint, Record, Task
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import NetworkResult
-from fleet_tune.runs.publishing.task_results import usual_secs
 
 
 def made_of(
@@ -41,7 +40,7 @@ def made_of(
 def _entry(task: Task, record: Record | None, rules: Mapping[str, str], reader: RecordReader) -> dict[str, Any]:
     if record is None:
         return {}
-    secs = usual_secs(reader, record)
+    secs = reader.shown_secs(record)
     other = "of another version" if rules else "not described"  # a run without trials describes no task
     return {
         "best_secs": secs,

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
-from devices.host.background_load import BackgroundLoad
 from devices.networks.manifest import read_network_files
 from devices.networks.network import Array
 from devices.networks.processes import fresh_process
 from devices.timing.in_network import InNetworkTimes
 from devices.timing.network_device import NetworkDevice, NetworkHandle
 from fleet_tune.base.config.fleet_file import DeviceConfig
-from fleet_tune.base.cpus import QuotaGroups
 from fleet_tune.base.errors import FleetTuneError, NetworkRunError, UncheckedError
 from fleet_tune.runs.fleet.device_access import opened
+from fleet_tune.runs.publishing.quiet_host import QuietHost
 
 # Of measuring one network.
 _BUDGET_SECS = 3.0
 _ROUNDS = 3
 THIS_MACHINE = "this machine"
+_T = TypeVar("_T")
 
 
 class NetworkRunResult(NamedTuple):
@@ -73,6 +73,9 @@ class NetworkRunner(Protocol):
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         """Measure the median seconds per run of two networks, under the same conditions as far as possible."""
 
+    def undisturbed(self, measure: Callable[[], _T]) -> _T:
+        """Return what ``measure`` finds on this machine; a device's runner knows of no disturbance."""
+
     def in_place(self, folder: Path) -> InNetworkTimes:
         """Measure the time of each kernel in its place in the network."""
 
@@ -87,17 +90,19 @@ class LocalNetworkRunner:
 
     Args:
         inputs: the example inputs.
-        threads: threads of the networks; 0 for one on each processor.
         special: sets of inputs with special values.
+        host: times them again where others disturb it.
     """
 
     name = THIS_MACHINE
 
-    def __init__(self, inputs: Sequence[Array], threads: int = 0, special: Sequence[Sequence[Array]] = ()) -> None:
+    def __init__(
+        self, inputs: Sequence[Array], special: Sequence[Sequence[Array]] = (), host: QuietHost | None = None
+    ) -> None:
         self._inputs = inputs
         self._special = special
         self.special_outputs: Sequence[tuple[Array, ...]] = ()
-        self._threads = threads
+        self._host = QuietHost() if host is None else host
         self._expecting: fresh_process.PreloadedProcess | None = None
         self.others_cores: float | None = None
         self.throttled = 0.0
@@ -114,18 +119,30 @@ class LocalNetworkRunner:
     def tried(self, folder: Path) -> NetworkRunResult:
         process, self._expecting = self._expecting, None
         process = process or self._preloaded()
-        with self._watched():
+        outputs: tuple[Array, ...] = ()
+
+        def first() -> tuple[float, InNetworkTimes] | None:
+            nonlocal outputs
             outputs, times = process.tried(folder)
+            return times
+
+        def again() -> tuple[float, InNetworkTimes] | None:
+            with contextlib.suppress(NetworkRunError, UncheckedError):  # it has run before
+                return fresh_process.measure(folder, self._inputs, _BUDGET_SECS), self.in_place(folder)
+            return None
+
+        times = self._timed(first, again)
         self.special_outputs = process.special_outputs
         return NetworkRunResult(outputs, times, self.others_cores, self.throttled)
 
     def measure_secs(self, folder: Path) -> float:
-        with self._watched():
-            return fresh_process.measure(folder, self._inputs, _BUDGET_SECS)
+        return self._timed(lambda: fresh_process.measure(folder, self._inputs, _BUDGET_SECS))
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
-        with self._watched():
-            return fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
+        return self._timed(lambda: fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS))
+
+    def undisturbed(self, measure: Callable[[], _T]) -> _T:
+        return self._host.timed(measure)
 
     def in_place(self, folder: Path) -> InNetworkTimes:
         return fresh_process.in_place(folder, self._inputs, _BUDGET_SECS)
@@ -140,13 +157,10 @@ class LocalNetworkRunner:
     def _preloaded(self) -> fresh_process.PreloadedProcess:
         return fresh_process.PreloadedProcess(self._inputs, _BUDGET_SECS, self._special)
 
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        groups = QuotaGroups()
-        before = groups.throttling()
-        with BackgroundLoad(self._threads) as others:
-            yield
-        self.others_cores, self.throttled = others.cores, groups.throttling().since(before).share
+    def _timed(self, measure: Callable[[], _T], again: Callable[[], _T] | None = None) -> _T:
+        found = self._host.timed(measure, again)
+        self.others_cores, self.throttled = self._host.others_cores, self._host.throttled
+        return found
 
 
 class DeviceNetworkRunner:
@@ -189,6 +203,9 @@ class DeviceNetworkRunner:
         rounds = [[each.measure_within(_BUDGET_SECS / _ROUNDS) for each in networks] for _ in range(_ROUNDS)]
         # The middle one of three: each is a median itself.
         return sorted(each[0] for each in rounds)[1], sorted(each[1] for each in rounds)[1]
+
+    def undisturbed(self, measure: Callable[[], _T]) -> _T:
+        return measure()
 
     def in_place(self, folder: Path) -> InNetworkTimes:
         return self._loaded(folder).in_place(_BUDGET_SECS)

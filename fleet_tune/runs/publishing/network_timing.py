@@ -15,7 +15,6 @@ from fleet_tune.base.results import NetworkResult, OutputErrors
 from fleet_tune.runs.publishing.class_network import CheckedNetwork, ClassNetwork
 from fleet_tune.runs.publishing.in_network import in_network
 from fleet_tune.runs.publishing.network_runners import THIS_MACHINE, NetworkRunner
-from fleet_tune.runs.publishing.task_results import usual_secs
 from fleet_tune.runs.publishing.untuned_times import CLEARLY
 
 # Times that differ by less are the same.
@@ -114,8 +113,8 @@ class NetworkTiming:
             return result
         records = self._checked.records if result.published == "tuned" else {}
         with RecordReader(network.request.records) as reader:
-            alone = {task_id: usual_secs(reader, record) for task_id, record in records.items()}
-        return dataclasses.replace(result, in_network=in_network(kernels, network.lowered, alone))
+            alone = {task_id: reader.shown_secs(record) for task_id, record in records.items()}
+        return dataclasses.replace(result, in_network=in_network(kernels, network.lowered, alone, result.secs))
 
     def _untuned(self) -> Path | None:
         """The folder of the untuned network; None where the network has no schedule, or it cannot be compiled."""
@@ -158,7 +157,8 @@ class NetworkTiming:
         network.report_step("timing the network in its framework")
         try:
             threads = network.fingerprint.threads
-            torch_secs = network.request.network.measure_framework_secs(threads, _FRAMEWORK_REPEATS)
+            measure = network.request.network.measure_framework_secs
+            torch_secs = self._runner.undisturbed(lambda: measure(threads, _FRAMEWORK_REPEATS))
         except Exception as error:
             network.warn(f"is not compared with its framework's time: {error}")
             return result

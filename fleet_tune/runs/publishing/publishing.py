@@ -29,8 +29,9 @@ from fleet_tune.runs.publishing.task_results import task_results
 from fleet_tune.runs.publishing.untuned_times import UntunedTimes
 from fleet_tune.runs.tuned import Tuned
 
-# Share of a run's time that choosing between records by their time in the network may take after it.
-_CHOOSING_SHARE = 0.1
+# Share of a run's time that choosing between records by their time in the network, and waiting for a quiet host, may
+# take after it.
+_SPARE_SHARE = 0.1
 
 
 async def publish(context: RunContext, tuned: Tuned, hosts: RunHosts) -> Published:
@@ -110,11 +111,9 @@ def compile_tuned(
                 run_id=run_id,
             )
     compiling = dataclasses.replace(
-        compile_request(tuned, request.records),
+        compile_request(tuned, request.records, progress, _SPARE_SHARE * progress.elapsed_secs),
         run_id=run_id,
         suppliers=suppliers,
-        progress=progress,
-        spare_secs=_CHOOSING_SHARE * progress.elapsed_secs,
         classes=classes,  # a class keeps its folder whoever of the others takes part
         untuned_times=UntunedTimes(user_folder()),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from fleet_tune.base.domain import Measurement, Outcome, Record, Task
+from fleet_tune.base.domain import Measurement, Outcome, Task
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import TaskProgress
 
@@ -26,14 +26,9 @@ def _task_result(task: Task, rules: Mapping[str, str], reader: RecordReader) -> 
         flop=task.workload.flop,
         sketches=0,
         trials=sum(reader.counts(task.id).values()),
-        best_secs=usual_secs(reader, record) if record else float("inf"),
+        best_secs=reader.shown_secs(record) if record else float("inf"),
         best_rule=rules.get(record.candidate.sketch_id, "") if record else "",
     )
-
-
-def usual_secs(reader: RecordReader, record: Record) -> float:
-    """The cost of a record at the usual speed of its device."""
-    return record.measurement.cost_secs / reader.usual_speed(record.device_id)
 
 
 _REASONS = {

@@ -26,7 +26,7 @@ from fleet_tune.base.records.sharing.shared import (
     shared_store,
 )
 from fleet_tune.base.records.stores.origin import Origin
-from fleet_tune.base.records.stores.store import class_unit
+from fleet_tune.base.records.stores.store import RecordStore, class_unit
 from fleet_tune.runs.shared_store.lookup import StoreLookup
 
 _LAST_GIVE_SECS = 2.0
@@ -85,6 +85,26 @@ def take(
     store.append(fresh)
 
 
+def take_speeds(found: StoreLookup, store: RecordStore, devices: Mapping[str, Sequence[str]]) -> None:
+    """Show the seconds of a run that measures nothing at the speeds of the shared store, unless its own store has
+    one. The arguments are those of :func:`take`, which comes before."""
+    with SharedReader(store.path) as reader:
+        own = reader.shown_speeds()
+    for name, speed in found.shown_speeds.items():
+        shared_secs, device_id = found.units.get(name), next(iter(devices.get(name, ())), None)
+        if shared_secs is not None and device_id is not None and name not in own:
+            store.show_at(name, speed * store.unit(device_id, shared_secs) / shared_secs)
+
+
+def _give_speeds(own: SharedReader, shared: RecordStore) -> None:
+    """Show the seconds of the shared store at the speeds of a run that has measured."""
+    units = own.class_units()
+    for name, speed in own.shown_speeds().items():
+        own_secs = units.get(class_unit(name))
+        if own_secs is not None:
+            shared.show_at(name, speed * shared.unit(class_unit(name), own_secs) / own_secs)
+
+
 class StoreUploader:
     """Copies new records from the store of a run to the shared store."""
 
@@ -107,6 +127,7 @@ class StoreUploader:
         with SharedReader(self._own) as reader, shared_store(self._shared, _LAST_GIVE_SECS if hurry else None) as store:
             is_late = lambda: self._clock() > deadline  # noqa: E731
             copied = copy_records(reader, store, self._cursor, is_late, with_efforts=with_efforts)
+            _give_speeds(reader, store)
         self._cursor = copied.cursor
         return copied.records
 

@@ -45,6 +45,8 @@ class StoreLookup:
     """The last record of each candidate of a task id, the best first, in the seconds of the store."""
     units: Mapping[str, float] = field(default_factory=dict)
     """The seconds of the probe that the seconds of each device class are counted in."""
+    shown_speeds: Mapping[str, float] = field(default_factory=dict)
+    """The speed at which people see the seconds of each device class, where the store knows it."""
     settled: frozenset[str] = frozenset()
     """Ids of the tasks that need no trial."""
     seeds: Mapping[str, Sequence[Seed]] = field(default_factory=dict)
@@ -79,6 +81,7 @@ class StoreLookup:
             self,
             records={**self.records, **other.records},
             units={**self.units, **other.units},
+            shown_speeds={**self.shown_speeds, **other.shown_speeds},
             settled=self.settled | other.settled,
             seeds={**self.seeds, **other.seeds},
             confirmed=self.confirmed | other.confirmed,
@@ -144,10 +147,12 @@ def look_up(
             found.look_up(task)
         imported |= reader.imported_sketches()
         units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
+        shown_speeds = reader.shown_speeds()
     lookup = StoreLookup(
         path,
         found.words,
         units,
+        shown_speeds,
         frozenset(found.settled),
         found.seeds,
         frozenset(found.confirmed),

@@ -30,6 +30,7 @@ from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.preparing import device_classes, run_store
 from fleet_tune.runs.preparing.ready_tasks import in_order
 from fleet_tune.runs.shared_store.efforts import tried_in
+from fleet_tune.runs.shared_store.exchange import take_speeds
 from fleet_tune.runs.tuned import Tuned
 from fleet_tune.runs.tuning.late_classes import LateClasses
 from fleet_tune.runs.tuning.task_feed import TaskFeed
@@ -196,9 +197,11 @@ async def settle(context: RunContext, prepared: Prepared, hosts: RunHosts, lower
         with RecordStore(request.records) as store:
             for entry in plan.tasks:
                 store.put_task(entry.task)
+            if prepared.found is not None:
+                take_speeds(prepared.found, store, prepared.device_ids)
         with RecordReader(request.records) as reader:
             states = {name: event.state for name, event in reader.device_states().items()}
-            return checked, snapshot_without_trials(plan, hosts, list(reader), states)
+            return checked, snapshot_without_trials(plan, hosts, list(reader), states, reader.shown_speeds())
 
     prepared, last = await unless_interrupted(in_thread(settled))
     context.reporter.update(last)

@@ -6,7 +6,6 @@ All work of a device is leased: results that a device stores after its lease has
 from __future__ import annotations
 
 import enum
-import statistics
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -66,6 +65,7 @@ class Leases:
         self._members: Counter[str] = Counter()  # devices by class
         self._leased: Counter[str] = Counter()  # devices with a lease by class
         self._on_devices: Counter[str] = Counter()  # candidates on them by class
+        self._shown_speeds: dict[str, float] = {}  # by class
 
     # Devices ---------------------------------------------------------------------------------------------------------
 
@@ -168,8 +168,16 @@ class Leases:
         """Last hardware readings by device id."""
         return {each: lane.vitals for each, lane in self.lanes.items() if lane.vitals}
 
-    def usual_speed(self, device_class: str) -> float:
-        """Return the usual speed of the devices of a class, relative to the unit speed of the stored seconds."""
-        lanes = (lane for lane in self.lanes.values() if lane.device_class == device_class)
-        speeds = [lane.vitals["usual_speed"] for lane in lanes if "usual_speed" in lane.vitals]
-        return statistics.median(speeds) if speeds else 1.0
+    def shown_speed(self, device_class: str) -> float | None:
+        """Return the speed at which people see the seconds of a class, relative to the unit speed of the stored ones;
+        None before one of its devices has measured for this store. It does not change."""
+        if device_class not in self._shown_speeds:
+            lanes = (lane for lane in self.lanes.values() if lane.device_class == device_class)
+            for lane in lanes:
+                if "shown_speed" in lane.vitals:
+                    self._shown_speeds[device_class] = lane.vitals["shown_speed"]
+        return self._shown_speeds.get(device_class)
+
+    def restore_speeds(self, speeds: Mapping[str, float]) -> None:
+        """Take in the shown speeds of classes that the store knows."""
+        self._shown_speeds.update(speeds)

@@ -49,13 +49,14 @@ def test_runs_take_turns_and_what_all_calls_of_a_kernel_take_counts(time: Time) 
     found = time_in_turn(plain, watched, clock, 6.5)
     assert order == ["plain", "watched", "plain"] + 3 * ["plain", "watched"]
     assert found.secs == pytest.approx(1.0)
-    assert found.left_over_secs == pytest.approx(0.15)
-    assert found.kernel_secs == pytest.approx({"conv_prepacked": 0.5, "add": 0.25})
+    # The machine's own call does next to nothing: the clock takes 0.05 of each call.
+    assert found.kernel_secs == pytest.approx({"conv_prepacked": 0.4, "add": 0.2})
+    assert found.clock_secs == pytest.approx(0.05)
     assert found.calls == {"conv_prepacked": 2, "add": 1}
     assert {kernel_of(name) for name in found.kernel_secs} == {"conv", "add"}
 
 
-def test_what_is_left_over_is_that_of_each_run_however_busy_the_machine(time: Time) -> None:
+def test_a_busy_moment_is_no_time_of_a_kernel(time: Time) -> None:
     clock = KernelClock()
     slower = iter([1, 1, 1, 1, 9, 2, 7])  # of the watched runs, the first of which is not counted
 
@@ -72,7 +73,33 @@ def test_what_is_left_over_is_that_of_each_run_however_busy_the_machine(time: Ti
     found = time_in_turn(plain, watched, clock, 12.5)
     assert next(slower, None) is None
     assert found.kernel_secs == pytest.approx({"conv": 0.9 * 1.5})
-    assert found.left_over_secs == pytest.approx(0.1 * 1.5)
+    assert found.clock_secs == 0.0, "nothing shows it"
+
+
+def test_the_clock_takes_more_of_a_call_with_more_arguments(time: Time) -> None:
+    clock = KernelClock()
+    for name, secs, count in (("vm.builtin.null_value", 0.3, 0), ("vm.builtin.alloc_tensor", 1.2, 4), ("add", 2.0, 3)):
+        clock(None, name, True, None, *range(count))
+        time.now += secs
+        clock(None, name, False, None, *range(count))
+    assert clock.own_secs("add", 0.1) == pytest.approx(0.6)
+    assert KernelClock().least_secs == {}
+
+
+def test_a_kernel_that_takes_less_than_the_clock_takes_nothing(time: Time) -> None:
+    clock = KernelClock()
+
+    def watched() -> None:
+        for name in ("vm.builtin.null_value", "add"):
+            clock(None, name, True, None)
+            time.now += 0.1 if name == "add" else 0.2
+            clock(None, name, False, None)
+
+    assert time_in_turn(lambda: None, watched, clock, 1.0).kernel_secs == {"add": 0.0}
+
+
+def test_an_argument_takes_a_moment_to_become_an_object() -> None:
+    assert 1e-9 < in_network._argument_secs() < 1e-5
 
 
 def test_a_slow_network_is_run_as_seldom_as_can_be(time: Time) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import math
 import sqlite3
 import sys
 import time
@@ -44,7 +45,7 @@ def write(path: Path, run_id: str, origin: Origin | None, *records: Record) -> P
         if origin is not None:
             store.put_run(run_id, {"zen5": origin})
             store.put_efforts([Effort(CONV.id, run_id, 10.0, float("inf"))])
-        store.probed("dev", 0.001)
+        store.probed("dev", "zen5", 0.001)
         store.append(records)
     return path
 
@@ -75,12 +76,12 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int =
 def test_the_best_of_every_task(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conv, dense = told(capsys, "top", "--store", store)["tasks"]
     assert (conv["name"], conv["records"], conv["run_id"], conv["differences"]) == ("conv", 5, "a", [])
-    assert conv["best_secs"] == pytest.approx(1e-3), "not the faster one of another version"
+    assert conv["best_secs"] == pytest.approx(1.05e-3), "not the faster one of another version"
     assert (dense["name"], dense["best_secs"]) == ("dense", None)
     assert told(capsys, "top", "--store", store, "--class", "other") == {"tasks": []}
     text, _ = called(capsys, "top", "--store", store)
     row = next(line for line in text.splitlines() if line.split()[:1] == ["conv"])
-    assert row.split() == ["conv", "zen5", "5", "1.000", "ms", "2000.0", "yes"]
+    assert row.split() == ["conv", "zen5", "5", "1.050", "ms", "1904.8", "yes"]
 
 
 def test_counts(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -397,6 +398,10 @@ def test_why_a_record_counts_or_not(store: Path, capsys: pytest.CaptureFixture[s
     (reason,) = others["b"]
     assert reason.startswith("TVM 0.20 there and ")
     assert [each["counts"] for each in task["candidates"]][:1] == [True]
+    against = [each["secs"] or math.inf for each in task["candidates"] if not each["counts"]]
+    assert against == sorted(against)
+    (top,) = [each for each in told(capsys, "top", "--store", store)["tasks"] if each["name"] == "conv"]
+    assert top["best_secs"] == task["candidates"][0]["secs"], "one number for one thing"
     text, _ = called(capsys, "why", "conv", "--store", store, "--rows", "2")
     assert "conv on zen5: 1 of 6 candidates count" in text
     assert "and 4 more" in text

@@ -179,7 +179,12 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
         for entry in manifest["tasks"] if network["published"] == "tuned" else ():  # so small that it may be untuned
             best = reader.best(entry["id"])
             assert best is not None
-            assert entry["best_secs"] == best.measurement.cost_secs / reader.usual_speed(best.device_id)
+            assert entry["best_secs"] == reader.shown_secs(best)
+        # One number for one thing: in the summary, and in the store that runs share.
+        shown = {task["task_id"]: task["best_secs"] for task in result["tasks"] if task["best_secs"] is not None}
+        assert shown == {name: reader.shown_secs(best) for name in tasks if (best := reader.best(name)) is not None}
+        with RecordReader(Path(store)) as shared:
+            assert shown == {name: pytest.approx(shared.shown_secs(shared.best(name))) for name in shown}
         assert len(tasks) == len(manifest["tasks"])
 
     # The compiled network computes what the framework computes, on arrays and on tensors.

@@ -24,7 +24,7 @@ def speedometer(*probes: float, unit_secs: float | None = None) -> Speedometer:
 
 def test_a_device_that_takes_half_of_the_unit_is_twice_as_fast() -> None:
     made = speedometer(1.0, 0.5, 0.5, unit_secs=1.0)
-    assert (made.usual_secs, made.usual_speed) == (0.5, 2.0)
+    assert (made.usual_secs, made.speed(made.usual_secs)) == (0.5, 2.0)
     assert made.between(0.5, 0.5) == (2.0, 0.0)
     assert speedometer(1.0).between(1.0, 1.0) == (1.0, 0.0)  # before the unit is known
 

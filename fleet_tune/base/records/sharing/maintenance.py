@@ -35,6 +35,8 @@ class TopTask:
     """Best verified record. None if there is none."""
     records: int
     """Number of records."""
+    secs: float | None = None
+    """Its seconds as people see them (:meth:`~fleet_tune.base.records.stores.reader.RecordReader.shown_secs`)."""
     differences: tuple[str, ...] = ()
     """Reasons why the record is not used here as it is; see :class:`Origin`. Empty if it is used."""
 
@@ -60,6 +62,8 @@ class RecordVerdict:
     """Verdict on a record: does it count?"""
 
     record: Record
+    secs: float
+    """Its seconds as people see them; infinite for a failure."""
     reasons: tuple[str, ...]
     """Reasons against it, each in a line. Empty if it counts."""
 
@@ -110,7 +114,7 @@ class StoreMaintenance(SharedReader):
                 found.append(TopTask(task, None, count))
                 continue
             origin = run_origins.get((best.run_id, task.device_class.name))
-            found.append(TopTask(task, best, count, differences_of(origin, versions)))
+            found.append(TopTask(task, best, count, self.shown_secs(best), differences_of(origin, versions)))
         return found
 
     def _best_of(self, task: Task, versions: Mapping[str, str]) -> Record | None:
@@ -184,8 +188,8 @@ class StoreMaintenance(SharedReader):
                 )
             else:
                 found += differences_of(origin, versions)
-            reasons.append(RecordVerdict(word, tuple(found)))
-        return sorted(reasons, key=lambda each: (bool(each.reasons), each.record.measurement.rank_secs))
+            reasons.append(RecordVerdict(word, self.shown_secs(word), tuple(found)))
+        return sorted(reasons, key=lambda each: (bool(each.reasons), each.secs))
 
     def integrity(self) -> IntegrityReport:
         """Read everything and report the damage. If SQLite cannot read the file as a whole, the report names what that

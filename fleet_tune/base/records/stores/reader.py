@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -16,10 +18,11 @@ from fleet_tune.base.records.stores.database import is_unfinished, open_for_read
 from fleet_tune.base.records.stores.store_errors import translated
 from fleet_tune.base.records.stores.traces import unpack_trace
 
-# Seconds of the probe of a device, by its id: those of speed 1, and the usual ones. Another probe needs other keys.
+# Seconds of the probe of a device at speed 1, by its id, and the speed at which people see the seconds of a class, by
+# its name. Another probe needs other keys.
 PROBE = "2"
 UNIT = f"probe {PROBE} unit: "
-USUAL = f"probe {PROBE} usual: "
+SHOWN = f"probe {PROBE} shown: "
 
 # The stored form of a record: seq, body, number of the sketch's trace, packed trace.
 _RecordRow = tuple[int, bytes, int | None, bytes]
@@ -253,11 +256,21 @@ class RecordReader:
         rows = self._rows("SELECT value FROM meta WHERE key = ?", UNIT + name)
         return float(rows[0][0]) if rows else None
 
-    def usual_speed(self, device_id: str) -> float:
-        """The usual speed of a device as a multiple of that at which the store counts seconds; 1 where unknown."""
-        rows = self._rows("SELECT key, value FROM meta WHERE key IN (?, ?)", UNIT + device_id, USUAL + device_id)
-        secs = {key: float(value) for key, value in rows}
-        return secs[UNIT + device_id] / secs[USUAL + device_id] if len(secs) == 2 else 1.0
+    def shown_speeds(self) -> dict[str, float]:
+        """The speeds at which people see the seconds of each class, as multiples of that at which the store counts them
+        (:meth:`~fleet_tune.base.records.stores.store.RecordStore.probed`)."""
+        found: dict[str, float] = {}
+        for key, value in self._rows("SELECT key, value FROM meta WHERE substr(key, 1, ?) = ?", len(SHOWN), SHOWN):
+            with contextlib.suppress(ValueError):
+                speed = float(value)
+                if 0 < speed < math.inf:
+                    found[key.removeprefix(SHOWN)] = speed
+        return found
+
+    def shown_secs(self, record: Record) -> float:
+        """Return the seconds of a record as people see them in every view: those by which it is chosen, at the speed at
+        which its class is shown."""
+        return record.measurement.rank_secs / self.shown_speeds().get(split_task_id(record.task_id)[1], 1.0)
 
     def close(self) -> None:
         """Closes the database. May be called twice."""

@@ -24,7 +24,7 @@ from fleet_tune.base.records.stores.classes import with_classes
 from fleet_tune.base.records.stores.codec import encode_record, encode_state
 from fleet_tune.base.records.stores.database import open_for_writing
 from fleet_tune.base.records.stores.origin import Effort, Origin, encode_origin
-from fleet_tune.base.records.stores.reader import UNIT, USUAL, split_task_id
+from fleet_tune.base.records.stores.reader import SHOWN, UNIT, split_task_id
 from fleet_tune.base.records.stores.store_errors import translated
 from fleet_tune.base.records.stores.traces import pack_trace
 
@@ -134,16 +134,25 @@ class RecordStore:
             (unit,) = connection.execute("SELECT value FROM meta WHERE key = ?", (UNIT + name,)).fetchone()
             return float(unit)
 
-    def probed(self, device_id: str, usual_secs: float) -> float:
-        """A device's probe usually takes ``usual_secs``. The seconds at which its speed counts as 1 in this store: what
-        was given first."""
-        keys = UNIT + device_id, USUAL + device_id
+    def probed(self, device_id: str, device_class: str, usual_secs: float) -> tuple[float, float]:
+        """Return the :meth:`unit` of a device, and the speed at which people see the seconds of its class. Both follow
+        from ``usual_secs`` of its probe where they are not given yet, and stay."""
+        unit_secs = self.unit(device_id, usual_secs)
         with self._transaction() as connection:
-            store = "INSERT INTO meta VALUES (?, ?) ON CONFLICT"
-            connection.execute(f"{store} DO NOTHING", (keys[0], repr(usual_secs)))
-            connection.execute(f"{store} DO UPDATE SET value=excluded.value", (keys[1], repr(usual_secs)))
-            (unit,) = connection.execute("SELECT value FROM meta WHERE key = ?", keys[:1]).fetchone()
-            return float(unit)
+            key = SHOWN + device_class
+            connection.execute(
+                "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", (key, repr(unit_secs / usual_secs))
+            )
+            (speed,) = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+            return unit_secs, float(speed)
+
+    def show_at(self, device_class: str, speed: float) -> None:
+        """Set the speed at which people see the seconds of a class: that of the last run that has measured on it."""
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value=excluded.value",
+                (SHOWN + device_class, repr(speed)),
+            )
 
     def put_task(self, task: Task) -> None:
         """Stores a task and its workload; a task stored before gets this target and weight."""

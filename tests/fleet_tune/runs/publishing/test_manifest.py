@@ -15,7 +15,7 @@ from tests.helpers.tasks import make_candidate, make_task
 def test_each_task_says_whose_kernel_it_has(tmp_path: Path) -> None:
     conv, dense = make_task("conv", "cpu", flop=2e9), make_task("dense", "cpu")
     with RecordStore(tmp_path / "records.db") as store:
-        record = make_record(make_candidate(conv, 7), ok(1e-3))
+        record = make_record(make_candidate(conv, 7), ok(1e-3, 1e-3))
         [seq] = store.append([record])
         record = dataclasses.replace(record, seq=seq)
     fingerprint, sketch = make_fingerprint(conv.device_class), record.candidate.sketch_id

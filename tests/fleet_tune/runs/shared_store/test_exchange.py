@@ -24,7 +24,7 @@ from fleet_tune.base.results import FromStore, TaskProgress
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch, Tile
 from fleet_tune.runs.shared_store.efforts import SETTLED, note_efforts, tried_in
-from fleet_tune.runs.shared_store.exchange import StoreSubscription, StoreUploader, take
+from fleet_tune.runs.shared_store.exchange import StoreSubscription, StoreUploader, take, take_speeds
 from fleet_tune.runs.shared_store.lookup import look_up
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
@@ -280,11 +280,11 @@ def test_what_a_killed_run_has_left_is_given_by_the_next_one(tmp_path: Path, sha
 def test_seconds_of_the_store_become_those_of_a_folder_that_counts_them_otherwise(tmp_path: Path, shared: Path) -> None:
     own = tmp_path / "a" / "records.db"
     with RecordStore(own) as store:
-        store.probed("dev", 0.002)
+        store.probed("dev", "zen5", 0.002)
     run(tmp_path / "a", shared, "a", [record(CONV, 1, 0.010, "a")])
     other = tmp_path / "b" / "records.db"
     with RecordStore(other) as store:
-        store.probed("dev", 0.004)
+        store.probed("dev", "zen5", 0.004)
     run(tmp_path / "b", shared, "b")
     run(tmp_path / "c", shared, "c")
     with RecordReader(other) as reader:
@@ -296,6 +296,38 @@ def test_seconds_of_the_store_become_those_of_a_folder_that_counts_them_otherwis
         assert best is not None
         assert best.measurement.cost_secs == pytest.approx(0.010)
         assert reader.unit_of("dev") == 0.002, "a new folder counts as the store does"
+
+
+def test_what_people_see_in_the_store_is_what_the_last_run_has_shown(tmp_path: Path, shared: Path) -> None:
+    for name, unit_secs, usual_secs in (("a", 0.002, 0.002), ("b", 0.004, 0.001)):
+        own = tmp_path / name / "records.db"
+        with RecordStore(own) as store:
+            store.unit("dev", unit_secs)
+            store.probed("dev", "board", usual_secs)
+        run(tmp_path / name, shared, name, [record(CONV, 1 if name == "a" else 2, 0.010, name)])
+        with SharedReader(shared) as reader, RecordReader(own) as ours:
+            best, mine = reader.best(CONV.id), ours.best(CONV.id)
+            assert best is not None
+            assert mine is not None
+            assert best.candidate.id == mine.candidate.id
+            assert reader.shown_secs(best) == pytest.approx(ours.shown_secs(mine))
+
+
+def test_a_run_that_measures_nothing_is_shown_at_the_speed_of_the_store(tmp_path: Path, shared: Path) -> None:
+    own = tmp_path / "a" / "records.db"
+    with RecordStore(own) as store:
+        store.unit("dev", 0.002)
+        assert store.probed("dev", "board", 0.001) == (0.002, 2.0)
+    run(tmp_path / "a", shared, "a", [record(CONV, 1, 0.010, "a")])
+    run(tmp_path / "b", shared, "b")
+    found = look_up(shared, [CONV], HERE, LIMITS, tmp_path / "b" / "records.db")
+    with RecordStore(tmp_path / "b" / "records.db") as store:
+        for _ in range(2):
+            take_speeds(found, store, {"board": ["dev"]})
+    with RecordReader(tmp_path / "b" / "records.db") as reader:
+        best = reader.best(CONV.id)
+        assert best is not None
+        assert reader.shown_secs(best) == pytest.approx(best.measurement.rank_secs / 2)
 
 
 def test_a_giver_in_a_hurry_leaves_what_takes_too_long_to_the_next_run(

@@ -60,9 +60,11 @@ def test_the_device_that_has_been_idle_for_the_longest_is_first(leases: Leases) 
     assert leases.idle_devices("board") == ["a"]
 
 
-def test_the_usual_speed_of_a_class_is_the_median_of_its_devices(leases: Leases) -> None:
-    assert leases.usual_speed("board") == 1.0
-    leases.lanes["a"].vitals = {"usual_speed": 2.0}
-    leases.lanes["b"].vitals = {"usual_speed": 4.0}
-    assert leases.usual_speed("board") == 3.0
+def test_the_shown_speed_of_a_class_stays_as_it_was_first_told(leases: Leases) -> None:
+    assert leases.shown_speed("board") is None
+    leases.lanes["b"].vitals = {"shown_speed": 2.0}
+    assert leases.shown_speed("board") == 2.0
+    leases.lanes["a"].vitals = {"shown_speed": 4.0}
+    leases.lanes["b"].vitals = {"clock_hertz": 1.0}
+    assert leases.shown_speed("board") == 2.0
     assert leases.vitals.keys() == {"a", "b"}

@@ -45,7 +45,7 @@ def write_run(path: Path, run_id: str, *records: Record, origin: Origin | None =
         if origin is not None:
             store.put_run(run_id, {"zen5": origin})
         if unit:
-            store.probed("dev", unit)
+            store.probed("dev", "zen5", unit)
         store.append(records)
 
 

@@ -144,15 +144,27 @@ def test_counts_by_outcome_of_all_and_of_one_task(store: RecordStore, path: Path
         assert reader.counts("w2@zen5") == {Outcome.OK: 1}
 
 
-def test_the_unit_of_a_device_is_given_once_and_what_is_usual_each_time(store: RecordStore, path: Path) -> None:
+def test_the_unit_of_a_device_and_the_speed_of_what_is_shown_are_given_once(store: RecordStore, path: Path) -> None:
+    store.unit("a", 2e-3)  # of a shared store
     with RecordReader(path) as reader:
-        assert reader.usual_speed("a") == 1.0
-        assert store.probed("a", 2e-3) == 2e-3
-        assert store.probed("b", 1e-3) == 1e-3
-        assert reader.usual_speed("a") == 1.0
-        assert store.probed("a", 5e-4) == 2e-3
-        assert reader.usual_speed("a") == 4.0
-        assert reader.usual_speed("b") == 1.0
+        assert reader.shown_speeds() == {}
+        assert store.probed("a", "zen5", 5e-4) == (2e-3, 4.0)
+        # Another device of the class, and a later run in which the first one is slower.
+        assert store.probed("b", "zen5", 1e-3) == (1e-3, 4.0)
+        assert store.probed("a", "zen5", 8e-4) == (2e-3, 4.0)
+        assert reader.shown_speeds() == {"zen5": 4.0}
+        store.show_at("zen5", 2.0)  # of a shared store: the last run's
+        store.bind({"probe 2 shown: damaged": "nonsense", "probe 2 shown: none": "0"})
+        assert reader.shown_speeds() == {"zen5": 2.0}
+
+
+def test_the_seconds_that_people_see_are_those_that_decide(store: RecordStore, path: Path) -> None:
+    store.probed("dev", "zen5", 1e-3)
+    store.show_at("zen5", 4.0)
+    seq = store.append([named_record("u", 2e-3)])
+    with RecordReader(path) as reader:
+        [stored] = reader.since(seq[0] - 1)
+        assert reader.shown_secs(stored) == stored.measurement.rank_secs / 4
 
 
 def test_tasks_come_back_in_the_order_stored_with_their_latest_weight(store: RecordStore, path: Path) -> None:

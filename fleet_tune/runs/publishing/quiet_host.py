@@ -1,0 +1,86 @@
+"""Timing on a host on which other processes work too: what they disturb is timed again when the host is quiet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from devices.host.background_load import BackgroundLoad
+from fleet_tune.base.cpus import QuotaGroups
+from fleet_tune.base.results import is_busy
+
+PATIENCE_SECS = 20.0
+"""Seconds that a network waits for a quiet host at most."""
+_LOOK_SECS = 0.5
+_T = TypeVar("_T")
+
+
+class Clock(Protocol):
+    """A clock that can be waited for: the module :mod:`time`."""
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, secs: float, /) -> None: ...
+
+
+class QuietHost:
+    """This machine, as far as others disturb what is timed on it.
+
+    Args:
+        threads: threads of what is timed; 0 for one on each processor.
+        patience_secs: waits for a quiet host take no longer than this, all of them together.
+        report_step: is told what is done.
+        clock: tells the time.
+    """
+
+    def __init__(
+        self,
+        threads: int = 0,
+        patience_secs: float = 0.0,
+        report_step: Callable[[str], None] | None = None,
+        clock: Clock = time,
+    ) -> None:
+        self.others_cores: float | None = None
+        """Average number of the needed processor cores that others took while something was timed last. None where it
+        is not known."""
+        self.throttled = 0.0
+        """Share of the periods of a CPU quota in which this process stood still then."""
+        self._threads = threads
+        self._patience_secs = patience_secs
+        self._report_step = report_step or (lambda _: None)
+        self._clock = clock
+
+    def timed(self, measure: Callable[[], _T], again: Callable[[], _T] | None = None) -> _T:
+        """Return what ``measure`` finds. While others disturb it and there is patience left, wait until they do not and
+        measure again; the least disturbed result counts. ``again``: measures the second time and later."""
+        found = self._watched(measure)
+        while is_busy(self.others_cores) and self._wait():
+            before = found, self.others_cores, self.throttled
+            self._report_step("timing the network again, on a host that is quiet now")
+            found = self._watched(again or measure)
+            if (self.others_cores or 0.0) >= (before[1] or 0.0):
+                found, self.others_cores, self.throttled = before
+        return found
+
+    def _watched(self, measure: Callable[[], _T]) -> _T:
+        groups = QuotaGroups()
+        before = groups.throttling()
+        with BackgroundLoad(self._threads) as others:
+            found = measure()
+        self.others_cores, self.throttled = others.cores, groups.throttling().since(before).share
+        return found
+
+    def _wait(self) -> bool:
+        """Wait for a quiet moment. Return false where the patience ends before."""
+        began, cores = self._clock.monotonic(), self.others_cores
+        while self._patience_secs > 0:
+            self._report_step(f"waiting for a quiet host, {cores or 0.0:.1f} of whose processor cores others use")
+            with BackgroundLoad(self._threads) as others:
+                self._clock.sleep(_LOOK_SECS)
+            now = self._clock.monotonic()
+            self._patience_secs -= now - began
+            began, cores = now, others.cores
+            if not is_busy(cores):
+                return True
+        return False
