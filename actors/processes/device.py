@@ -39,6 +39,7 @@ _STRETCH_SECS = 0.5
 # one after others have worked on the host may take half as long again.
 _FIRST_PROBES = 15
 _FIRST_SECS = 2.0
+_ORACLE_RUNS_HERE = "this machine runs its unscheduled program now"
 # A shoot-out waits so long for an oracle that runs on the host; then others have their turn.
 _ORACLE_WAIT_SECS = 5.0
 
@@ -328,6 +329,7 @@ class DeviceActor:
         return reasons | dict.fromkeys(checked_again, "")
 
     def _awaits_oracle(self, task_id: str, epoch: int) -> BatchPostponed:
+        self._unchecked.setdefault(task_id, _ORACLE_RUNS_HERE)
         return BatchPostponed(self._device_id, epoch, self._unchecked_of([task_id], ()))
 
     def _oracle_problem(self, task_id: str, places: TaskArtifacts) -> str:
@@ -338,7 +340,7 @@ class DeviceActor:
             self._device.use_oracle_outputs(task_id, outputs)
             return ""
         if is_computing:
-            return self._unchecked.get(task_id, "this machine runs its unscheduled program now")
+            return self._unchecked.get(task_id, _ORACLE_RUNS_HERE)
         problem = self._device.run_oracle(task_id)
         if not problem:
             return ""

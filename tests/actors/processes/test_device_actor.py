@@ -374,9 +374,13 @@ def test_a_shoot_out_is_postponed_while_its_oracle_runs_on_the_host(begun: bool)
     finalist = Artifact("task", Candidate("task", 0, "s", (4,)), b"", (), (), (), (), "", 0.0)
     entered = [([ray.put(finalist)], 1)]
     places = TaskArtifacts([oracle], Incumbent())
-    assert bench.actor.shoot_out(entered, places, StopRule(), bench.stored, 1) == BatchPostponed("device", 1)
+    postponed = bench.actor.shoot_out(entered, places, StopRule(), bench.stored, 1)
+    reason = "" if begun else f"{bench.device.oracle_problem}: "
+    told = f"{reason}this machine runs it{'s unscheduled program' if begun else ''} now"
+    assert postponed == BatchPostponed("device", 1, {"task": told})
     assert host.begun == (not begun)
     assert not bench.stored.records
     host.computing, host.found = False, OracleOutputs(False, ())
-    assert bench.actor.shoot_out(entered, places, StopRule(), bench.stored, 2) == ShootOutMeasured("device", 2)
+    measured = bench.actor.shoot_out(entered, places, StopRule(), bench.stored, 2)
+    assert measured == ShootOutMeasured("device", 2, unchecked={"task": ""})
     assert [each.measurement.verified for each in bench.stored.records] == [True]

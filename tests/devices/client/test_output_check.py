@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices.client.output_check import EXACT, ROUNDED, Oracle, all_finite, disagreement, tolerance
-from devices.protocol import CheckPlan, TensorSpec
+from devices.client.output_check import EXACT, MOST_TRIES, ROUNDED, Oracle, all_finite, disagreement, tolerance
+from devices.protocol import Artifact, CheckPlan, TensorSpec
 from devices.timing.arguments import FLOATS, make_inputs, poison
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.timeouts import DeviceTimeouts
+from policies.measuring.deadline import oracle_secs
 from tests.helpers.kernels import MakeArtifact
 
 CPU_OF_192_GFLOPS = DeviceAbstraction("cpu", 2, 8, 16, 32 << 10, 1 << 20, 0, 192e9, 2e10)
@@ -32,6 +33,15 @@ def test_the_time_of_an_oracle_follows_its_operations_and_the_speed_of_the_devic
     # It is a limit of its own: one of uploads that is meant for a fast link does not make it shorter.
     hasty = DeviceTimeouts(upload_secs=2)
     assert Oracle(make_artifact("ok", oracle=True), slow, hasty).timeout_secs == pytest.approx(150, abs=1)
+
+
+@given(patience_secs=st.floats(0.1, 3600), flop=st.floats(0, 1e13))
+def test_all_tries_of_an_oracle_fit_the_deadline_of_its_batch(patience_secs: float, flop: float) -> None:
+    """Else the device would count as lost for what its oracle takes."""
+    artifact = Artifact("task", None, b"", (), (), (), (), "", 0.0, flop=flop)
+    first_secs = Oracle(artifact, CPU_OF_192_GFLOPS, DeviceTimeouts(oracle_secs=patience_secs)).timeout_secs
+    tries_secs = sum(first_secs * 2**number for number in range(MOST_TRIES))
+    assert tries_secs == pytest.approx(oracle_secs(patience_secs, CPU_OF_192_GFLOPS.unscheduled_secs(flop)))
 
 
 def test_every_float_type_has_its_tolerance() -> None:

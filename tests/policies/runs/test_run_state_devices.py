@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import pytest
 
 from fleet_tune.base.device_state import Admin, DeviceState, Health
@@ -279,12 +283,13 @@ def test_what_waits_for_another_run_is_put_back_and_measured_once_and_its_time_i
     assert world.state.progress(world.now).device_time_whole["orin"]["turn"] > 0.0
 
 
-def test_a_task_whose_candidates_a_device_cannot_check_is_named_once_for_each_reason() -> None:
+@pytest.mark.parametrize("end", [partial(ev.BatchMeasured, outcomes={}), ev.ShootOutMeasured, ev.BatchPostponed])
+def test_a_task_whose_candidates_a_device_cannot_check_is_named_once_for_each_reason(end: Callable[..., Any]) -> None:
     unchecked = UncheckedTasks(World({"a": Device("orin")}).state.tasks)
     told: list[str] = []
     for reason in ("", "slow", "slow", "slower", "slower", "", ""):
-        batch = ev.BatchMeasured("a", 1, {}, unchecked={ORIN.id: reason})
-        told += [each.text for each in unchecked.take(batch)]
+        ended = end(device_id="a", epoch=1, unchecked={ORIN.id: reason})
+        told += [each.text for each in unchecked.take(ended)]
     assert told == [
         f"matmul on device a is measured and not checked: {reason} (oracle_secs in its entry of the fleet file)"
         for reason in ("slow", "slower")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fleet_tune.base.device_state import Admin
 from fleet_tune.base.domain import StopRule
@@ -17,6 +18,18 @@ def test_every_task_has_its_shoot_out_the_heaviest_first() -> None:
     revisions = [record for record in world.records if record.revision]
     assert {record.revision for record in revisions} == {1}
     assert {record.task_id for record in revisions} == {task.id for task in tasks}
+
+
+def test_a_task_of_which_nothing_is_checked_comes_first() -> None:
+    """It has no kernel besides the untuned one."""
+    tasks = (task_of("orin", "light"), task_of("orin", "heavy", weight=5))
+    first = played({"a": Device("orin")}, tasks=tasks, supply=14, rule=StopRule(race_factor=math.inf))
+    stored = tuple(
+        replace(each, measurement=replace(each.measurement, verified=False)) if each.task_id == tasks[0].id else each
+        for each in first.records
+    )
+    second = played({"a": Device("orin")}, tasks=tasks, supply=14, stored=stored, run_id="second")
+    assert [task for _, task in second.met] == [tasks[0].id, tasks[1].id]
 
 
 def test_all_devices_of_a_class_hold_shoot_outs() -> None:
