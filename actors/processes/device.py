@@ -14,7 +14,7 @@ from actors.clients.artifacts import unpacked
 from actors.clients.calls import ByValue, remote_actor
 from actors.clients.device import TaskArtifacts
 from actors.clients.recorder import RecorderClient
-from actors.clusters.nodes import Windows
+from actors.clusters.nodes import Windows, own_window_folder
 from actors.heartbeat import Heartbeat, heartbeat
 from actors.processes.device_window import DeviceWindow
 from actors.processes.duels import duel, tournament
@@ -90,7 +90,7 @@ class DeviceActor:
         self._limits: dict[str, float | None] = {}  # of measuring a candidate, by task
         self._unchecked: dict[str, str] = {}
         """Why the oracle of a task takes too long here, by task: its candidates are measured, and not verified."""
-        self._host_oracles = HostOracles()
+        self._host_oracles = HostOracles(folder=own_window_folder())
         self._speed = Speedometer()
         self._shown_speed: float | None = None  # of its class, once the store has said it
         self._recorded_by: tuple[ByValue[RecorderClient], RecorderClient] | None = None

@@ -1,24 +1,33 @@
-"""Oracles that are too slow for their device, run on the machine that drives it, beside the measurements."""
+"""Oracles that are too slow for their device, run on the machine that drives it, beside the measurements.
+
+Each uses all cores and may need much memory: one runs at a time on a machine, whichever device it is for.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from devices.builds.builder import memory_limit
 from devices.host.limits.confinement import memory_total_bytes
-from devices.host.quiet_windows.quiet_window import QuietTimeoutError, QuietWindow
+from devices.host.quiet_windows.quiet_window import QuietTimeoutError, QuietWindow, make_own_folder
 from devices.host.warm_process import ChildLostError, ChildStartError, WarmProcess
 from devices.protocol import Artifact, CheckedRun, OracleOutputs
 from devices.timing.arguments import numpy_dtype
 from fleet_tune.base.cpus import usable_cpus
+from fleet_tune.base.errors import WindowFolderError
+from fleet_tune.base.records.files.lock_file import LockedError, release_lock, wait_for_lock
 from fleet_tune.base.timeouts import HOST_ORACLE_SECS
 
 _MODULE = "devices.client.host_oracle_worker"
+_TURN_FILE = "oracle"
+_TURN = "this machine's turn to run unscheduled programs"
 
 
 class HostOracles:
@@ -28,9 +37,11 @@ class HostOracles:
     Args:
         module: the module that the process runs (tests give their own).
         limit_secs: until one has run; what windows take does not count.
+        folder: folder of this user on this machine, where the processes that run oracles take turns; None for no turns.
     """
 
-    def __init__(self, module: str = _MODULE, limit_secs: float = HOST_ORACLE_SECS) -> None:
+    def __init__(self, module: str = _MODULE, limit_secs: float = HOST_ORACLE_SECS, folder: Path | None = None) -> None:
+        self._folder = folder
         self._module = module
         self._limit_secs = limit_secs
         self._one_at_a_time = threading.Lock()
@@ -74,12 +85,27 @@ class HostOracles:
     def _run(self, artifact: Artifact, window: QuietWindow | None) -> None:
         task_id = artifact.task_id
         try:
-            with self._one_at_a_time:
+            with self._one_at_a_time, self._turn():
                 self._outputs[task_id] = self._computed(artifact, window)
-        except (ChildLostError, ChildStartError, QuietTimeoutError, OSError, ValueError) as error:
+        except (ChildLostError, ChildStartError, QuietTimeoutError, WindowFolderError, OSError, ValueError) as error:
             self._failures[task_id] = str(error)
         finally:
             self._computing[task_id].set()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Have this machine's turn for the block. A process that holds it for longer than an oracle may take is not
+        waited for: two oracles at a time are better than none."""
+        lock = None
+        if self._folder is not None:
+            make_own_folder(self._folder)
+            with contextlib.suppress(LockedError):
+                lock = wait_for_lock(self._folder / _TURN_FILE, _TURN, self._limit_secs)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                release_lock(lock)
 
     def _computed(self, artifact: Artifact, window: QuietWindow | None) -> OracleOutputs:
         """Raises ChildLostError and ValueError where it cannot be run here."""

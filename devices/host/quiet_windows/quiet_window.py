@@ -56,7 +56,7 @@ class QuietWindow:
     def __init__(self, path: str | Path, timeout_secs: float = 120.0, title: str = "") -> None:
         self.path = Path(path)
         self.timeout_secs = timeout_secs
-        _make_own(self.path)
+        make_own_folder(self.path)
         self._held = threading.local()
         self._locks = WindowLocks(self.path, title)
         self._pausing = ProcessPauser(self.path)
@@ -148,7 +148,7 @@ class QuietWindow:
             self._held.depth -= 1
 
 
-def _make_own(folder: Path) -> None:
+def make_own_folder(folder: Path) -> None:
     """Make a folder that this user alone may enter, or use the one that is there.
 
     Its name can be guessed: raises WindowFolderError where somebody else has made it, or may write to it, or it is a

@@ -21,7 +21,10 @@ from devices.server.server import DeviceServer
 from devices.timing.checked_inputs import make_checked_inputs
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Measurement, Outcome, StopRule
+from fleet_tune.base.records.files.lock_file import release_lock, take_lock
+from fleet_tune.base.waits import WAITS
 from tests.helpers.kernels import MakeArtifact, program
+from tests.helpers.waiting import wait_until
 
 DEADLINE_SECS = 120.0
 
@@ -106,6 +109,32 @@ def test_one_that_is_too_slow_here_too_is_given_up(
         assert host.failure("scale") == "its process gave no answer within 0.2 s"
         host.begin(oracle, None)
         assert not host.is_computing("scale"), "it is tried once"
+
+
+def test_one_runs_at_a_time_on_a_machine(tmp_path: Path, make_artifact: MakeArtifact) -> None:
+    oracle = dataclasses.replace(make_artifact("ok", oracle=True), program=program("ok"))
+    folder = tmp_path / "own"
+    folder.mkdir(mode=0o700)
+    lock = take_lock(folder / "oracle")  # another process runs one
+    with contextlib.closing(HostOracles(folder=folder)) as host:
+        host.begin(oracle, None)
+        told = "this machine's turn to run unscheduled programs"
+        wait_until(lambda: [each.what for each in WAITS.waits] == [told], "the wait is told")
+        assert host.is_computing("scale")
+        release_lock(lock)
+        host.wait("scale", DEADLINE_SECS)
+        assert host.outputs("scale") is not None, host.failure("scale")
+        release_lock(take_lock(folder / "oracle"))
+
+
+def test_a_process_that_keeps_the_turn_is_not_waited_for(tmp_path: Path, make_artifact: MakeArtifact) -> None:
+    lock = take_lock(tmp_path / "oracle")
+    oracle = dataclasses.replace(make_artifact("ok", oracle=True), program="no program")
+    with contextlib.closing(HostOracles(limit_secs=0.1, folder=tmp_path)) as host:
+        host.begin(oracle, None)
+        host.wait("scale", DEADLINE_SECS)
+        assert host.failure("scale")
+    release_lock(lock)
 
 
 def test_an_oracle_whose_program_is_not_known_is_not_begun(host: HostOracles, make_artifact: MakeArtifact) -> None:
