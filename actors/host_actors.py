@@ -231,9 +231,9 @@ class HostActors:
             partial(self._open_device, device.model_copy(update={"via": None}), self._fleet.measure.realtime),
             self._run_id,
             self.windows,
-            device.shares_host,
             self._turns.requester(device, _number_of(self.configs, name), node_id) if self._turns is not None else None,
             leaves=not isinstance(device.connection, LocalConnection),
+            shares_host=device.shares_host,
         )
 
 

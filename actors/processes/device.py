@@ -74,9 +74,9 @@ class DeviceActor:
         open_device: Callable[[], contextlib.AbstractContextManager[Device]],
         run_id: str,
         windows: Windows | None,
-        shares_host: bool = False,
         requester: TurnRequester | None = None,
         leaves: bool = True,
+        shares_host: bool = False,
     ) -> None:
         self._device_id = device_id
         self._open_device = open_device

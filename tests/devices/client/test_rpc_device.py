@@ -135,12 +135,12 @@ def test_an_oracle_has_the_time_that_its_operations_take(
 def test_an_oracle_that_takes_longer_than_anybody_thought_has_twice_the_time_next(
     device: RpcDevice, make_artifact: MakeArtifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    allow_oracles(device, monkeypatch, 1.0)
+    allow_oracles(device, monkeypatch, 2.0)
     device.add_oracle(make_artifact("slow", oracle=True, task_id="large"))
     measured = [measure(device, make_artifact("ok", task_id="large")) for _ in range(4)]
     # The device answers everything else: it is not lost, and what was measured counts.
     assert [each.outcome for each in measured] == [Outcome.OK] * 4
-    assert [each.verified for each in measured] == [False, False, True, True]
+    assert [each.verified for each in measured] == [False, True, True, True]
 
 
 def test_an_oracle_that_is_slower_than_its_limit_is_given_up_and_its_kernels_are_not_verified(
@@ -148,9 +148,9 @@ def test_an_oracle_that_is_slower_than_its_limit_is_given_up_and_its_kernels_are
 ) -> None:
     allow_oracles(device, monkeypatch, 0.1)
     device.add_oracle(make_artifact("slow", oracle=True, task_id="large"))
-    told = [device.run_oracle("large") for _ in range(4)]
-    assert told[:3] == [f"its unscheduled program did not end within {secs:.0f} s" for secs in (0.1, 0.2, 0.4)]
-    assert told[3] == told[2]
+    told = [device.run_oracle("large") for _ in range(3)]
+    assert told[:2] == [f"its unscheduled program did not end within {secs:.0f} s" for secs in (0.1, 0.2)]
+    assert told[2] == told[1]
     measured = measure(device, make_artifact("ok", task_id="large"))
     assert (measured.outcome, measured.verified) == (Outcome.OK, False)
     allow_oracles(device, monkeypatch, 60.0)  # a busy machine takes longer than the limit above for any oracle
