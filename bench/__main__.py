@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import click
 
 from bench.benchmark import Benchmark, discover, json_option, save_option
+from bench.devices import gpu_first
 from bench.machine import bench_env, cores
 from bench.models import fit_analyzer
 from bench.page import SUMMARY_PAGE, TABLES_PAGE, write_pages
@@ -34,6 +35,7 @@ def command_line(benchmarks: Mapping[str, Benchmark]) -> click.Group:
     group.add_command(_all_command(benchmarks))
     group.add_command(_docs_command(benchmarks))
     group.add_command(fit_analyzer.command())
+    group.add_command(gpu_first.command())
     return group
 
 

@@ -18,17 +18,18 @@ from typing import Any
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.devices.gpu_probe import probe_in_child
 from bench.machine import bench_env, cores
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
 
-_PROBE_SECS = 300.0
+_TORCH_SECS = 300.0
 
 
 def run(workloads: Sequence[str], trials: int) -> BenchResult:
     """Figures of each workload: MetaSchedule for ``trials`` trials, ours for as long as it took, PyTorch's kernels."""
-    gpu = run_json(["-m", "bench.devices.gpu_probe"], env=bench_env(cores()), timeout_secs=_PROBE_SECS)
+    gpu = probe_in_child()
     if gpu["reason"]:
         return skipped(gpu["reason"])
     figures = {}
@@ -41,7 +42,7 @@ def run(workloads: Sequence[str], trials: int) -> BenchResult:
             "pytorch": run_json(
                 ["-m", "bench.peers.torch_gpu", "--model", f"bench/networks/workloads.py:{workload}"],
                 env=bench_env(cores()),
-                timeout_secs=_PROBE_SECS,
+                timeout_secs=_TORCH_SECS,
             ),
         }
     return compare(figures, gpu)

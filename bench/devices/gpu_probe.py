@@ -10,7 +10,10 @@ from typing import Any
 
 import click
 
-from bench.processes import die_with_parent
+from bench.machine import bench_env, cores
+from bench.processes import die_with_parent, run_json
+
+_PROBE_SECS = 300.0
 
 
 def probe() -> dict[str, Any]:
@@ -38,6 +41,11 @@ def probe() -> dict[str, Any]:
             "thread_warp_size": int(device.warp_size),
         },
     }
+
+
+def probe_in_child() -> dict[str, Any]:
+    """:func:`probe` in a process of its own: this one stays without a context on the GPU."""
+    return run_json(["-m", "bench.devices.gpu_probe"], env=bench_env(cores()), timeout_secs=_PROBE_SECS)
 
 
 @click.command()

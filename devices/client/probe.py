@@ -19,7 +19,7 @@ from fleet_tune.base.domain import StopRule
 # The best of three single runs of a millisecond: a disturbance seldom hits all of them.
 _RUNS = 3
 _ROWS = 64  # rows of the arithmetic for each core: half a millisecond on a server
-_TRIAD_BYTES = 8 << 20
+_TRIAD_BYTES = {"cpu": 8 << 20, "cuda": 64 << 20}  # on a GPU beyond its caches, and longer than its events are exact
 
 # Compiled once for each kind of device that this process knows.
 _arithmetic = functools.lru_cache(maxsize=16)(probe_kernels.arithmetic)
@@ -40,7 +40,7 @@ class Probe:
             threads = int(bench.session.function("runtime.NumThreads")()) if bench.kind == "cpu" else 0
             cores, lanes = parallelism(bench, target, threads)
         kernel = _arithmetic(target, cores, lanes, _ROWS)
-        elements = _TRIAD_BYTES // 4
+        elements = _TRIAD_BYTES[bench.kind] // 4
         fill, triad = _fill(target, elements, lanes), _triad(target, elements, lanes)
         with bench.session.deadline(3 * (bench.patience.probe_secs + fill.slowest_secs)):
             ones = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]

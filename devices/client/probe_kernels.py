@@ -70,13 +70,15 @@ def arithmetic(
     local = schedule.cache_write(block, 0, "local")
     p, j, step = schedule.get_loops(block)
     if cuda:
-        _, outer = schedule.split(j, [_CUDA_SUMS, _CUDA_THREADS])
-        inner = schedule.get_loops(block)[1]
-        schedule.reorder(p, outer, step, inner)
+        # The sums of a thread lie beside each other: only then does it write back these alone, and keeps them in
+        # registers.
+        thread, sums = schedule.split(j, [_CUDA_THREADS, _CUDA_SUMS])
+        schedule.reorder(p, thread, step, sums)
         schedule.bind(p, "blockIdx.x")
-        schedule.bind(outer, "threadIdx.x")
-        schedule.reverse_compute_at(local, outer)
-        schedule.unroll(inner)
+        schedule.bind(thread, "threadIdx.x")
+        schedule.reverse_compute_at(local, thread)
+        schedule.unroll(schedule.get_loops(local)[-1])
+        schedule.unroll(sums)
         schedule.decompose_reduction(block, step)
     else:
         sums, lane = schedule.split(j, [_SUMS, lanes])

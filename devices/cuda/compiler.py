@@ -145,7 +145,7 @@ def describe() -> str:
         return ""
     if compiler.library is not None:
         major, minor = ctypes.c_int(), ctypes.c_int()
-        ctypes.CDLL(compiler.library).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        _load_nvrtc(compiler.library).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
         return f"nvrtc {major.value}.{minor.value}"
     assert compiler.nvcc is not None
     done = subprocess.run([compiler.nvcc, "--version"], capture_output=True, text=True, timeout=60)
@@ -184,6 +184,9 @@ def compiling_for(target: str) -> Iterator[None]:
     def compiled(source: str, *_target: Any) -> str:
         return with_code(source, arch, compiler.compile(source, arch))
 
+    # A build also asks for the machine code where TVM's CUDA runtime is loaded, as on every machine with a GPU: it is
+    # there already. TVM's own compiler would take seconds for each kernel.
+    install_loader(lambda: arch)
     tvm_ffi.register_global_func(_POSTPROC, compiled, override=True)
     try:
         yield
@@ -256,8 +259,7 @@ def _header_folders(roots: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _nvrtc(library: str, source: str, arch: str, includes: Sequence[str]) -> bytes:
-    nvrtc = ctypes.CDLL(library)
-    nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+    nvrtc = _load_nvrtc(library)
     program = ctypes.c_void_p()
     text = (_PREAMBLE + source).encode()
 
@@ -284,6 +286,17 @@ def _nvrtc(library: str, source: str, arch: str, includes: Sequence[str]) -> byt
         return code.raw
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+@cache
+def _load_nvrtc(library: str) -> ctypes.CDLL:
+    """Return NVRTC, with its built-in functions: it opens their library by its name alone, which the loader does not
+    find in the folder of a Python package."""
+    for builtins in Path(library).parent.glob("libnvrtc-builtins.so.*"):
+        ctypes.CDLL(str(builtins))
+    nvrtc = ctypes.CDLL(library)
+    nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+    return nvrtc
 
 
 def _strings(values: Iterable[str]) -> Any:

@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import INLINE_LOCATION, Access, Sketch, Statement
 from policies.analysis import symbols as pruner
-from policies.analysis.launch import placed_inside, shared_bytes
+from policies.analysis.launch import bound_depth, placed_inside, shared_bytes
 from policies.analysis.quantities import (
     Ints,
     Nest,
@@ -102,7 +102,7 @@ class CudaModel:
         two to a register.
         """
         main, statement = self._main, self._statement
-        bound = _bound_depth(main)
+        bound = _thread_depth(main)
         tensor = statement.warp > 1
         steps = FRAGMENT if tensor else 1
         tile = [
@@ -138,7 +138,7 @@ class CudaModel:
         """Products of 16x16x16 that the warps of a block have at hand for one step; 0 without tensor cores."""
         if self._statement.warp == 1:
             return self._main.full(0.0)
-        tile = self._main.spatial_points(_bound_depth(self._main)) * self._vthreads
+        tile = self._main.spatial_points(_thread_depth(self._main)) * self._vthreads
         return np.asarray(np.ceil(tile / FRAGMENT**2) * self._threads / self._statement.warp)
 
     def _vthreads_of(self, axis: int, inside: Floats) -> Floats:
@@ -174,14 +174,24 @@ class CudaModel:
         good = self._threads <= (device.max_threads_per_block or 1024)
         if any(loop.kind == "vthread" for loop in self._statement.loops):
             good &= self._threads >= device.lanes  # TVM refuses a tiled kernel of less than a warp
+        good &= self._pipelined_iterations() > 1  # TVM refuses a software pipeline of a single iteration
         return np.asarray(good & (self._vthreads <= MAX_VTHREADS) & (self._unrolled() <= MAX_UNROLLED_POINTS))
+
+    def _pipelined_iterations(self) -> Floats:
+        """Iterations of the loop whose steps overlap in a software pipeline; infinite where there is none."""
+        main = self._main
+        depths = [each.fixed_depth for each in self._sketch.statements[1:] if each.versions > 1]
+        if not depths:
+            return main.full(np.inf)
+        around = range(_thread_depth(main), main.compact_depth(depths[0]))
+        return product_of([main.extents[at] for at in around], main.full(1.0))
 
     def _unrolled(self) -> Floats:
         """Operations of a thread in its largest sub-nest that is unrolled up to the unroll Choice, at least 1."""
         limit = unroll_limit(self._sketch, self._statement, self._matrix, self._main.extents.dtype)
         if limit is None:
             return self._main.full(1.0)
-        inside = self._main.within[_bound_depth(self._main) :]
+        inside = self._main.within[_thread_depth(self._main) :]
         largest: Floats = (inside * (inside <= limit)).max(axis=0)
         return np.maximum(largest, 1.0) * self._vthreads
 
@@ -208,7 +218,7 @@ class CudaModel:
         main, statement = self._main, self._statement
         first = next((at for at, kind in enumerate(main.kinds) if not kind.startswith("blockIdx")), main.depth)
         whole = _Region(main.inside(first), main.full(1.0))
-        step = self._region(_bound_depth(main))
+        step = self._region(_thread_depth(main))
         moved = main.full(0.0)
         runs = []
         for access in statement.accesses:
@@ -351,10 +361,12 @@ def _grid(loops: Nest, device: DeviceAbstraction) -> tuple[Floats, Floats, Float
     return blocks, threads * loops.statement.warp, vthreads
 
 
-def _bound_depth(loops: Nest) -> int:
-    """Depth just inside the innermost loop that is bound to blocks or threads."""
-    prefixes = ("blockIdx", "threadIdx", "vthread")
-    return max((at + 1 for at, kind in enumerate(loops.kinds) if kind.startswith(prefixes)), default=0)
+def _thread_depth(loops: Nest) -> int:
+    """Depth just inside the loops that blocks and threads run over: those that are bound to them, or the outer loops
+    over the output where none is, which MetaSchedule's AutoBind binds."""
+    reductions = {axis for axis, each in enumerate(loops.statement.axes) if each.reduction}
+    spatial = next((at for at in range(loops.depth) if reductions.intersection(loops.moves(at))), loops.depth)
+    return bound_depth(loops) or spatial
 
 
 def _words(elements: Floats, access: Access) -> Floats:

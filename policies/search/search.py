@@ -82,6 +82,9 @@ class TaskSearch:
             raise ValueError("pools are given for each sketch of the task, in their order")
         self._method = method
         self._rng = rng
+        # A GPU refuses nineteen of twenty random tilings of a product: threads or shared memory are over its limits.
+        # MetaSchedule draws until as many are left, and counts only those.
+        self._draws_feasible = method.generator.with_analyzer or device.kind == "cuda"
         self._spaces: list[Space] = (
             [OpenSpace(sketch, device) for sketch in sketches]
             if pools is None
@@ -324,7 +327,7 @@ class TaskSearch:
         """Random candidates from the rest of the sketches' shares, then of any sketch. Fewer if draws repeat."""
         taken = np.bincount([proposal.sketch for proposal in proposals], minlength=len(shares))
         rest = np.repeat(np.arange(len(shares)), np.maximum(shares - taken, 0))
-        drawn = self._drawn(rest, count, feasible=self._method.generator.with_analyzer)
+        drawn = self._drawn(rest, count, feasible=self._draws_feasible)
         return [each.proposal(row, "random") for each in drawn for row in range(len(each))]
 
     def _drawn(self, wanted: NDArray[np.int64], count: int, *, feasible: bool) -> list[CandidateSet]:

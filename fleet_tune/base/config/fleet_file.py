@@ -171,8 +171,13 @@ class DeviceConfig(Frozen):
     def _usual_patience(self) -> DeviceTimeouts:
         if self.connect != "local" and not self.shares_host:
             return BOARD
+        return GPU if self.is_gpu else CPU
+
+    @property
+    def is_gpu(self) -> bool:
+        """True for a GPU."""
         kind = self.target.get("kind") if isinstance(self.target, dict) else self.target
-        return GPU if str(kind).startswith(_GPUS) else CPU
+        return str(kind).startswith(_GPUS)
 
     @property
     def is_dialled_at_home(self) -> bool:
@@ -187,8 +192,11 @@ class DeviceConfig(Frozen):
         """True if the device shares the cores of the host that drives it.
 
         A device at a port of that host does, unless its target differs from the host's own: then the port leads through
-        a tunnel.
+        a tunnel. A GPU does not: its kernels run on cores of their own and are timed by its own events, so that the
+        host may go on building.
         """
+        if self.is_gpu:
+            return False
         return self.connect == "local" or (self.is_dialled_at_home and self.target == "native")
 
     @property

@@ -11,7 +11,7 @@ import pytest
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.sketch import Choice, Sketch, Tile
-from policies.analysis.analyzer import analyse
+from policies.analysis.analyzer import analyse, feasible
 from policies.search.annealing import AnnealingSettings
 from policies.search.generators import AnnealingGenerator
 from policies.search.methods import METHOD_NAMES, method_named
@@ -264,3 +264,12 @@ def test_unknown_methods() -> None:
 def test_works_for_a_gpu(blocked: Sketch, gpu: DeviceAbstraction) -> None:
     search = make((blocked,), gpu)
     assert len(search.propose(8)) == 8
+
+
+def test_random_candidates_for_a_gpu_fit_its_threads_and_shared_memory(threads: Sketch, gpu: DeviceAbstraction) -> None:
+    small = replace(gpu, l1_bytes=4096)
+    drawn = sample(threads, 2000, np.random.default_rng(1))
+    assert feasible(threads, drawn, small).mean() < 0.3
+    proposals = make((threads,), small, "random").propose(16)
+    rows = np.array([proposal.decisions for proposal in proposals])
+    assert feasible(threads, rows, small).mean() > 0.6
