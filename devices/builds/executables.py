@@ -23,6 +23,7 @@ from devices.builds.kernel_passes import use_kernel_passes
 from devices.builds.tensors import array_of, tensor_of
 from devices.builds.vector_math import use_vector_math
 from devices.cuda.compiler import compiling_for, with_pass_options
+from devices.host.owned_folder import owned_folder
 from devices.protocol import TensorSpec
 from devices.sketches.defaults import default_schedules
 from devices.targets import NATIVE, parse_target, resolve_target
@@ -156,7 +157,7 @@ def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
     target = json.loads(resolve_target(NATIVE))
     # Building takes as long as running; without the late optimisations it takes two thirds of that.
     executable = build(module, json.dumps({**target, "opt-level": 1}))
-    machine = relax.VirtualMachine(tvm.runtime.Executable(executable.module), tvm.cpu())
+    machine = _host_machine(executable.module)
     parameters = [tensor_of(array) for array in executable.parameters]
 
     def run(*inputs: Array) -> tuple[Array, ...]:
@@ -169,7 +170,20 @@ def run_on_host(module: Any) -> tuple[Array, ...]:
     """Return the result of ``main`` of a module without inputs, computed on this machine's CPU."""
     target = json.loads(resolve_target(NATIVE))
     executable = _compile(module, parse_target(json.dumps({**target, "opt-level": 1})))
-    return flatten(relax.VirtualMachine(executable, tvm.cpu())["main"]())
+    return flatten(_host_machine(executable.mod)["main"]())
+
+
+def _host_machine(module: Any, **options: str) -> Any:
+    """Return a virtual machine that runs a compiled module on this machine's CPU.
+
+    It is linked in a folder of ours, which the next run removes if this process is killed meanwhile. TVM's own would
+    stay.
+    """
+    with owned_folder("network") as folder:
+        library = str(folder / "network.so")
+        module.export_library(library, workspace_dir=str(folder))
+        linked = tvm.runtime.load_module(library)
+    return relax.VirtualMachine(linked, tvm.cpu(), **options)
 
 
 def flatten(result: Any) -> tuple[Array, ...]:
@@ -215,7 +229,7 @@ def _transformed(module: Any, constants: list[Any]) -> tuple[Array, ...]:
     if not module[_TRANSFORM].ret_ty.fields:  # a network without weights: nothing to compile for
         return ()
     executable = _compile(module, parse_target(resolve_target(NATIVE)))
-    machine = relax.VirtualMachine(executable, tvm.cpu(), memory_cfg="naive")
+    machine = _host_machine(executable.mod, memory_cfg="naive")
     # The function takes and returns tuples of tensors.
     return tuple(array_of(tensor) for tensor in machine[_TRANSFORM](constants))
 

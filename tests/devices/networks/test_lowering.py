@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,23 @@ def test_constant_weights_may_be_laid_out_freely() -> None:
     function = tvm.ir.load_json(lowered.tasks[0].workload.module)["main"]
     assert [int(index) for index in function.attrs["layout_free_buffers"]] == [1, 2]
     assert function.attrs["global_symbol"] == "main"
+
+
+def test_no_temporary_folder_outlives_a_process_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run removes the folders that have our name, and no others."""
+    made: list[str] = []
+    mkdtemp = tempfile.mkdtemp
+
+    def noted(*args: Any, **options: Any) -> str:
+        made.append(Path(mkdtemp(*args, **options)).name)
+        return str(Path(tempfile.gettempdir()) / made[-1])
+
+    monkeypatch.setattr(tempfile, "mkdtemp", noted)
+    network = load_network((networks.small_cnn()[0], networks.small_cnn()[1]))
+    lowered = import_network(network, DeviceClass("cpu", resolve_target("native", threads=1)))
+    agrees(lowered, network)
+    assert made
+    assert all(name.startswith("fleet-tune-tmp-") for name in made)
 
 
 def test_a_network_for_cuda_is_lowered_without_a_gpu() -> None:
