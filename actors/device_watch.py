@@ -85,7 +85,7 @@ class DeviceWatch:
             await self._supervisor.tell(self._added(name))
             self._wait_for_node(name, "its host may come back")
         for name in sorted(self._without_node):
-            if not self._hosts.start_device(name, nodes):
+            if not self._hosts.start_device_process(name, nodes):
                 self._without_node.discard(name)
                 self._checks[name] = asyncio.create_task(self._check_and_wait(name))
 
@@ -101,7 +101,7 @@ class DeviceWatch:
         """Start the process of a device. Returns the reason in words where its node is not in the cluster, an empty
         text otherwise."""
         nodes = () if self._hosts.configs[name].via is None else await self._hosts.nodes()
-        missing_node = self._hosts.start_device(name, nodes)
+        missing_node = self._hosts.start_device_process(name, nodes)
         if not missing_node:
             try:
                 await self._hosts.check_device_versions([name])

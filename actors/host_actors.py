@@ -109,7 +109,7 @@ class HostActors:
         """The nodes of the cluster. Raises ClusterError."""
         return await in_thread(self._cluster.nodes)
 
-    def start_device(self, name: str, nodes: Sequence[ClusterNode]) -> str:
+    def start_device_process(self, name: str, nodes: Sequence[ClusterNode]) -> str:
         """Start the process of one more device. Returns the reason in words where its host is not in the cluster, an
         empty text otherwise."""
         place = place_device(nodes, self._cluster.node_id, self.configs[name].via)

@@ -33,15 +33,17 @@ class SearcherClient(RestartedClient):
         """Until it has read the records of earlier runs."""
         await ask(self._actor.start.remote(), _START_SECS, "searcher")
 
-    async def propose(self, task_id: str, count: int, taken: int) -> Proposed:
-        """Up to ``count`` new candidates of a task; ``taken``: number of its last offer that was received. After a
-        loss, the process that takes the place of the lost one is waited for first: that it starts is nobody's fault."""
+    async def propose(self, task_id: str, count: int, last_proposal: int) -> Proposed:
+        """Return up to ``count`` new candidates of a task. After a loss it waits for the process that takes over.
+
+        ``last_proposal``: number of the task's last proposal that was received.
+        """
         if self._is_lost:
             async for attempt in retrying(_START_SECS, waiting.clock_of(self._window)):
                 with attempt:
                     await self._beat()
             self._is_lost = False
-        working = ask(self._actor.propose.remote(task_id, count, taken), WINDOW_WAIT_SECS, "propose candidates")
+        working = ask(self._actor.propose.remote(task_id, count, last_proposal), WINDOW_WAIT_SECS, "propose candidates")
         try:
             clock = waiting.clock_of(self._window)
             return await waiting.while_alive(working, self._beat, _MISSED_BEATS, "the searcher", clock)

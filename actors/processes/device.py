@@ -165,8 +165,8 @@ class DeviceActor:
             recorder: has the unit of the device's speed.
             epoch: of the lease.
         """
-        for task_id, places in tasks.items():
-            self._prepare(task_id, places)
+        for task_id, of_task in tasks.items():
+            self._prepare(task_id, of_task)
         fetched = [unpacked(one) for one in artifacts]
         measured: list[MeasuredArtifact] = []
         asked = time.monotonic()
@@ -296,18 +296,18 @@ class DeviceActor:
         self._consider(artifact, _at(measured, (speed, 0.0)))
         return dataclasses.replace(measured, build_secs=artifact.build_secs)
 
-    def _prepare(self, task_id: str, places: TaskArtifacts) -> None:
+    def _prepare(self, task_id: str, of_task: TaskArtifacts) -> None:
         """Fetch what is lacking of a task, and take what is told of its incumbent, which may be another one than the
         last of this device."""
         if task_id not in self._incumbents:
-            [oracle] = places.oracle
+            [oracle] = of_task.oracle
             self._device.add_oracle(unpacked(oracle))
-        self._incumbents[task_id] = places.incumbent
-        self._limits[task_id] = places.limit_secs
+        self._incumbents[task_id] = of_task.incumbent
+        self._limits[task_id] = of_task.limit_secs
         rival = self._rivals.get(task_id)
-        if rival is None or rival.candidate is None or rival.candidate.id != places.incumbent.candidate_id:
+        if rival is None or rival.candidate is None or rival.candidate.id != of_task.incumbent.candidate_id:
             self._rivals.pop(task_id, None)
-            for reference in places.rival:
+            for reference in of_task.rival:
                 self._rivals[task_id] = unpacked(reference)
 
     def _run_oracles(self, tasks: Mapping[str, TaskArtifacts]) -> list[str]:
@@ -315,8 +315,8 @@ class DeviceActor:
         background; where it cannot, it is tried again here with the next batch, a few times. Meanwhile nothing of its
         task is checked here. Return the tasks that are checked from now on and were not before."""
         checked_again = []
-        for task_id, places in tasks.items():
-            problem = self._oracle_problem(task_id, places)
+        for task_id, of_task in tasks.items():
+            problem = self._oracle_problem(task_id, of_task)
             if problem:
                 self._unchecked[task_id] = problem
             elif self._unchecked.pop(task_id, None):
@@ -332,7 +332,7 @@ class DeviceActor:
         self._unchecked.setdefault(task_id, _ORACLE_RUNS_HERE)
         return BatchPostponed(self._device_id, epoch, self._unchecked_of([task_id], ()))
 
-    def _oracle_problem(self, task_id: str, places: TaskArtifacts) -> str:
+    def _oracle_problem(self, task_id: str, of_task: TaskArtifacts) -> str:
         """Return why candidates of a task cannot be checked now, in one line; empty where they can."""
         # In this order: it may end in between.
         is_computing, outputs = self._host_oracles.is_computing(task_id), self._host_oracles.outputs(task_id)
@@ -347,7 +347,7 @@ class DeviceActor:
         failure = self._host_oracles.failure(task_id)
         if failure:
             return f"{problem}, nor can this machine run it: {failure}"
-        [oracle] = places.oracle
+        [oracle] = of_task.oracle
         self._host_oracles.begin(unpacked(oracle), self._window.of_host())
         return f"{problem}: this machine runs it now" if self._host_oracles.is_computing(task_id) else problem
 

@@ -126,7 +126,7 @@ class Learner:
             self._early.keep(early)
             for task_id in self._early.task_ids:
                 if await asyncio.to_thread(self._add_task, task_id):
-                    self._observe(self._early.taken(task_id))
+                    self._observe(self._early.take(task_id))
             # While old records are still being read, training would be on a part of them.
             if len(records) < 256:
                 await self._train_due()

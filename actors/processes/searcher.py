@@ -80,16 +80,16 @@ class Searcher:
             if follower.done():
                 follower.result()  # a search that no longer learns must not go on in silence
 
-    async def propose(self, task_id: str, count: int, taken: int) -> Proposed:
+    async def propose(self, task_id: str, count: int, last_proposal: int) -> Proposed:
         """Up to ``count`` candidates that are neither measured nor pending.
 
         They are planned a batch of the method at a time, as it was published, and handed out as they are asked for.
-        ``taken``: number of the last offer of this task that the caller received, 0 for none. A later offer was lost on
-        its way (the caller gave up waiting), so that its candidates may be proposed again.
+        ``last_proposal``: number of the last proposal of this task that the caller received, 0 for none. A later one
+        was lost on its way (the caller gave up waiting), so that its candidates may be proposed again.
         """
         await self.start()
         async with self._lock:
-            return await asyncio.to_thread(self._propose, task_id, count, taken)
+            return await asyncio.to_thread(self._propose, task_id, count, last_proposal)
 
     async def beat(self) -> Heartbeat:
         """A sign of life, also while candidates are planned."""
@@ -120,7 +120,7 @@ class Searcher:
             entry.seeds,
         )
         self._sketch_index[task_id] = {sketch.id: sketch.index for sketch in entry.sketches}
-        search.observe(group_observations(self._early.taken(task_id), self._sketch_index).get(task_id, ()))
+        search.observe(group_observations(self._early.take(task_id), self._sketch_index).get(task_id, ()))
         key = model_key(entry, self._method)
         if key in self._models:
             search.use_model(self._models[key])
@@ -128,13 +128,13 @@ class Searcher:
         self._tasks[task_id] = entry
         self._searches[task_id] = search
 
-    def _propose(self, task_id: str, count: int, taken: int) -> Proposed:
+    def _propose(self, task_id: str, count: int, last_proposal: int) -> Proposed:
         if task_id not in self._searches:
             with self._working():
                 self._begin_search(task_id)
         search, sketches, planned = self._searches[task_id], self._tasks[task_id].sketches, self._planned[task_id]
         last = self._proposed.get(task_id)
-        if last is not None and last.number > taken:
+        if last is not None and last.number > last_proposal:
             planned[:0] = last.candidates
         if len(planned) < count:
             with self._working():
@@ -142,7 +142,7 @@ class Searcher:
             planned += [Candidate(task_id, each.sketch, sketches[each.sketch].id, each.decisions) for each in proposals]
         proposed = Proposed(
             task_id,
-            max(taken, last.number if last is not None else 0) + 1,
+            max(last_proposal, last.number if last is not None else 0) + 1,
             tuple(planned[:count]),
             search.exhausted and len(planned) <= count,
             search.predicted_gain,

@@ -73,8 +73,8 @@ class BufferedRecords:
         for record in records:
             self._records.setdefault(record.task_id, []).append(dataclasses.replace(record, trace=""))
 
-    def taken(self, task_id: str) -> list[Record]:
-        """Those of a task, which are forgotten here."""
+    def take(self, task_id: str) -> list[Record]:
+        """Remove the records of a task from here, and return them."""
         return self._records.pop(task_id, [])
 
 

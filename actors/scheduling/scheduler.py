@@ -261,7 +261,7 @@ class Scheduler:
     async def _propose(self, command: to_do.Propose) -> ev.Proposed | ev.ProposalLost:
         task_id = command.task_id
         try:
-            return await self._handles.searchers[task_id].propose(task_id, command.count, command.last_number)
+            return await self._handles.searchers[task_id].propose(task_id, command.count, command.last_proposal)
         except ActorLostError as error:
             return ev.ProposalLost(task_id, first_line(error))
         except Exception as error:  # an error of one task does not end the run

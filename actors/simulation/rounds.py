@@ -45,10 +45,10 @@ class SimulatedRounds(SimulatedRun):
     async def _rounds(self, parts: SimulatedParts, device_class: str, builders: int) -> None:
         tasks = [entry.task for entry in parts.tasks if entry.task.device_class.name == device_class]
         devices = [name for name, (each, _) in self._fleet.handles.items() if each == device_class]
-        taken = dict.fromkeys((task.id for task in tasks), 0)
+        last_proposal = dict.fromkeys((task.id for task in tasks), 0)
         for task in itertools.cycle(tasks):
-            proposed = await parts.searcher_of[task.id].propose(task.id, self._size, taken[task.id])
-            taken[task.id] = proposed.number
+            proposed = await parts.searcher_of[task.id].propose(task.id, self._size, last_proposal[task.id])
+            last_proposal[task.id] = proposed.number
             artifacts = await self._built(parts, task, proposed.candidates, builders)
             await self._measured(parts, devices, artifacts)
 

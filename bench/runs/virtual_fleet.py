@@ -176,7 +176,7 @@ class VirtualFleet:
         secs = self.costs.propose_secs + self.costs.propose_each_secs * command.count
         free = max(self.now, self._searcher_free[searcher]) + secs
         self._searcher_free[searcher] = free
-        self._later(free - self.now, ev.Proposed(task_id, command.last_number + 1, candidates, False, 1.0))
+        self._later(free - self.now, ev.Proposed(task_id, command.last_proposal + 1, candidates, False, 1.0))
 
     def _measure(self, command: to_do.Measure) -> None:
         name = command.device_id

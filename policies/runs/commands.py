@@ -17,7 +17,7 @@ class Propose:
 
     task_id: str
     count: int
-    last_number: int
+    last_proposal: int
     """Number of the task's last proposal that arrived."""
 
 

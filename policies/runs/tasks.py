@@ -82,7 +82,7 @@ class TaskTrials:
         self.oracle = OracleState.NOT_BUILT
         self.trials = 0  # with a record
         self.reserved = 0  # trials being granted at the moment
-        self.offer = 0  # number of the last offer of candidates that arrived
+        self.last_proposal = 0  # number of the last proposal that arrived
         self.exhausted = False  # every candidate is measured or under way
         self.finish_reason = planned.settled  # empty while the task is tuned
         self.enough = planned.enough  # trials after which it needs no more, if one was right; 0 for no such number
@@ -159,8 +159,8 @@ class TaskTrials:
         self.reserved = trials
 
     def proposed(self, number: int, is_tuning: bool, exhausted: bool) -> None:
-        """Note the number of the last offer, and, while the run is tuning, if there is another one to come."""
-        self.offer = number
+        """Note the number of the last proposal, and, while the run is tuning, if there is another one to come."""
+        self.last_proposal = number
         if is_tuning:
             self.exhausted = exhausted
 

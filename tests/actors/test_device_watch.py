@@ -50,7 +50,7 @@ class World:
     async def nodes(self) -> Sequence[str]:
         return self.here
 
-    def start_device(self, name: str, nodes: Sequence[str]) -> str:
+    def start_device_process(self, name: str, nodes: Sequence[str]) -> str:
         via = self.configs[name].via
         if via is not None and via not in nodes:
             return f"host {via} is not there"

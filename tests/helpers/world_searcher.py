@@ -30,8 +30,8 @@ class Searcher:
         self._happens, self._durable = happens, durable
         self._tasks = {task.id: task for task in settings.tasks}
         self._planned: dict[str, deque[Candidate]] = {}
-        self._offers: Counter[str] = Counter()
-        self._last_offer: dict[str, tuple[Candidate, ...]] = {}
+        self._proposals: Counter[str] = Counter()
+        self._last_proposed: dict[str, tuple[Candidate, ...]] = {}
         self._asked: dict[str, ev.Proposed | ev.ProposalLost] = {}  # what it is at, by task
         self.begin_anew()
 
@@ -45,7 +45,7 @@ class Searcher:
     def _forget(self, task: Task, durable: set[str]) -> None:
         candidates = (candidate_of(task, at) for at in range(self._settings.supply))
         self._planned[task.id] = deque(each for each in candidates if each.id not in durable)
-        self._offers[task.id] = 0
+        self._proposals[task.id] = 0
 
     def propose(self, command: to_do.Propose) -> None:
         settings, task = self._settings, self._tasks[command.task_id]
@@ -54,13 +54,13 @@ class Searcher:
         if self._rng.random() < settings.searcher_restarts:
             self._forget(task, self._durable())
         planned = self._planned[task.id]
-        if self._offers[task.id] > command.last_number:
-            planned.extendleft(reversed(self._last_offer[task.id]))
+        if self._proposals[task.id] > command.last_proposal:
+            planned.extendleft(reversed(self._last_proposed[task.id]))
         candidates = tuple(planned.popleft() for _ in range(min(command.count, len(planned))))
-        self._offers[task.id] = max(self._offers[task.id], command.last_number) + 1
-        self._last_offer[task.id] = candidates
+        self._proposals[task.id] = max(self._proposals[task.id], command.last_proposal) + 1
+        self._last_proposed[task.id] = candidates
         answer: ev.Proposed | ev.ProposalLost = ev.Proposed(
-            task.id, self._offers[task.id], candidates, not planned, 1.0
+            task.id, self._proposals[task.id], candidates, not planned, 1.0
         )
         if self._rng.random() < settings.proposals_lost:
             answer = ev.ProposalLost(task.id, "no answer")

@@ -182,7 +182,7 @@ class Granting:
             return None
         task = tasks[choice.index]
         task.reserve(min(task.room(self._share(task, grant)), room))
-        return Propose(task.task.id, task.reserved, task.offer)
+        return Propose(task.task.id, task.reserved, task.last_proposal)
 
     def _usable(self, device_class: str) -> int:
         return self._fleet.usable_count(device_class)
