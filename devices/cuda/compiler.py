@@ -184,6 +184,7 @@ def compiling_for(target: str) -> Iterator[None]:
     def compiled(source: str, *_target: Any) -> str:
         return with_code(source, arch, compiler.compile(source, arch))
 
+    before = tvm_ffi.get_global_func(_COMPILE, allow_missing=True)
     # A build also asks for the machine code where TVM's CUDA runtime is loaded, as on every machine with a GPU: it is
     # there already. TVM's own compiler would take seconds for each kernel.
     install_loader(lambda: arch)
@@ -192,6 +193,8 @@ def compiling_for(target: str) -> Iterator[None]:
         yield
     finally:
         tvm_ffi.register_global_func(_POSTPROC, _unchanged, override=True)
+        if before is not None:  # in a process that also loads kernels, for a GPU of its own
+            tvm_ffi.register_global_func(_COMPILE, before, override=True)
 
 
 def with_code(source: str, arch: str, code: bytes) -> str:
@@ -225,7 +228,7 @@ def install_loader(device_arch: Callable[[], str]) -> None:
         source, _arch, code = split_code(text)
         return code or require_compiler().compile(source, device_arch())
 
-    tvm_ffi.register_global_func("tvm_callback_cuda_compile", load, override=True)
+    tvm_ffi.register_global_func(_COMPILE, load, override=True)
 
 
 def _unchanged(source: str, *_target: Any) -> str:
@@ -327,3 +330,4 @@ def _first_error(log: str) -> str:
 
 
 _POSTPROC = "tvm_callback_cuda_postproc"
+_COMPILE = "tvm_callback_cuda_compile"

@@ -58,6 +58,8 @@ from fleet_tune.base.precision import Precision
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})
 _KERNELS = frozenset({"relax.call_tir", "relax.call_dps_packed"})
 _QUANTISED = 5e-2
+_MOST_SPREAD = 0.15
+"""A framework whose kernels saturate may differ by any amount."""
 
 __all__ = [
     "DisagreementError",
@@ -104,6 +106,9 @@ class LoweredNetwork:
     but slower."""
     quantized: bool = False
     """True if values are rounded to integers of few bits in it."""
+    framework_spread: float = 0.0
+    """Relative error between the framework's own ways to compute a quantised network; see
+    :meth:`devices.networks.network.Framework.spread`."""
     products: ProductCounts | None = None
     """Products of a quantised network by what they are computed in. None for another network, and where the step that
     writes them in integers was skipped."""
@@ -295,8 +300,9 @@ def tolerance(lowered: LoweredNetwork) -> float:
     :func:`devices.networks.comparison.network_tolerance`).
 
     A value between two steps of its quantisation becomes the one or the other by the order of summation: a step is a
-    127th to a 255th of the largest value, and a few follow from it in later layers. Weights of int8 differ from those
-    of the framework by half a step of a 127th of the largest in their column.
+    127th to a 255th of the largest value, and a few follow from it in later layers. In a deep network many do, and
+    the framework differs as much from itself, if it has two ways to compute it. Weights of int8 differ from those of the
+    framework by half a step of a 127th of the largest in their column.
     """
     kernels = [lowered.module[call.args[0]] for call in kernel_calls(lowered.module["main"])]
     held = {str(spec.dtype) for kernel in kernels for spec in _buffers(kernel)}
@@ -304,7 +310,9 @@ def tolerance(lowered: LoweredNetwork) -> float:
     if lowered.precision is not None:
         held.add(HALF_TYPES.get(lowered.precision, INT8_WEIGHTS))
     rounding = network_tolerance(held, len(kernels), max(map(_longest_sum, kernels), default=1))
-    return max(rounding, _QUANTISED) if lowered.quantized else rounding
+    if not lowered.quantized:
+        return rounding
+    return max(rounding, _QUANTISED, min(lowered.framework_spread, _MOST_SPREAD))
 
 
 def _halves(main: Any) -> tuple[str, ...]:

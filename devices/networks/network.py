@@ -42,6 +42,11 @@ class Framework(Protocol):
         """Return the outputs on the example inputs."""
         ...
 
+    def spread(self) -> float:
+        """Return the relative error between the framework's own two ways to compute a quantised network: in floats that
+        are rounded in between, and in integers. 0 for a framework that has one way."""
+        ...
+
     def measure_secs(self, threads: int, repeats: int) -> float | None:
         """Return the median seconds per run; None where the framework's speed says nothing to the user."""
         ...

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from devices.error_text import brief
+from devices.networks.comparison import compare
 from devices.networks.frontend_errors import failing_onnx_node, silenced, unsupported_error
 from devices.networks.network import Array, Intermediate, Network, example_array, network_of
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
@@ -63,28 +66,43 @@ class _OnnxFramework:
         return from_onnx_file(folder / self.file.name)
 
     def _run_with_onnxruntime(self) -> tuple[Array, ...]:
+        import onnxruntime
+
         if self.in_integers:
             with contextlib.suppress(Exception):  # signed activations: those kernels do not saturate
-                return self._run_session(without_saturation=True)
-        return self._run_session(without_saturation=False)
+                return self._run_without_saturation()
+        # No optimisations: run the network as it is defined.
+        return self._run_session(onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
 
-    def _run_session(self, without_saturation: bool) -> tuple[Array, ...]:
+    def _run_without_saturation(self) -> tuple[Array, ...]:
+        """Its kernels for unsigned with signed 8 bits saturate on processors without instructions for them (AVX2); an
+        optimisation of this level avoids that."""
+        import onnxruntime
+
+        level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        return self._run_session(level, {"session.x64quantprecision": "1", "session.disable_quant_qdq": "1"})
+
+    def _run_session(self, level: Any, entries: Mapping[str, str] = MappingProxyType({})) -> tuple[Array, ...]:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # we report its errors, not its log
-        # No optimisations: run the network as it is defined, and without a packed copy of the weights.
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.add_session_config_entry("session.disable_prepacking", "1")
-        if without_saturation:
-            # Its kernels for unsigned with signed 8 bits saturate on processors without instructions for them (AVX2);
-            # an optimisation of this level avoids that.
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-            options.add_session_config_entry("session.x64quantprecision", "1")
-            options.add_session_config_entry("session.disable_quant_qdq", "1")
+        options.graph_optimization_level = level
+        for name, value in {"session.disable_prepacking": "1", **entries}.items():  # no packed copy of the weights
+            options.add_session_config_entry(name, value)
         # Loaded by path: models above 2 GB have no other form.
         session = onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
         return tuple(np.asarray(out) for out in session.run(None, self.inputs))
+
+    def spread(self) -> float:
+        import onnxruntime
+
+        try:
+            in_integers = self._run_session(onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
+            relative = compare(in_integers, self.run())[1]
+        except Exception:  # another version knows the network in one of both ways alone: nothing is known of a spread
+            return 0.0
+        return relative if math.isfinite(relative) else 0.0
 
     def measure_secs(self, threads: int, repeats: int) -> None:  # noqa: ARG002 - the protocol's signature
         return None

@@ -47,6 +47,9 @@ class _TorchFramework:
     def given(self, inputs: tuple[Array, ...]) -> _TorchFramework:
         return replace(self, inputs=tuple(tensor_of(array) for array in inputs))
 
+    def spread(self) -> float:
+        return 0.0
+
     def measure_secs(self, threads: int, repeats: int) -> float:
         import torch
 

@@ -91,6 +91,9 @@ def lower_network(
         if (device.connect == "local" and device.via is None) or is_this_machine(fingerprints[device.name])
     )
     lowered = {name: lowering.lowered(network, fingerprint.device_class) for name, fingerprint in prints.items()}
+    if any(each.quantized for each in lowered.values()):
+        spread = network.framework.spread()
+        lowered = {name: dataclasses.replace(each, framework_spread=spread) for name, each in lowered.items()}
     if not all(map(computes, lowered.values())):
         raise UnsupportedNetworkError(
             f"{network.name} computes nothing: its outputs are its inputs, or views of them", "give another network"

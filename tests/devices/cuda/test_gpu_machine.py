@@ -19,7 +19,11 @@ from devices.client.probe_kernels import CHUNK, fill
 from devices.targets import resolve_target
 
 assert tvm_ffi.get_global_func("ffi.Module.create.cuda", allow_missing=True), "TVM's CUDA runtime is not loaded"
+before = []
+tvm_ffi.register_global_func("tvm_callback_cuda_compile", lambda *_: before.append(1) or b"", override=True)
 print(fill(resolve_target({"kind": "cuda", "arch": "sm_90"}), CHUNK, 32).library.count(b"main_kernel"))
+tvm_ffi.get_global_func("tvm_callback_cuda_compile")("source", "target")
+assert before == [1], "the process' own compiler is not in its place again, or was asked by the build"
 """
 
 
