@@ -301,8 +301,8 @@ def tolerance(lowered: LoweredNetwork) -> float:
 
     A value between two steps of its quantisation becomes the one or the other by the order of summation: a step is a
     127th to a 255th of the largest value, and a few follow from it in later layers. In a deep network many do, and
-    the framework differs as much from itself, if it has two ways to compute it. Weights of int8 differ from those of the
-    framework by half a step of a 127th of the largest in their column.
+    the framework differs as much from itself, if it has two ways to compute it. Weights of int8 differ from those of
+    the framework by half a step of a 127th of the largest in their column.
     """
     kernels = [lowered.module[call.args[0]] for call in kernel_calls(lowered.module["main"])]
     held = {str(spec.dtype) for kernel in kernels for spec in _buffers(kernel)}
