@@ -80,6 +80,7 @@ class _Processor:
         def has(feature: str) -> bool:
             return target is not None and target.kind.name == "llvm" and codegen.target_has_features(feature, target)
 
+        self.is_llvm = target is not None and target.kind.name == "llvm"
         self.avx2 = has("avx2")
         self.avx512 = has("avx512f") and has("avx512bw")
         self.vnni = (has("avx512vnni") and has("avx512vl")) or has("avxvnni")
@@ -114,10 +115,18 @@ class _Lowering:
     def call(self, call: Call) -> Any:
         """Return the value of a call of one of the operators; a product is added to nothing."""
         if is_clamped(call):
-            x, low, high = call.args
-            return Select(x > low, Select(x < high, x, high), low)
+            return self._clamped(*call.args)
         dot = integer_dot(call)
         return call if dot is None else self._sum(dot, const(0, dtype_of(call)), *call.args)
+
+    def _clamped(self, x: Any, low: Any, high: Any) -> Any:
+        """Return ``x`` between two bounds, and the lower one for NaN."""
+        if not self._processor.is_llvm:
+            return Select(x > low, Select(x < high, x, high), low)
+        # Each takes its operand once. Of selects TVM would generate three copies of it for each of several around each
+        # other: a quantised GELU took minutes to build.
+        above = tirx.call_llvm_pure_intrin(dtype_of(x), "llvm.maxnum", x, low)
+        return tirx.call_llvm_pure_intrin(dtype_of(x), "llvm.minnum", above, high)
 
     def _sum(self, dot: IntegerDot, total: Any, a: Any, b: Any) -> Any:
         if self._processor.dp4a:
