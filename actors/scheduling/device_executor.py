@@ -68,7 +68,7 @@ class DeviceExecutor:
         """Measure a batch. The artifacts are looked up at once, before anything can be forgotten."""
         artifacts = [self._artifacts[each.id] for each in command.candidates]
         tasks = {
-            each: self._places(each, incumbent, command.limits.get(each))
+            each: self._task_artifacts(each, incumbent, command.limits.get(each))
             for each, incumbent in command.incumbents.items()
         }
         return self._measure(command, artifacts, tasks)
@@ -76,13 +76,13 @@ class DeviceExecutor:
     def shoot_out(self, command: ShootOut) -> Awaitable[ShootOutMeasured | BatchLost | BatchPostponed]:
         """Let the finalists of a task meet. The artifacts are looked up at once."""
         finalists = [(self._artifacts[candidate.id], revision) for candidate, revision in command.finalists]
-        return self._shoot_out(command, finalists, self._places(command.task_id, command.incumbent))
+        return self._shoot_out(command, finalists, self._task_artifacts(command.task_id, command.incumbent))
 
     def restart(self) -> None:
         """End the process that owns the device."""
         self._device.restart()
 
-    def _places(self, task_id: str, incumbent: Incumbent, limit_secs: float | None = None) -> TaskArtifacts:
+    def _task_artifacts(self, task_id: str, incumbent: Incumbent, limit_secs: float | None = None) -> TaskArtifacts:
         rival = self._artifacts.reference(incumbent.candidate_id)
         return TaskArtifacts(
             [self._artifacts.reference(task_id)], incumbent, [] if rival is None else [rival], limit_secs

@@ -186,7 +186,7 @@ class Scheduler:
                     case to_do.StoreDeviceEvents(changes):
                         self._batcher.store_changes(changes)
                     case _:
-                        task = group.create_task(self._hand_in_end(self._begin(command), self._executor_of(command)))
+                        task = group.create_task(self._queue_answer(self._begin(command), self._executor_of(command)))
                         working.add(task)
                         task.add_done_callback(working.discard)
             if isinstance(events[0], ev.DeviceLeft):
@@ -242,7 +242,7 @@ class Scheduler:
             case _:
                 return None
 
-    async def _hand_in_end(self, work: Awaitable[ev.Event | None], executor: DeviceExecutor | None) -> None:
+    async def _queue_answer(self, work: Awaitable[ev.Event | None], executor: DeviceExecutor | None) -> None:
         """Hand in the event with which a command ends, unless its device has left meanwhile."""
         event = await work
         if event is not None and (executor is None or self._executors.get(executor.device_id) is executor):

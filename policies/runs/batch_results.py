@@ -11,7 +11,7 @@ from policies.runs.kill_counts import KillCounts, Step
 from policies.runs.phase import Phase
 from policies.runs.stages.final_round import FinalRound
 from policies.runs.stages.measuring import MeasureStage
-from policies.runs.stages.task_ends import TaskEnds
+from policies.runs.stages.task_ends import TaskFinisher
 from policies.runs.tasks import TaskTrials
 from policies.runs.times.usage import Usage
 from policies.runs.unchecked_tasks import UncheckedTasks
@@ -26,7 +26,7 @@ class BatchResults:
         self,
         tasks: Mapping[str, TaskTrials],
         devices: MeasureStage,
-        ends: TaskEnds,
+        ends: TaskFinisher,
         kills: KillCounts,
         usage: Usage,
         final_round: FinalRound,

@@ -66,7 +66,7 @@ class Membership:
         """Wait for a device that is not part of the run yet."""
         if event.device_id not in self._fleet:
             self._fleet.add(event.device_id, event.state, (event.admin, event.reason), now)
-            self._devices.restrict(event.device_id, event.timeouts)
+            self._devices.set_timeouts(event.device_id, event.timeouts)
 
     def use_device(self, event: DeviceAnswered) -> list[Command]:
         """Use a device that answers for the first time, if its class has tasks."""

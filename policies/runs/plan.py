@@ -28,7 +28,7 @@ DEVICE_PATIENCE_SECS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class InFlightLimits:
     """Bounds of the work under way; within them it follows the devices (:mod:`policies.runs.stages.pace`)."""
 
     grant: int = 8
@@ -111,7 +111,7 @@ class RunPlan:
     """Builders that have left."""
     limits: Limits = field(default_factory=Limits)
     rule: StopRule = field(default_factory=StopRule)
-    flow: Flow = field(default_factory=Flow)
+    flow: InFlightLimits = field(default_factory=InFlightLimits)
     device_patience_secs: float = DEVICE_PATIENCE_SECS
     """Seconds that a run waits for a device when none can work any more."""
     check_every_secs: float = PROBE_EVERY_SECS

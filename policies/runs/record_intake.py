@@ -9,7 +9,7 @@ from fleet_tune.base.domain import Outcome, Record
 from fleet_tune.base.results import THROTTLED_SHARE
 from policies.runs.commands import Command, DropArtifacts, Log, RecordFailure
 from policies.runs.stages.built_queue import BuiltQueue
-from policies.runs.stages.task_ends import TaskEnds
+from policies.runs.stages.task_ends import TaskFinisher
 from policies.runs.tasks import TaskTrials
 
 _RATE_WINDOW_SECS = 20.0
@@ -18,7 +18,7 @@ _RATE_WINDOW_SECS = 20.0
 class RecordIntake:
     """Records of the run and of earlier ones, each taken in once, and the counts of them."""
 
-    def __init__(self, run_id: str, tasks: Mapping[str, TaskTrials], queue: BuiltQueue, ends: TaskEnds) -> None:
+    def __init__(self, run_id: str, tasks: Mapping[str, TaskTrials], queue: BuiltQueue, ends: TaskFinisher) -> None:
         self.outcomes: Counter[Outcome] = Counter()  # of trials
         self.new_trials = 0  # of this run
         self._run_id = run_id

@@ -66,10 +66,10 @@ from policies.runs.stages.building import Buildable, BuildStage
 from policies.runs.stages.final_round import FinalRound
 from policies.runs.stages.granting import Granting
 from policies.runs.stages.measuring import MeasureStage
-from policies.runs.stages.occupation import Occupation
+from policies.runs.stages.occupation import DeviceTimeShares
 from policies.runs.stages.pace import Pace
 from policies.runs.stages.proposals import Proposals
-from policies.runs.stages.task_ends import TaskEnds
+from policies.runs.stages.task_ends import TaskFinisher
 from policies.runs.tasks import OracleBuild, TaskTrials
 from policies.runs.times.time_budget import TimeBudget
 from policies.runs.times.timers import Timers
@@ -97,10 +97,10 @@ class RunState:
         self._usage = Usage(classes)
         self._seen_secs = plan.before.secs  # until when the usage is counted
         self._members = Membership(plan, self.fleet, self._measuring, self._granting, pace, self._usage)
-        self._occupation = Occupation(self._builds, self._measuring.leases, self._granting)
+        self._occupation = DeviceTimeShares(self._builds, self._measuring.leases, self._granting)
         self._look_at: list[str] = []  # devices of which something changed
         kills = KillCounts(plan.flow.left_out)
-        self._task_ends = TaskEnds(self.tasks, self._builds, self._measuring.queue)
+        self._task_ends = TaskFinisher(self.tasks, self._builds, self._measuring.queue)
         self._proposals = Proposals(plan.flow.proposals, self.tasks, self._granting, self._builds, self._task_ends)
         self._records = RecordIntake(plan.run_id, self.tasks, self._measuring.queue, self._task_ends)
         final_round = FinalRound(plan, self.fleet, self._builds, self._measuring, self._timers)
@@ -150,7 +150,7 @@ class RunState:
                 self._look_at.append(name)
             else:
                 self._builds.timer_due(name)
-        commands = [command for event in events for command in self._happened(event, now)]
+        commands = [command for event in events for command in self._dispatch(event, now)]
         self._records.expect(commands)
         commands += self._advance(now)
         commands += self.fleet.drain()
@@ -199,7 +199,7 @@ class RunState:
 
     # What happens ----------------------------------------------------------------------------------------------------
 
-    def _happened(self, event: Event, now: float) -> list[Command]:
+    def _dispatch(self, event: Event, now: float) -> list[Command]:
         match event:
             case RecordsCommitted(records):
                 return self._records.take(records, now)

@@ -42,7 +42,7 @@ from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Sketch, Tile
 from policies.measuring.adaptive_stopping import decide
 from policies.runs.events import SketchesReady
-from policies.runs.plan import Flow, RunPlan
+from policies.runs.plan import InFlightLimits, RunPlan
 from policies.runs.planned_task import PlannedTask
 from policies.search.methods import method_named
 from tests.helpers.tasks import make_task
@@ -103,7 +103,7 @@ class Fleet:
     run_id: str = "run"
     method: str = "random"
     device_patience_secs: float = 120.0
-    flow: Flow = field(default_factory=Flow)
+    flow: InFlightLimits = field(default_factory=InFlightLimits)
     orders: Path | None = None
     noise: float = 0.02
     landscape: Landscape = field(default_factory=Landscape)

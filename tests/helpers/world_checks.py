@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from fleet_tune.base.device_state import Admin, DeviceEvent, DeviceState
 from policies.runs.phase import Phase
-from policies.runs.plan import Flow
+from policies.runs.plan import InFlightLimits
 from policies.runs.stages.leases import Work
 from policies.runs.state import RunState
 from policies.runs.tasks import OracleState
@@ -18,7 +18,7 @@ class Bounds:
     """Invariants at any time: the flow is bounded, and no device or builder is idle while there is work. ``members``:
     number of devices by class. ``tasks``: number of tasks."""
 
-    def __init__(self, flow: Flow, members: Mapping[str, int], tasks: int, builders: int) -> None:
+    def __init__(self, flow: InFlightLimits, members: Mapping[str, int], tasks: int, builders: int) -> None:
         self._flow, self._members, self._tasks, self._builders = flow, members, tasks, builders
         self._most: Counter[str] = Counter()  # that ever might be under way, by class
 

@@ -10,7 +10,7 @@ from fleet_tune.base.device_state import DeviceState
 from fleet_tune.base.domain import Limits, Record, StopRule, Task
 from fleet_tune.base.timeouts import DeviceTimeouts
 from policies.runs import events as ev
-from policies.runs.plan import Flow
+from policies.runs.plan import InFlightLimits
 from tests.helpers.world_devices import Device, Spans
 
 RESTART_SECS = 3.0
@@ -31,7 +31,7 @@ class Settings:
     supply: int = 60
     """Candidates that each task has."""
     limits: Limits = field(default_factory=Limits)
-    flow: Flow = field(default_factory=Flow)
+    flow: InFlightLimits = field(default_factory=InFlightLimits)
     rule: StopRule = field(default_factory=StopRule)
     build_secs: float = 0.05
     """Time of a build."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from fleet_tune.base.domain import Measurement, Outcome
 from policies.runs.commands import Build
 from policies.runs.events import BuilderLossCause
-from policies.runs.plan import Flow
+from policies.runs.plan import InFlightLimits
 from policies.runs.tasks import OracleBuild, Trial, killed
 from policies.runs.times.timers import Timers
 
@@ -31,7 +31,7 @@ class BuildStage:
     """
 
     def __init__(
-        self, builders: Iterable[int], flow: Flow, timers: Timers, limit_of: Callable[[Buildable], float]
+        self, builders: Iterable[int], flow: InFlightLimits, timers: Timers, limit_of: Callable[[Buildable], float]
     ) -> None:
         self._flow = flow
         self._timers = timers

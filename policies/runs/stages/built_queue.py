@@ -16,7 +16,7 @@ class BuiltQueue:
     def __init__(self, tasks: Mapping[str, TaskTrials]) -> None:
         self._tasks = tasks
         self._queues: dict[str, deque[Trial]] = {}  # by device class
-        self._unchecked: dict[str, list[Trial]] = {}  # trials that wait for the oracle, by task id
+        self._awaiting_oracle: dict[str, list[Trial]] = {}  # trials that wait for the oracle, by task id
         self._requeued: set[str] = set()  # candidates that were put back; one of them may have been stored after all
 
     def add_class(self, device_class: str) -> None:
@@ -26,7 +26,7 @@ class BuiltQueue:
     @property
     def waiting(self) -> int:
         """Built candidates that wait for a device or for an oracle."""
-        return sum(map(len, self._queues.values())) + sum(map(len, self._unchecked.values()))
+        return sum(map(len, self._queues.values())) + sum(map(len, self._awaiting_oracle.values()))
 
     def of_class(self, device_class: str) -> tuple[Trial, ...]:
         """Return the trials that a device of the class could measure, in order."""
@@ -46,11 +46,11 @@ class BuiltQueue:
         if task.oracle is OracleState.READY:
             self._queues[task.device_class].append(trial)
         else:
-            self._unchecked.setdefault(trial.candidate.task_id, []).append(trial)
+            self._awaiting_oracle.setdefault(trial.candidate.task_id, []).append(trial)
 
     def oracle_ready(self, task_id: str) -> None:
         """Append the trials that have waited for the oracle of their task."""
-        self._queues[self._tasks[task_id].device_class].extend(self._unchecked.pop(task_id, ()))
+        self._queues[self._tasks[task_id].device_class].extend(self._awaiting_oracle.pop(task_id, ()))
 
     def take_batch(
         self, device_class: str, least: int, most: int, may_try: Callable[[Trial], bool], builders_idle: bool
@@ -104,11 +104,11 @@ class BuiltQueue:
         queue = self._queues[device_class]
         self._queues[device_class] = deque(trial for trial in queue if trial.candidate.task_id != task_id)
         queued = [trial for trial in queue if trial.candidate.task_id == task_id]
-        return queued + self._unchecked.pop(task_id, [])
+        return queued + self._awaiting_oracle.pop(task_id, [])
 
     def clear(self) -> None:
         """Drop all trials."""
-        self._unchecked.clear()
+        self._awaiting_oracle.clear()
         for queue in self._queues.values():
             queue.clear()
 

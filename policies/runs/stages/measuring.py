@@ -76,7 +76,7 @@ class MeasureStage:
         self.patience.device_left(device_class)
         self.queue.requeue(device_class, batch)
 
-    def restrict(self, device_id: str, timeouts: DeviceTimeouts | None) -> None:
+    def set_timeouts(self, device_id: str, timeouts: DeviceTimeouts | None) -> None:
         """Set the timeouts of a device that joins (see :attr:`RunPlan.timeouts`)."""
         self._timeouts.pop(device_id, None)
         if timeouts is not None:

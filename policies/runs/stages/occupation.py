@@ -9,8 +9,8 @@ from policies.runs.stages.leases import Leases
 from policies.runs.tasks import in_flight
 
 
-class Occupation:
-    """Occupation of the devices of a run, from its ``builds``, ``leases`` and ``granting``."""
+class DeviceTimeShares:
+    """What the devices of a run spend their time on, from its ``builds``, ``leases`` and ``granting``."""
 
     def __init__(self, builds: BuildStage, leases: Leases, granting: Granting) -> None:
         self._builds, self._leases, self._granting = builds, leases, granting

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from policies.runs.plan import Flow
+from policies.runs.plan import InFlightLimits
 
 # Of a proposal and of a build, while none has ended.
 _FIRST_SECS = 0.5
@@ -30,13 +30,13 @@ def searchers(devices: int) -> int:
 
 def builders_at_first(devices: int) -> int:
     """Return the number of builders that so many devices may keep busy before their speed is known."""
-    return Pace(Flow(), ("",)).under_way("", devices)
+    return Pace(InFlightLimits(), ("",)).under_way("", devices)
 
 
 class Pace:
     """Seconds are averages that forget; those of a class stand for a device that has measured nothing yet."""
 
-    def __init__(self, flow: Flow, classes: Iterable[str]) -> None:
+    def __init__(self, flow: InFlightLimits, classes: Iterable[str]) -> None:
         self._flow = flow
         self._first_secs = flow.window_secs / flow.first_batch
         self._device_secs: dict[str, float] = {}

@@ -8,7 +8,7 @@ from policies.runs.commands import Command, Log, RestartSearcher
 from policies.runs.events import ProposalLost, Proposed
 from policies.runs.stages.building import BuildStage
 from policies.runs.stages.granting import Granting
-from policies.runs.stages.task_ends import TaskEnds
+from policies.runs.stages.task_ends import TaskFinisher
 from policies.runs.tasks import OracleBuild, OracleState, TaskTrials, Trial
 from policies.search.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, has_converged
 
@@ -17,7 +17,12 @@ class Proposals:
     """Proposals of the ``tasks``. ``most_lost``: a task is finished once so many are lost over it in a row."""
 
     def __init__(
-        self, most_lost: int, tasks: Mapping[str, TaskTrials], granting: Granting, builds: BuildStage, ends: TaskEnds
+        self,
+        most_lost: int,
+        tasks: Mapping[str, TaskTrials],
+        granting: Granting,
+        builds: BuildStage,
+        ends: TaskFinisher,
     ) -> None:
         self._most_lost = most_lost
         self._tasks = tasks

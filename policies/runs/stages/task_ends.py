@@ -11,7 +11,7 @@ from policies.runs.stages.built_queue import BuiltQueue
 from policies.runs.tasks import TaskTrials, Trial
 
 
-class TaskEnds:
+class TaskFinisher:
     """Ends of the ``tasks``, with their builds and their queued candidates."""
 
     def __init__(self, tasks: Mapping[str, TaskTrials], builds: BuildStage, queue: BuiltQueue) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleet_tune.base.device_state import Admin
 from fleet_tune.base.domain import Limits, Outcome
 from policies.runs import events as ev
-from policies.runs.plan import Flow
+from policies.runs.plan import InFlightLimits
 from policies.runs.tasks import TaskTrials
 from tests.helpers.properties import examples
 from tests.helpers.run_world import World
@@ -20,7 +20,11 @@ from tests.helpers.world_devices import Device, order, task_of
 SECS = st.floats(0.0, 200.0)
 CLASSES = ("server", "orin")
 SUPPLY = 40
-FLOWS = (Flow(), Flow(grant=1, batch=1, least_batch=1), Flow(batch=40, first_batch=40, in_flight=9))
+FLOWS = (
+    InFlightLimits(),
+    InFlightLimits(grant=1, batch=1, least_batch=1),
+    InFlightLimits(batch=40, first_batch=40, in_flight=9),
+)
 
 
 @st.composite

@@ -13,7 +13,7 @@ from fleet_tune.base.domain import Limits, Outcome
 from fleet_tune.base.errors import DevicesLostError
 from policies.measuring import health
 from policies.runs import events as ev
-from policies.runs.plan import Flow
+from policies.runs.plan import InFlightLimits
 from policies.runs.unchecked_tasks import UncheckedTasks
 from tests.helpers.run_world import World, played
 from tests.helpers.world_devices import Device, candidate_of, order, task_of
@@ -259,7 +259,7 @@ def test_an_acquitted_device_is_looked_at_at_once() -> None:
     # Four candidates take their device down; the second device, which is slow, shows whose fault it is.
     poison = frozenset(range(4))
     devices = {"a": Device("orin", poison=poison), "b": Device("orin", secs=6.0, poison=poison)}
-    world = played(devices, flow=Flow(first_batch=6))
+    world = played(devices, flow=InFlightLimits(first_batch=6))
     of_a = [event for event in world.events if event.device_id == "a"]
     freed = [each for each in of_a if "out of quarantine" in each.reason]
     assert freed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleet_tune.base.domain import Outcome
 from policies.runs.events import BuilderLossCause
-from policies.runs.plan import Flow
+from policies.runs.plan import InFlightLimits
 from policies.runs.stages.building import BuildStage
 from policies.runs.tasks import OracleBuild
 from policies.runs.times.timers import Timers
@@ -12,7 +12,7 @@ from tests.helpers.tasks import make_task
 
 
 def stage(builders: int, *names: str) -> BuildStage:
-    made = BuildStage(range(builders), Flow(), Timers(), lambda _job: 10.0)
+    made = BuildStage(range(builders), InFlightLimits(), Timers(), lambda _job: 10.0)
     for name in names:
         made.add(OracleBuild(make_task(name)))
     return made
@@ -73,13 +73,13 @@ def test_a_job_given_to_a_builder_that_is_not_there_is_the_next_to_be_built_and_
         builds.lost(0, "its process ended", BuilderLossCause.OUTSIDE) is None
     )  # with its machine, and nobody knows yet
     rests = []
-    for _ in range(2 * Flow().kills):
+    for _ in range(2 * InFlightLimits().kills):
         builds.rested(0)
         assert started(builds) == ["second"]
         assert builds.lost(0, "it is not there", BuilderLossCause.ABSENT) is None
         rests.append(builds.rest_secs(0))
     assert rests[:3] == [1.0, 2.0, 4.0]
-    assert max(rests) == Flow().look_secs
+    assert max(rests) == InFlightLimits().look_secs
     builds.rested(0)
     for expected in ("second", "first"):
         assert started(builds) == [expected]
@@ -128,7 +128,7 @@ def test_builders_join_and_leave_and_what_one_worked_on_is_built_next() -> None:
     builds.add_builders([2, 3])
     builds.add_builders([3])  # told twice
     assert [(each.builder, each.task.workload.name) for each in builds.start(2.0)] == [(2, "first"), (3, "third")]
-    assert builds.room == Flow().waiting_per_builder * 3 - 1
+    assert builds.room == InFlightLimits().waiting_per_builder * 3 - 1
     assert builds.ended(2, 3.0) is not None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fleet_tune.base.device_state import Admin
 from policies.measuring import health
 from policies.runs.fleet import Fleet
-from policies.runs.plan import Flow, RunPlan
+from policies.runs.plan import InFlightLimits, RunPlan
 from policies.runs.planned_task import PlannedTask
 from policies.runs.stages.building import BuildStage
 from policies.runs.stages.granting import Granting
@@ -19,7 +19,7 @@ from tests.helpers.tasks import make_task
 def test_a_searcher_that_was_lost_is_asked_one_by_one_and_the_others_are_not() -> None:
     tasks = [make_task("w1", device_class="a"), make_task("w2", device_class="b"), make_task("w3", device_class="a")]
     planned = tuple(PlannedTask(task, ("rule",), 1e-9, searcher=at) for task, at in zip(tasks, (0, 0, 1), strict=True))
-    plan = RunPlan("run", planned, {"device-a": "a", "device-b": "b"}, builders=8, flow=Flow(in_flight=64))
+    plan = RunPlan("run", planned, {"device-a": "a", "device-b": "b"}, builders=8, flow=InFlightLimits(in_flight=64))
     trials = {each.task.id: TaskTrials(each) for each in planned}
     timers, pace = Timers(), Pace(plan.flow, ["a", "b"])
     granting = Granting(

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from fleet_tune.base.results import DeviceTime
-from policies.runs.stages.occupation import Occupation
+from policies.runs.stages.occupation import DeviceTimeShares
 
 
 def occupation(
     leased: int = 0, idle: int = 0, measured: int = 0, in_flight: int = 0, builds: int = 0, **others: bool
-) -> Occupation:
+) -> DeviceTimeShares:
     """Make the occupation of class ``a``, which has device ``a-0``; ``others``: true if all builders work, and if a
     searcher does."""
     building: Any = SimpleNamespace(under_way=lambda _: builds, saturated=others.get("saturated", False))
@@ -22,7 +22,7 @@ def occupation(
     )
     tasks = [SimpleNamespace(candidates=SimpleNamespace(under_way=range(in_flight)), reserved=0)]
     granting: Any = SimpleNamespace(is_asking=lambda _: others.get("asking", False), by_class={"a": tasks})
-    return Occupation(building, devices, granting)
+    return DeviceTimeShares(building, devices, granting)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from policies.runs.plan import Flow
+from policies.runs.plan import InFlightLimits
 from policies.runs.stages.pace import Pace, builders_at_first, searchers
 
-FLOW = Flow(grant=8, most_grant=256, in_flight=16, window_secs=1.5, first_batch=3, batch=64, least_batch=6)
+FLOW = InFlightLimits(grant=8, most_grant=256, in_flight=16, window_secs=1.5, first_batch=3, batch=64, least_batch=6)
 
 
 def known(candidate_secs: float, propose_secs: float = 0.5, build_secs: float = 0.5) -> Pace:
@@ -78,7 +78,7 @@ def test_what_says_nothing_changes_nothing() -> None:
 
 
 def test_builders_that_start_first_follow_the_devices() -> None:
-    assert builders_at_first(1) == Flow().in_flight == 16
+    assert builders_at_first(1) == InFlightLimits().in_flight == 16
     assert builders_at_first(64) == 64 * 3 + 64 * 3 // 8
 
 
