@@ -11,8 +11,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from bench.machine import bench_env, cores
 from bench.result import BenchError
 from devices.host.children.parent import end_with_parent
 
@@ -54,6 +55,19 @@ def _start(args: Sequence[str], env: Mapping[str, str], stdin: int) -> subproces
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
+    )
+
+
+def start_logged(args: Sequence[str], log: TextIO) -> subprocess.Popen[bytes]:
+    """``python args...`` at the head of a process group of its own, with everything that it prints in ``log``."""
+    return subprocess.Popen(
+        [sys.executable, *args],
+        cwd=ROOT,
+        env=bench_env(cores()),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
         start_new_session=True,
     )
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +21,10 @@ from typing import Any
 import click
 
 from bench.devices.gpu import fleet_file
-from bench.machine import bench_env, cores, machine
-from bench.processes import ROOT, end_group, last_json
+from bench.machine import machine
+from bench.processes import end_group, last_json, start_logged
 from bench.result import BenchError
+from fleet_tune.base.records.files.atomic_file import write_atomically
 
 _GRACE_SECS = 20.0
 """Time between the interrupt at a piece's limit and its end by force: records are written, actors end."""
@@ -60,7 +59,7 @@ def _in_torch(network: str) -> tuple[str, ...]:
 _PUBLIC = "bench/networks/public_networks.py"
 PIECES = (
     Piece("probe", "the device's probes", ("-m", "fleet_tune", "device", "check", "{fleet}", "--json"), 60),
-    Piece("float32", "random candidates of every operator, checked", _collected(), 180),
+    Piece("float32", "random candidates of every operator; each new best is checked", _collected(), 180),
     Piece("float16", "the same on tensor cores", _collected("--precision", "fp16"), 180),
     Piece("resnet18", "a convolutional network", _tuned(f"{_PUBLIC}:resnet18", "--time-budget", "120s"), 300),
     Piece("resnet18-torch", "the same in PyTorch", _in_torch(f"{_PUBLIC}:resnet18"), 120),
@@ -71,6 +70,12 @@ PIECES = (
         300,
     ),
     Piece("bert", "two layers of BERT", _tuned(f"{_PUBLIC}:bert_two_layers", "--time-budget", "120s"), 300),
+    Piece(
+        "bert-fp16",
+        "the same on tensor cores",
+        _tuned(f"{_PUBLIC}:bert_two_layers", "--precision", "fp16", "--time-budget", "120s"),
+        300,
+    ),
     Piece("bert-torch", "the same in PyTorch", _in_torch(f"{_PUBLIC}:bert_two_layers"), 120),
     Piece("kernels", "kernels beside MetaSchedule's", ("-m", "bench", "gpu", "--trials", "64", "--json"), 420),
 )
@@ -107,15 +112,7 @@ def _result(piece: Piece, out: Path, limit_secs: float, fleet: Path) -> dict[str
     work = str(out / "work" / piece.name)
     args = [each.replace("{fleet}", str(fleet)).replace("{work}", work) for each in piece.args]
     with log.open("w") as output:
-        child = subprocess.Popen(
-            [sys.executable, *args],
-            cwd=ROOT,
-            env=bench_env(cores()),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        child = start_logged(args, output)
         try:
             child.wait(limit_secs)
         except subprocess.TimeoutExpired:
@@ -132,9 +129,7 @@ def _result(piece: Piece, out: Path, limit_secs: float, fleet: Path) -> dict[str
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(found) + "\n")
-    os.replace(part, path)
+    write_atomically(path, json.dumps(found).encode() + b"\n")
 
 
 def _fleet(out: Path, target: dict[str, Any]) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,8 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
-from bench.machine import bench_env, cores
-from bench.processes import ROOT, end_group
+from bench.machine import cores
+from bench.processes import end_group, start_logged
 from bench.result import BenchError, BenchResult, spread
 from bench.tables import markdown, median_and_range
 
@@ -34,15 +33,8 @@ def once(model: str, out: Path) -> tuple[float, float]:
     """
     start = time.perf_counter()
     with (out.parent / "log.txt").open("w+") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "fleet_tune", "tune", model, "--out", str(out), "--time-budget", "10m"],
-            cwd=ROOT,
-            env=bench_env(cores()),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        args = ["-m", "fleet_tune", "tune", model, "--out", str(out), "--time-budget", "10m"]
+        child = start_logged(args, log)
         try:
             while not _has_valid_record(out / "records.db"):
                 if child.poll() is not None or time.perf_counter() - start > _LIMIT_SECS:

@@ -59,7 +59,6 @@ _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_p
 _KERNELS = frozenset({"relax.call_tir", "relax.call_dps_packed"})
 _QUANTISED = 5e-2
 _MOST_SPREAD = 0.15
-"""A framework whose kernels saturate may differ by any amount."""
 
 __all__ = [
     "DisagreementError",
@@ -312,7 +311,8 @@ def tolerance(lowered: LoweredNetwork) -> float:
     rounding = network_tolerance(held, len(kernels), max(map(_longest_sum, kernels), default=1))
     if not lowered.quantized:
         return rounding
-    return max(rounding, _QUANTISED, min(lowered.framework_spread, _MOST_SPREAD))
+    # Twice: the spread is the largest error of one sample, and so is what is compared with it.
+    return max(rounding, _QUANTISED, min(2 * lowered.framework_spread, _MOST_SPREAD))
 
 
 def _halves(main: Any) -> tuple[str, ...]:

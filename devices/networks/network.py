@@ -44,7 +44,7 @@ class Framework(Protocol):
 
     def spread(self) -> float:
         """Return the relative error between the framework's own two ways to compute a quantised network: in floats that
-        are rounded in between, and in integers. 0 for a framework that has one way."""
+        are rounded in between, and in integers. 0 for a framework that has one way, or is not exact in integers."""
         ...
 
     def measure_secs(self, threads: int, repeats: int) -> float | None:

@@ -11,7 +11,7 @@ from policies.runs.kill_counts import KillCounts, Step
 from policies.runs.phase import Phase
 from policies.runs.stages.final_round import FinalRound
 from policies.runs.stages.measuring import MeasureStage
-from policies.runs.stages.task_ends import TaskFinisher
+from policies.runs.stages.task_finisher import TaskFinisher
 from policies.runs.tasks import TaskTrials
 from policies.runs.times.usage import Usage
 from policies.runs.unchecked_tasks import UncheckedTasks
@@ -32,7 +32,7 @@ class BatchResults:
         final_round: FinalRound,
     ) -> None:
         self._measuring = devices
-        self._task_ends = ends
+        self._finisher = ends
         self._kills = kills
         self._usage = usage
         self._final_round = final_round
@@ -81,6 +81,6 @@ class BatchResults:
         """Give up the candidates whose processes were ended from outside too often."""
         commands: list[Command] = []
         for trial, failure in self._measuring.drain_given_up():
-            commands += self._task_ends.give_up(trial.candidate, failure)
+            commands += self._finisher.give_up(trial.candidate, failure)
             commands += self._kills.add(Step.MEASURED, failure, phase is Phase.TUNING)
         return commands

@@ -14,7 +14,7 @@ from policies.runs.stages.building import Buildable, BuildStage
 from policies.runs.stages.built_queue import BuiltQueue
 from policies.runs.stages.final_round import FinalRound
 from policies.runs.stages.pace import Pace
-from policies.runs.stages.task_ends import TaskFinisher
+from policies.runs.stages.task_finisher import TaskFinisher
 from policies.runs.tasks import OracleBuild, OracleState, TaskTrials
 
 _MEND_AND_RESUME = "mend what it names and run the same command again: it resumes"

@@ -9,7 +9,7 @@ from fleet_tune.base.domain import Outcome, Record
 from fleet_tune.base.results import THROTTLED_SHARE
 from policies.runs.commands import Command, DropArtifacts, Log, RecordFailure
 from policies.runs.stages.built_queue import BuiltQueue
-from policies.runs.stages.task_ends import TaskFinisher
+from policies.runs.stages.task_finisher import TaskFinisher
 from policies.runs.tasks import TaskTrials
 
 _RATE_WINDOW_SECS = 20.0
@@ -24,7 +24,7 @@ class RecordIntake:
         self._run_id = run_id
         self._tasks = tasks
         self._queue = queue
-        self._task_ends = ends
+        self._finisher = ends
         self._cursor = 0  # sequence number of the last record
         self._early: dict[str, list[Record]] = {}  # records of tasks that are not part of the run, or not yet
         self._recent: deque[float] = deque()  # seconds of the run at which its last trials were committed
@@ -79,7 +79,7 @@ class RecordIntake:
     def _learn(self, task: TaskTrials, record: Record) -> list[Command]:
         unwanted = task.learn(record, is_ours=record.run_id == self._run_id)
         dropped = [DropArtifacts(unwanted)] if unwanted else []
-        return [*dropped, *self._task_ends.finish_if_complete(task)]
+        return [*dropped, *self._finisher.finish_if_complete(task)]
 
     def expect(self, commands: Iterable[Command]) -> None:
         """Wait for the records of the failures that these commands make durable."""

@@ -63,13 +63,13 @@ from policies.runs.plan import RunPlan
 from policies.runs.record_intake import RecordIntake
 from policies.runs.run_end import RunEnd
 from policies.runs.stages.building import Buildable, BuildStage
+from policies.runs.stages.device_time_shares import DeviceTimeShares
 from policies.runs.stages.final_round import FinalRound
 from policies.runs.stages.granting import Granting
 from policies.runs.stages.measuring import MeasureStage
-from policies.runs.stages.occupation import DeviceTimeShares
 from policies.runs.stages.pace import Pace
 from policies.runs.stages.proposals import Proposals
-from policies.runs.stages.task_ends import TaskFinisher
+from policies.runs.stages.task_finisher import TaskFinisher
 from policies.runs.tasks import OracleBuild, TaskTrials
 from policies.runs.times.time_budget import TimeBudget
 from policies.runs.times.timers import Timers
@@ -97,19 +97,17 @@ class RunState:
         self._usage = Usage(classes)
         self._seen_secs = plan.before.secs  # until when the usage is counted
         self._members = Membership(plan, self.fleet, self._measuring, self._granting, pace, self._usage)
-        self._occupation = DeviceTimeShares(self._builds, self._measuring.leases, self._granting)
+        self._device_time = DeviceTimeShares(self._builds, self._measuring.leases, self._granting)
         self._look_at: list[str] = []  # devices of which something changed
         kills = KillCounts(plan.flow.left_out)
-        self._task_ends = TaskFinisher(self.tasks, self._builds, self._measuring.queue)
-        self._proposals = Proposals(plan.flow.proposals, self.tasks, self._granting, self._builds, self._task_ends)
-        self._records = RecordIntake(plan.run_id, self.tasks, self._measuring.queue, self._task_ends)
+        self._finisher = TaskFinisher(self.tasks, self._builds, self._measuring.queue)
+        self._proposals = Proposals(plan.flow.proposals, self.tasks, self._granting, self._builds, self._finisher)
+        self._records = RecordIntake(plan.run_id, self.tasks, self._measuring.queue, self._finisher)
         final_round = FinalRound(plan, self.fleet, self._builds, self._measuring, self._timers)
         self._build_results = BuildResults(
-            self.tasks, self._builds, self._measuring.queue, pace, self._task_ends, kills, final_round
+            self.tasks, self._builds, self._measuring.queue, pace, self._finisher, kills, final_round
         )
-        self._batch_results = BatchResults(
-            self.tasks, self._measuring, self._task_ends, kills, self._usage, final_round
-        )
+        self._batch_results = BatchResults(self.tasks, self._measuring, self._finisher, kills, self._usage, final_round)
         self._run_end = RunEnd(
             plan.limits,
             self.tasks,
@@ -183,7 +181,7 @@ class RunState:
             device_changes=self.fleet.changes,
             vitals=self._measuring.leases.vitals,
             notices=self._notices.last,
-            behind=self._occupation.behind,
+            behind=self._device_time.behind,
             device_time=self._usage.lately,
             device_time_whole=self._usage.whole,
             restarts=dict(self._restarts),
@@ -207,7 +205,7 @@ class RunState:
                 task = self.tasks[task_id]
                 task.describe(rules, enough)
                 self._begin_budget(now)
-                return self._task_ends.finish(task, task.confirmed_reason())
+                return self._finisher.finish(task, task.confirmed_reason())
             case TaskSkipped(task_id):
                 self.tasks[task_id].skip()
                 self._begin_budget(now)
@@ -241,7 +239,7 @@ class RunState:
             case BatchMeasured() | BatchLost() | ShootOutMeasured() | BatchPostponed():
                 return self._batch_ended(event, now)
             case DeviceInUse(device_id, behind):
-                self._occupation.waits(device_id, behind, now)
+                self._device_time.waits(device_id, behind, now)
             case AdminRequested(device_id, admin, reason):
                 if device_id in self.fleet:
                     self.fleet.happened(device_id, health.AdminChanged(admin, reason), now)
@@ -296,7 +294,7 @@ class RunState:
     def _give_up_deserted(self, now: float) -> list[Command]:
         deserted, commands = self._members.deserted(now)
         for task in deserted:
-            commands += self._task_ends.drop(task, f"no device of class {task.device_class} is left in the fleet")
+            commands += self._finisher.drop(task, f"no device of class {task.device_class} is left in the fleet")
         return commands
 
     def _tune(self, now: float) -> list[Command]:
@@ -323,7 +321,7 @@ class RunState:
             return
         secs, self._seen_secs = now - self._seen_secs, now
         if self.phase is Phase.TUNING:
-            self._usage.count(secs, {each: self._occupation.of(each) for each in self._granting.by_class})
+            self._usage.count(secs, {each: self._device_time.of(each) for each in self._granting.by_class})
 
     def _begin_budget(self, now: float) -> None:
         """The time budget counts from when every task is described: what is tuned before comes on top, so that a task

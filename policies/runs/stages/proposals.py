@@ -8,7 +8,7 @@ from policies.runs.commands import Command, Log, RestartSearcher
 from policies.runs.events import ProposalLost, Proposed
 from policies.runs.stages.building import BuildStage
 from policies.runs.stages.granting import Granting
-from policies.runs.stages.task_ends import TaskFinisher
+from policies.runs.stages.task_finisher import TaskFinisher
 from policies.runs.tasks import OracleBuild, OracleState, TaskTrials, Trial
 from policies.search.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, has_converged
 
@@ -28,7 +28,7 @@ class Proposals:
         self._tasks = tasks
         self._granting = granting
         self._builds = builds
-        self._task_ends = ends
+        self._finisher = ends
 
     def proposed(self, event: Proposed, now: float, is_tuning: bool) -> list[Command]:
         """Queue the builds of new candidates, and of the oracle of their task before its first candidate."""
@@ -41,7 +41,7 @@ class Proposals:
         if has_converged(task.best_history, event.predicted_gain):
             gains = f"{CONVERGENCE_TRIALS} trials gained less than {CONVERGENCE_GAIN:.0%}"
             expected = f"and so will the next one ({event.predicted_gain:.2%} expected)"
-            return self._task_ends.finish(task, f"converged: {gains}, {expected}")
+            return self._finisher.finish(task, f"converged: {gains}, {expected}")
         if task.oracle is not OracleState.FAILED:
             # A restarted searcher knows what was durable when it read it, not what is under way, or has come since.
             fresh = [each for each in event.candidates if not task.candidates.knows(each.id)]
@@ -54,7 +54,7 @@ class Proposals:
             for candidate in fresh:
                 task.candidates.begin(candidate.id)
                 self._builds.add(Trial(task.task, candidate))
-        return self._task_ends.finish(task, task.exhausted_reason())
+        return self._finisher.finish(task, task.exhausted_reason())
 
     def lost(self, event: ProposalLost, now: float) -> list[Command]:
         """Retry a lost proposal: the searcher starts again and reads the records. Finish its task after too many
@@ -69,5 +69,5 @@ class Proposals:
             self._granting.give_up(task_id)
             reason = f"its searcher failed {losses} times in a row: {detail}"
             commands += [Log("error", f"{task.task.workload.name} on {task.device_class} is given up: {reason}")]
-            commands += self._task_ends.finish(task, reason)
+            commands += self._finisher.finish(task, reason)
         return commands

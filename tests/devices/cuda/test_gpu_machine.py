@@ -27,6 +27,27 @@ assert before == [1], "the process' own compiler is not in its place again, or w
 """
 
 
+COMPILE = """
+from devices.cuda.compiler import require_compiler
+
+compiler = require_compiler()
+assert compiler.compile('extern "C" __global__ void f(float* a) { a[threadIdx.x] = 1; }', "sm_90")
+if compiler.library is not None:
+    with open("/proc/self/maps") as maps:
+        print("libnvrtc-builtins" in maps.read())
+"""
+
+
+def test_nvrtc_has_its_built_in_functions_beside_it() -> None:
+    """It opens them by name, which the loader does not find where nothing else has loaded them (NVRTC 13.0)."""
+    if find_compiler() is None:
+        assert os.environ.get("CI") != "true"
+        pytest.skip("this machine has no CUDA compiler")
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ("", "True")
+
+
 def test_a_build_uses_the_code_that_was_made_for_it(tmp_path: Path) -> None:
     """TVM's own compiler took 1.3 to 8 s for each kernel on an H100's host, ours takes 0.05 s. With this driver it
     fails: there is no GPU to ask for its architecture."""

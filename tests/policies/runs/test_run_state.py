@@ -57,7 +57,7 @@ def test_a_searcher_that_does_not_answer_is_asked_again() -> None:
     assert any("searcher of matmul" in line for line in world.lines)
 
 
-def test_a_searcher_that_always_dies_over_a_task_ends_that_task_and_not_the_run() -> None:
+def test_a_searcher_that_always_dies_over_a_finisher_that_task_and_not_the_run() -> None:
     tasks = (task_of("orin", "bad"), task_of("orin", "good"), task_of("server", "good"))
     devices = {"a": Device("orin"), "b": Device("server")}
     world = played(devices, tasks=tasks, searcher_dies=frozenset({"bad"}), supply=200)

@@ -23,6 +23,7 @@ from torch import nn
 from devices.builds.executables import compile_host
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import DisagreementError, agreement, check_network, import_network, tolerance
+from devices.networks.onnx import frontend
 from devices.networks.torch import quantization
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
@@ -112,24 +113,34 @@ def test_what_rounding_explains_is_what_the_framework_differs_from_itself(tmp_pa
     assert 0 <= network.framework.spread() < 0.05  # three layers
     lowered = import_network(network, CPU)
     assert tolerance(lowered) == 0.05
-    assert tolerance(replace(lowered, framework_spread=0.08)) == 0.08
+    assert tolerance(replace(lowered, framework_spread=0.04)) == 0.08
     assert tolerance(replace(lowered, framework_spread=0.5)) == 0.15
     plain = import_network(load_network(tmp_path / "float.onnx"), CPU)
     assert tolerance(replace(plain, framework_spread=0.08)) < 1e-3
 
 
 def test_a_network_within_the_spread_of_its_framework_agrees(tmp_path: Path) -> None:
-    """A BERT of twelve layers differs by 7 % from either of ONNX Runtime's ways, which differ by 8 %."""
+    """A BERT of twelve layers differs by 8 % from ONNX Runtime, whose two ways differ by 8 % too."""
     float_model(tmp_path / "float.onnx")
     file = tmp_path / "quantised.onnx"
     quantize_static(str(tmp_path / "float.onnx"), str(file), Calibration(), activation_type=QuantType.QInt8)
     network = load_network(file)
-    lowered = replace(import_network(network, CPU), framework_spread=0.08)
+    lowered = replace(import_network(network, CPU), framework_spread=0.04)
     expected = network.framework_outputs()
     off = tuple(each + 0.07 * np.abs(each).max() for each in expected)
     assert agreement(lowered, off, expected)[1] == pytest.approx(0.07, rel=0.01)
     with pytest.raises(DisagreementError, match=r"rounding explains 0\.05"):
         agreement(replace(lowered, framework_spread=0.0), off, expected)
+
+
+def test_a_processor_on_which_the_framework_saturates_tells_no_spread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    float_model(tmp_path / "float.onnx")
+    network = load_network(tmp_path / "float.onnx")
+    monkeypatch.setattr(frontend, "_multiplies_bytes_exactly", lambda: False)
+    monkeypatch.setattr(frontend._OnnxFramework, "_run_session", lambda *_: pytest.fail("it is run all the same"))
+    assert network.framework.spread() == 0.0
 
 
 def through_pt2(module: nn.Module, inputs: tuple[torch.Tensor, ...], folder: Path) -> Network:

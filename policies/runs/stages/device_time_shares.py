@@ -10,7 +10,7 @@ from policies.runs.tasks import in_flight
 
 
 class DeviceTimeShares:
-    """What the devices of a run spend their time on, from its ``builds``, ``leases`` and ``granting``."""
+    """Shares of the devices' time by kind of work, from a run's ``builds``, ``leases`` and ``granting``."""
 
     def __init__(self, builds: BuildStage, leases: Leases, granting: Granting) -> None:
         self._builds, self._leases, self._granting = builds, leases, granting

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet_tune.base.results import DeviceTime
-from policies.runs.stages.occupation import DeviceTimeShares
+from policies.runs.stages.device_time_shares import DeviceTimeShares
 
 
 def occupation(
