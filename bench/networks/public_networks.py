@@ -45,7 +45,7 @@ class _Encoder(nn.Module):
         self.vocabulary = config.vocab_size
 
     def forward(self, ids: Tensor) -> Tensor:
-        every_token = torch.ones(1, 1, _TOKENS, _TOKENS, device=ids.device)
+        every_token = torch.ones(1, 1, _TOKENS, _TOKENS, device=ids.device, dtype=self.bert.dtype)
         out: Tensor = self.bert(input_ids=ids, attention_mask=every_token)[0]
         return out
 

@@ -23,6 +23,7 @@ from devices.builds.kernel_passes import use_kernel_passes
 from devices.builds.tensors import array_of, tensor_of
 from devices.builds.vector_math import use_vector_math
 from devices.cuda.compiler import compiling_for, with_pass_options
+from devices.cuda.cuda_graph import use_cuda_graph
 from devices.host.owned_folder import owned_folder
 from devices.protocol import TensorSpec
 from devices.sketches.defaults import default_schedules
@@ -242,6 +243,7 @@ def _compile(module: Any, target: tvm.target.Target) -> Any:
         transform.RemovePurityChecking(),
         transform.CallTIRRewrite(),
         transform.StaticPlanBlockMemory(),
+        *([use_cuda_graph()] if target.kind.name == "cuda" else []),
         transform.LowerAllocTensor(),
         transform.KillAfterLastUse(),
         transform.LowerRuntimeBuiltin(),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from devices.client.output_check import DEFAULT, Oracle, sent_bytes
-from devices.client.workbench import Workbench
+from devices.client.workbench import Check, Workbench
 from devices.protocol import MeasureRequest
+from devices.timing.arguments import Array
 from devices.timing.evaluator import Decide, Evaluation, batch_timer, decode_evaluation, encode_request, evaluate
 from fleet_tune.base.domain import StopRule
 from fleet_tune.base.timeouts import DeviceTimeouts
@@ -69,15 +70,22 @@ class LoadedCandidate:
     def disagreement(self, oracle: Oracle) -> str:
         """Run it once on each set of inputs of ``oracle``, which ran before, and return why its outputs are not the
         oracle's; empty if they agree. They are overwritten first with values that differ from these."""
-        bench = self.bench
-        for run in oracle.runs(bench):
-            # Twice the time to send: the outputs are sent to be overwritten, and come back.
-            with bench.session.deadline(2 * self._prepare_secs + self._rule.timeout_secs):
-                arguments = bench.checked_arguments(
-                    self._artifact, self._module, oracle.positive, oracle.plan, run.special
-                )
-                outputs = bench.outputs(self._artifact, self._module, arguments, run.outputs, infinite=run.special)
-            text = oracle.disagreement(run, outputs)
+        for run in oracle.runs(self.bench):
+            check = Check(oracle.plan, run.special, run.outputs)
+            text = oracle.disagreement(run, self._outputs(oracle, check))
+            if text and not self._has_intact_inputs(oracle, check):  # by the fault of an earlier candidate
+                text = oracle.disagreement(run, self._outputs(oracle, check))
             if text:
                 return text
         return ""
+
+    def _outputs(self, oracle: Oracle, check: Check) -> list[Array]:
+        bench = self.bench
+        # Twice the time to send: inputs and overwritten outputs are sent, and outputs come back.
+        with bench.session.deadline(2 * self._prepare_secs + self._rule.timeout_secs):
+            arguments = bench.checked_arguments(self._artifact, self._module, oracle.positive, check)
+            return bench.outputs(self._artifact, self._module, arguments)
+
+    def _has_intact_inputs(self, oracle: Oracle, check: Check) -> bool:
+        with self.bench.session.deadline(2 * self._prepare_secs):
+            return self.bench.has_intact(self._artifact, oracle.positive, check)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from devices.client.session import SessionTimeoutError
-from devices.client.workbench import Workbench
+from devices.client.workbench import Check, Workbench
 from devices.protocol import UNKNOWN, Artifact, CheckedRun, CheckPlan, OracleOutputs
 from devices.timing.arguments import Array, is_float, nbytes
 from fleet_tune.base.domain import DeviceAbstraction
@@ -103,7 +103,8 @@ class Oracle:
                     module = bench.load(self._artifact.library)
 
                     def outputs(positive: bool, special: bool) -> list[Array]:
-                        arguments = bench.checked_arguments(self._artifact, module, positive, self.plan, special)
+                        check = Check(self.plan, special)
+                        arguments = bench.checked_arguments(self._artifact, module, positive, check)
                         return bench.outputs(self._artifact, module, arguments)
 
                     found = all_runs(outputs, self.plan)

@@ -6,22 +6,31 @@ All of it vanishes with the session, and is made anew from the same seeds in the
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tvm
 
 from devices.client.session import RpcSession
+from devices.client.tensor_cache import TensorCache
 from devices.protocol import Artifact, CheckPlan, TensorSpec
 from devices.rpc.remote_linking import is_archive
 from devices.timing.arguments import Array, make_inputs, nbytes, numpy_dtype, poison
 from devices.timing.checked_inputs import make_checked_inputs
 from fleet_tune.base.timeouts import CPU, DeviceTimeouts
 
-# Size up to which inputs of checks are kept here, those used last: drawing them takes as long as sending them.
-_CHECKED_BYTES = 256 << 20
+
+@dataclass(frozen=True)
+class Check:
+    """A run whose outputs are compared."""
+
+    plan: CheckPlan
+    special: bool
+    """True for inputs with special values."""
+    expected: Sequence[Array] | None = None
+    """The oracle's outputs; None in the oracle's own run."""
 
 
 class Workbench:
@@ -31,8 +40,7 @@ class Workbench:
     Args:
         session: the session.
         kind: kind of the device (``"cpu"``, ``"cuda"``).
-        cache_bytes: size up to which the tensors of the tasks used last are kept; those of the task in use are always
-            kept.
+        cache_bytes: size up to which the tensors of the tasks used last are kept.
         patience: time limits of the device.
     """
 
@@ -41,10 +49,7 @@ class Workbench:
         self.patience = patience
         self.kind = kind
         self.device = session.device(kind)
-        self._cache_bytes = cache_bytes
-        self._tensors: OrderedDict[tuple[str, bool], list[Any]] = OrderedDict()
-        self._sizes: dict[tuple[str, bool], int] = {}
-        self._checked: OrderedDict[tuple[str, bool, bool], list[Array]] = OrderedDict()
+        self._kept = TensorCache(cache_bytes)
         self._names = itertools.count()
         self._rng = np.random.default_rng(0)
         self._spacer: Any = None
@@ -61,43 +66,54 @@ class Workbench:
 
     def tensors(self, artifact: Artifact, positive: bool) -> list[Any]:
         """Return tensors of the task's original arguments: seeded inputs, zeroed outputs (see :func:`make_inputs`)."""
-        key = (artifact.task_id, positive)
-        if key not in self._tensors:
-            size = sum(nbytes(spec) for spec in artifact.original_args)
-            while self._tensors and sum(self._sizes.values()) + size > self._cache_bytes:
-                oldest, _ = self._tensors.popitem(last=False)
-                del self._sizes[oldest]
-            arrays = make_inputs(artifact.task_id, artifact.original_args, artifact.outputs, positive)
-            self._tensors[key] = [tvm.runtime.tensor(array, self.device) for array in arrays]
-            self._sizes[key] = size
-        self._tensors.move_to_end(key)
-        return list(self._tensors[key])
-
-    def forget(self, task_id: str) -> None:
-        """Make the task's tensors anew when they are needed next."""
-        for key in ((task_id, False), (task_id, True)):
-            if self._tensors.pop(key, None) is not None:
-                del self._sizes[key]
+        sizes = _bytes(artifact.original_args)
+        return list(self._kept.get(_timed(artifact, positive), sizes, lambda: self._sent(_inputs(artifact, positive))))
 
     def arguments(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
         """Return tensors as ``main`` of the loaded ``module`` expects them: constant weights packed by its own
         functions."""
         return self._packed(artifact, module, self.tensors(artifact, positive))
 
-    def checked_arguments(
-        self, artifact: Artifact, module: Any, positive: bool, plan: CheckPlan, special: bool
-    ) -> list[Any]:
-        """Return :meth:`arguments` with the inputs of a check, sent for it: no candidate has written to them."""
-        key = (artifact.task_id, positive, special)
-        arrays = self._checked.pop(key, None)
-        if arrays is None:
-            arrays = make_checked_inputs(
-                artifact.task_id, artifact.original_args, artifact.outputs, positive, plan, special
-            )
-        self._checked[key] = arrays
-        while sum(array.nbytes for kept in self._checked.values() for array in kept) > _CHECKED_BYTES:
-            self._checked.popitem(last=False)
-        return self._packed(artifact, module, [tvm.runtime.tensor(array, self.device) for array in arrays])
+    def checked_arguments(self, artifact: Artifact, module: Any, positive: bool, check: Check) -> list[Any]:
+        """Return :meth:`arguments` with the inputs of a check, to which no candidate has written: they are copies of
+        tensors on the device that no kernel is given. Outputs have values that differ from the expected ones."""
+        tensors = self._copied(self._checked(artifact, positive, check))
+        key = ("overwritten", *_checked(artifact, positive, check), check.expected is None)
+        overwritten = self._kept.get(
+            key,
+            _bytes(artifact.args[index] for index in artifact.outputs),
+            lambda: self._sent(_overwritten(artifact, check)),
+        )
+        for index, tensor in zip(artifact.outputs, self._copied(overwritten), strict=True):
+            tensors[index] = tensor
+        return self._packed(artifact, module, tensors)
+
+    def has_intact(self, artifact: Artifact, positive: bool, check: Check) -> bool:
+        """Return true if the inputs of a check are on the device as they were sent. If not, for a kernel that writes
+        outside of its tensors was there, they are sent anew for the next check."""
+        key = _checked(artifact, positive, check)
+        arrays = _checked_inputs(artifact, positive, check)
+        kept = self._checked(artifact, positive, check)
+        intact = all(tensor.numpy().tobytes() == array.tobytes() for tensor, array in zip(kept, arrays, strict=True))
+        if not intact:
+            self._kept.drop(key)
+        return intact
+
+    def _checked(self, artifact: Artifact, positive: bool, check: Check) -> list[Any]:
+        key = _checked(artifact, positive, check)
+        sizes = _bytes(artifact.original_args)
+        return self._kept.get(key, sizes, lambda: self._sent(_checked_inputs(artifact, positive, check)))
+
+    def _sent(self, arrays: Iterable[Array]) -> list[Any]:
+        return [tvm.runtime.tensor(array, self.device) for array in arrays]
+
+    def _copied(self, tensors: Iterable[Any]) -> list[Any]:
+        """Return copies in other memory of the device."""
+        copies = []
+        for tensor in tensors:
+            copies.append(tvm.runtime.empty(tensor.shape, tensor.dtype, self.device))
+            tensor.copyto(copies[-1])
+        return copies
 
     def _packed(self, artifact: Artifact, module: Any, tensors: list[Any]) -> list[Any]:
         for index in artifact.packed:
@@ -110,28 +126,46 @@ class Workbench:
         """Return :meth:`arguments` with the task's tensors in other memory than before."""
         # The old tensors are released only at the end, or the new ones would take their place. A spacer of another size
         # each time keeps them from alternating between two places.
-        before = self._tensors.get((artifact.task_id, positive)), self._spacer
-        self.forget(artifact.task_id)
+        before = self.tensors(artifact, positive), self._spacer
         self._spacer = self.empty(TensorSpec((int(self._rng.integers(1, 65)) * 1024,), "float32"))
-        arguments = self.arguments(artifact, module, positive)
-        del before
-        return arguments
+        self._kept.replace(_timed(artifact, positive), self._copied(before[0]))
+        return self.arguments(artifact, module, positive)
 
-    def outputs(
-        self,
-        artifact: Artifact,
-        module: Any,
-        arguments: Sequence[Any],
-        expected: Sequence[Array | None] | None = None,
-        infinite: bool = False,
-    ) -> list[Array]:
-        """Run ``main`` once on ``arguments`` and fetch the outputs. They are filled before with values that differ from
-        ``expected`` (see :func:`devices.timing.arguments.poison`)."""
-        for index, right in zip(artifact.outputs, expected or [None] * len(artifact.outputs), strict=True):
-            arguments[index].copyfrom(poison(artifact.args[index], right, infinite))
+    def outputs(self, artifact: Artifact, module: Any, arguments: Sequence[Any]) -> list[Array]:
+        """Run ``main`` once on ``arguments`` and fetch the outputs."""
         module["main"](*arguments)
         self.device.sync()
         return [
             arguments[index].numpy().astype(numpy_dtype(artifact.args[index].dtype), copy=False)
             for index in artifact.outputs
         ]
+
+
+def _timed(artifact: Artifact, positive: bool) -> tuple[Any, ...]:
+    return "timed", artifact.task_id, positive
+
+
+def _checked(artifact: Artifact, positive: bool, check: Check) -> tuple[Any, ...]:
+    return "checked", artifact.task_id, positive, check.special
+
+
+def _inputs(artifact: Artifact, positive: bool) -> list[Array]:
+    return make_inputs(artifact.task_id, artifact.original_args, artifact.outputs, positive)
+
+
+def _checked_inputs(artifact: Artifact, positive: bool, check: Check) -> list[Array]:
+    about = (artifact.task_id, artifact.original_args, artifact.outputs)
+    return make_checked_inputs(*about, positive, check.plan, check.special)
+
+
+def _overwritten(artifact: Artifact, check: Check) -> Iterator[Array]:
+    """Yield contents of the outputs before a check (see :func:`devices.timing.arguments.poison`)."""
+    for number, index in enumerate(artifact.outputs):
+        if check.expected is None:
+            yield poison(artifact.args[index])
+        else:
+            yield poison(artifact.args[index], check.expected[number], infinite=check.special)
+
+
+def _bytes(specs: Iterable[TensorSpec]) -> int:
+    return sum(map(nbytes, specs))

@@ -86,7 +86,7 @@ def block_facts(
         path: the blocks from the root to the block.
         rebinding: other axes to see it on.
         old_shape: returns the former shape of a buffer whose layout follows from decisions; each of its dimensions is
-            one of the spatial axes, in their order.
+            one of the spatial axes, in their order. Axes of extent 1 may have no dimension.
         name_of: returns the name of a buffer.
     """
     block = path[-1]
@@ -96,8 +96,8 @@ def block_facts(
     written = [buffer for buffer, _, write in touched if write]
     parsed: list[list[Terms]] = []
     for buffer, indices, write in touched:
-        if old_shape(buffer) is not None:
-            parsed.append(view.spatial_rows())
+        if (shape := old_shape(buffer)) is not None:
+            parsed.append(view.spatial_rows(shape))
             continue
         partial = any(buffer.same_as(each) for each in written)
         rows = view.rows(indices, None if write else buffer.shape, partial)
@@ -182,10 +182,17 @@ class _View:
         self.axes = axes if rebinding is None else rebinding.axes
         self._variables = iter_vars if rebinding is None else [Var(a.name, iter_vars[0].ty) for a in self.axes]
 
-    def spatial_rows(self) -> list[Terms]:
-        """Return terms of an access whose dimensions are the spatial axes, in their order."""
-        spatial = [at for at, axis in enumerate(self.axes) if not axis.reduction]
-        return [{(at, 1, self.axes[at].extent): 1} if self.axes[at].extent > 1 else {} for at in spatial]
+    def spatial_rows(self, shape: Sequence[int]) -> list[Terms]:
+        """Return terms of an access to a buffer of ``shape`` whose dimensions are the spatial axes, in their order.
+
+        Axes of extent 1 that have no dimension are left out: a filter's of 1 x 1 points, where they count as spatial.
+        Raises :class:`UndescribedError` where a longer axis has none.
+        """
+        longer = [at for at, axis in enumerate(self.axes) if not axis.reduction and axis.extent > 1]
+        if len(longer) != sum(extent > 1 for extent in shape):
+            raise UndescribedError("the dimensions of a buffer are not the spatial axes of its block")
+        numbers = iter(longer)
+        return [{(at := next(numbers), 1, self.axes[at].extent): 1} if extent > 1 else {} for extent in shape]
 
     def rows(self, indices: Sequence[Any], read_shape: Sequence[Any] | None, partial: bool) -> list[Terms | None]:
         """Return the terms of each index; None for one that is not affine and no look-up.

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -99,15 +100,14 @@ def test_tensors_are_placed_anew_where_that_is_asked_for(
     artifact = make_artifact("packed")
     kept: list[Any] = []  # alive, so that no handle is given twice
     handles: list[tuple[int, ...]] = []
-    tensors = Workbench.tensors
+    packed = Workbench._packed
 
-    def noting(bench: Workbench, artifact: Artifact, positive: bool) -> list[Any]:
-        found = tensors(bench, artifact, positive)
-        kept.append(found)
-        handles.append(tuple(id(tensor) for tensor in found))
-        return found
+    def noting(bench: Workbench, artifact: Artifact, module: Any, tensors: list[Any]) -> list[Any]:
+        kept.append(list(tensors))
+        handles.append(tuple(id(tensor) for tensor in tensors))
+        return packed(bench, artifact, module, tensors)
 
-    monkeypatch.setattr(Workbench, "tensors", noting)
+    monkeypatch.setattr(Workbench, "_packed", noting)
     for placed_anew in (False, False, True, True, False):
         measured = device.measure(MeasureRequest(artifact, 0.0, RULE, placed_anew=placed_anew))
         assert measured.outcome is Outcome.OK, measured
@@ -115,6 +115,18 @@ def test_tensors_are_placed_anew_where_that_is_asked_for(
     assert not set(handles[1]) & set(handles[2])
     assert not set(handles[2]) & set(handles[3])
     assert handles[3] == handles[4]
+
+
+def test_a_kernel_is_not_to_blame_for_inputs_that_an_earlier_one_has_overwritten(
+    device: RpcDevice, make_artifact: MakeArtifact
+) -> None:
+    assert measure(device, make_artifact("ok")).verified
+    overwritten = np.full(1024, 7.0, np.float32)
+    for key, (tensors, _) in device._connection.workbench()._kept._kept.items():
+        if key[0] == "checked":  # type: ignore[index]
+            tensors[0].copyfrom(overwritten)
+    assert measure(device, make_artifact("ok")).verified
+    assert measure(device, make_artifact("wrong")).outcome is Outcome.WRONG_OUTPUT
 
 
 def allow_oracles(device: RpcDevice, monkeypatch: pytest.MonkeyPatch, secs: float) -> None:
@@ -322,10 +334,11 @@ def test_tensors_are_kept_within_the_limit(
 ) -> None:
     config = DeviceConfig(name="small", target=native_target)
     device = RpcDevice(config, "127.0.0.1", server.port, cache_bytes=20_000)
-    for number in range(6):  # 8 KiB each: two fit
+    for number in range(6):
         device.add_oracle(make_artifact("ok", oracle=True, task_id=f"task-{number}"))
         assert measure(device, make_artifact("ok", task_id=f"task-{number}")).verified
-    assert len(device._connection.workbench()._tensors) == 2
+    kept = device._connection.workbench()._kept._kept.values()
+    assert 0 < sum(tensor.numpy().nbytes for tensors, _ in kept for tensor in tensors) <= 20_000
     device.close()
 
 

@@ -1,0 +1,33 @@
+"""Tensors that are kept on a device, since sending them takes long: TVM's RPC moves 70 MB/s, byte by byte."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+Tensors = list[Any]
+
+
+class TensorCache:
+    """Lists of tensors by key. Those used last are kept, up to ``most_bytes``; one that is larger is kept alone."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[Hashable, tuple[Tensors, int]] = OrderedDict()
+
+    def get(self, key: Hashable, nbytes: int, make: Callable[[], Tensors]) -> Tensors:
+        """Return the tensors of ``key``. Where they are not kept, others make room for them before ``make`` does."""
+        if key not in self._kept:
+            while self._kept and nbytes + sum(size for _, size in self._kept.values()) > self._most_bytes:
+                self._kept.popitem(last=False)
+            self._kept[key] = make(), nbytes
+        self._kept.move_to_end(key)
+        return self._kept[key][0]
+
+    def replace(self, key: Hashable, tensors: Tensors) -> None:
+        """Keep ``tensors`` in place of those of ``key``, which have the same size."""
+        self._kept[key] = tensors, self._kept[key][1]
+
+    def drop(self, key: Hashable) -> None:
+        self._kept.pop(key, None)
