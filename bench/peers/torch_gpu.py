@@ -1,9 +1,10 @@
 """Seconds that PyTorch takes on the GPU for one network, by its own means.
 
 ``python -m bench.peers.torch_gpu --model bench/networks/workloads.py:conv2d_nhwc`` prints one line of JSON: ``sides``
-has the median seconds of a run of each side, ``reasons`` why a side has none. ``best_secs`` is that of ``graph``: a
-kernel of ours is timed without gaps of the host between its runs, and so is this. None with a ``reason`` where this
-PyTorch has no CUDA.
+has the median seconds that a run of each side takes the GPU, by its events; ``calls`` those that a caller waits for a
+call, by the host's clock, as our networks are timed; ``reasons`` why a side has none. ``best_secs`` is that of
+``graph`` on the GPU: a kernel of ours is timed without gaps of the host between its runs, and so is this. None with a
+``reason`` where this PyTorch has no CUDA.
 
 =================  =========================================================================
 ``eager``          single calls, float32, TF32 off
@@ -22,6 +23,7 @@ from __future__ import annotations
 import copy
 import json
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,17 +56,20 @@ def measure(model: str, sides: Sequence[str] = SIDES) -> dict[str, Any]:
         "compile-fp16": lambda: _compiled(*halves),
     }
     found: dict[str, float | None] = {}
+    calls: dict[str, float] = {}
     reasons = {}
     with torch.inference_mode():
         _use_tf32(False)
         for name in sides:
             try:
-                found[name] = _median_secs(prepared[name]())
+                call = prepared[name]()
+                found[name], calls[name] = _median_secs(call), _median_call_secs(call)
             except Exception as error:  # whatever a compiler or a kernel of PyTorch raises: the other sides count
                 found[name], reasons[name] = None, f"{type(error).__name__}: {error}"[:300]
     return {
         "best_secs": found.get("graph"),
         "sides": found,
+        "calls": calls,
         "reasons": reasons,
         "runs": _RUNS,
         "torch": torch.__version__,
@@ -83,6 +88,16 @@ def _median_secs(call: Callable[[], object]) -> float:
         end.synchronize()
         if number >= _WARM_RUNS:
             times.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(times)
+
+
+def _median_call_secs(call: Callable[[], object]) -> float:
+    times: list[float] = []
+    for _ in range(_RUNS):
+        began = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
     return statistics.median(times)
 
 
