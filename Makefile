@@ -3,6 +3,7 @@
 #   make demo [BUDGET=5m]   set up, then tune ResNet-18 for this CPU for BUDGET and print the summary
 #   make test [PYTEST_ARGS=]  set up, then run the tests
 #   make test-exhaustive    every form of every operator, hundreds of wrong and right kernels
+#   make gpu-emulated [GPU_CANDIDATES=16]  so many candidates of each sketch for a GPU, whose CUDA source runs on the CPU
 #   make test-long          those that take a minute and more each: whole runs, killed and resumed, as a job of a cluster
 #   make soak [SOAK_SECS=1800]  fleet-tune retune on this machine: two networks, and a device that is slowed down again and again
 #   make fuzz [FUZZ_EXAMPLES=1000 FUZZ_READERS=120000 PYTEST_ARGS=]  look for new failing cases of the property tests: make
@@ -30,6 +31,7 @@ TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 1 : 4)))
 FUZZ_EXAMPLES ?= 1000
 FUZZ_READERS ?= 120000
 SOAK_SECS ?= 1800
+GPU_CANDIDATES ?= 16
 PYTHON ?=
 
 # Hundreds of processes that the tests start load our modules: what one has compiled, the others read.
@@ -40,7 +42,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ZOO := $(VENV)/zoo
 
-.PHONY: help setup demo test test-long test-exhaustive soak fuzz test-arm64 zoo docs lint shipped bench clean
+.PHONY: help setup demo test test-long test-exhaustive gpu-emulated soak fuzz test-arm64 zoo docs lint shipped bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -64,6 +66,10 @@ test-long: setup
 
 test-exhaustive: setup
 	$(BIN)/python -m pytest -q -m exhaustive --timeout 1800 -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+gpu-emulated: setup
+	GPU_CANDIDATES=$(GPU_CANDIDATES) $(BIN)/python -m pytest -q -m '' tests/devices/cuda/test_emulated.py --timeout 0 \
+		-n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 soak: setup
 	RETUNE_SOAK_SECS=$(SOAK_SECS) $(BIN)/python -m pytest -q -n 0 -m soak tests/fleet_tune/retuning $(PYTEST_ARGS)

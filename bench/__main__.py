@@ -14,13 +14,14 @@ from collections.abc import Mapping
 import click
 
 from bench.benchmark import Benchmark, discover, json_option, save_option
-from bench.devices import gpu_first
+from bench.devices import gpu_first, gpu_page
 from bench.machine import bench_env, cores
 from bench.models import fit_analyzer
 from bench.page import SUMMARY_PAGE, TABLES_PAGE, write_pages
 from bench.processes import ROOT, run_json
 from bench.result import BenchError
 from bench.saved_result import read_results
+from fleet_tune.base.records.files.atomic_file import write_atomically
 
 _TIMEOUT_SECS = 7200.0
 
@@ -62,9 +63,10 @@ def _all_command(benchmarks: Mapping[str, Benchmark]) -> click.Command:
 def _docs_command(benchmarks: Mapping[str, Benchmark]) -> click.Command:
     def call() -> None:
         write_pages(read_results(), benchmarks)
-        click.echo(f"written: {SUMMARY_PAGE}, {TABLES_PAGE}")
+        write_atomically(gpu_page.PAGE, gpu_page.page().encode())
+        click.echo(f"written: {SUMMARY_PAGE}, {TABLES_PAGE}, {gpu_page.PAGE}")
 
-    text = "Write the summary of docs/benchmarks.md and the page of all tables, from bench/results."
+    text = "Write the summary of docs/benchmarks.md, the page of all tables and that of GPUs, from the results."
     return click.Command("docs", callback=call, help=text)
 
 

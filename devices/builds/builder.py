@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from devices.builds.cache import ArtifactCache, artifact_key, check_plan, usable_folder
-from devices.builds.worker import CACHED_TASKS, pass_options
+from devices.builds.worker import CACHED_TASKS, PASS_OPTIONS
 from devices.cuda import compiler as cuda_compiler
 from devices.host.children.child import ChildProcess
 from devices.host.children.exit_causes import ended_from_outside
@@ -262,7 +262,7 @@ def built_by(target: str) -> str:
     """Return everything that an artifact depends on besides its request: versions, options of code generation, the
     compiler of a GPU's code."""
     gpu = cuda_compiler.describe() if json.loads(target)["kind"] == "cuda" else ""
-    return json.dumps([tvm_versions(), pass_options(target), gpu], sort_keys=True)
+    return json.dumps([tvm_versions(), PASS_OPTIONS, gpu], sort_keys=True)
 
 
 def memory_limit(total_bytes: int, workers: int) -> int:

@@ -8,7 +8,7 @@ which runs once, when the network is built: at run time it costs nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from devices.builds.kernel_passes import use_kernel_passes
 from devices.builds.tensors import array_of, tensor_of
 from devices.builds.vector_math import use_vector_math
-from devices.cuda.compiler import compiling_for, with_pass_options
+from devices.cuda.compiler import compiling_for
 from devices.cuda.cuda_graph import use_cuda_graph
 from devices.host.owned_folder import owned_folder
 from devices.protocol import TensorSpec
@@ -88,12 +88,8 @@ def build(module: Any, target_text: str) -> Executable:
     parameters = _transformed(_reachable(module, _TRANSFORM), constants)
     main = _reachable(module, "main")
     target = parse_target(target_text)
-
-    def compiled(options: Mapping[str, Any]) -> Any:
-        with tvm.transform.PassContext(config=dict(options)), compiling_for(target_text):
-            return _compile(main, target).mod
-
-    return Executable(with_pass_options(target_text, compiled), parameters, main)
+    with compiling_for(target_text):
+        return Executable(_compile(main, target).mod, parameters, main)
 
 
 def calls(expression: Any) -> Iterator[Call]:

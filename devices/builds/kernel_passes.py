@@ -15,6 +15,8 @@ from devices.builds.half_instructions import lower_half_operators
 from devices.builds.joined_loads import join_byte_loads
 from devices.builds.serial_loops import serialize_parallel_loops
 from devices.builds.stack_buffers import mark_cpu_functions, place_on_stack
+from devices.cuda.lowering import lowered_for_cuda
+from devices.cuda.vector_stores import separate_vector_stores
 
 WITH_KERNEL_PASSES = "fleet_tune.kernel_passes"
 """Name of the pipeline of TensorIR that applies the passes."""
@@ -28,8 +30,9 @@ def use_kernel_passes() -> None:
 
 def _pipeline() -> Any:
     lowering, finalize_host, finalize_device = default_s_tir_pipeline()
+    lowering = tvm.transform.Sequential([mark_cpu_functions, serialize_parallel_loops, begin_at_infinity, lowering])
     return (
-        tvm.transform.Sequential([mark_cpu_functions, serialize_parallel_loops, begin_at_infinity, lowering]),
+        lowered_for_cuda(lowering),
         lambda: tvm.transform.Sequential(
             [
                 join_byte_loads,
@@ -40,7 +43,9 @@ def _pipeline() -> Any:
                 finalize_host(),
             ]
         ),
-        lambda: tvm.transform.Sequential([lower_byte_operators, finalize_device(), propagate_nan_on_device]),
+        lambda: tvm.transform.Sequential(
+            [lower_byte_operators, finalize_device(), propagate_nan_on_device, separate_vector_stores]
+        ),
     )
 
 

@@ -8,10 +8,9 @@ request names a task by its id; the task itself comes with the first request for
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -27,7 +26,7 @@ from fleet_tune.base.errors import UserError
 # A task's design space holds a TVM schedule for each sketch: about a megabyte each.
 CACHED_TASKS = 64
 # Checks of arguments at every call are a fifth of the code that LLVM compiles; our arguments always fit.
-_PASS_OPTIONS = {"tirx.disable_assert": True}
+PASS_OPTIONS = {"tirx.disable_assert": True}
 
 
 def main() -> None:
@@ -95,12 +94,8 @@ class KernelCompiler:
             scheduled = self._space(task).schedule(candidate)
         scheduled_at = time.perf_counter()
         target = task.device_class.target
-
-        def compiled(options: Mapping[str, Any]) -> Any:
-            with tvm.transform.PassContext(config={**_PASS_OPTIONS, **options}), self._compiling_for(target):
-                return tvm.tirx.build(scheduled.module, target=parse_target(target))
-
-        module = cuda_compiler.with_pass_options(target, compiled)
+        with tvm.transform.PassContext(config=PASS_OPTIONS), self._compiling_for(target):
+            module = tvm.tirx.build(scheduled.module, target=parse_target(target))
         compiled_at = time.perf_counter()
         library = self._link(module, target)
         return {
@@ -134,11 +129,6 @@ class KernelCompiler:
         if task.id not in self._space_by_task:
             self._space_by_task[task.id] = self._spaces.DesignSpace(task)
         return self._space_by_task[task.id]
-
-
-def pass_options(target: str) -> dict[str, Any]:
-    """Return the options of TVM's passes for a kernel of a canonical ``target``."""
-    return {**_PASS_OPTIONS, **(cuda_compiler.PASS_OPTIONS if json.loads(target)["kind"] == "cuda" else {})}
 
 
 if __name__ == "__main__":

@@ -68,12 +68,12 @@ def compiled(program: str) -> Any:
     """Return the function ``main`` of a workload's module, built for the processor of this machine."""
     import tvm
 
-    from devices.builds.worker import pass_options
+    from devices.builds.worker import PASS_OPTIONS
     from devices.sketches.spaces import parse_module
     from devices.targets import NATIVE, parse_target, resolve_target
 
     target = resolve_target(NATIVE)
-    with tvm.transform.PassContext(config=pass_options(target)):
+    with tvm.transform.PassContext(config=PASS_OPTIONS):
         return tvm.tirx.build(_on_all_cores(parse_module(program)), target=parse_target(target))["main"]
 
 

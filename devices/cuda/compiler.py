@@ -20,23 +20,16 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from devices.host.owned_folder import owned_folder
 from fleet_tune.base.errors import UserError
 
-T = TypeVar("T")
-
 NVCC_TIMEOUT_SECS = 120.0
-# Options of TVM's passes. Without this one they let a float32 buffer in shared memory take the place of a float16 one,
-# and then refuse it: no kernel on tensor cores that sums in another type than it multiplies would build.
-PASS_OPTIONS = {"tirx.merge_static_smem": True}
-_UNPLACED = "buffer_byte_offsets"
-"""Part of TVM's message where it does not find the buffer that threads share to sum up among the merged buffers."""
 _MARK = "// fleet-tune machine code "
 # Option that TVM's own callback gives both compilers: kernels are as fast and as precise as TVM's.
 _FAST_MATH = "--use_fast_math"
@@ -150,22 +143,6 @@ def describe() -> str:
     assert compiler.nvcc is not None
     done = subprocess.run([compiler.nvcc, "--version"], capture_output=True, text=True, timeout=60)
     return f"nvcc {done.stdout.strip().splitlines()[-1]}" if done.stdout.strip() else "nvcc"
-
-
-def with_pass_options(target: str, compile_: Callable[[Mapping[str, Any]], T]) -> T:
-    """Return the result of ``compile_`` with :data:`PASS_OPTIONS`.
-
-    Without them on other targets than CUDA, and where TVM fails with them, as it does at the reductions over threads of
-    a softmax.
-    """
-    if json.loads(target)["kind"] != "cuda":
-        return compile_({})
-    try:
-        return compile_(PASS_OPTIONS)
-    except Exception as error:
-        if _UNPLACED not in str(error):
-            raise
-        return compile_({})
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from devices.networks.compiled_network import CompiledNetwork
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.manifest import LIBRARY, MANIFEST, PARAMETERS, SCHEMA
 from devices.networks.tensor_file import contents, digest, file_digest
+from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
 from devices.targets import device_kind
 from fleet_tune.base.domain import Task
@@ -137,6 +138,8 @@ def schedule_kernels(lowered: LoweredNetwork, best: Mapping[str, str | None]) ->
     The trace is applied to the workload's own module, not to the kernel in the network: workloads are equal up to
     names, and traces name blocks.
     """
+    if any("Tensorize" in (best.get(task.id) or "") for task in lowered.tasks):
+        load_intrinsics(lowered.device_class.target)
     scheduled: dict[str, Any] = {}
     for task in lowered.tasks:
         trace = best.get(task.id)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.benchmark import Benchmark, discover
+from bench.devices import gpu_page
 from bench.page import (
     BEGIN,
     END,
@@ -102,6 +103,7 @@ def test_the_pages_are_what_the_results_give() -> None:
     then = "run python -m bench docs"
     assert text == with_summary(text, results), then
     assert TABLES_PAGE.read_text() == tables_text(results, discover()), then
+    assert gpu_page.PAGE.read_text() == gpu_page.page(), then
 
 
 def test_no_table_of_figures_stands_outside_the_markers() -> None:

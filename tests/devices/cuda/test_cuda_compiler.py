@@ -12,7 +12,7 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from devices.builds.builder import BuildWorker
-from devices.builds.worker import pass_options
+from devices.builds.worker import PASS_OPTIONS
 from devices.cuda import compiler as cuda_compiler
 from devices.cuda.compiler import (
     CudaCompiler,
@@ -65,7 +65,7 @@ def candidates(arch: str, workload: str, over: bool) -> tuple[Candidate, ...]:
 
 def machine_code(arch: str, scheduled: Scheduled) -> tuple[str, bytes]:
     target = task(arch, "conv3").device_class.target
-    with tvm.transform.PassContext(config=pass_options(target)), compiling_for(target):
+    with tvm.transform.PassContext(config=PASS_OPTIONS), compiling_for(target):
         module = tvm.tirx.build(scheduled.module, target=parse_target(target))
     (device_module,) = module.imports
     _source, built_for, code = split_code(device_module.inspect_source("cuda"))
@@ -93,7 +93,7 @@ def test_random_candidates_become_machine_code(compiler: CudaCompiler, arch: str
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_tensor_cores_are_used_for_half_precision(compiler: CudaCompiler, arch: str) -> None:
-    """With sums in single precision, which TVM alone does not build (see PASS_OPTIONS)."""
+    """With sums in single precision, which TVM alone does not build (see devices.cuda.lowering)."""
     assert compiler is require_compiler()
     (sketch, *_) = space(arch, "half-matmul").sketches
     assert sketch.rule == "tensorize"
@@ -102,7 +102,7 @@ def test_tensor_cores_are_used_for_half_precision(compiler: CudaCompiler, arch: 
         with contextlib.suppress(ScheduleError):
             scheduled = space(arch, "half-matmul").schedule(candidate)
             break
-    with tvm.transform.PassContext(config=pass_options(target)):
+    with tvm.transform.PassContext(config=PASS_OPTIONS):
         module = tvm.tirx.build(scheduled.module, target=parse_target(target))
     assert "nvcuda::wmma::mma_sync" in module.imports[0].inspect_source("cuda")
 

@@ -1,6 +1,6 @@
 """Products of bytes in CUDA kernels: the source computes them exactly, and a compiler takes it.
 
-No GPU runs here: the host runs the source in threads of its own (tests/helpers/cuda_in_c.py).
+No GPU runs here: the source runs on the host (tests/helpers/cuda_on_cpu).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.s_tir import Schedule
 
 from devices.builds.kernel_passes import use_kernel_passes
-from devices.cuda.compiler import PASS_OPTIONS, require_compiler
+from devices.cuda.compiler import require_compiler
 from devices.networks.graph.low_precision.integer_products import integer_products
 from devices.networks.lowering import LoweringSteps, lower_network
 from devices.sketches.byte_operators import DOT4, INTEGER_DOTS, SIGNED_DOT4, IntegerDot
@@ -27,7 +27,7 @@ from fleet_tune.base.domain import Candidate, DeviceClass, Task
 from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import feasible
 from policies.space.sampling import sample
-from tests.helpers.cuda_in_c import extents, run_in_threads
+from tests.helpers.cuda_on_cpu import extents, run_on_cpu
 from tests.helpers.devices import GPU
 from tests.helpers.integer_dots import ROWS, ends, operands, scheduled
 from tests.helpers.quantised_graphs import network, rounded
@@ -51,8 +51,7 @@ def bound(dot: IntegerDot, lanes: int) -> Schedule:
 
 def source_of(module: tvm.IRModule, arch: str = "sm_87") -> str:
     target = parse_target(resolve_target({"kind": "cuda", "arch": arch}))
-    with tvm.transform.PassContext(config=PASS_OPTIONS):
-        return str(tvm.tirx.build(module, target=target).imports[0].inspect_source())
+    return str(tvm.tirx.build(module, target=target).imports[0].inspect_source())
 
 
 @BY_NAME
@@ -62,7 +61,7 @@ def test_the_source_computes_exact_products(tmp_path: Path, dot: IntegerDot, lan
     a, b = ends(dot, GROUPS * dot.terms, COLUMNS)
     left, right = operands(dot, a, b)
     arrays = {"a": left, "b": right, "c": np.zeros((ROWS, COLUMNS), np.int32)}
-    run_in_threads(source_of(module), extents(module["main"].body), arrays, tmp_path)
+    run_on_cpu(source_of(module), extents(module["main"].body), arrays, tmp_path)
     np.testing.assert_array_equal(arrays["c"], a @ b)
 
 
@@ -86,12 +85,11 @@ def test_sketches_of_quantised_kernels_compute_what_the_program_does(tmp_path: P
             continue  # another limit of the device
         source = source_of(chosen.module)
         assert "__dp4a(" in source
-        if "cp_async" not in source:  # copies beside the kernel are not emulated
-            arrays = dict(zip(names, inputs, strict=True))
-            run_in_threads(source, extents(chosen.module["main"].body), arrays, tmp_path)
-            for at, wanted in zip(oracle.outputs, expected, strict=True):
-                np.testing.assert_array_equal(arrays[names[at]], wanted)
-            return
+        arrays = dict(zip(names, inputs, strict=True))
+        run_on_cpu(source, extents(chosen.module["main"].body), arrays, tmp_path)
+        for at, wanted in zip(oracle.outputs, expected, strict=True):
+            np.testing.assert_array_equal(arrays[names[at]], wanted)
+        return
     pytest.fail("no candidate could be scheduled")
 
 
