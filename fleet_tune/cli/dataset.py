@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from fleet_tune.cli.options import NETWORK_HELP, json_option, network_name, run_options
+from fleet_tune.cli.options import NETWORK_HELP, json_option, narration_options, network_name, run_options
+
+if TYPE_CHECKING:
+    from fleet_tune.report.narration import Narration
 
 _file_argument = click.argument("file", type=click.Path(path_type=Path))
 
@@ -35,6 +39,7 @@ def dataset() -> None:
     seed="Seed of the candidates.",
     time_budget_secs="Measuring time at most, as 90s, 5m or 1h30m.",
 )
+@narration_options
 @json_option
 def collect(
     network: str,
@@ -46,6 +51,7 @@ def collect(
     address: str | None,
     precision: str | None,
     trust_model: bool,
+    narration: Narration,
     as_json: bool,
 ) -> int:
     from fleet_tune import api
@@ -70,7 +76,7 @@ def collect(
     from fleet_tune.report.progress import ProgressView
     from fleet_tune.report.run import make_console
 
-    with ProgressView(make_console(stderr=True), network_name(network)) as view:
+    with ProgressView(make_console(stderr=True), network_name(network), narration) as view:
         result = api.run_collection(request, view.update)
     make_console(stderr=as_json).print(render_collected(result))
     if as_json:

@@ -29,6 +29,7 @@ from fleet_tune.cli.options import (
     check_picture,
     cost_model_option,
     json_option,
+    narration_options,
     network_name,
     run_options,
 )
@@ -42,6 +43,7 @@ from policies.cost_models.xgboost_module import spare_scikit_learn
 if TYPE_CHECKING:
     from fleet_tune.base.config.tune_options import TuneOptions
     from fleet_tune.base.results import TuneResult
+    from fleet_tune.report.narration import Narration
 
 PROGRAM = "fleet-tune"
 _DEFAULT_OUT = Path("fleet-tune-out")
@@ -142,6 +144,7 @@ def _report_options(command: _F) -> _F:
     "plan; measure nothing.",
 )
 @run_options("metrics_port")
+@narration_options
 @_report_options
 def tune(
     network: str,
@@ -150,6 +153,7 @@ def tune(
     out: Path | None,
     no_store: bool,
     dry_run: bool,
+    narration: Narration,
     as_json: bool,
     svg: Path | None,
     **options: Unpack[TuneOptions],
@@ -180,7 +184,7 @@ def tune(
     from fleet_tune.report.progress import ProgressView
     from fleet_tune.report.run import make_console
 
-    with ProgressView(make_console(stderr=True), network_name(network)) as view:
+    with ProgressView(make_console(stderr=True), network_name(network), narration) as view:
         result = api.run_tuning(request, view.update)
     return _report(result, as_json, svg)
 

@@ -69,6 +69,30 @@ def json_option(command: _F) -> _F:
     )(command)
 
 
+def narration_options(command: _F) -> _F:
+    """``--quiet``, ``--verbose`` and ``--log-file``, as the argument ``narration``."""
+
+    @functools.wraps(command)
+    def told(*arguments: Any, quiet: bool, verbose: bool, log_file: Path | None, **options: Any) -> Any:
+        from fleet_tune.base.errors import RequestError
+        from fleet_tune.report.narration import Detail, Narration
+
+        if quiet and verbose:
+            raise RequestError("--quiet and --verbose contradict each other", "give one of them")
+        detail = Detail.QUIET if quiet else Detail.VERBOSE if verbose else Detail.NORMAL
+        return command(*arguments, narration=Narration(detail, log_file), **options)
+
+    for option in (
+        click.option(
+            "--log-file", type=click.Path(path_type=Path), help="Append what -v tells to this file, with times."
+        ),
+        click.option("-v", "--verbose", is_flag=True, help="Tell each task's new best too."),
+        click.option("-q", "--quiet", is_flag=True, help="Tell warnings, errors and the result alone."),
+    ):
+        told = option(told)
+    return cast(_F, told)
+
+
 def check_picture(svg: Path | None) -> None:
     """Raises RequestError for a picture that cannot be written: what takes minutes is not measured in vain."""
     from fleet_tune.base.errors import RequestError

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet_tune.base.results import Progress
+from fleet_tune.report.narration import Detail, Narration, NewBests
 from fleet_tune.report.run import (
     cut,
     fact_grid,
@@ -35,14 +36,20 @@ _GOOD_STATES = ("good", "idle", "busy", "measuring")
 
 
 class ProgressView:
-    """Context manager; give :meth:`update` every snapshot. On a terminal the view vanishes when the block is left."""
+    """Context manager; give :meth:`update` every snapshot. On a terminal the view vanishes when the block is left.
 
-    def __init__(self, console: Console, title: str) -> None:
+    Raises RequestError where the log file cannot be written.
+    """
+
+    def __init__(self, console: Console, title: str, narration: Narration | None = None) -> None:
         self._console = console
         self._panel = _Panel(title)
+        self._narration = narration or Narration()
+        self._log = self._narration.open_log()
         self._live: Live | None = None
-        if console.is_terminal:
+        if console.is_terminal and self._narration.detail > Detail.QUIET:
             self._live = Live(self._panel, console=console, refresh_per_second=_REFRESH_PER_SEC, transient=True)
+        self._bests = NewBests()
         self._last_line_at = -math.inf
         self._last_phase = ""
         self._noticed = 0  # number of the last notice that has a line
@@ -57,24 +64,34 @@ class ProgressView:
     ) -> None:
         if self._live is not None:
             self._live.stop()
+        if self._log is not None:
+            if error is not None:
+                self._log.write(f"ended by {kind.__name__ if kind else 'an error'}: {error}")
+            self._log.close()
 
     def update(self, progress: Progress) -> None:
-        """Shows a snapshot; prints a line where there is no terminal, at most one in 5 seconds and one per phase, and
-        one for each notice at once."""
+        """Shows a snapshot. Lines are printed where there is no terminal, and into the log: at most one in 5 seconds
+        and one per phase, and one for each notice at once."""
         self._panel.progress = progress
-        if self._live is None:
-            for notice in progress.notices:
-                if notice.number > self._noticed:
-                    self._noticed = notice.number
-                    self._print(notice_line(notice))
-            now = time.monotonic()
-            if now - self._last_line_at >= _LINE_SECS or progress.phase != self._last_phase:
-                begins = not self._last_phase and progress.doing
-                self._last_line_at, self._last_phase = now, progress.phase
-                self._print(f"{self._panel.title}: {progress.doing}" if begins else progress_line(progress))
+        for notice in progress.notices:
+            if notice.number > self._noticed:
+                self._noticed = notice.number
+                self._tell(notice_line(notice), Detail.QUIET)
+        for line in self._bests.lines(progress):
+            self._tell(f"{format_clock(progress.elapsed_secs)} {line}", Detail.VERBOSE)
+        now = time.monotonic()
+        if now - self._last_line_at >= _LINE_SECS or progress.phase != self._last_phase:
+            begins = not self._last_phase and progress.doing
+            self._last_line_at, self._last_phase = now, progress.phase
+            self._tell(f"{self._panel.title}: {progress.doing}" if begins else progress_line(progress), Detail.NORMAL)
 
-    def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, soft_wrap=True)
+    def _tell(self, line: str, detail: Detail) -> None:
+        """Write a line that those read who want so much ``detail``. The panel shows what is normal."""
+        if self._log is not None:
+            self._log.write(line)
+        is_shown = self._live is not None and detail < Detail.VERBOSE
+        if detail <= self._narration.detail and not is_shown:
+            self._console.print(line, markup=False, soft_wrap=True)
 
 
 def progress_line(progress: Progress) -> str:
