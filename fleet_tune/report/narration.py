@@ -1,4 +1,4 @@
-"""How much a command tells on the way, and where."""
+"""Settings of what a command tells on the way, and the file that it is written to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fleet_tune.report.words import format_secs
 
 
 class Detail(enum.IntEnum):
-    """What is told while a run goes on. Errors and the result are told in any case."""
+    """Level of detail of what a command tells. Errors and the result are told at every level."""
 
     QUIET = 0  # warnings alone
     NORMAL = 1  # the progress as a whole
@@ -25,7 +25,7 @@ class Detail(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Narration:
-    """What the user wants to be told.
+    """Settings of what a command tells.
 
     Args:
         detail: what stderr is told.
@@ -35,12 +35,12 @@ class Narration:
     detail: Detail = Detail.NORMAL
     log_file: Path | None = None
 
-    def open_log(self) -> Log | None:
+    def open_log(self) -> LogFile | None:
         """Open the log file, at its end. Raises RequestError where it cannot be written."""
-        return None if self.log_file is None else Log(self.log_file)
+        return None if self.log_file is None else LogFile(self.log_file)
 
 
-class Log:
+class LogFile:
     """A file of lines, each with its time. Raises RequestError where it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
