@@ -12,6 +12,7 @@ import math
 import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from bench import options
 from bench.benchmark import Benchmark
 from bench.devices.gpu_probe import probe_in_child
 from bench.machine import bench_env, cores
+from bench.networks.tune_process import timeline
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
@@ -90,15 +92,23 @@ def _metaschedule(workload: str, trials: int, target: Mapping[str, Any]) -> dict
 
 
 def _ours(workload: str, budget_secs: float, target: Mapping[str, Any]) -> dict[str, Any]:
+    """Our figures. Those of the kernels count where the network around them cannot be compiled or checked."""
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
-        fleet = Path(folder) / "fleet.toml"
+        fleet, out = Path(folder) / "fleet.toml", Path(folder) / "out"
         fleet.write_text(fleet_file(target))
-        what = [f"bench/networks/workloads.py:{workload}", str(Path(folder) / "out"), "--budget-secs", str(budget_secs)]
-        figures = run_json(
-            ["-m", "bench.networks.tune_process", *what, "--fleet", str(fleet)],
-            env=bench_env(cores()),
-            timeout_secs=budget_secs + 600,
-        )
+        what = [f"bench/networks/workloads.py:{workload}", str(out), "--budget-secs", str(budget_secs)]
+        began = time.time()
+        try:
+            figures = run_json(
+                ["-m", "bench.networks.tune_process", *what, "--fleet", str(fleet)],
+                env=bench_env(cores()),
+                timeout_secs=budget_secs + 600,
+            )
+        except BenchError as error:
+            records = out / "records.db"
+            if not records.exists():
+                raise
+            figures = {**timeline(records, began), "reason": str(error)[-500:]}
     best = min(figures["best_secs"].values(), default=math.inf)
     return {**figures, "best_secs": best if math.isfinite(best) else None}
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from bench import options
-from bench.devices.gpu import BENCHMARK, compare, fleet_file, skipped
+from bench.devices.gpu import BENCHMARK, _ours, compare, fleet_file, skipped
 from bench.processes import ROOT
 from bench.result import BenchError
 from fleet_tune.base.config.fleet_file import load_fleet
+from fleet_tune.base.records.stores.store import RecordStore
+from tests.helpers.records import named_record
 
 GPU = {"name": "a GPU", "target": {"kind": "cuda", "arch": "sm_90"}}
 
@@ -59,6 +61,20 @@ def test_a_peer_without_a_figure_gives_no_ratio() -> None:
     result = compare(figures(peer_secs=None), GPU)
     assert (result.peer, result.ratio) == (None, None)
     assert "| 0.0200 | - | 0.0100 |" in BENCHMARK.table(json.loads(result.to_json()))
+
+
+def test_kernels_count_where_their_network_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(args: list[str], **_: object) -> None:
+        out = Path(args[args.index("--budget-secs") - 1])
+        out.mkdir()
+        with RecordStore(out / "records.db") as store:
+            store.append([named_record("one", 2e-5), named_record("two", 3e-5), named_record("failed", None)])
+        raise BenchError("the network was not compiled")
+
+    monkeypatch.setattr("bench.devices.gpu.run_json", fail)
+    ours = _ours("matmul_relu", 1.0, GPU["target"])  # type: ignore[arg-type]
+    assert ours["best_secs"] == 2e-5
+    assert ours["reason"] == "the network was not compiled"
 
 
 def test_no_valid_trial_is_an_error() -> None:
