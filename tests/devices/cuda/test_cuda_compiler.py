@@ -12,6 +12,7 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from devices.builds.builder import BuildWorker
+from devices.builds.kernel_passes import use_kernel_passes
 from devices.builds.worker import PASS_OPTIONS
 from devices.cuda import compiler as cuda_compiler
 from devices.cuda.compiler import (
@@ -43,6 +44,7 @@ ELF = b"\x7fELF"
 @pytest.fixture(scope="module")
 def compiler() -> CudaCompiler:
     """CI installs one; a machine without one says so."""
+    use_kernel_passes()
     try:
         return require_compiler()
     except CudaCompilerError as error:

@@ -22,6 +22,8 @@
 #define __align__(n) __attribute__((aligned(n)))
 
 using std::max; using std::min;
+typedef unsigned char uchar;
+typedef unsigned short ushort;
 
 struct Place { int x = 0, y = 0, z = 0; };
 extern Place threadIdx, blockIdx;
