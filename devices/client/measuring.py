@@ -73,7 +73,7 @@ class LoadedCandidate:
         for run in oracle.runs(self.bench):
             check = Check(oracle.plan, run.special, run.outputs)
             text = oracle.disagreement(run, self._outputs(oracle, check))
-            if text and not self._has_intact_inputs(oracle, check):  # by the fault of an earlier candidate
+            if text and self._drop_altered_inputs(oracle, check):  # an earlier candidate may have altered them
                 text = oracle.disagreement(run, self._outputs(oracle, check))
             if text:
                 return text
@@ -86,6 +86,6 @@ class LoadedCandidate:
             arguments = bench.checked_arguments(self._artifact, self._module, oracle.positive, check)
             return bench.outputs(self._artifact, self._module, arguments)
 
-    def _has_intact_inputs(self, oracle: Oracle, check: Check) -> bool:
+    def _drop_altered_inputs(self, oracle: Oracle, check: Check) -> bool:
         with self.bench.session.deadline(2 * self._prepare_secs):
-            return self.bench.has_intact(self._artifact, oracle.positive, check)
+            return self.bench.drop_altered(self._artifact, oracle.positive, check)

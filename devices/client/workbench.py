@@ -88,16 +88,15 @@ class Workbench:
             tensors[index] = tensor
         return self._packed(artifact, module, tensors)
 
-    def has_intact(self, artifact: Artifact, positive: bool, check: Check) -> bool:
-        """Return true if the inputs of a check are on the device as they were sent. If not, for a kernel that writes
-        outside of its tensors was there, they are sent anew for the next check."""
-        key = _checked(artifact, positive, check)
+    def drop_altered(self, artifact: Artifact, positive: bool, check: Check) -> bool:
+        """Drop the inputs of a check if they are not on the device as they were sent: a kernel that writes outside of
+        its tensors altered them. The next check sends them anew. Return true if they were dropped."""
         arrays = _checked_inputs(artifact, positive, check)
         kept = self._checked(artifact, positive, check)
-        intact = all(tensor.numpy().tobytes() == array.tobytes() for tensor, array in zip(kept, arrays, strict=True))
-        if not intact:
-            self._kept.drop(key)
-        return intact
+        altered = any(tensor.numpy().tobytes() != array.tobytes() for tensor, array in zip(kept, arrays, strict=True))
+        if altered:
+            self._kept.drop(_checked(artifact, positive, check))
+        return altered
 
     def _checked(self, artifact: Artifact, positive: bool, check: Check) -> list[Any]:
         key = _checked(artifact, positive, check)

@@ -14,8 +14,7 @@ from devices.builds.executables import build
 from devices.cuda.compiler import find_compiler
 from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
-from devices.targets import resolve_target
-from fleet_tune.base.domain import DeviceClass
+from tests.helpers.gpu_target import H200
 
 CAPTURED, REPLAY = "main_cuda_graph_capture", "vm.builtin.cuda_graph.run_or_capture"
 
@@ -39,9 +38,8 @@ def calls() -> dict[str, list[str]]:
     if find_compiler() is None:
         assert os.environ.get("CI") != "true"
         pytest.skip("this machine has no CUDA compiler")
-    target = resolve_target({"kind": "cuda", "arch": "sm_90"})
     network = load_network((FourConvolutions().eval(), (torch.zeros(1, 4, 20, 20),)))
-    built = build(import_network(network, DeviceClass("gpu", target)).module, target)
+    built = build(import_network(network, H200).module, H200.target)
     parts = re.split(r"^@(\S+?):\n", relax.VMExecutable(built.module).as_text(), flags=re.MULTILINE)
     return {name: re.findall(r"call +(\S+)", text) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 

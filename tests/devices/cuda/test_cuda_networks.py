@@ -16,20 +16,11 @@ from devices.cuda.compiler import find_compiler
 from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
 from devices.sketches.spaces import DesignSpace, ScheduleError
-from devices.targets import resolve_target
-from fleet_tune.base.domain import Candidate, DeviceClass
+from fleet_tune.base.domain import Candidate
 from fleet_tune.base.precision import Precision
 from policies.space.sampling import sample
+from tests.helpers.gpu_target import H200
 
-TARGET = resolve_target(
-    {
-        "kind": "cuda",
-        "arch": "sm_90",
-        "max_threads_per_block": 1024,
-        "max_shared_memory_per_block": 49152,
-        "thread_warp_size": 32,
-    }
-)
 NETWORK = """
 import torch
 from torch import nn
@@ -59,7 +50,7 @@ def test_kernels_on_tensor_cores_and_reductions_over_threads_are_in_one_network(
         pytest.skip("this machine has no CUDA compiler")
     file = tmp_path / "network.py"
     file.write_text(NETWORK)
-    lowered = import_network(load_network(f"{file}:network").in_precision(Precision.FP16), DeviceClass("gpu", TARGET))
+    lowered = import_network(load_network(f"{file}:network").in_precision(Precision.FP16), H200)
     (product,) = (task for task in lowered.tasks if task.workload.name.startswith("matmul"))
     space = DesignSpace(product)
     sketch = space.sketches[0]
@@ -70,7 +61,7 @@ def test_kernels_on_tensor_cores_and_reductions_over_threads_are_in_one_network(
             candidate = Candidate(product.id, 0, sketch.id, tuple(map(int, row)))
             traces[product.id] = space.schedule(candidate).trace
             break
-    command = [sys.executable, "-c", COMPILE, TARGET, f"{file}:network", json.dumps(traces), str(tmp_path / "out")]
+    command = [sys.executable, "-c", COMPILE, H200.target, f"{file}:network", json.dumps(traces), str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     library = (tmp_path / "out" / "network.so").read_bytes()

@@ -32,6 +32,7 @@ from fleet_tune.base.precision import Precision
 from policies.analysis.analyzer import feasible
 from policies.space.sampling import sample
 from tests.helpers.cuda_on_cpu import EmulationError, extents, run_on_cpu
+from tests.helpers.gpu_target import H200
 from tests.helpers.scheduled import run
 from tests.helpers.small_operators import OPERATORS
 
@@ -44,18 +45,6 @@ _REFUSED = "too many arguments to function"
 """What NVIDIA's compilers say too of a vector of halves that TVM's code generator makes wrongly (docs/gpu.md)."""
 SEVERAL_KERNELS = ("product_with_what_follows", "largest_place")
 """Programs that become several kernels, which are not emulated."""
-H200 = DeviceClass(
-    "gpu",
-    resolve_target(
-        {
-            "kind": "cuda",
-            "arch": "sm_90",
-            "max_threads_per_block": 1024,
-            "max_shared_memory_per_block": 49152,
-            "thread_warp_size": 32,
-        }
-    ),
-)
 CPU = DeviceClass("cpu", resolve_target("native", 1))
 PRODUCTS = ("linear", "product", "convolution", "strided", "dilated", "grouped", "residual", "attention")
 ABSTRACTION = DeviceAbstraction(

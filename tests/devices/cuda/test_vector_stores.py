@@ -12,10 +12,9 @@ from tvm.script import tirx as T
 
 from devices.builds import kernel_passes
 from devices.builds.kernel_passes import use_kernel_passes
-from devices.targets import parse_target, resolve_target
+from devices.targets import parse_target
 from tests.helpers.cuda_on_cpu import extents, run_on_cpu
-
-TARGET = resolve_target({"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024, "thread_warp_size": 32})
+from tests.helpers.gpu_target import H200
 
 
 @T.prim_func(s_tir=True)
@@ -37,7 +36,7 @@ def built(tmp_path: Path) -> Any:
     """Its result, and what it should be."""
     use_kernel_passes()
     module = tvm.IRModule({"main": staged.with_attr("global_symbol", "main")})
-    source = tvm.tirx.build(module, target=parse_target(TARGET)).imports[0].inspect_source()
+    source = tvm.tirx.build(module, target=parse_target(H200.target)).imports[0].inspect_source()
     a = np.arange(256, dtype=np.float32).reshape(2, 32, 4)
     arrays = {"a": a, "b": np.zeros(a.shape, np.float16)}
     run_on_cpu(source, extents(module["main"].body), arrays, tmp_path)
