@@ -39,6 +39,7 @@ from devices.builds.program_statements import (
     makes_integers,
     variables_of,
 )
+from devices.builds.quantization_draws import quantization_draws
 from devices.builds.reproducibility import compares_zeros, is_reproducible
 from devices.builds.special_values import special_draws
 from devices.protocol import CheckPlan, InputDraw, SpecialRows
@@ -90,9 +91,12 @@ class _Reading:
         self._statements = self._program.statements
         self._domains = InputDomains(self._program).found
         self._reproducible = is_reproducible(self._program)
+        self._quantization = quantization_draws(self._program)
         # For every buffer: the number of floats that its values are products of, and whether it contains an
         # exponential.
-        self._degrees: dict[int, int] = {arg.key: int(arg.is_float) for arg in self._args}
+        self._degrees: dict[int, int] = {
+            arg.key: int(arg.is_float and at not in self._quantization.numbers) for at, arg in enumerate(self._args)
+        }
         self._exponential: set[int] = set()
         for statement in self._statements:
             self._degrees[statement.target] = self._degree(statement.value)
@@ -115,13 +119,14 @@ class _Reading:
         wide = self._wide_draws(precision, sums) or draws
         reproducible = is_reproducible(self._program, exact_sums=exact)
         rounds = not reproducible and any(makes_integers(s.value) for s in self._statements)
+        rows = {} if exact else self._rows()
         return CheckPlan(
             precision,
             exact,
             sums,
             rounds,
             draws,
-            special_draws(self._program, self._domains, draws, wide, {} if exact else self._rows(), reproducible),
+            special_draws(self._program, self._domains, draws, wide, rows, reproducible, self._quantization),
             reproducible,
             reproducible and compares_zeros(self._program),
         )
@@ -144,8 +149,8 @@ class _Reading:
         draws = self._exact_draws(precision, sums, _ALL_BITS)
         if draws is None:
             return None
-        for steps in _STEPS if any(draw.steps == 1 for draw in draws) else ():
-            finer = tuple(replace(draw, steps=steps) if draw.steps == 1 else draw for draw in draws)
+        for steps in _STEPS if any(draw.steps == 1 and draw.signed for draw in draws) else ():
+            finer = tuple(replace(draw, steps=steps) if draw.steps == 1 and draw.signed else draw for draw in draws)
             if self._sums_are_exact(finer, precision):
                 return finer
         return draws
@@ -165,7 +170,8 @@ class _Reading:
             if dtype not in MANTISSA_BITS:
                 summed = sums and at in terms and (exact or dtype not in ("int8", "uint8"))
                 plain = self._reproducible or not precision
-                whole = bits if summed or not plain else _ALL_BITS
+                small = (summed or not plain) and at not in self._quantization.dequantized
+                whole = bits if small else _ALL_BITS
                 draw = integers_of(domain.values, packed.get(at, whole))
                 draws.append(replace(draw, ends=long if selects else (), selected=chosen))
             elif at not in terms:
@@ -187,7 +193,7 @@ class _Reading:
                     draws.append(InputDraw(0.0, 1.0, 0, density, _FAR, sparse_ends))
                 else:
                     draws.append(InputDraw(0.5, 1.0, 0, density, 0.0, sparse_ends))
-        return tuple(draws)
+        return tuple(self._quantization.given(at, draw) for at, draw in enumerate(draws))
 
     def _packed(self) -> dict[int, int]:
         """Return the bits of the numbers that are several numbers each, by argument: as numbers they are not summed. Of
@@ -327,7 +333,7 @@ class _Reading:
         return self._program.sources(value)
 
     def _floats(self, sources: frozenset[int]) -> list[int]:
-        return self._program.floats(sources)
+        return [at for at in self._program.floats(sources) if at not in self._quantization.numbers]
 
     def _degree(self, value: Any) -> int:
         """Return the number of arguments that an expression is a product of; 0 where it is no polynomial (or a

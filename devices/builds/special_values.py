@@ -28,6 +28,7 @@ from devices.builds.program_statements import (
     dtype_of,
     makes_integers,
 )
+from devices.builds.quantization_draws import QuantizationDraws
 from devices.protocol import InputDraw, SpecialDraw, SpecialRows
 
 # One special value poisons the outputs that follow from it: about this share of them all.
@@ -43,21 +44,24 @@ def special_draws(
     wide: Sequence[InputDraw],
     rows: Mapping[int, SpecialRows],
     reproducible: bool,
+    quantization: QuantizationDraws,
 ) -> tuple[SpecialDraw, ...]:
     """Return the inputs of the second run, by argument; none where they were those of the first, ``draws``. ``wide``:
     draws with the largest integers, and with floats of the most digits. ``rows``: the axes, by argument, along which
     what is rounded is summed: the largest exponent is subtracted before, and only if it is huge that makes a
-    difference, and a small number added to a variance only if that is small."""
+    difference, and a small number added to a variance only if that is small. ``quantization``: of which scales and zero
+    points stay as they are, since all results follow from them."""
     sums = any(s.points > 1 and s.dtype in MANTISSA_BITS and not _selects(s) for s in program.statements)
     everywhere = not sums and (reproducible or not any(_rounds(s.value) for s in program.statements))
     written = {statement.target for statement in program.statements}
     reached = {
         at: _reach(program, at)
         for at, arg in enumerate(program.args)
-        if arg.is_float and arg.key not in written and domains[at].known
+        if arg.is_float and arg.key not in written and domains[at].known and at not in quantization.numbers
     }
     sizes = {at: math.prod(program.args[at].shape) for at in reached}
-    scales = tuple(sorted({scale for s in program.statements for scale in _scales(s.value)}))[:_MOST_SCALES]
+    multiplied = {scale for s in program.statements for scale in _scales(s.value)}
+    scales = tuple(sorted({*quantization.steps, *multiplied}))[:_MOST_SCALES]
     most = max(reached, key=lambda at: sizes[at] / reached[at], default=-1)
     found = []
     for at, (arg, domain, draw) in enumerate(zip(program.args, domains, draws, strict=True)):

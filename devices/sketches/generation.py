@@ -15,18 +15,22 @@ import tvm
 from tvm.s_tir import SBlock, Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
+from tvm.tirx.analysis import undefined_vars
 
 from devices.error_text import after
-from devices.sketches.description.accesses import DATA_PARALLEL
+from devices.sketches.description.accesses import DATA_PARALLEL, leaf_blocks
 
 # Errors of TVM where a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
 _MESSAGE = "Error message: "
-_TILING = (
+_MULTI_LEVEL = (
     ms.schedule_rule.MultiLevelTiling,
     ms.schedule_rule.MultiLevelTilingWithIntrin,
     ms.schedule_rule.MultiLevelTilingTensorCore,
     ms.schedule_rule.MultiLevelTilingWideVector,
+)
+_TILING = (
+    *_MULTI_LEVEL,
     ms.schedule_rule.AddRFactor,
     ms.schedule_rule.CrossThreadReduction,
     ms.schedule_rule.RandomComputeLocation,
@@ -74,6 +78,8 @@ def _attempts(
     module: tvm.IRModule, rules: Sequence[ms.ScheduleRule]
 ) -> Iterator[tuple[Schedule | None, Sequence[ms.ScheduleRule]]]:
     """Yield the schedule to inline before (None: nothing), and the rules."""
+    if not any(_reuses(block) for block in leaf_blocks(module["main"]).values()):
+        rules = [rule for rule in rules if not isinstance(rule, _MULTI_LEVEL)]
     simpler = [rule for rule in rules if not isinstance(rule, ms.schedule_rule.CrossThreadReduction)]
     sets = [rules, simpler] if len(simpler) < len(rules) else [rules]
     yield from ((None, chosen) for chosen in sets)
@@ -100,6 +106,17 @@ def _inlined(module: tvm.IRModule) -> Schedule | None:
                 continue
             changed = True
     return schedule if changed else None
+
+
+def _reuses(block: SBlock) -> bool:
+    """Return true for a reduction that reads values for several of its results, as a product does. MetaSchedule tiles
+    those that read one number for all of them (a scale) as well, where tiles gain nothing."""
+    if _is_spatial(block):
+        return False
+    results = {axis.var for axis in block.iter_vars if int(axis.iter_type) == DATA_PARALLEL and axis.dom.extent != 1}
+    read = [region for region in block.reads if any(extent != 1 for extent in region.source.shape)]
+    indices = [{variable for each in region.region for variable in undefined_vars(each.min)} for region in read]
+    return any(not results <= variables for variables in indices)
 
 
 def _is_spatial(block: SBlock) -> bool:

@@ -140,6 +140,8 @@ def _with_signs(rng: np.random.Generator, values: Any, axes: Sequence[int]) -> A
 
 
 def _positive_floats(rng: np.random.Generator, shape: tuple[int, ...], draw: InputDraw) -> NDArray[np.float32]:
+    if draw.steps == 1 and not draw.signed:  # it is always the same
+        return np.full(shape, draw.high, np.float32)
     values = rng.random(shape, np.float32)
     if draw.density < 1:
         return np.where(_drawn(rng, shape, draw), values * np.float32(0.5) + np.float32(0.5), np.float32(2.0**-6))

@@ -2,6 +2,9 @@
 
 Data is unsigned bytes, 0 for the least number of a grid; neighbouring bytes are one number of 32 bits for an operator
 of :mod:`devices.sketches.byte_operators`.
+
+Scales and zero points are arguments, as weights are: layers that differ in them alone are one task, and a network that
+is quantised anew finds its records.
 """
 
 from __future__ import annotations
@@ -19,40 +22,49 @@ from devices.sketches.byte_operators import IntegerDot, clamped
 Integers = npt.NDArray[np.int32]
 
 
-def quantize(x: te.Tensor, inverse: float, least: int, most: int) -> te.Tensor:
-    """Return numbers times the inverse of a step, rounded, as bytes, 0 for the least one. NaN is the least number, as
-    in ONNX Runtime."""
-    factor = tirx.const(inverse, "float32")
-    return te.compute(
-        x.shape,
-        lambda *at: _byte(x[at] if inverse == 1 else x[at] * factor, least, least, most),
-        name="quantize",
-    )
+def quantize(x: te.Tensor, inverse: te.Tensor, zero: te.Tensor | None, levels: int) -> te.Tensor:
+    """Return floats as bytes, from 0 to ``levels``. NaN is 0, as in ONNX Runtime.
+
+    ``inverse``: of the scale. ``zero``: the zero point, None for 0. Tensors of one number, as all of this module.
+    """
+    return te.compute(x.shape, lambda *at: _byte(x[at] * inverse[0], zero, 0, levels), name="quantize")
 
 
-def requantize(x: te.Tensor, factors: te.Tensor, offsets: te.Tensor, least: int, low: float, high: float) -> te.Tensor:
-    """Return sums in integers, each times the factor of its channel (the last axis) plus its offset, rounded, between
-    two bounds, as bytes: 0 for ``least``."""
+def requantize(
+    x: te.Tensor, factors: te.Tensor, offsets: te.Tensor, zero: te.Tensor | None, low: float, high: float
+) -> te.Tensor:
+    """Return sums in integers, each times the factor of its channel (the last axis) plus its offset, as bytes between
+    two bounds. ``zero``: the zero point; None for 0."""
 
     def byte(*at: Any) -> Any:
-        return _byte(x[at].astype("float32") * factors[at[-1]] + offsets[at[-1]], least, low, high)
+        return _byte(x[at].astype("float32") * factors[at[-1]] + offsets[at[-1]], zero, low, high)
 
     return te.compute(x.shape, byte, name="requantize")
 
 
-def _byte(value: Any, least: int, low: float, high: float) -> Any:
-    number = clamped(tirx.round(value), float(low), float(high))
-    return (number - tirx.const(float(least), "float32") if least else number).astype("uint8")
+def _byte(value: Any, zero: te.Tensor | None, low: float, high: float) -> Any:
+    rounded = tirx.round(value)
+    return clamped(rounded if zero is None else rounded + zero[0], float(low), float(high)).astype("uint8")
 
 
-def dequantize(x: te.Tensor, least: int, scale: float, dtype: str) -> te.Tensor:
-    """Return bytes as the numbers of a grid."""
+def dequantize(x: te.Tensor, scale: te.Tensor, zero: te.Tensor | None) -> te.Tensor:
+    """Return bytes as floats: less the zero point, times the scale."""
 
     def number(*at: Any) -> Any:
-        whole = x[at].astype(dtype) + tirx.const(least, dtype) if least else x[at].astype(dtype)
-        return whole if scale == 1 else whole * tirx.const(scale, dtype)
+        byte = x[at].astype("float32")
+        return (byte if zero is None else byte - zero[0]) * scale[0]
 
     return te.compute(x.shape, number, name="dequantize")
+
+
+def widen(x: te.Tensor, least: int, dtype: str) -> te.Tensor:
+    """Return bytes as whole numbers of a type, ``least`` for 0."""
+
+    def number(*at: Any) -> Any:
+        byte = x[at].astype(dtype)
+        return byte + tirx.const(least, dtype) if least else byte
+
+    return te.compute(x.shape, number, name="widen")
 
 
 def scale(x: te.Tensor, factors: te.Tensor) -> te.Tensor:

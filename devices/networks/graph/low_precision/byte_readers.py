@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.ir import Call
 
-from devices.networks.graph.low_precision.op_patterns import ELEMENT_WISE, EPILOGUE_FUSABLE
+from devices.networks.graph.low_precision.op_patterns import BROADCAST, EPILOGUE_FUSABLE
 from devices.networks.graph.rewrites.context import operator_name
 from devices.sketches.description.accesses import leaf_blocks
 
@@ -44,6 +46,15 @@ def keep_bytes(module: Any) -> Any:
         and all(_can_convert(module, reader, binding.var) for reader in readers[binding.var])
     }
     return _Rewriting(module, kept).result() if kept else module
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """A call of a kernel that makes larger numbers of bytes."""
+
+    call: Call
+    numbers: Sequence[Any]
+    """Constants of ``main`` that it takes beside the bytes: a scale, and a zero point."""
 
 
 class _Group:
@@ -84,13 +95,13 @@ class _Group:
         if len(self.steps) < 2 or self.steps[-1].var != self.result:
             return False
         call = self.steps[-1].value
-        inputs = call.args[1].fields
+        given, *numbers = call.args[1].fields
         return (
-            len(inputs) == 1
-            and any(step.var == inputs[0] for step in self.steps[:-1])
-            and str(inputs[0].ty.dtype) in _BYTES
+            any(step.var == given for step in self.steps[:-1])
+            and all(each in self.parameters for each in numbers)
+            and str(given.ty.dtype) in _BYTES
             and str(call.ty.dtype) not in _BYTES
-            and _pattern(self._kernel(call)) == ELEMENT_WISE
+            and _pattern(self._kernel(call)) <= BROADCAST
         )
 
     def converts(self, parameter: Any) -> bool:
@@ -98,24 +109,34 @@ class _Group:
         reading = [(step.value, at) for step in self.steps for at in _places(step.value, parameter)]
         return bool(reading) and all(_reads_few_times(self._kernel(call), at) for call, at in reading)
 
-    def without_conversion(self) -> tuple[_Group, Call]:
-        """Return the group that ends with the bytes, and the call that converts them."""
+    def without_conversion(self, arguments: Sequence[Any]) -> tuple[_Group, _Conversion]:
+        """Return the group that ends with the bytes, and what converts them where the group has these arguments."""
         *steps, last = self.steps
-        (before,) = last.value.args[1].fields
+        before, *numbers = last.value.args[1].fields
         result = relax.Var(before.name, before.ty)
-        return _Group(self.module, self.parameters, _renamed(steps, {before: result}), result), last.value
+        group = _Group(self.module, self.parameters, _renamed(steps, {before: result}), result)
+        given = dict(zip(self.parameters, arguments, strict=True))
+        return group, _Conversion(last.value, [given[each] for each in numbers])
 
-    def with_conversion(self, at: int, conversion: Call) -> _Group:
-        """Return the group that takes the bytes for the parameter ``at``, and converts them before it reads them."""
+    def with_conversion(self, at: int, conversion: _Conversion) -> _Group:
+        """Return the group that takes the bytes for the parameter ``at``, and converts them before it reads them. Its
+        last parameters are the numbers of the conversion."""
         old = self.parameters[at]
-        (given,) = conversion.args[1].fields
+        given, *numbers = conversion.call.args[1].fields
         taken = relax.Var(old.name, given.ty)
-        numbers = relax.DataflowVar(f"{old.name}_converted", old.ty)
-        parameters = [*self.parameters[:at], taken, *self.parameters[at + 1 :]]
+        added = [relax.Var(f"{old.name}_numbers", each.ty) for each in numbers]
+        converted = relax.DataflowVar(f"{old.name}_converted", old.ty)
+        parameters = [*self.parameters[:at], taken, *self.parameters[at + 1 :], *added]
         reading = next(place for place, step in enumerate(self.steps) if _places(step.value, old))
-        steps = _renamed(self.steps, {old: numbers})
-        steps.insert(reading, relax.VarBinding(numbers, _kernel_call(conversion, [taken])))
+        steps = _renamed(self.steps, {old: converted})
+        steps.insert(reading, relax.VarBinding(converted, _kernel_call(conversion.call, [taken, *added])))
         return _Group(self.module, parameters, steps, self.result)
+
+    def without_unread(self, arguments: Sequence[Any]) -> tuple[_Group, list[Any]]:
+        """Return the group without the parameters that no step reads, and its other arguments."""
+        read = [any(_places(step.value, parameter) for step in self.steps) for parameter in self.parameters]
+        group = _Group(self.module, list(compress(self.parameters, read)), self.steps, self.result)
+        return group, list(compress(arguments, read))
 
     def function(self) -> Any:
         """Return the group as a function of Relax."""
@@ -135,7 +156,7 @@ class _Rewriting:
         self._kept = kept
         self._new: dict[Any, Any] = {}
         """Bytes that stand for a value of before."""
-        self._conversions: dict[Any, Call] = {}
+        self._conversions: dict[Any, _Conversion] = {}
         self._builder = relax.BlockBuilder(module)
 
     def result(self) -> Any:
@@ -153,19 +174,22 @@ class _Rewriting:
         arguments = list(call.args) if isinstance(call, Call) else []
         if operator_name(call) == "relax.call_tir":
             arguments = list(call.args[1].fields)
-        given = [each for each in arguments if each in self._new]
-        if group is None and not given:
+        as_bytes = [each for each in arguments if each in self._new]
+        if group is None and not as_bytes:
             return binding
         group = group or _Group.of(self._module, call)
         assert group is not None
-        for at, argument in enumerate(arguments):
+        for at, argument in enumerate(list(arguments)):
             if argument in self._new:
-                group = group.with_conversion(at, self._conversions[argument])
+                conversion = self._conversions[argument]
+                group = group.with_conversion(at, conversion)
+                arguments += conversion.numbers
         variable = binding.var
         if variable in self._kept:
-            group, self._conversions[variable] = group.without_conversion()
+            group, self._conversions[variable] = group.without_conversion(arguments)
             self._new[variable] = relax.DataflowVar(variable.name, group.result.ty)
             variable = self._new[variable]
+        group, arguments = group.without_unread(arguments)
         name = "_".join(["fused", *(step.value.args[0].name_hint for step in group.steps)])
         function = self._builder.add_func(group.function(), name)
         called = Call(function, [self._new.get(each, each) for each in arguments])

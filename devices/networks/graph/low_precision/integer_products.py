@@ -31,8 +31,15 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.byte_instructions import fast_integer_dot
 from devices.builds.tensors import array_of
-from devices.networks.graph.low_precision.byte_kernels import dequantize, from_signed, quantize, requantize, scale
-from devices.networks.graph.low_precision.grids import FloatProduct, Grids
+from devices.networks.graph.low_precision.byte_kernels import (
+    dequantize,
+    from_signed,
+    quantize,
+    requantize,
+    scale,
+    widen,
+)
+from devices.networks.graph.low_precision.grids import FloatProduct, Grid, Grids
 from devices.networks.graph.low_precision.op_patterns import EPILOGUE_FUSABLE
 from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.rewrites.context import constant, operator_name
@@ -102,6 +109,15 @@ class _Line:
         if array.ndim > self.total.ty.ndim:
             return None
         return replace(self, offsets=self.offsets + array.reshape(-1))
+
+
+def _number(value: float) -> Any:
+    return constant(np.array([value], np.float32))
+
+
+def _zero_point(grid: Grid) -> Any:
+    """Return the byte that stands for zero on a grid, as a constant; None for 0."""
+    return _number(-grid.least) if grid.least else None
 
 
 @mutator
@@ -182,10 +198,12 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             step = 1.0
         line = self._line(value)
         if line is None:
-            return self._kernel(quantize, self.visit_expr(value), 1 / step, grid.least, grid.most)
+            inverse, levels = _number(1 / step), grid.most - grid.least
+            return self._kernel(quantize, self.visit_expr(value), inverse, _zero_point(grid), levels)
         per_channel = (constant((each / step).astype(np.float32)) for each in (line.factors, line.offsets))
-        low, high = (float(np.clip(np.rint(bound / step), grid.least, grid.most)) for bound in (line.low, line.high))
-        return self._kernel(requantize, line.total, *per_channel, grid.least, low, high)
+        bounds = (np.clip(np.rint(bound / step), grid.least, grid.most) for bound in (line.low, line.high))
+        low, high = (float(bound) - grid.least for bound in bounds)
+        return self._kernel(requantize, line.total, *per_channel, _zero_point(grid), low, high)
 
     def _line(self, value: Any) -> _Line | None:
         """Return what a value is computed by from the sums of a product, where nothing else reads what is between."""
@@ -208,12 +226,14 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return self.visit_expr_post_order(variable)
         grid = self._grids.of(variable)
         assert grid is not None
-        if grid.zero is None:
-            value = self._kernel(dequantize, self._bytes[variable], grid.least, grid.scale, grid.dtype)
+        if grid.zero is None and grid.scale == 1:
+            value = self._kernel(widen, self._bytes[variable], grid.least, grid.dtype)
+        elif grid.zero is None:
+            value = self._kernel(dequantize, self._bytes[variable], _number(grid.scale), _zero_point(grid))
         else:
             # The network may have changed the type after the subtraction.
-            whole = self._kernel(dequantize, self._bytes[variable], grid.least, 1.0, str(grid.zero.ty.dtype))
-            difference = self._emit(relax.op.subtract(whole, self.visit_expr(grid.zero)))
+            numbers = self._kernel(widen, self._bytes[variable], grid.least, str(grid.zero.ty.dtype))
+            difference = self._emit(relax.op.subtract(numbers, self.visit_expr(grid.zero)))
             value = self._cast(difference, grid.dtype)
             if grid.scale != 1:
                 value = self._emit(relax.op.multiply(value, relax.const(grid.scale, "float32")))
@@ -227,7 +247,7 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         return value if str(value.ty.dtype) == dtype else self._emit(relax.op.astype(value, dtype))
 
     def _kernel(self, define: Callable[..., te.Tensor], *operands: Any) -> Any:
-        return self._emit(self.builder_.call_te(define, *operands, primfunc_name_hint=define.__name__.strip("_")))
+        return self._emit(self.builder_.call_te(define, *operands, primfunc_name_hint=define.__name__))
 
     def _emit(self, value: Any) -> Any:
         return self.builder_.emit(value)

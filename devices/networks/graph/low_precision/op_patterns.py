@@ -5,6 +5,7 @@ A kernel has its kind as the attribute ``op_pattern``.
 
 from __future__ import annotations
 
-ELEMENT_WISE = 0
+BROADCAST = 1
+"""Kernels that work element by element. Some operands may be smaller than the result."""
 EPILOGUE_FUSABLE = 4
 """Kernels that element-wise operators are fused behind; with those of a higher kind nothing is fused."""

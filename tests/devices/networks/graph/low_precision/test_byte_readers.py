@@ -14,6 +14,7 @@ from tvm import relax
 from devices.builds.executables import compile_host, kernel_calls
 from devices.networks.graph.low_precision.byte_kernels import dequantize, quantize
 from devices.networks.graph.low_precision.byte_readers import keep_bytes
+from devices.networks.graph.rewrites.context import constant
 from tests.helpers.quantised_graphs import network
 
 Array = npt.NDArray[Any]
@@ -23,8 +24,8 @@ SHAPE = (2, 8, 16)
 
 def quantized(builder: Builder, x: Any) -> Any:
     """``x`` as bytes and back."""
-    held = builder.emit_te(quantize, x, 1.0, -100, 155)
-    return builder.emit_te(dequantize, held, -100, 0.5, "float32")
+    one, half, zero = (constant(np.array([number], np.float32)) for number in (1.0, 0.5, 100.0))
+    return builder.emit_te(dequantize, builder.emit_te(quantize, x, one, zero, 255), half, zero)
 
 
 def fused(module: Any, keeps_bytes: bool) -> Any:
