@@ -272,6 +272,15 @@ def apply_trace(module: tvm.IRModule, trace: str) -> tvm.IRModule:
     return _replayed(module, trace).mod
 
 
+def scheduled_script(workload_module: str, trace: str) -> str:
+    """Return the function of a workload (:attr:`Workload.module`), scheduled by ``trace``, as TVM script.
+
+    Raises :class:`ScheduleError` where the trace does not fit the program.
+    """
+    text: str = apply_trace(parse_module(workload_module), trace)["main"].script(show_meta=False)
+    return text
+
+
 def parse_module(text: str) -> tvm.IRModule:
     """Return the IRModule of a :attr:`Workload.module`."""
     return tvm.ir.load_json(text)

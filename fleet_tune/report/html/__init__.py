@@ -1,0 +1,1 @@
+"""``fleet-tune report``: what a run did, as one HTML file."""

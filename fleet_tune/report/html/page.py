@@ -1,0 +1,212 @@
+"""One HTML file of a run: no scripts, nothing from elsewhere, readable on a phone, on paper, in the dark and without
+colour."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from devices.sketches.spaces import ScheduleError, scheduled_script
+from fleet_tune.base.errors import RequestError
+from fleet_tune.base.version import __version__
+from fleet_tune.report.html.charts import step_chart
+from fleet_tune.report.html.run_history import RunHistory, TaskHistory, read_history
+from fleet_tune.report.result_file import RESULT_FILE
+from fleet_tune.report.run import format_clock, format_outcomes, plural
+from fleet_tune.report.words import NONE, format_secs
+
+REPORT_FILE = "report.html"
+_LAST_SHARE = 0.25
+_LONGEST_MESSAGE = 400
+
+
+@dataclass(frozen=True)
+class _TaskRow:
+    """What the page shows of a task. Numbers are texts."""
+
+    name: str
+    device_class: str
+    calls: int
+    trials: int
+    best: str
+    in_network: str
+    share: str
+    gflops: str
+    rule: str
+    outcomes: str
+    failures: tuple[tuple[str, str], ...]
+    """Kind and first message of each kind of failure."""
+    script: str
+    """The best schedule as TVM script; a reason where there is none."""
+
+
+def write_report(folder: Path, out: Path) -> None:
+    """Write the report of the run in ``folder`` to ``out``.
+
+    Raises :class:`RequestError` for a folder without records, and where ``out`` cannot be written.
+    """
+    records = folder / "records.db"
+    if not records.is_file():
+        raise RequestError(f"{folder} has no records.db", "name the output folder of a run ('fleet-tune tune --out')")
+    text = _render(folder, read_history(records), _result(folder))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"{out} cannot be written: {error.strerror or error}", "name another file: --out") from error
+
+
+def _result(folder: Path) -> Mapping[str, Any]:
+    """Return what the last command on a folder told; empty where none has ended."""
+    try:
+        result: Mapping[str, Any] = json.loads((folder / RESULT_FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return result
+
+
+def _render(folder: Path, history: RunHistory, result: Mapping[str, Any]) -> str:
+    environment = Environment(
+        loader=PackageLoader("fleet_tune.report.html", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    outcomes: Counter[str] = Counter()
+    for task in history.tasks:
+        outcomes.update(task.outcomes)
+    return environment.get_template("report.html.j2").render(
+        title=result.get("model") or folder.resolve().name,
+        version=__version__,
+        has_ended=bool(result),
+        networks=[_network(each) for each in result.get("networks", ())],
+        charts={name: _charts(name, history) for name, points in history.curves.items() if points},
+        missing=[name for name, points in history.curves.items() if not points],
+        tasks=_rows(history.tasks, result),
+        several_classes=len(history.curves) > 1,
+        facts=_facts(folder, history, outcomes, result),
+        device_time={name: _shares(shares) for name, shares in result.get("device_time", {}).items()},
+        notices=[f"{format_clock(each['at_secs'])} {each['text']}" for each in result.get("notices", ())],
+        skipped=[f"{each['task'] or 'the network'}: {each['reason']}" for each in result.get("left_out", ())],
+    )
+
+
+def _network(network: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the texts of a compiled network."""
+    lines = [("as published", str(network["published"]))]
+    for label, key in (("tuned", "tuned_secs"), ("untuned", "untuned_secs"), ("PyTorch", "torch_secs")):
+        if network[key] is not None:
+            lines.append((label, format_secs(network[key])))
+    for label, key in (("faster than untuned by", "speedup_over_untuned"), ("than PyTorch by", "speedup_over_torch")):
+        if network.get(key) is not None:
+            lines.append((label, f"{network[key]:.2f}×"))
+    if network["max_rel_error"] is not None:
+        lines.append(("largest error", f"{network['max_rel_error']:.2g} of the largest output"))
+    if network["precision"]:
+        lines.append(("precision", network["precision"]))
+    times = network["in_network"]
+    if times is not None:
+        lines.append(("in kernels", format_secs(times["kernels_secs"])))
+        lines.append(("calls and allocation", format_secs(times["left_over_secs"])))
+    remark = network["problem"] or ""
+    return {"device_class": network["device_class"], "lines": lines, "remark": remark}
+
+
+def _charts(device_class: str, history: RunHistory) -> dict[str, Any]:
+    points = history.curves[device_class]
+    by_time = [(point.secs, point.network_secs) for point in points]
+    by_trials = [(float(point.trials), point.network_secs) for point in points]
+    title = f"Estimated latency of the network on {device_class}"
+    gain = history.gain(device_class, _LAST_SHARE)
+    return {
+        "last": format_secs(points[-1].network_secs),
+        "time": step_chart(by_time, f"{title} by time", "time of tuning", format_clock, format_secs),
+        "trials": step_chart(by_trials, f"{title} by trials", "trials", lambda value: f"{value:.0f}", format_secs),
+        "gain": None if gain is None else f"{gain:.1%}",
+    }
+
+
+def _rows(tasks: Sequence[TaskHistory], result: Mapping[str, Any]) -> list[_TaskRow]:
+    """Return the rows of the tasks, those with the largest part of the network's time first."""
+    placed = {
+        kernel["task_id"]: kernel
+        for network in result.get("networks", ())
+        if network["in_network"] is not None
+        for kernel in network["in_network"]["kernels"]
+    }
+    rules = {task["task_id"]: task["best_rule"] for task in result.get("tasks", ())}
+
+    def secs(task: TaskHistory) -> float:
+        kernel = placed.get(task.task.id)
+        return task.task.weight * (task.best_secs if kernel is None else float(kernel["secs"]))
+
+    totals: dict[str, float] = dict.fromkeys((task.task.device_class.name for task in tasks), 0.0)
+    for task in tasks:
+        if math.isfinite(secs(task)):
+            totals[task.task.device_class.name] += secs(task)
+    rows = []
+    for task in sorted(tasks, key=lambda each: -secs(each)):
+        work, kernel, total = task.task.workload, placed.get(task.task.id), totals[task.task.device_class.name]
+        known = math.isfinite(task.best_secs)
+        rows.append(
+            _TaskRow(
+                work.name,
+                task.task.device_class.name,
+                task.task.weight,
+                task.trials,
+                format_secs(task.best_secs),
+                NONE if kernel is None else format_secs(kernel["secs"]),
+                f"{secs(task) / total:.0%}" if math.isfinite(secs(task)) and total else NONE,
+                f"{work.flop / task.best_secs / 1e9:.1f}" if known and work.flop else NONE,
+                rules.get(task.task.id, ""),
+                format_outcomes(task.outcomes),
+                tuple((kind.replace("_", " "), _shortened(text)) for kind, text in task.failures.items()),
+                _script(task),
+            )
+        )
+    return rows
+
+
+def _script(task: TaskHistory) -> str:
+    if task.best is None:
+        return "No candidate of this task was verified."
+    try:
+        return scheduled_script(task.task.workload.module, task.best.trace)
+    except ScheduleError as error:
+        return f"The schedule does not fit the program any more: {error}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]} …"
+
+
+def _facts(
+    folder: Path, history: RunHistory, outcomes: Mapping[str, int], result: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    facts = [
+        ("folder", str(folder.resolve())),
+        ("trials", f"{history.trials} ({format_outcomes(outcomes)}) in {format_clock(history.secs)}"),
+        ("tasks", plural(len(history.tasks), "task")),
+    ]
+    if result.get("interrupted"):
+        facts.append(("end", "stopped before its budget was used"))
+    if result.get("inputs"):
+        facts.append(("inputs", str(result["inputs"])))
+    store, learned = result.get("store"), result.get("transferred")
+    if store is not None:
+        facts.append(("store", f"{store['path']}: {plural(store['known'], 'task')} known"))
+    if learned is not None:
+        facts.append(("learned from", str(learned["source"])))
+    return facts
+
+
+def _shares(shares: Mapping[str, float]) -> list[tuple[str, str]]:
+    return [(name, f"{share:.0%}") for name, share in sorted(shares.items(), key=lambda each: -each[1])]

@@ -1,0 +1,96 @@
+"""The course of a run, read from its records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fleet_tune.base.domain import Measurement, Outcome, Record
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.report.html.run_history import read_history
+from tests.helpers.records import failed, make_record, ok
+from tests.helpers.tasks import make_candidate, make_task
+
+ONCE, TWICE = make_task("a"), make_task("b", weight=2)
+
+
+def record(task: object, number: int, at: float, measured: Measurement, revision: int = 0, run: str = "run") -> Record:
+    made = make_record(make_candidate(task, number), measured, revision=revision)  # type: ignore[arg-type]
+    return replace(made, unix_secs=at, run_id=run)
+
+
+def database(folder: Path, *records: Record) -> Path:
+    path = folder / "records.db"
+    with RecordStore(path) as store:
+        for task in (ONCE, TWICE):
+            store.put_task(task)
+        store.append(records)
+    return path
+
+
+def test_a_point_for_each_record_that_made_the_estimate_smaller(tmp_path: Path) -> None:
+    path = database(
+        tmp_path,
+        record(ONCE, 1, 100.0, ok(3.0)),
+        record(TWICE, 1, 101.0, ok(1.0)),
+        record(TWICE, 2, 103.0, ok(2.0)),
+        record(ONCE, 2, 104.0, failed(Outcome.BUILD_ERROR, "no such thing")),
+        record(TWICE, 3, 110.0, ok(0.5)),
+        record(ONCE, 3, 112.0, ok(0.1, verified=False)),
+    )
+    history = read_history(path)
+    ranks = [ok(secs).rank_secs for secs in (3.0, 1.0, 0.5)]
+    found = [(point.secs, point.trials, point.network_secs) for point in history.curves["board"]]
+    last = pytest.approx(ranks[0] + 2 * ranks[2])
+    assert found == [(1.0, 2, pytest.approx(ranks[0] + 2 * ranks[1])), (10.0, 5, last), (12.0, 6, last)]
+    once, twice = history.tasks
+    assert (once.trials, once.outcomes, once.failures) == (
+        3,
+        {"ok": 2, "build_error": 1},
+        {"build_error": "no such thing"},
+    )
+    assert (history.trials, twice.trials) == (6, 3)
+    assert history.gain("board", 0.5) == pytest.approx(1 - found[1][2] / found[0][2])
+    assert history.gain("board", 0.99) is None
+
+
+def test_the_curve_ends_at_the_best_of_the_store(tmp_path: Path) -> None:
+    """A candidate that a later record says is slower counts as that says from its first record on."""
+    path = database(
+        tmp_path,
+        record(ONCE, 1, 0.0, ok(1.0)),
+        record(TWICE, 1, 1.0, ok(1.0)),
+        record(TWICE, 2, 2.0, ok(0.2)),
+        record(TWICE, 2, 3.0, ok(0.7), revision=1),
+    )
+    history = read_history(path)
+    with RecordReader(path) as reader:
+        best = [reader.best(task.id) for task in (ONCE, TWICE)]
+        expected = sum(
+            reader.shown_secs(each) * task.weight for each, task in zip(best, (ONCE, TWICE), strict=True) if each
+        )
+    points = [point.network_secs for point in history.curves["board"]]
+    assert points[-1] == pytest.approx(expected)
+    assert points == sorted(points, reverse=True)
+    assert history.trials == 3
+
+
+def test_the_time_between_two_commands_does_not_count(tmp_path: Path) -> None:
+    path = database(
+        tmp_path,
+        record(ONCE, 1, 0.0, ok(1.0)),
+        record(TWICE, 1, 5.0, ok(1.0)),
+        record(TWICE, 2, 9_000.0, ok(0.5), run="second"),
+        record(TWICE, 3, 9_004.0, ok(0.2), run="second"),
+    )
+    assert read_history(path).secs == 9.0
+
+
+def test_no_curve_before_each_task_has_a_result(tmp_path: Path) -> None:
+    path = database(tmp_path, record(ONCE, 1, 0.0, ok(1.0)), record(TWICE, 1, 1.0, failed()))
+    history = read_history(path)
+    assert history.curves == {"board": ()}
+    assert [each.best is None for each in history.tasks] == [False, True]
