@@ -53,7 +53,9 @@ def step_chart(
         parts.append(f"<text {place_of_text}>{escape(x_text(value))}</text>")
     middle = _LEFT + width / 2
     parts.append(f'<text x="{middle:.0f}" y="{_HEIGHT - 4}" text-anchor="middle">{escape(x_label)}</text>')
-    parts.append(f'<polyline class="curve" points="{" ".join(corners)}"/></svg>')
+    parts.append(f'<polyline class="curve" points="{" ".join(corners)}"/>')
+    # A curve that begins with the last value has no length.
+    parts.append(f'<circle cx="{across(points[0][0])}" cy="{down(points[0][1])}" r="3"/></svg>')
     return "".join(parts)
 
 

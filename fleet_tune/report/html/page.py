@@ -101,11 +101,14 @@ def _render(folder: Path, history: RunHistory, result: Mapping[str, Any]) -> str
 
 def _network(network: Mapping[str, Any]) -> dict[str, Any]:
     """Return the texts of a compiled network."""
-    lines = [("as published", str(network["published"]))]
+    lines = [("published", str(network["published"]))]
     for label, key in (("tuned", "tuned_secs"), ("untuned", "untuned_secs"), ("PyTorch", "torch_secs")):
         if network[key] is not None:
             lines.append((label, format_secs(network[key])))
-    for label, key in (("faster than untuned by", "speedup_over_untuned"), ("than PyTorch by", "speedup_over_torch")):
+    for label, key in (
+        ("speed-up over untuned", "speedup_over_untuned"),
+        ("speed-up over PyTorch", "speedup_over_torch"),
+    ):
         if network.get(key) is not None:
             lines.append((label, f"{network[key]:.2f}×"))
     if network["max_rel_error"] is not None:

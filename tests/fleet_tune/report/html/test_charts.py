@@ -26,6 +26,9 @@ def test_each_value_holds_until_the_next() -> None:
         tuple(map(float, pair.split(","))) for pair in re.findall(r"[\d.]+,[\d.]+", svg.find("polyline").get("points"))
     ]  # type: ignore[union-attr, arg-type]
     across, down = zip(*points, strict=True)
+    begin = svg.find("circle")
+    assert begin is not None
+    assert (begin.get("cx"), begin.get("cy")) == ("72.0", "21.9")
     assert across == (72.0, 350.0, 350.0, 628.0, 628.0)
     # The axis ends 5% above the largest value: 208 * (1 - 4 / 4.2) below the top, and half of 4 is twice as deep.
     assert down == pytest.approx((21.9, 21.9, 121.0, 121.0, 121.0), abs=0.1)
