@@ -17,9 +17,9 @@ from devices.sketches.spaces import ScheduleError, scheduled_script
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.version import __version__
 from fleet_tune.report.html.charts import step_chart
-from fleet_tune.report.html.run_history import RunHistory, TaskHistory, read_history
 from fleet_tune.report.result_file import RESULT_FILE
 from fleet_tune.report.run import format_clock, format_outcomes, plural
+from fleet_tune.report.run_history import RunHistory, TaskHistory, read_history
 from fleet_tune.report.words import NONE, format_secs
 
 REPORT_FILE = "report.html"

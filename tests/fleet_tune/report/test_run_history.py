@@ -10,7 +10,7 @@ import pytest
 from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
-from fleet_tune.report.html.run_history import read_history
+from fleet_tune.report.run_history import read_history
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
 

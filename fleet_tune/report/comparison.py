@@ -1,0 +1,130 @@
+"""Two runs side by side: ``fleet-tune compare``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fleet_tune.base.errors import RequestError
+from fleet_tune.report.run import cut, plural
+from fleet_tune.report.run_history import TaskHistory, read_history
+from fleet_tune.report.words import NONE, format_secs
+
+
+@dataclass(frozen=True)
+class TaskComparison:
+    """A task that both runs have. Seconds are those of its best kernel, infinite where there is none."""
+
+    name: str
+    device_class: str
+    calls: int
+    secs: tuple[float, float]
+    trials: tuple[int, int]
+
+    @property
+    def ratio(self) -> float | None:
+        """Seconds in the first run divided by those in the second: above 1, the second is faster. None without two
+        results."""
+        first, second = self.secs
+        return first / second if math.isfinite(first) and math.isfinite(second) else None
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """What two runs have in common, and what not."""
+
+    folders: tuple[Path, Path]
+    tasks: tuple[TaskComparison, ...]
+    """The tasks of both, those that differ most first: by the seconds of all calls."""
+    others: tuple[int, int]
+    """Number of tasks that only the first run has, and only the second."""
+
+    @property
+    def totals(self) -> tuple[float, float]:
+        """Seconds of all calls of the tasks that have a result in both runs."""
+        known = [task for task in self.tasks if task.ratio is not None]
+        first, second = (sum(task.calls * task.secs[at] for task in known) for at in (0, 1))
+        return first, second
+
+
+def compare_runs(first: Path, second: Path) -> RunComparison:
+    """Compare the runs of two output folders. Raises :class:`RequestError` for a folder without records, and where
+    they have no task in common."""
+    one, other = _tasks(first), _tasks(second)
+    both = [_compared(one[task_id], other[task_id]) for task_id in one if task_id in other]
+    if not both:
+        raise RequestError(f"{first} and {second} have no task in common", "name two runs of the same network")
+    both.sort(key=lambda task: -abs(task.calls * (task.secs[0] - task.secs[1])) if task.ratio is not None else math.inf)
+    return RunComparison((first, second), tuple(both), (len(one) - len(both), len(other) - len(both)))
+
+
+def _tasks(folder: Path) -> dict[str, TaskHistory]:
+    records = folder / "records.db"
+    if not records.is_file():
+        raise RequestError(f"{folder} has no records.db", "name the output folder of a run ('fleet-tune tune --out')")
+    return {each.task.id: each for each in read_history(records).tasks}
+
+
+def _compared(first: TaskHistory, second: TaskHistory) -> TaskComparison:
+    task = first.task
+    secs, trials = (first.best_secs, second.best_secs), (first.trials, second.trials)
+    return TaskComparison(task.workload.name, task.device_class.name, task.weight, secs, trials)
+
+
+def render_comparison(comparison: RunComparison, rows: int) -> RenderableType:
+    """Render at most so many rows of tasks, and the sums of all."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("task")
+    for title in ("calls", "trials A", "trials B", "A", "B", "B is faster by"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for task in comparison.tasks[:rows]:
+        table.add_row(
+            cut(task.name),
+            str(task.calls),
+            *map(str, task.trials),
+            *map(format_secs, task.secs),
+            NONE if task.ratio is None else f"{task.ratio:.2f}×",
+        )
+    lines = [Text(f"{name}: {folder}") for name, folder in zip("AB", comparison.folders, strict=True)]
+    first, second = comparison.totals
+    if first and second:
+        sums = f"{format_secs(first)} in A, {format_secs(second)} in B, which is {first / second:.2f}× as fast"
+        lines.append(Text(f"All kernels, each timed alone: {sums}."))
+    for name, count in zip("AB", comparison.others, strict=True):
+        if count:
+            lines.append(Text(f"{plural(count, 'task')} of {name} alone."))
+    return Group(table, *lines)
+
+
+def comparison_json(comparison: RunComparison) -> str:
+    """Return one line of JSON text. Unknown seconds are null."""
+    tasks = [
+        {
+            "name": task.name,
+            "device_class": task.device_class,
+            "calls": task.calls,
+            "secs": _finite(task.secs),
+            "trials": task.trials,
+            "ratio": task.ratio,
+        }
+        for task in comparison.tasks
+    ]
+    body = {
+        "folders": [str(folder) for folder in comparison.folders],
+        "secs": comparison.totals,
+        "others": comparison.others,
+        "tasks": tasks,
+    }
+    return json.dumps(body, allow_nan=False)
+
+
+def _finite(secs: Sequence[float]) -> list[float | None]:
+    return [each if math.isfinite(each) else None for each in secs]
