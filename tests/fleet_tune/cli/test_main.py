@@ -272,7 +272,7 @@ def test_the_summary_can_be_saved_as_a_picture(tuned: RecordedOutcome, tmp_path:
         ("store key f n --connections 262144", "Invalid value for '--connections'", "fleet-tune store key --help"),
         ("store serve f --host a..b", "--host 'a..b' is not the name or address of a host", "give another"),
         ("device sing", "No such command 'sing'.", "fleet-tune device --help"),
-        ("complie", "No such command 'complie'. Did you mean 'compile'?", "fleet-tune --help"),
+        ("reprot", "No such command 'reprot'. Did you mean 'report'?", "fleet-tune --help"),
     ],
 )
 def test_a_wrong_command_line_is_told_in_two_lines(
