@@ -127,3 +127,15 @@ def test_all_finite_ignores_integers() -> None:
 def test_equal_arrays_agree(values: list[float]) -> None:
     array = np.array(values, np.float32)
     assert disagreement([array], [array.copy()]) == ""
+
+
+def test_few_floats_that_follow_from_integers_may_be_a_step_apart() -> None:
+    oracle = np.linspace(-4.0, 4.0, 4096, dtype=np.float32)
+    step, far = oracle.copy(), oracle.copy()
+    step[[7, 4000]] += 0.0376
+    far[7] += 0.1
+    rounds = CheckPlan(rounds=True)
+    assert disagreement([oracle], [step], rounds) == ""
+    assert "2 of 4096 values differ" in disagreement([oracle], [step], CheckPlan())
+    assert "1 of 4096 values differ" in disagreement([oracle], [far], rounds)
+    assert "4096 of 4096 values differ" in disagreement([oracle], [oracle + np.float32(0.0376)], rounds)
