@@ -93,7 +93,7 @@ def _always(number: float) -> InputDraw:
 
 
 class _Arguments:
-    """What the loads of a program read."""
+    """Finds the arguments that the expressions of a program load."""
 
     def __init__(self, program: ProgramReading) -> None:
         self._program = program

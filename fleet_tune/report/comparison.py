@@ -39,7 +39,7 @@ class TaskComparison:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """What two runs have in common, and what not."""
+    """Tasks of two runs."""
 
     folders: tuple[Path, Path]
     tasks: tuple[TaskComparison, ...]
@@ -67,10 +67,7 @@ def compare_runs(first: Path, second: Path) -> RunComparison:
 
 
 def _tasks(folder: Path) -> dict[str, TaskHistory]:
-    records = folder / "records.db"
-    if not records.is_file():
-        raise RequestError(f"{folder} has no records.db", "name the output folder of a run ('fleet-tune tune --out')")
-    return {each.task.id: each for each in read_history(records).tasks}
+    return {each.task.id: each for each in read_history(folder).tasks}
 
 
 def _compared(first: TaskHistory, second: TaskHistory) -> TaskComparison:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet_tune.base.domain import Outcome, Record, Task
+from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.stores.reader import RecordReader
 
 
@@ -55,8 +56,14 @@ class RunHistory:
         return 1 - points[-1].network_secs / before[-1].network_secs if before else None
 
 
-def read_history(path: Path) -> RunHistory:
-    """Return the history of a record database. Raises :class:`RecordStoreError`."""
+def read_history(folder: Path) -> RunHistory:
+    """Return the history of the run in an output folder.
+
+    Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
+    """
+    path = folder / "records.db"
+    if not path.is_file():
+        raise RequestError(f"{folder} has no records.db", "name the output folder of a run ('fleet-tune tune --out')")
     with RecordReader(path) as reader:
         tasks = {task.id: TaskHistory(task) for task in reader.tasks()}
         ranks = _Ranks(reader)

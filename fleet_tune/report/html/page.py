@@ -29,7 +29,7 @@ _LONGEST_MESSAGE = 400
 
 @dataclass(frozen=True)
 class _TaskRow:
-    """What the page shows of a task. Numbers are texts."""
+    """Row of a task in the page. Numbers are texts."""
 
     name: str
     device_class: str
@@ -52,10 +52,7 @@ def write_report(folder: Path, out: Path) -> None:
 
     Raises :class:`RequestError` for a folder without records, and where ``out`` cannot be written.
     """
-    records = folder / "records.db"
-    if not records.is_file():
-        raise RequestError(f"{folder} has no records.db", "name the output folder of a run ('fleet-tune tune --out')")
-    text = _render(folder, read_history(records), _result(folder))
+    text = _render(folder, read_history(folder), _result(folder))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
@@ -86,7 +83,7 @@ def _render(folder: Path, history: RunHistory, result: Mapping[str, Any]) -> str
     return environment.get_template("report.html.j2").render(
         title=result.get("model") or folder.resolve().name,
         version=__version__,
-        has_ended=bool(result),
+        has_result=bool(result),
         networks=[_network(each) for each in result.get("networks", ())],
         charts={name: _charts(name, history) for name, points in history.curves.items() if points},
         missing=[name for name, points in history.curves.items() if not points],

@@ -41,7 +41,7 @@ def test_a_point_for_each_record_that_made_the_estimate_smaller(tmp_path: Path) 
         record(TWICE, 3, 110.0, ok(0.5)),
         record(ONCE, 3, 112.0, ok(0.1, verified=False)),
     )
-    history = read_history(path)
+    history = read_history(path.parent)
     ranks = [ok(secs).rank_secs for secs in (3.0, 1.0, 0.5)]
     found = [(point.secs, point.trials, point.network_secs) for point in history.curves["board"]]
     last = pytest.approx(ranks[0] + 2 * ranks[2])
@@ -66,7 +66,7 @@ def test_the_curve_ends_at_the_best_of_the_store(tmp_path: Path) -> None:
         record(TWICE, 2, 2.0, ok(0.2)),
         record(TWICE, 2, 3.0, ok(0.7), revision=1),
     )
-    history = read_history(path)
+    history = read_history(path.parent)
     with RecordReader(path) as reader:
         best = [reader.best(task.id) for task in (ONCE, TWICE)]
         expected = sum(
@@ -86,11 +86,11 @@ def test_the_time_between_two_commands_does_not_count(tmp_path: Path) -> None:
         record(TWICE, 2, 9_000.0, ok(0.5), run="second"),
         record(TWICE, 3, 9_004.0, ok(0.2), run="second"),
     )
-    assert read_history(path).secs == 9.0
+    assert read_history(path.parent).secs == 9.0
 
 
 def test_no_curve_before_each_task_has_a_result(tmp_path: Path) -> None:
     path = database(tmp_path, record(ONCE, 1, 0.0, ok(1.0)), record(TWICE, 1, 1.0, failed()))
-    history = read_history(path)
+    history = read_history(path.parent)
     assert history.curves == {"board": ()}
     assert [each.best is None for each in history.tasks] == [False, True]

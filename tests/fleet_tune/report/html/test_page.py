@@ -84,7 +84,7 @@ def test_a_run_that_has_not_ended(folder: Path, capsys: pytest.CaptureFixture[st
     assert main(["report", str(folder)]) == 0
     assert capsys.readouterr().out.strip() == str(folder / "report.html")
     text = read(folder / "report.html")
-    assert "The run has not ended." in text
+    assert "The folder has no result.json." in text
     assert "2 (1 ok, 1 build error) in 1:00" in text
     assert "<increment> 8" in text  # escaped, and so are messages
     assert "First build error: <b>no</b>" in text
@@ -119,7 +119,7 @@ def test_a_run_that_has_ended_tells_of_its_network(task: Task, folder: Path) -> 
     ):
         assert told in text
     assert "stopped before its budget was used" in text
-    assert "has not ended" not in text
+    assert "no result.json" not in text
 
 
 def test_a_schedule_that_fits_no_more_is_told(task: Task, folder: Path) -> None:
