@@ -65,6 +65,7 @@ CLAMPED = "tirx.fleet_tune.clamped"
 for _name in (*(each.name for each in INTEGER_DOTS), CLAMPED):
     tvm.ir.register_op_attr(_name, "TCallEffectKind", _PURE)
     tvm.ir.register_op_attr(_name, "TVectorizable", True)
+    tvm.ir.register_op_attr(_name, "TScriptPrinterName", _name.removeprefix("tirx."))
 
 
 def clamped(x: Any, low: float, high: float) -> Any:

@@ -24,6 +24,7 @@ _PURE = 2  # tvm.tirx.CallEffectKind
 for _name in (DOT2, PAIR):
     tvm.ir.register_op_attr(_name, "TCallEffectKind", _PURE)
     tvm.ir.register_op_attr(_name, "TVectorizable", True)
+    tvm.ir.register_op_attr(_name, "TScriptPrinterName", _name.removeprefix("tirx."))
 
 
 def dot2(x: Any, y: Any) -> Any:
