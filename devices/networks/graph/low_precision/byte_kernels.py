@@ -20,6 +20,8 @@ from devices.networks.graph.low_precision.packed_sums import Packing
 from devices.sketches.byte_operators import IntegerDot, clamped
 
 Integers = npt.NDArray[np.int32]
+_SIGNED = 128
+"""What an unsigned byte is more than the signed one of the same place."""
 
 
 def quantize(x: te.Tensor, inverse: te.Tensor, zero: te.Tensor | None, levels: int) -> te.Tensor:
@@ -90,6 +92,48 @@ def _together(data: te.Tensor, at: Sequence[Any], group: Any, zero: int, dot: In
         # The least number of an operator is 0, or it turns the highest bit of a byte.
         number = number ^ value
     return number
+
+
+def pack(data: te.Tensor, dot: IntegerDot) -> te.Tensor:
+    """Return unsigned bytes ``(..., k, n)`` as signed ones, 128 less, as many of them in each number as ``dot`` has
+    terms: ``(..., ceil(k / terms), n)``, as :func:`~devices.networks.graph.low_precision.packed_sums.packed` does."""
+    *outer, count, columns = (int(extent) for extent in data.shape)
+
+    def together(*at: Any) -> Any:
+        number = tirx.const(0, "int32")
+        for lane in range(dot.terms):
+            row = at[-2] * dot.terms + lane
+            signed = data[(*at[:-2], row, at[-1])].astype("int32") - _SIGNED
+            value = (signed & tirx.const((1 << dot.bits) - 1, "int32")) << tirx.const(dot.bits * lane, "int32")
+            if count % dot.terms:
+                value = tirx.if_then_else(row < count, value, tirx.const(0, "int32"))
+            number = number | value
+        return number
+
+    return te.compute((*outer, -(-count // dot.terms), columns), together, name="pack")
+
+
+def row_sums(data: te.Tensor, factor: te.Tensor, rest: te.Tensor) -> te.Tensor:
+    """Return the sums of the rows ``(..., m, k)`` of unsigned bytes, each times a factor plus a rest: ``(..., m, 1)``.
+    The two are tensors of one int32."""
+    return _sums(data, factor, rest, -1)
+
+
+def column_sums(data: te.Tensor, factor: te.Tensor, rest: te.Tensor) -> te.Tensor:
+    """Return the sums of the columns ``(..., k, n)`` of unsigned bytes, as :func:`row_sums`: ``(..., 1, n)``."""
+    return _sums(data, factor, rest, -2)
+
+
+def _sums(data: te.Tensor, factor: te.Tensor, rest: te.Tensor, axis: int) -> te.Tensor:
+    at = len(data.shape) + axis
+    k = te.reduce_axis((0, data.shape[at]), name="k")
+
+    def total(*place: Any) -> Any:
+        return te.sum(data[(*place[:at], k, *place[at + 1 :])].astype("int32"), axis=k)
+
+    shape = [*data.shape[:at], 1, *data.shape[at + 1 :]]
+    sums = te.compute(shape, total, name="sums")
+    return te.compute(shape, lambda *place: sums[place] * factor[0] + rest[0], name="line")
 
 
 def _repeated(number: int, dot: IntegerDot) -> int:

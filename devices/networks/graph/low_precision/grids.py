@@ -32,6 +32,8 @@ from devices.sketches.byte_operators import IntegerDot
 
 _MOST_TERMS = 2**31 // (255 * 128)
 """Longest sum that 32 bits hold."""
+_MOST_TERMS_OF_TWO = 2**31 // (4 * 255 * 255)
+"""Longest sum of products of computed values, whose three corrections are sums of their own."""
 _LEVELS = 255
 _WHOLE = 1e-3
 """Largest distance of a weight from a whole number, in units of its factor: far above the rounding of the factor."""
@@ -94,7 +96,7 @@ class Grids:
         bindings = [binding for block in function.body.blocks for binding in block.bindings]
         self._bound = {each.var: each.value for each in bindings}
         self._grids: dict[Any, Grid] = {}
-        self._products: dict[Any, ByteProduct | str] = {}
+        self._products: dict[Any, ByteProduct | ComputedProduct | str] = {}
         """Each product, or the reason why it has no form in integers, by its call."""
         self._readers: Counter[Any] = Counter(relax.analysis.free_vars(function.body.body))
         for each in bindings:
@@ -130,6 +132,11 @@ class Grids:
         product = self._products.get(call)
         return product if isinstance(product, ByteProduct) else None
 
+    def computed_product(self, call: Call) -> ComputedProduct | None:
+        """Return the product of two computed values that a call is; None where it has no form in integers."""
+        product = self._products.get(call)
+        return product if isinstance(product, ComputedProduct) else None
+
     @property
     def float_products(self) -> tuple[FloatProduct, ...]:
         """The products that have no form in integers."""
@@ -146,14 +153,14 @@ class Grids:
         """Number of products that have a form in integers."""
         return len(self._products) - len(self.float_products)
 
-    def _product(self, call: Call) -> ByteProduct | str | None:
+    def _product(self, call: Call) -> ByteProduct | ComputedProduct | str | None:
         """Return the product that a call is, or the reason why it has no form in integers; None where it is none."""
         read = _PRODUCTS.get(operator_name(call))
         if read is None:
             return None
         grid, weight = self.of(call.args[0]), self.known(call.args[1])
         if not isinstance(weight, GenericConst):
-            return "both of their operands are computed"
+            return self._computed_product(call)
         if grid is None:
             return "their data is not rounded to at most 256 levels"
         product = read(call, array_of(weight.value))
@@ -164,6 +171,20 @@ class Grids:
         if product.padded and grid.zero is not None:
             return "the byte that stands for zero at their edges is not known before they run"
         return product
+
+    def _computed_product(self, call: Call) -> ComputedProduct | str:
+        left, right = map(self.of, call.args[:2])
+        shapes = [shape_of(each) or () for each in call.args[:2]]
+        if operator_name(call) != "relax.matmul" or min(map(len, shapes)) < 2:
+            return "both of their operands are computed, and one is no matrix"
+        if left is None or right is None:
+            return "both of their operands are computed, and one is not rounded to at most 256 levels"
+        known = all(each.zero is None and each.factor is None and each.dtype == "float32" for each in (left, right))
+        if not known or str(call.ty.dtype) != "float32":
+            return "both of their operands are computed, with steps that are not known before they run"
+        if shapes[0][-1] > _MOST_TERMS_OF_TWO:
+            return "both of their operands are computed, and their sums do not fit 32 bits"
+        return ComputedProduct(left, right, shapes[0][-1])
 
     def _grid(self, call: Call) -> Grid | None:
         name = operator_name(call)
@@ -272,6 +293,16 @@ class ByteProduct:
         if not self.is_packed(dot):
             return constant(self.numbers)
         return constant(packed(self.numbers.astype(f"<i{dot.bits // 8}"), dot.terms))
+
+
+@dataclass(frozen=True)
+class ComputedProduct:
+    """A product of two computed values that are whole numbers times scales, as those of attention are."""
+
+    left: Grid
+    right: Grid
+    terms: int
+    """Terms of each sum."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,12 @@ in 32 bits, and an operator of :mod:`devices.sketches.byte_operators` computes s
 depends on the target, and so does whether ``u`` is ``i - least`` or 128 less, a signed byte. What follows (bias,
 rounding, ReLU, residual sums) is fused with it as before, and tensors between kernels have one byte for each number.
 
+In a product of two computed values (attention) ``q`` is the signed byte of the right one, ``j = q + shift``, and
+
+    sum_k i[k] * j[k]  =  sum_k u[k] * q[k] + least * sum_k j[k] + shift * sum_k u[k]
+
+Kernels before it pack ``q`` and compute the two sums, where their factors are not zero.
+
 Where the sum and constants are rounded to other steps, all that is between them is one product and one sum for each
 element: ``round(F[o] * sum + B[o])``, where the framework's own kernels have one product as well. A division by the
 steps is a product with their reciprocal. Both change results where they are between two steps, by one.
@@ -32,15 +38,20 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from devices.builds.byte_instructions import fast_integer_dot
 from devices.builds.tensors import array_of
 from devices.networks.graph.low_precision.byte_kernels import (
+    column_sums,
     dequantize,
     from_signed,
+    pack,
+    packing,
     quantize,
     requantize,
+    row_sums,
     scale,
     widen,
 )
-from devices.networks.graph.low_precision.grids import FloatProduct, Grid, Grids
+from devices.networks.graph.low_precision.grids import ComputedProduct, FloatProduct, Grid, Grids
 from devices.networks.graph.low_precision.op_patterns import EPILOGUE_FUSABLE
+from devices.networks.graph.low_precision.packed_sums import summed_product
 from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.rewrites.context import constant, operator_name
 from devices.sketches.byte_operators import IntegerDot
@@ -132,6 +143,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         """Unsigned bytes of the values on a grid, by the variables before the rewriting."""
         self._lines: dict[Any, _Line] = {}
         """Products with steps that are known now."""
+        self._packed: dict[Any, Any] = {}
+        """Right operands that are computed, packed, by the variables before the rewriting."""
 
     def visit_var_binding_(self, binding: Any) -> None:
         super().visit_var_binding_(binding)
@@ -144,6 +157,9 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         return self._read(variable)
 
     def visit_call_(self, call: Call) -> Any:
+        computed = self._grids.computed_product(call)
+        if computed is not None:
+            return self._of_computed(call, computed)
         product = self._grids.product(call)
         if product is None:
             return self.visit_expr_post_order(call)
@@ -152,14 +168,11 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         dot = self._dot
         form = product.form(-grid.least, dot)
         least = grid.least - (dot.least if product.is_packed(dot) else 0)
-        total = self._emit(
-            self.builder_.call_te(
-                lambda data, weights: product.define(data, weights, form),
-                self._bytes[call.args[0]],
-                product.constant(dot),
-                primfunc_name_hint=product.name,
-                primfunc_attrs={"op_pattern": EPILOGUE_FUSABLE},
-            )
+        total = self._sums_of_products(
+            product.name,
+            lambda data, weights: product.define(data, weights, form),
+            self._bytes[call.args[0]],
+            product.constant(dot),
         )
         sums = numbers.sum(axis=tuple(range(numbers.ndim - 1)), dtype=np.int32)
         if grid.zero is None and grid.factor is None and grid.dtype != "int32":
@@ -175,6 +188,29 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return total
         result = self._kernel(scale, total, constant((grid.scale * product.factors).astype(np.float32)))
         return result if grid.factor is None else relax.op.multiply(result, self.visit_expr(grid.factor))
+
+    def _of_computed(self, call: Call, product: ComputedProduct) -> Any:
+        """Return the product of two computed values."""
+        dot, (left, right) = self._dot, (self._bytes[each] for each in call.args[:2])
+        if call.args[1] not in self._packed:
+            kernel = self.builder_.call_te(lambda data: pack(data, dot), right, primfunc_name_hint="pack")
+            self._packed[call.args[1]] = self._emit(kernel)
+        form = packing(-product.left.least, dot)
+        total = self._sums_of_products(
+            "matmul", lambda data, groups: summed_product(data, groups, form), left, self._packed[call.args[1]]
+        )
+        least, shift = product.left.least - dot.least, product.right.least + 128
+        # What the bytes that are summed here are less than ``j`` and ``u``, times the other factor.
+        rest = product.terms * (least * product.right.least + shift * dot.least)
+        for factor, operand, define in ((least, right, column_sums), (shift, left, row_sums)):
+            if factor:
+                line = (constant(np.array([number], np.int32)) for number in (factor, rest))
+                total = self._emit(relax.op.add(total, self._kernel(define, operand, *line)))
+                rest = 0
+        columns = int(call.ty.shape.values[-1])
+        line = _Line(total, np.full(columns, product.left.scale * product.right.scale), np.zeros(columns))
+        self._lines[call] = line
+        return self._kernel(scale, total, constant(line.factors.astype(np.float32)))
 
     def _unsigned(self, binding: Any) -> Any:
         """Return the bytes of a value on a grid."""
@@ -238,6 +274,11 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             if grid.scale != 1:
                 value = self._emit(relax.op.multiply(value, relax.const(grid.scale, "float32")))
         return value if grid.factor is None else self._emit(relax.op.multiply(value, self.visit_expr(grid.factor)))
+
+    def _sums_of_products(self, name: str, define: Callable[..., te.Tensor], data: Any, weights: Any) -> Any:
+        attributes = {"op_pattern": EPILOGUE_FUSABLE}
+        kernel = self.builder_.call_te(define, data, weights, primfunc_name_hint=name, primfunc_attrs=attributes)
+        return self._emit(kernel)
 
     def _plus(self, total: Any, numbers: npt.NDArray[np.int32]) -> Any:
         """Return sums in integers plus a number for each channel."""
