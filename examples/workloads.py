@@ -1,4 +1,5 @@
-"""Single kernels to collect datasets of measured schedules from: own definitions, fixed seed, batch 1, float32.
+"""Single kernels to collect datasets of measured schedules from: own definitions, fixed seed, batch 1. All are float32,
+but those of ``quantised`` and ``halves``.
 
 ``fleet-tune dataset collect examples/workloads.py:dataset --per-task 1000 --out DIR`` measures random schedules of
 each. The modules are not networks: their branches are independent, one workload each, and they return all results.
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.ao.quantization.fx._decomposed  # registers the operators of the next name
 from torch import Tensor, nn
 
+_BYTES = torch.ops.quantized_decomposed
 Example = tuple[nn.Module, tuple[Tensor, ...]]
 
 _SEED = 21
@@ -57,6 +60,57 @@ class _Matmul(nn.Module):
         return torch.matmul(left, right)
 
 
+class _Quantised(nn.Module):
+    """A layer in bytes, as torch's pt2e writes it: unsigned data, signed weights with a scale for each output channel,
+    bias, ReLU, and the result rounded to steps of bytes. Images come and go channels-last."""
+
+    def __init__(self, layer: nn.Conv2d | nn.Linear) -> None:
+        super().__init__()
+        weight = layer.weight.detach()
+        scales = weight.flatten(1).abs().amax(1) / 127
+        per_channel = scales.view(-1, *[1] * (weight.ndim - 1))
+        self.register_buffer("weight", torch.round(weight / per_channel).to(torch.int8))
+        self.register_buffer("scales", scales)
+        self.register_buffer("zeros", torch.zeros(len(scales), dtype=torch.int64))
+        self.bias = layer.bias
+        self.options = (
+            (layer.stride, layer.padding, layer.dilation, layer.groups) if isinstance(layer, nn.Conv2d) else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = _BYTES.dequantize_per_channel(self.weight, self.scales, self.zeros, 0, -128, 127, torch.int8)
+        data = _dequantised(x)
+        if self.options is None:
+            return _rounded(torch.relu(nn.functional.linear(data, weight, self.bias)))
+        image = nn.functional.conv2d(data.permute(0, 3, 1, 2), weight, self.bias, *self.options)  # type: ignore[arg-type]
+        return _rounded(torch.relu(image).permute(0, 2, 3, 1))
+
+
+class _QuantisedMatmul(nn.Module):
+    """Batched product of two activations in bytes, rounded to steps of bytes."""
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return _rounded(torch.matmul(_dequantised(left), _dequantised(right)))
+
+
+class _QuantisedSum(nn.Module):
+    """Residual sum with ReLU in bytes."""
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return _rounded(torch.relu(_dequantised(left) + _dequantised(right)))
+
+
+def _dequantised(x: Tensor) -> Tensor:
+    data: Tensor = _BYTES.dequantize_per_tensor(x, 0.02, 110, 0, 255, torch.uint8)
+    return data
+
+
+def _rounded(x: Tensor) -> Tensor:
+    rounded = _BYTES.quantize_per_tensor(x, 0.04, 3, 0, 255, torch.uint8)
+    data: Tensor = _BYTES.dequantize_per_tensor(rounded, 0.04, 3, 0, 255, torch.uint8)
+    return data
+
+
 class _RowSum(nn.Module):
     """Sums over the last axis."""
 
@@ -94,7 +148,7 @@ class _Branches(nn.Module):
         return tuple(results)
 
 
-def _example(make: Callable[[], _Branches], *shapes: tuple[int, ...]) -> Example:
+def _example(make: Callable[[], _Branches], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Example:
     """The module with its example inputs, the same at every call."""
     with torch.random.fork_rng():
         torch.manual_seed(_SEED)
@@ -104,7 +158,9 @@ def _example(make: Callable[[], _Branches], *shapes: tuple[int, ...]) -> Example
                 if isinstance(part, nn.LayerNorm):
                     nn.init.uniform_(part.weight, 0.6, 1.2)
                     nn.init.uniform_(part.bias, -0.2, 0.2)
-        return module.eval(), tuple(torch.randn(shape) for shape in shapes)
+        if dtype == torch.uint8:
+            return module.eval(), tuple(torch.randint(0, 256, shape, dtype=dtype) for shape in shapes)
+        return module.eval().to(dtype), tuple(torch.randn(shape, dtype=dtype) for shape in shapes)
 
 
 def dataset() -> Example:
@@ -533,4 +589,70 @@ def hosted() -> Example:
         (8, 100, 100),
         (197, 384),
         (512, 900),
+    )
+
+
+def quantised() -> Example:
+    """Nine kernels of quantised networks, in bytes with sums in integers.
+
+    Convolutions: 3x3, ResNet-18's (64 to 64 on 28x28); 3x3 with stride 2, a U-Net's (48 to 96 on 32x32); 1x1, the
+    narrowing ones of MobileNetV2 (144 to 24 on 28x28) and ResNet-50's (256 to 64 on 28x28); depthwise, 3x3 (96 on
+    28x28) and 5x5 with stride 2 (120 on 28x28). Dense, a small BERT's (96x312 by 312x1200); attention of 80 tokens
+    (8x80x64 by 8x64x80); a residual sum (28x28x128).
+    """
+    return _example(
+        lambda: _Branches(
+            (_Quantised(nn.Conv2d(64, 64, 3, padding=1)), 1),
+            (_Quantised(nn.Conv2d(48, 96, 3, stride=2, padding=1)), 1),
+            (_Quantised(nn.Conv2d(144, 24, 1)), 1),
+            (_Quantised(nn.Conv2d(256, 64, 1)), 1),
+            (_Quantised(nn.Conv2d(96, 96, 3, padding=1, groups=96)), 1),
+            (_Quantised(nn.Conv2d(120, 120, 5, stride=2, padding=2, groups=120)), 1),
+            (_Quantised(nn.Linear(312, 1200)), 1),
+            (_QuantisedMatmul(), 2),
+            (_QuantisedSum(), 2),
+        ),
+        (1, 28, 28, 64),
+        (1, 32, 32, 48),
+        (1, 28, 28, 144),
+        (1, 28, 28, 256),
+        (1, 28, 28, 96),
+        (1, 28, 28, 120),
+        (96, 312),
+        (8, 80, 64),
+        (8, 64, 80),
+        (1, 28, 28, 128),
+        (1, 28, 28, 128),
+        dtype=torch.uint8,
+    )
+
+
+def halves() -> Example:
+    """Eight kernels in bfloat16, with the shapes of well-known networks.
+
+    Convolutions: 3x3, ResNet-18's (64 to 64 on 28x28); 3x3 with stride 2 (48 to 96 on 32x32); 1x1, ResNet-50's (256 to
+    64 on 28x28); depthwise, 3x3 (96 on 28x28). Dense, a small BERT's (96x312 by 312x1200); attention of 80 tokens
+    (8x80x64 by 8x64x80) and its softmax (8x80x80); a layer norm (96x312).
+    """
+    return _example(
+        lambda: _Branches(
+            (_ChannelsLast(64, 64, 3), 1),
+            (_ChannelsLast(48, 96, 3, stride=2), 1),
+            (_ChannelsLast(256, 64, 1), 1),
+            (_ChannelsLast(96, 96, 3, groups=96), 1),
+            (_Dense(312, 1200), 1),
+            (_Matmul(), 2),
+            (nn.Softmax(dim=-1), 1),
+            (nn.LayerNorm(312), 1),
+        ),
+        (1, 28, 28, 64),
+        (1, 32, 32, 48),
+        (1, 28, 28, 256),
+        (1, 28, 28, 96),
+        (96, 312),
+        (8, 80, 64),
+        (8, 64, 80),
+        (8, 80, 80),
+        (96, 312),
+        dtype=torch.bfloat16,
     )

@@ -113,6 +113,7 @@ def collect(
     seed: int = 0,
     trust_model: bool = False,
     precision: str | None = None,
+    max_error: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Collected:
     """Measure ``task_trials`` random candidates of every task of ``network``, each to its end, into
@@ -134,6 +135,7 @@ def collect(
         collects=True,
         trust_model=trust_model,
         precision=precision,
+        max_error=max_error,
     )
     return run_collection(request, on_progress)
 
@@ -147,11 +149,20 @@ def compile_network(
     inputs: Path | str | None = None,
     trust_model: bool = False,
     precision: str | None = None,
+    max_error: float | None = None,
 ) -> TuneResult:
-    """Compile ``network`` from the best records of a database, without tuning. ``inputs``, ``trust_model`` and
-    ``precision``: as for :func:`tune`."""
+    """Compile ``network`` from the best records of a database, without tuning. ``inputs``, ``trust_model``,
+    ``precision`` and ``max_error``: as for :func:`tune`."""
     # What is wrong with these is told before anything heavy is loaded.
-    request = run_request(network, out=out, fleet=fleet, inputs=inputs, trust_model=trust_model, precision=precision)
+    request = run_request(
+        network,
+        out=out,
+        fleet=fleet,
+        inputs=inputs,
+        trust_model=trust_model,
+        precision=precision,
+        max_error=max_error,
+    )
     store = values.path("a record database", records, "--records")
     _provide_home()
     load_libraries()

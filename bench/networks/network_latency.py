@@ -29,7 +29,8 @@ from bench.machine import bench_env, cores
 from bench.processes import Conversation, run_json
 from bench.result import BenchResult, interleave, spread
 from bench.tables import markdown, median_and_range
-from fleet_tune.base.precision import Precision
+from fleet_tune.base.errors import RequestError
+from fleet_tune.base.precision import Precision, check_error_limit
 
 PEERS = ("eager", "compile", "ort")
 """The frameworks that every environment of the benchmarks has."""
@@ -135,7 +136,9 @@ def run(
 
 def _tuned(model: str, out: Path, budget_secs: float, seed: int, precision: str | None) -> dict[str, Any]:
     options = ["--budget-secs", str(budget_secs), "--seed", str(seed)]
-    options += [] if precision is None else ["--precision", precision]
+    if precision is not None:
+        name, _, error = precision.partition(":")
+        options += ["--precision", name, *(["--max-error", error] if error else [])]
     return run_json(
         ["-m", "bench.networks.tune_process", model, str(out), *options],
         env=bench_env(cores()),
@@ -214,6 +217,16 @@ def _mean_error(tuning: Mapping[str, Any]) -> str:
     return "-" if error is None else f"{error:.1e}"  # a network that was not checked has none
 
 
+def _precisions(_context: click.Context, option: click.Parameter, given: Sequence[str]) -> Sequence[str]:
+    for each in given:
+        name, _, error = each.partition(":")
+        try:
+            check_error_limit(Precision(name), float(error) if error else None)
+        except (RequestError, ValueError) as reason:
+            raise click.BadParameter(f"{each!r}: {reason}", param=option) from reason
+    return given
+
+
 BENCHMARK = Benchmark(
     name="network-latency",
     help="Latency of the tuned network against PyTorch, torch.compile with freezing, ONNX Runtime and OpenVINO.",
@@ -233,8 +246,8 @@ BENCHMARK = Benchmark(
         click.Option(
             ["--precision", "precisions"],
             multiple=True,
-            type=click.Choice(list(Precision)),
-            help="Time the network in this precision too.",
+            callback=_precisions,
+            help="Time the network in this precision too: bf16, fp16, int8w, or auto:0.01 with its largest error.",
         ),
     ),
     short=("--model", options.RESNET18, "--budget", "300", "--rounds", "10"),

@@ -47,6 +47,15 @@ class _Samples(CalibrationDataReader):  # type: ignore[misc]
 def quantise(spec: str, out: Path, dynamic: bool = False) -> None:
     """Write the quantised network of ``file.py:function`` to ``out``, and its example inputs beside it."""
     module, inputs = load_example(spec)
+    quantise_module(module, inputs, out, dynamic=dynamic)
+    np.savez(out.with_suffix(".npz"), *(tensor.numpy() for tensor in inputs))
+
+
+def quantise_module(
+    module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], out: Path, *, dynamic: bool = False, qdq: bool = True
+) -> None:
+    """Write a module, quantised, to ``out``. ``dynamic``: activations are quantised at run time. ``qdq``: a static one
+    is written with QuantizeLinear and DequantizeLinear, else with QLinearConv and the like."""
     names = [f"input{index}" for index in range(len(inputs))]
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as text:
@@ -61,12 +70,11 @@ def quantise(spec: str, out: Path, dynamic: bool = False) -> None:
                 str(prepared),
                 str(out),
                 _Samples(names, inputs),
-                quant_format=QuantFormat.QDQ,
+                quant_format=QuantFormat.QDQ if qdq else QuantFormat.QOperator,
                 per_channel=True,
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
             )
-    np.savez(out.with_suffix(".npz"), *(tensor.numpy() for tensor in inputs))
 
 
 @click.command()

@@ -59,15 +59,24 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
 @click.option("--method", default="fleet", show_default=True)
 @click.option("--fleet", type=click.Path(path_type=Path), help="Fleet file; else this machine's CPU.")
 @click.option("--precision", help="Precision that the network is converted to; else it stays as it is.")
+@click.option("--max-error", type=float, help="Largest error of the precision auto.")
 def main(
-    model: str, out: Path, budget_secs: float, seed: int, method: str, fleet: Path | None, precision: str | None
+    model: str,
+    out: Path,
+    budget_secs: float,
+    seed: int,
+    method: str,
+    fleet: Path | None,
+    precision: str | None,
+    max_error: float | None,
 ) -> None:
     """Prints the figures as one line of JSON, the last line of output."""
     die_with_parent()
     start_unix_secs = time.time()
     import fleet_tune
 
-    options: dict[str, Any] = {"seed": seed, "method": method, "fleet": fleet, "precision": precision}
+    options: dict[str, Any] = {"seed": seed, "method": method, "fleet": fleet}
+    options |= {"precision": precision, "max_error": max_error}
     result = fleet_tune.tune(model, out=out, time_budget_secs=budget_secs, **options)
     if not result.networks:
         raise BenchError(f"tuning {model} for {budget_secs:.0f} s ended without a compiled network")

@@ -40,6 +40,7 @@ from devices.networks.graph.low_precision.integer_products import ProductCounts,
 from devices.networks.graph.low_precision.quantization import in_floats, quantizes
 from devices.networks.graph.parallel_products import combine_products
 from devices.networks.graph.precisions.conversion import HALF_TYPES, convert
+from devices.networks.graph.precisions.savings import convertible_products
 from devices.networks.graph.rewrites.rewriter import rewrite
 from devices.networks.graph.transposed_convolutions import replace_transposed_convolutions
 from devices.networks.graph.views import make_output_views
@@ -52,7 +53,7 @@ from devices.sketches.half_operators import is_dot2
 from devices.targets import parse_target
 from fleet_tune.base.domain import DeviceClass, Task, Workload
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
-from fleet_tune.base.precision import Precision
+from fleet_tune.base.precision import Conversion, ConvertibleProduct, Precision
 
 # Operators of Relax that the build turns into calls of kernels or of the runtime.
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})
@@ -113,8 +114,15 @@ class LoweredNetwork:
     writes them in integers was skipped."""
     halves: tuple[str, ...] = ()
     """Half-precision types that values of the network are rounded to, also where no kernel takes or gives them."""
-    precision: Precision | None = None
-    """Precision that it was converted to. None: it was not."""
+    conversion: Conversion | None = None
+    """What it was converted to. None: it was not."""
+    convertible: tuple[ConvertibleProduct, ...] = ()
+    """Where the precisions are to be chosen: the products that another one makes faster."""
+
+    @property
+    def precision(self) -> Precision | None:
+        """Precision that it was converted to. None: it was not."""
+        return None if self.conversion is None else self.conversion.precision
 
 
 class LoweringStepError(UnsupportedNetworkError):
@@ -134,6 +142,8 @@ class LoweringSteps:
     """Steps that were skipped, by request or because TVM raised an error in them."""
     products: ProductCounts | None = None
     """Products of a quantised network, once they are counted."""
+    convertible: tuple[ConvertibleProduct, ...] = ()
+    """See :attr:`LoweredNetwork.convertible`."""
 
     def needed(self, step: str, apply: Callable[[Any], Any], before: Any) -> Any:
         """Return the result of a required step. Raises :class:`LoweringStepError`, or the NetworkError that ``apply``
@@ -166,7 +176,7 @@ def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwor
     """Return :func:`lower_network` of a network."""
     steps = LoweringSteps(network.name)
     module, names = network.relax_module, network.input_names
-    return lower_network(module, network.fingerprint, names, device_class, steps, network.precision)
+    return lower_network(module, network.fingerprint, names, device_class, steps, network.conversion)
 
 
 def lower_network(
@@ -175,14 +185,14 @@ def lower_network(
     input_names: Sequence[str],
     device_class: DeviceClass,
     steps: LoweringSteps,
-    precision: Precision | None = None,
+    conversion: Conversion | None = None,
 ) -> LoweredNetwork:
-    """Lower the network in ``relax_module`` for ``device_class``, converted to a precision, and extract its tasks.
+    """Lower the network in ``relax_module`` for ``device_class``, converted, and extract its tasks.
 
     Raises :class:`UnsupportedNetworkError` naming the operators that cannot be lowered, or whose results have shapes
     that depend on the data, and for a precision that changes nothing of it; :class:`LoweringStepError` where TVM fails.
     """
-    module = _lower(relax_module, parse_target(device_class.target), precision, steps)
+    module = _lower(relax_module, parse_target(device_class.target), conversion, steps)
     tasks, workloads = steps.needed("the extraction of tasks", lambda each: _extract_tasks(each, device_class), module)
     main = module["main"]
     return LoweredNetwork(
@@ -198,7 +208,8 @@ def lower_network(
         quantized=quantizes(relax_module),
         products=steps.products,
         halves=_halves(relax_module["main"]),
-        precision=precision,
+        conversion=conversion,
+        convertible=steps.convertible,
     )
 
 
@@ -228,7 +239,7 @@ def agreement(lowered: LoweredNetwork, outputs: tuple[Array, ...], expected: tup
     absolute, relative = compare(outputs, expected)
     limit = tolerance(lowered)
     if not relative <= limit:
-        converted = "" if lowered.precision is None else f" (converted to {lowered.precision})"
+        converted = "" if lowered.conversion is None else f" (converted to {lowered.conversion.options})"
         raise DisagreementError(
             f"the imported network {lowered.name}{converted} disagrees with its framework: relative error "
             f"{relative:.2g}, where rounding explains {limit:.2g}",
@@ -306,8 +317,8 @@ def tolerance(lowered: LoweredNetwork) -> float:
     kernels = [lowered.module[call.args[0]] for call in kernel_calls(lowered.module["main"])]
     held = {str(spec.dtype) for kernel in kernels for spec in _buffers(kernel)}
     held |= {*lowered.halves, *(spec.dtype for spec in lowered.outputs)}
-    if lowered.precision is not None:
-        held.add(HALF_TYPES.get(lowered.precision, INT8_WEIGHTS))
+    if lowered.conversion is not None:
+        held |= {HALF_TYPES.get(each, INT8_WEIGHTS) for each in lowered.conversion.precisions}
     rounding = network_tolerance(held, len(kernels), max(map(_longest_sum, kernels), default=1))
     if not lowered.quantized:
         return rounding
@@ -337,7 +348,7 @@ def _buffers(kernel: Any) -> list[Any]:
 # --- graph pipeline --------------------------------------------------------------------------------------------------
 
 
-def _lower(module: Any, target: tvm.target.Target, precision: Precision | None, steps: LoweringSteps) -> Any:
+def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None, steps: LoweringSteps) -> Any:
     """Lower Relax operators to fused TensorIR functions, with constants as arguments whose layout is free."""
     transform, sequential, name = relax.transform, tvm.transform.Sequential, steps.name
     canonical = [
@@ -377,10 +388,13 @@ def _lower(module: Any, target: tvm.target.Target, precision: Precision | None, 
             return after
 
         module = steps.optional("products in integers", in_integers, module)
-        if precision is not None:
+        if conversion is not None:
+            if conversion.precision is Precision.AUTO:
+                steps.convertible = convertible_products(module["main"], target)
             # As late as this no rewrite takes a rounding away, weights are as kernels read them, and what was quantised
             # stays; before the products of a type take the form that its instructions want.
-            module = steps.needed(f"the conversion to {precision}", partial(convert, precision, name), module)
+            step = f"the conversion to {conversion.precision}"
+            module = steps.needed(step, partial(convert, conversion, name), module)
         module = steps.optional("products of 16 bits", lambda each: half_products(each, target), module)
         libraries = relax.pipeline.library_dispatch_passes(target)
         module = steps.needed("the choice of libraries", sequential(libraries), module)

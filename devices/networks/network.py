@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from devices.timing.arguments import is_float, numpy_dtype
-from fleet_tune.base.precision import Precision
+from fleet_tune.base.precision import Conversion, Precision
 
 Array = npt.NDArray[Any]
 
@@ -82,14 +82,16 @@ class Network:
     framework: Framework = field(repr=False)
     inputs_from: str = EXAMPLE
     """Origin of the example inputs, in words; empty where they are stand-ins of the right shapes and types."""
-    precision: Precision | None = None
-    """Precision that it is to be converted to when it is lowered. It is part of the fingerprint."""
+    conversion: Conversion | None = None
+    """What it is to be converted to when it is lowered. The user's options for it are part of the fingerprint."""
 
-    def in_precision(self, precision: Precision | None) -> Network:
-        """Return the same network, to be converted to a precision; None: as it is."""
+    def in_precision(self, precision: Precision | None, max_error: float | None = None) -> Network:
+        """Return the same network, to be converted to a precision; None: as it is. ``max_error``: of ``AUTO``, see
+        :class:`fleet_tune.base.precision.Conversion`."""
         if precision is None:
             return self
-        return replace(self, precision=precision, fingerprint=f"{self.fingerprint}-{precision}")
+        conversion = Conversion(precision, max_error)
+        return replace(self, conversion=conversion, fingerprint=f"{self.fingerprint}-{conversion.options}")
 
     def given(self, inputs: tuple[Array, ...], inputs_from: str) -> Network:
         """Return the same network on other example inputs."""

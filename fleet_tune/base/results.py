@@ -214,7 +214,8 @@ class SkippedPart:
     what: Literal["task", "sketch", "description", "rewrite", "product", "check", "output", "record"]
     """The kind of part. ``task``: it has no sketch and its kernel stays untuned. ``sketch``: the task has other
     sketches. ``description``: the sketch is searched by its decisions alone. ``rewrite``: a rewrite of the whole
-    network, which is right without it. ``product``: a product of a quantised network that is computed in floats.
+    network, which is right without it. ``product``: a product of a quantised network that is computed in floats, or
+    one that stays in float32 with the precision ``auto``.
     ``check``: the check of the untuned network. ``output``: an output that says nothing in that check. ``record``: a
     stored record that cannot be read."""
     task: str
@@ -257,7 +258,8 @@ class Plan:
     store: FromStore | None = None
     """Results that would be taken from the store that runs share. None without a store."""
     precision: str | None = None
-    """Precision that the network would be converted to. None: it stays as it came."""
+    """Precision that the network would be converted to, with the options that belong to it. None: it stays as it
+    came."""
     errors: Mapping[str, OutputErrors] = field(default_factory=dict)
     """Errors of the untuned network, by device class. Empty without ``precision``."""
 
@@ -389,6 +391,8 @@ class NetworkResult:
     """Mean absolute difference, divided by the same."""
     precision: str | None = None
     """Precision that the network was converted to. None: it is as it came."""
+    converted: Mapping[str, int] = field(default_factory=dict)
+    """How many of its products the precision ``auto`` has converted to each other one."""
     checked_on: str = ""
     """Place where the outputs were compared before the network was published: ``this machine`` or a device. Empty if
     they were not compared."""

@@ -35,7 +35,7 @@ def dataset() -> None:
     help="Folder of the records and of dataset.ftd; one made by 'tune' is taken further.",
 )
 @run_options(
-    *("seed", "time_budget_secs", "fleet", "address", "precision", "trust_model"),
+    *("seed", "time_budget_secs", "fleet", "address", "precision", "max_error", "trust_model"),
     seed="Seed of the candidates.",
     time_budget_secs="Measuring time at most, as 90s, 5m or 1h30m.",
 )
@@ -50,6 +50,7 @@ def collect(
     fleet: Path | None,
     address: str | None,
     precision: str | None,
+    max_error: float | None,
     trust_model: bool,
     narration: Narration,
     as_json: bool,
@@ -70,6 +71,7 @@ def collect(
         collects=True,
         trust_model=trust_model,
         precision=precision,
+        max_error=max_error,
     )
 
     from fleet_tune.report.dataset import collected_json, render_collected

@@ -133,7 +133,7 @@ def _report_options(command: _F) -> _F:
     is_flag=True,
     help="Never train the cost model on measurements of this run: with --transfer-from.",
 )
-@run_options("trials", "time_budget_secs", "fleet", "inputs", "precision", "trust_model")
+@run_options("trials", "time_budget_secs", "fleet", "inputs", "precision", "max_error", "trust_model")
 @click.option(
     "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the network's name."
 )
@@ -200,7 +200,7 @@ def tune(
 @click.argument("network")
 @click.option("--records", type=click.Path(path_type=Path), required=True, help="Record database (records.db).")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
-@run_options("fleet", "inputs", "precision", "trust_model")
+@run_options("fleet", "inputs", "precision", "max_error", "trust_model")
 @_report_options
 def compile_command(
     network: str,
@@ -209,6 +209,7 @@ def compile_command(
     fleet: Path | None,
     inputs: Path | None,
     precision: str | None,
+    max_error: float | None,
     trust_model: bool,
     as_json: bool,
     svg: Path | None,
@@ -227,6 +228,7 @@ def compile_command(
             inputs=inputs,
             trust_model=trust_model,
             precision=precision,
+            max_error=max_error,
         ),
         as_json,
         svg,

@@ -40,7 +40,9 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
         error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {framework}"
         yield "largest error", error + where, ""
         if network.precision is not None and network.mean_rel_error is not None:
-            yield "precision", f"{network.precision}: mean error {network.mean_rel_error:.2g} relative", ""
+            counts = ", ".join(f"{count} in {name}" for name, count in network.converted.items())
+            told = f"{network.precision} ({counts})" if counts else network.precision
+            yield "precision", f"{told}: mean error {network.mean_rel_error:.2g} relative", ""
     if network.special:
         yield "special values", f"{network.special} (docs/networks.md says what is meant to differ)", "yellow"
     if network.on_busy_host:

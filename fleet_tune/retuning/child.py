@@ -66,6 +66,7 @@ def tune(
     address: str | None,
     secs: float,
     precision: str | None = None,
+    max_error: float | None = None,
 ) -> dict[str, Any]:
     """A run: the fields of :class:`fleet_tune.retuning.step_runner.TuneOutcome`."""
     from fleet_tune.base.config.request import run_request
@@ -80,6 +81,7 @@ def tune(
         inputs=inputs,
         trust_model=trust,
         precision=precision,
+        max_error=max_error,
         store=store,
     )
     finished = asyncio.run(run(request))

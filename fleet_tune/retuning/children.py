@@ -20,6 +20,7 @@ from devices.host.owned_folder import owned_folder
 from devices.networks.user_file import locate
 from fleet_tune.base.config.retune_file import NetworkConfig, RetuneConfig
 from fleet_tune.base.errors import OutputFolderError, UserError
+from fleet_tune.base.precision import Conversion
 from fleet_tune.retuning.step_runner import (
     HOOK_SECS,
     PRUNE_SECS,
@@ -79,7 +80,8 @@ class ProcessStepRunner:
         except OSError as error:
             raise StepError(f"{error.filename}: {error.strerror}") from error
         # Another precision is another network.
-        parts += [] if network.precision is None else [str(network.precision)]
+        conversion = None if network.precision is None else Conversion(network.precision, network.max_error)
+        parts += [] if conversion is None else [conversion.options]
         return hashlib.blake2b("|".join([function, *parts]).encode(), digest_size=16).hexdigest()
 
     def _file_digest(self, file: Path) -> str:
@@ -111,6 +113,7 @@ class ProcessStepRunner:
             inputs=network.inputs,
             trust=network.trust,
             precision=network.precision,
+            max_error=network.max_error,
             devices=list(devices),
             out=str(folder),
             store=self._config.server or str(self._config.store),

@@ -26,6 +26,7 @@ FORMS = ("torch", "pt2", "onnx")
 FAMILIES = (
     *("activations", "convolutions", "sampling", "norms", "recurrent", "attention", "blocks", "graphs", "diffusion"),
     *("written_onnx", "torchvision_networks", "transformers_networks", "detection", "generation"),
+    *("quantised_onnx", "quantised_torch"),
 )
 SMALL = FAMILIES[:10]
 """Families that need torch and ONNX Runtime alone."""
@@ -41,13 +42,18 @@ class Entry:
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """The forms in which it is tried: a graph that was written in ONNX has no other."""
-        return ("onnx",) if self.family == "written_onnx" else FORMS
+        """The forms in which it is tried: a graph that was written in ONNX has no other, and torch's exporter writes no
+        quantised program in ONNX."""
+        if self.family in ("written_onnx", "quantised_onnx"):
+            return ("onnx",)
+        return ("torch", "pt2") if self.family == "quantised_torch" else FORMS
 
     def make(self) -> Example:
         """The module, ready for inference, and its inputs; the same in every process."""
         torch.manual_seed(_SEED)
         module, inputs = _family(self.family)[self.name]()
+        if self.family.startswith("quantised"):
+            return module, inputs  # enlivened before it was quantised
         return enlivened(module.eval(), inputs), inputs
 
 

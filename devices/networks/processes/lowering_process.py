@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from devices.networks.processes.exchange_folder import ExchangeFolder, writing
 from devices.protocol import TensorSpec, decode_task
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UncheckedError, UnsupportedNetworkError
+from fleet_tune.base.precision import ConvertibleProduct, Precision
 
 if TYPE_CHECKING:
     from devices.networks.graph.low_precision.integer_products import ProductCounts
@@ -75,7 +76,8 @@ class LoweringProcess:
     ) -> None:
         self._window = window
         self._folder = ExchangeFolder("lowering")
-        self._written: Network | None = None
+        self._written: Any = None
+        """The module that the folder has as the network."""
         self._files: dict[str, Path] = {}  # of the lowered networks, by device class name
         # Mapped files do not count: the weights on their way are not part of this memory.
         arguments = [f"--memory-limit={memory_total_bytes() * 3 // 4}", f"--files={self._folder.path}"]
@@ -94,10 +96,10 @@ class LoweringProcess:
         """
         from devices.networks.processes.module_file import write_module
 
-        if self._written is not network:
+        if self._written is not network.relax_module:
             with self._working(), writing("the network"):
                 write_module(network.relax_module, self._folder.file(_NETWORK))
-            self._written = network
+            self._written = network.relax_module
         without: dict[str, str] = {}
         while True:
             attempt = _Attempt()
@@ -156,7 +158,7 @@ class LoweringProcess:
             "input_names": list(network.input_names),
             "device_class": [device_class.name, device_class.target],
             "without": dict(without),
-            "precision": network.precision and str(network.precision),
+            "conversion": network.conversion and asdict(network.conversion),
         }
         try:
             answer = self._process.ask(request)
@@ -197,8 +199,14 @@ def _decoded(answer: Mapping[str, Any], network: Network, device_class: DeviceCl
         quantized=answer["quantized"],
         products=_products(answer["products"]),
         halves=tuple(answer["halves"]),
-        precision=network.precision,
+        conversion=network.conversion,
+        convertible=tuple(_convertible(each) for each in answer["convertible"]),
     )
+
+
+def _convertible(value: Mapping[str, Any]) -> ConvertibleProduct:
+    savings = tuple((Precision(precision), saved) for precision, saved in value["savings"])
+    return ConvertibleProduct(value["at"], value["name"], savings)
 
 
 def _products(value: Mapping[str, Any] | None) -> ProductCounts | None:

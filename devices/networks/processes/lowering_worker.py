@@ -19,7 +19,7 @@ from devices.networks.processes.exchange_folder import MORE_SPACE
 from devices.protocol import encode_task
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
-from fleet_tune.base.precision import Precision
+from fleet_tune.base.precision import Conversion, Precision
 
 
 def main() -> None:
@@ -47,9 +47,9 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
     module = read_module(Path(request["network"]), "r+")
     device_class, names = DeviceClass(*request["device_class"]), request["input_names"]
     steps = LoweringSteps(request["name"], request["without"], report_step)
-    precision = Precision(request["precision"]) if request["precision"] else None
+    conversion = None if request["conversion"] is None else _conversion(request["conversion"])
     try:
-        lowered = lower_network(module, "", names, device_class, steps, precision)
+        lowered = lower_network(module, "", names, device_class, steps, conversion)
     except LoweringStepError as error:
         return {"failed": last_line(error.__cause__ or error)}
     except NetworkError as error:
@@ -70,8 +70,14 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
             "quantized": lowered.quantized,
             "products": None if lowered.products is None else asdict(lowered.products),
             "halves": list(lowered.halves),
+            "convertible": [asdict(each) for each in lowered.convertible],
         }
     }
+
+
+def _conversion(value: dict[str, Any]) -> Conversion:
+    products = tuple((at, Precision(precision)) for at, precision in value["products"])
+    return Conversion(Precision(value["precision"]), value["max_error"], products)
 
 
 def _ran(request: dict[str, Any]) -> dict[str, Any]:

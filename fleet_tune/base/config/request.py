@@ -15,7 +15,7 @@ from fleet_tune.base.config.fleet_file import FleetConfig
 from fleet_tune.base.config.tune_options import RequestOptions, SearchMethod, checked
 from fleet_tune.base.domain import Limits
 from fleet_tune.base.errors import RequestError
-from fleet_tune.base.precision import Precision
+from fleet_tune.base.precision import Precision, check_error_limit
 from fleet_tune.base.records.datasets.sources import RECORDS_FILE
 from fleet_tune.base.records.sharing.store_place import StorePlace
 
@@ -46,6 +46,7 @@ class RunRequest:
     collects: bool = False
     inputs: Path | None = None
     precision: Precision | None = None
+    max_error: float | None = None
     trust_model: bool = False
     store: StorePlace | None = None
     """The record store that runs share; None: no store."""
@@ -78,6 +79,7 @@ def run_request(network: Any, *, out: Path | str, **options: Unpack[RequestOptio
             )
     folder = _output_folder(out)
     given = checked(options)
+    check_error_limit(given["precision"], given["max_error"])
     limits = {name: given.pop(name) for name in ("time_budget_secs", "trials", "task_trials")}
     if all(limit is None for limit in limits.values()):
         limits["time_budget_secs"] = DEFAULT_TIME_BUDGET_SECS

@@ -16,7 +16,8 @@
     path = "networks.py:resnet18"    # as of 'fleet-tune tune'
     calls_per_day = 2_000_000        # on devices of each class
     inputs = "inputs.npz"            # to compare and time it on; default: its own examples
-    precision = "bf16"               # bf16, fp16 or int8w; default: as it is
+    precision = "bf16"               # bf16, fp16, int8w or auto; default: as it is
+    max_error = 0.01                 # with auto, and only then: the largest error, relative to the largest output
     trust = false                    # code in a .pt2 file may be run
     classes = ["orin"]               # device classes; default: all of the fleet
 
@@ -54,7 +55,7 @@ from fleet_tune.base.config import values
 from fleet_tune.base.config.fleet_file import NAME_FORM, FleetConfig, Name, default_fleet, load_fleet
 from fleet_tune.base.config.toml_file import FileKind, Frozen, TomlText, as_toml, read_toml
 from fleet_tune.base.errors import RequestError, RetuneFileError
-from fleet_tune.base.precision import Precision
+from fleet_tune.base.precision import MOST_ERROR, Precision, check_error_limit
 from fleet_tune.base.records.sharing.store_place import StorePlace, is_address, place_of
 
 STATE_STORE = "store.db"
@@ -89,6 +90,8 @@ class NetworkConfig(Frozen):
     """Path of an ``.npz`` file of inputs. None: the network's own examples."""
     precision: Annotated[Precision, Field(strict=False)] | None = None
     """Precision that it is converted to. None: it stays as it came."""
+    max_error: Annotated[float, Field(gt=0, le=MOST_ERROR)] | None = None
+    """Largest error of the precision ``auto``, relative to the largest output. None for every other one."""
     trust: bool = False
     """True if code in a ``.pt2`` file may run."""
     classes: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)] | None = None
@@ -211,6 +214,12 @@ def load_retune(path: Path) -> RetuneConfig:
                 f"{where}: name = {as_toml(network.name)} is used already ({first})", "give every network its own name"
             )
         names[network.name] = index
+        try:
+            check_error_limit(network.precision, network.max_error)
+        except RequestError as error:
+            where = source.where(("network", index, "precision" if network.max_error is None else "max_error"))
+            problem = f'{where}: precision = "auto" and max_error belong together'
+            raise RetuneFileError(problem, error.next_step) from error
     folder = path.absolute().parent
     fleet_path = None if file.fleet is None else _under(folder, file.fleet)
     home = _under(folder, file.folder)
@@ -289,6 +298,7 @@ _KIND = FileKind(
         "calls_per_day": "how often it runs a day: a number above 0",
         "inputs": "the path of an .npz file",
         "precision": " or ".join(f'"{each}"' for each in Precision),
+        "max_error": f"a number above 0, at most {MOST_ERROR:g}",
         "trust": "true or false",
         "classes": 'names of device classes, as ["orin"]',
         "share": "a number above 0, at most 1",

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Protocol, TypedDict, TypeVar, cast, 
 from fleet_tune.base.config import values
 from fleet_tune.base.config.fleet_file import FleetConfig, default_fleet, load_fleet
 from fleet_tune.base.errors import RequestError
-from fleet_tune.base.precision import Precision
+from fleet_tune.base.precision import MOST_ERROR, Precision
 from fleet_tune.base.records.sharing.shared import default_place
 from fleet_tune.base.records.sharing.store_place import StorePlace, is_address, place_of
 
@@ -115,6 +115,13 @@ def _precision(value: Any, flag: str) -> Precision:
     return Precision(value)
 
 
+def _error(value: Any, flag: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_ERROR:
+        problem = f"an error is a number above 0 and at most {MOST_ERROR:g}, not {values.shown(value)}"
+        raise RequestError(problem, f"give one with {flag}: 0.01, for example")
+    return float(value)
+
+
 def _address(value: Any, flag: str) -> str | None:  # noqa: ARG001 - its message names the flag
     return values.cluster_address(value)
 
@@ -185,9 +192,22 @@ class PlanOptions(TypedDict, total=False):
             _optional(_precision),
             f"Convert a network of float32: {_PRECISIONS}. Its error is measured and told. Default: as it is.",
             "Precision that a network of float32 is converted to: ``bf16`` or ``fp16`` (operands of products and "
-            "convolutions) or ``int8w`` (weights of products of few rows). Its error against float32 is measured on "
-            "the inputs, and told. None: the network stays as it is.",
+            "convolutions), ``int8w`` (weights of products of few rows), or ``auto``: for each product what saves the "
+            "most time within ``max_error``. Its error against float32 is measured on the inputs, and told. None: the "
+            "network stays as it is.",
             metavar="NAME",
+        ),
+    ]
+    max_error: Annotated[
+        float | None,
+        Option(
+            "--max-error",
+            _optional(_error),
+            "Largest error of --precision auto, relative to the largest output: 0.01, for example.",
+            "Largest difference from the framework that ``precision='auto'`` may cause on the inputs, relative to the "
+            "largest output.",
+            kind="float",
+            metavar="NUMBER",
         ),
     ]
     trust_model: Annotated[

@@ -40,10 +40,12 @@ from fleet_tune.base.errors import (
     UncheckedError,
     UnsupportedNetworkError,
 )
+from fleet_tune.base.precision import Precision
 from fleet_tune.base.results import OutputErrors, SkippedPart
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.prepared import Prepared
+from fleet_tune.runs.preparing.precision_choice import PrecisionChoice, choose_precisions
 from fleet_tune.runs.preparing.ready_tasks import ReadyTasks
 from fleet_tune.runs.shared_store.lookup import StoreLookup, look_up
 from fleet_tune.runs.shared_store.shipped import shipped
@@ -90,7 +92,14 @@ def lower_network(
         for device in answered
         if (device.connect == "local" and device.via is None) or is_this_machine(fingerprints[device.name])
     )
-    lowered = {name: lowering.lowered(network, fingerprint.device_class) for name, fingerprint in prints.items()}
+    classes = {name: fingerprint.device_class for name, fingerprint in prints.items()}
+    choices: dict[str, PrecisionChoice] = {}
+    if network.conversion is not None and network.conversion.precision is Precision.AUTO:
+        expected = network.framework_outputs()
+        choices = {name: choose_precisions(network, each, lowering, expected) for name, each in classes.items()}
+        lowered = {name: choice.lowered for name, choice in choices.items()}
+    else:
+        lowered = {name: lowering.lowered(network, each) for name, each in classes.items()}
     if any(each.quantized for each in lowered.values()):
         spread = network.framework.spread()
         lowered = {name: dataclasses.replace(each, framework_spread=spread) for name, each in lowered.items()}
@@ -104,6 +113,7 @@ def lower_network(
         for step, reason in of_class.left_out
     )
     left_out += tuple(part for name, of_class in lowered.items() for part in _float_products(name, of_class))
+    left_out += tuple(part for choice in choices.values() for part in choice.left_out)
     devices = {
         name: tuple(device for device in answered if fingerprints[device.name].device_class.name == name)
         for name in prints
@@ -274,9 +284,9 @@ def _with_operator(
 ) -> NetworkError:
     """Return ``error`` with what is to blame: the precision that the network is converted to, if it agrees without,
     else an operator."""
-    if lowered.precision is not None:
+    if lowered.conversion is not None:
         try:
-            plain, outputs = _runner(lowered, lowering)(dataclasses.replace(network, precision=None))
+            plain, outputs = _runner(lowered, lowering)(dataclasses.replace(network, conversion=None))
             agreement(plain, outputs, network.framework_outputs())
         except UncheckedError:  # it cannot be told which of both is to blame
             return error

@@ -35,7 +35,8 @@ def plan(request: RunRequest) -> Plan:
     fleet = with_boards(request.fleet)
     by_device = probe_fleet(fleet)
     with contextlib.closing(LoweringProcess()) as lowering:
-        network = load_network(request.network, request.inputs, request.trust_model).in_precision(request.precision)
+        network = load_network(request.network, request.inputs, request.trust_model)
+        network = network.in_precision(request.precision, request.max_error)
         prepared = check(lower_network(network, by_device, fleet, lowering), lowering)
         described, left_out = in_order(prepared.undescribed, list(describe_tasks(prepared, fleet)))
     prepared = with_search_prior(prepared, request)
@@ -69,6 +70,6 @@ def plan(request: RunRequest) -> Plan:
         left_out=(*prepared.left_out, *left_out),
         inputs=network.inputs_from,
         store=None if found is None else found.summary,
-        precision=request.precision,
+        precision=None if network.conversion is None else network.conversion.options,
         errors=prepared.errors if request.precision else {},
     )

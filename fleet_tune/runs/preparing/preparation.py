@@ -62,4 +62,5 @@ def _read_network(request: RunRequest) -> Network:
     from devices.networks.frontend import load_network
     from fleet_tune.runs.preparing import device_classes  # noqa: F401
 
-    return load_network(request.network, request.inputs, request.trust_model).in_precision(request.precision)
+    network = load_network(request.network, request.inputs, request.trust_model)
+    return network.in_precision(request.precision, request.max_error)

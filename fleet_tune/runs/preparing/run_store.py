@@ -28,8 +28,8 @@ def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
     :class:`OutputFolderError` where it belongs to another network, or a class had another target."""
     network = prepared.network
     meta = {BOUND: network.fingerprint, NAME: network.name}
-    if network.precision is not None:
-        meta[PRECISION] = str(network.precision)
+    if network.conversion is not None:
+        meta[PRECISION] = network.conversion.options
     with RecordStore(path) as store:
         store.bind(meta)
         with SharedReader(path) as reader:

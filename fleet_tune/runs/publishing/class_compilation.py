@@ -40,7 +40,10 @@ def publish_class(
         run_id=request.run_id,
         network=lowered.fingerprint,
     )
-    result = NetworkResult(network.name, folder, None, None, None, None, None, precision=lowered.precision)
+    converted = {} if lowered.conversion is None else lowered.conversion.counts
+    result = NetworkResult(
+        network.name, folder, None, None, None, None, None, precision=lowered.precision, converted=converted
+    )
     untuned_secs: float | None = None
     if runner is not None:
         untuned_secs = request.untuned_times.find(lowered, network.fingerprint, runner.name)

@@ -97,7 +97,9 @@ class ClassNetwork:
     def _manifest(self, records: Mapping[str, Record]) -> dict[str, Any]:
         request = self.request
         made_of = manifest.made_of(self.lowered.tasks, records, request.rules, self.fingerprint, request.records)
-        return {**made_of, "precision": self.lowered.precision}
+        conversion = self.lowered.conversion
+        converted = {} if conversion is None else conversion.counts
+        return {**made_of, "precision": self.lowered.precision, "converted": converted}
 
 
 @dataclass(frozen=True)

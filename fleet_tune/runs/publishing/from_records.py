@@ -49,7 +49,8 @@ def compile_from_records(request: RunRequest, records: Path) -> TuneResult:
 def _tuned_before(request: RunRequest, records: Path) -> Tuned:
     """The network, whose tasks were tuned by the runs that the store is of."""
     with contextlib.closing(LoweringProcess()) as lowering:
-        network = load_network(request.network, request.inputs, request.trust_model).in_precision(request.precision)
+        network = load_network(request.network, request.inputs, request.trust_model)
+        network = network.in_precision(request.precision, request.max_error)
         prepared = lower_network(network, probe_fleet(request.fleet), request.fleet, lowering)
         tasks, left_out = in_order(prepared.undescribed, list(describe_tasks(prepared, request.fleet)))
         prepared = dataclasses.replace(prepared, left_out=(*prepared.left_out, *left_out))
@@ -64,7 +65,7 @@ def _published(tuned: Tuned, records: Path, out: Path, started: float) -> TuneRe
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
     if (out / RECORDS_FILE).exists():
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
-    check_records(prepared.lowered, tuned.tasks, records, prepared.network.precision)
+    check_records(prepared.lowered, tuned.tasks, records, prepared.network.conversion)
     progress = CompileProgress(time.monotonic() - started)
     request = compile_request(tuned, records, progress)
     networks = publish_networks(request, out, Cancellation())

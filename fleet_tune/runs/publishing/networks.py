@@ -22,7 +22,7 @@ from fleet_tune.base.errors import (
     RecordStoreError,
     UserError,
 )
-from fleet_tune.base.precision import Precision
+from fleet_tune.base.precision import Conversion
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import BOUND, PRECISION
 from fleet_tune.base.results import NetworkResult
@@ -45,12 +45,12 @@ def folder_of(out: Path, device_class: str, classes: int) -> Path:
 
 
 def check_records(
-    lowered: Mapping[str, LoweredNetwork], entries: Sequence[SearchTask], records: Path, precision: Precision | None
+    lowered: Mapping[str, LoweredNetwork], entries: Sequence[SearchTask], records: Path, conversion: Conversion | None
 ) -> None:
     """Raise :class:`RecordStoreError` if the store is of a run in another precision, or if a network that can be tuned
     has no verified record in it at all."""
     with RecordReader(records) as reader:
-        stored, here = reader.meta().get(PRECISION), None if precision is None else str(precision)
+        stored, here = reader.meta().get(PRECISION), None if conversion is None else conversion.options
         if BOUND in reader.meta() and stored != here:
             raise RecordStoreError(
                 f"{records} is of a run in {stored or 'the precision of the network'}, not in {here or 'that'}",

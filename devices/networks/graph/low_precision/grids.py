@@ -27,7 +27,7 @@ from devices.networks.graph.low_precision.packed_sums import (
     summed_product,
 )
 from devices.networks.graph.numpy_operators import shape_of
-from devices.networks.graph.rewrites.context import constant, operator_name
+from devices.networks.graph.rewrites.context import constant, operator_name, shown_product
 from devices.sketches.byte_operators import IntegerDot
 
 _MOST_TERMS = 2**31 // (255 * 128)
@@ -141,12 +141,12 @@ class Grids:
     def float_products(self) -> tuple[FloatProduct, ...]:
         """The products that have no form in integers."""
         refused = ((call, reason) for call, reason in self._products.items() if isinstance(reason, str))
-        return tuple(FloatProduct(_name(call), reason) for call, reason in refused)
+        return tuple(FloatProduct(shown_product(call), reason) for call, reason in refused)
 
     @property
     def products(self) -> tuple[FloatProduct, ...]:
         """All products, as they are where nothing computes them in integers. Without reasons."""
-        return tuple(FloatProduct(_name(call), "") for call in self._products)
+        return tuple(FloatProduct(shown_product(call), "") for call in self._products)
 
     @property
     def integer_products(self) -> int:
@@ -313,12 +313,6 @@ class FloatProduct:
     """Operator and extents of the result."""
     reason: str
     """Clause about such products."""
-
-
-def _name(call: Call) -> str:
-    operator = operator_name(call).removeprefix("relax.").removeprefix("nn.")
-    extents = [str(each) for each in shape_of(call) or ()]
-    return f"{operator} {'x'.join(extents[1:] if extents[:1] == ['1'] and len(extents) > 1 else extents)}"
 
 
 _NOT_WHOLE = "their weights are not whole numbers of 8 bits times a factor of each output channel"

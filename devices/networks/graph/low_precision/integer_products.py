@@ -204,8 +204,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         rest = product.terms * (least * product.right.least + shift * dot.least)
         for factor, operand, define in ((least, right, column_sums), (shift, left, row_sums)):
             if factor:
-                line = (constant(np.array([number], np.int32)) for number in (factor, rest))
-                total = self._emit(relax.op.add(total, self._kernel(define, operand, *line)))
+                numbers = (constant(np.array([number], np.int32)) for number in (factor, rest))
+                total = self._emit(relax.op.add(total, self._kernel(define, operand, *numbers)))
                 rest = 0
         columns = int(call.ty.shape.values[-1])
         line = _Line(total, np.full(columns, product.left.scale * product.right.scale), np.zeros(columns))

@@ -7,18 +7,22 @@ from typing import Any
 from devices.networks.graph.precisions.half_operands import with_half_operands
 from devices.networks.graph.precisions.weight_only import MOST_ROWS, weight_only_products
 from fleet_tune.base.errors import UnsupportedNetworkError
-from fleet_tune.base.precision import Precision
+from fleet_tune.base.precision import Conversion, Precision
 
 HALF_TYPES = {Precision.BF16: "bfloat16", Precision.FP16: "float16"}
 """The type of Relax of each precision of 16 bits."""
 _NEXT_STEP = "leave --precision out"
 
 
-def convert(precision: Precision, name: str, module: Any) -> Any:
-    """Return ``module``, the network ``name``, in a precision.
+def convert(conversion: Conversion, name: str, module: Any) -> Any:
+    """Return ``module``, the network ``name``, converted.
 
-    Raises :class:`UnsupportedNetworkError` where nothing of the network is in another type then.
+    Raises :class:`UnsupportedNetworkError` where nothing of the network is in another type then, if the user has named
+    the precision.
     """
+    precision = conversion.precision
+    if precision is Precision.AUTO:
+        return _chosen(conversion, module)
     if precision is Precision.INT8W:
         converted, changed = weight_only_products(module)
         if not changed:
@@ -34,3 +38,15 @@ def convert(precision: Precision, name: str, module: Any) -> Any:
             f"{name} has nothing for the precision {precision}: it has no product or convolution of float32", _NEXT_STEP
         )
     return converted
+
+
+def _chosen(conversion: Conversion, module: Any) -> Any:
+    """Return ``module`` with the products of a conversion, each in its precision."""
+    # Weights of int8 last: they take products out of the list that places are counted in.
+    for precision in sorted(conversion.precisions, key=lambda each: each is Precision.INT8W):
+        places = {at for at, chosen in conversion.products if chosen is precision}
+        if precision is Precision.INT8W:
+            module, _ = weight_only_products(module, places)
+        else:
+            module, _ = with_half_operands(module, HALF_TYPES[precision], places)
+    return module

@@ -14,6 +14,7 @@ The result looks like a network that came in the type, as the importers make it.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by its name from here on
@@ -25,9 +26,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
 from devices.networks.graph.main_function import with_main_visited
+from devices.networks.graph.precisions.products import is_product, products_of
 from devices.networks.graph.rewrites.context import operator_name
 
-_CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d" for n in (1, 2, 3))
 _OPTIONS = ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout")
 _HAND_ON = frozenset(
     f"relax.{name}"
@@ -47,9 +48,10 @@ _ELEMENT_WISE = frozenset(
 """Element-wise operators that lose nothing by operands of 16 bits, but for their rounding."""
 
 
-def with_half_operands(module: Any, dtype: str) -> tuple[Any, int]:
-    """Return ``module`` with the products of ``main`` in ``dtype``, and their number."""
-    values = _StoredValues(module["main"])
+def with_half_operands(module: Any, dtype: str, chosen: Collection[int] | None = None) -> tuple[Any, int]:
+    """Return ``module`` with the products of ``main`` in ``dtype``, and their number. ``chosen``: their places among
+    :func:`~devices.networks.graph.precisions.products.products_of`; None for all."""
+    values = _StoredValues(module["main"], chosen)
     halved = with_main_visited(module, _OperandHalver(module, values, dtype))
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
     return tvm.transform.Sequential(clean)(halved), len(values.products)
@@ -58,14 +60,15 @@ def with_half_operands(module: Any, dtype: str) -> tuple[Any, int]:
 class _StoredValues:
     """The values of a function that are stored in 16 bits."""
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Any, chosen: Collection[int] | None) -> None:
         self._bindings = [binding for block in function.body.blocks for binding in block.bindings]
         self._readers: dict[Any, list[Any]] = defaultdict(list)
         for binding in self._bindings:
             for variable in set(relax.analysis.free_vars(binding.value)):
                 self._readers[variable].append(binding)
         #: The calls that become products of 16 bits.
-        self.products = {each.value for each in self._bindings if _is_product(each.value)}
+        products = enumerate(products_of(function))
+        self.products = {call for at, call in products if is_product(call) and (chosen is None or at in chosen)}
         #: The variables that are stored in 16 bits.
         self.stored: set[Any] = set()
         for binding in reversed(self._bindings):
@@ -89,13 +92,6 @@ class _StoredValues:
 
     def _hands_on(self, variable: Any, reader: Any) -> bool:
         return self.hands_on(reader) and reader.value.args[0] == variable
-
-
-def _is_product(value: Any) -> bool:
-    name = operator_name(value)
-    if name != "relax.matmul" and name not in _CONVOLUTIONS:
-        return False
-    return all(map(_is_float32, (*value.args, value)))
 
 
 def _is_float32(value: Any) -> bool:

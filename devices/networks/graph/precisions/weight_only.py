@@ -13,6 +13,7 @@ operations for each byte; the CPUs that this was measured on compute as many in 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -25,16 +26,20 @@ from devices.builds.tensors import array_of
 from devices.networks.graph.low_precision.op_patterns import EPILOGUE_FUSABLE
 from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.numpy_operators import Array, shape_of
+from devices.networks.graph.precisions.products import products_of
 from devices.networks.graph.rewrites.context import constant, operator_name
 
+OPERATIONS_PER_BYTE = 8
+"""Operations of float32 in the time of reading a byte from memory."""
 MOST_ROWS = 16
-"""Rows of a product up to which its time is that of reading its weights."""
+"""Rows of a product up to which its time is that of reading its weights: two operations for each weight and row."""
 _LARGEST = 127
 
 
-def weight_only_products(module: Any) -> tuple[Any, int]:
-    """Return ``module`` with the products of this module's docstring in ``main``, and their number."""
-    quantizer = _WeightQuantizer(module, module["main"])
+def weight_only_products(module: Any, chosen: Collection[int] | None = None) -> tuple[Any, int]:
+    """Return ``module`` with the products of this module's docstring in ``main``, and their number. ``chosen``: their
+    places among :func:`~devices.networks.graph.precisions.products.products_of`; None for all."""
+    quantizer = _WeightQuantizer(module, module["main"], chosen)
     replaced = with_main_visited(module, quantizer)
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
     return tvm.transform.Sequential(clean)(replaced), quantizer.changed
@@ -55,8 +60,9 @@ def quantized(weight: Array) -> tuple[Array, Array] | None:
 class _WeightQuantizer(PyExprMutator):  # type: ignore[misc]
     """Gives products weights of int8, and counts them."""
 
-    def __init__(self, module: Any, function: Any) -> None:
+    def __init__(self, module: Any, function: Any, chosen: Collection[int] | None) -> None:
         super().__init__(module)
+        self._products = {call for at, call in enumerate(products_of(function)) if chosen is None or at in chosen}
         bindings = [binding for block in function.body.blocks for binding in block.bindings]
         self._bound = {each.var: each.value for each in bindings}
         self._weights: dict[Any, tuple[Any, Any]] = {}  # one that several products have, a tied one, stays one
@@ -64,7 +70,7 @@ class _WeightQuantizer(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Call) -> Any:
         data = self.visit_expr_post_order(call)
-        weight = self._weight(call)
+        weight = self._weight(call) if call in self._products else None
         if weight is None:
             return data
         self.changed += 1

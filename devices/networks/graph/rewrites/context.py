@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Call, GenericConst
 
-from devices.networks.graph.numpy_operators import Array
+from devices.networks.graph.numpy_operators import Array, shape_of
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,13 @@ def is_call(expression: Any, name: str) -> bool:
 def operator_name(expression: Any) -> str:
     """Return the name of the operator that ``expression`` calls; empty for anything else."""
     return str(expression.op.name) if isinstance(expression, Call) and isinstance(expression.op, tvm.ir.Op) else ""
+
+
+def shown_product(call: Call) -> str:
+    """Return a product in words: its operator, and the extents of its result without a batch of one."""
+    operator = operator_name(call).removeprefix("relax.").removeprefix("nn.")
+    extents = [str(each) for each in shape_of(call) or ()]
+    return f"{operator} {'x'.join(extents[1:] if extents[:1] == ['1'] and len(extents) > 1 else extents)}"
 
 
 def constant(array: Array) -> Any:

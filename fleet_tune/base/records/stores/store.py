@@ -33,7 +33,7 @@ BOUND = "network"
 NAME = "model"
 """That of what the network is called; a stored word: older folders have it."""
 PRECISION = "precision"
-"""That of the precision that the network is converted to; missing where it is as it came."""
+"""That of what the network is converted to, as the options say it; missing where it is as it came."""
 _UIDS_AT_ONCE = 500
 _LOCK_SECS = 10.0
 
@@ -317,8 +317,8 @@ def _difference(stored: Mapping[str, str], meta: Mapping[str, str], differing: S
     if NAME in differing:
         return f"it is of the network {_short(stored[NAME])}, and not of {_short(meta[NAME])}"
     if stored.get(PRECISION) != meta.get(PRECISION):
-        there, here = (each.get(PRECISION, "no other precision") for each in (stored, meta))
-        return f"its network is converted to {there} with --precision, and to {here} here"
+        there, here = (f"--precision {each[PRECISION]}" if PRECISION in each else "none" for each in (stored, meta))
+        return f"its network is converted with {there}, and here with {here}"
     if BOUND in differing and NAME in meta:
         return (
             f"its network is called {_short(meta[NAME])} too, but has other operators, shapes or weights, or another "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -37,6 +38,7 @@ from tests.helpers.scheduled import run
 
 Array = npt.NDArray[Any]
 HALVES = {Precision.BF16: np.dtype(ml_dtypes.bfloat16), Precision.FP16: np.dtype(np.float16)}
+NAMED = (*HALVES, Precision.INT8W)
 halves = pytest.mark.parametrize("precision", list(HALVES))
 
 
@@ -211,7 +213,7 @@ def test_a_precision_that_changes_nothing_is_refused(
         converted(precision, module.to(dtype), torch.randn(1, 8).to(dtype))
 
 
-@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("precision", NAMED)
 def test_garbage_is_no_rounding(precision: Precision) -> None:
     module, inputs = decoder()
     lowered, network = converted(precision, module, *inputs)
@@ -225,8 +227,9 @@ def test_garbage_is_no_rounding(precision: Precision) -> None:
 def test_the_precision_is_part_of_what_a_network_is() -> None:
     network = load_network((nn.Linear(8, 8), (torch.randn(1, 8),)))
     assert network.in_precision(None) is network
-    prints = {network.in_precision(precision).fingerprint for precision in Precision}
-    assert len(prints | {network.fingerprint}) == 4
+    prints = {network.in_precision(precision).fingerprint for precision in NAMED}
+    prints |= {network.in_precision(Precision.AUTO, error).fingerprint for error in (0.01, 0.02)}
+    assert len(prints | {network.fingerprint}) == 6
 
 
 def test_scheduled_kernels_read_int8_and_pack_it() -> None:
@@ -262,3 +265,36 @@ def _float_buffers(function: Any, elements: int) -> list[Buffer]:
     structural_walk(function.body, [(SBlock, lambda block: found.extend(block.alloc_buffers))])
     sizes = [int(np.prod([int(extent) for extent in each.shape])) for each in found]
     return [each for each, size in zip(found, sizes, strict=True) if str(each.dtype) == "float32" and size >= elements]
+
+
+def test_each_product_has_its_own_precision_with_auto() -> None:
+    """Places are those of the network in float32, whatever was converted before."""
+    module, inputs = decoder()
+    network = load_network((module.eval(), inputs)).in_precision(Precision.AUTO, 0.05)
+    plain = import_network(network, CPU)
+    found = {each.at: each for each in plain.convertible}
+    assert [each.name for each in plain.convertible].count("matmul 50") == 1
+    assert not any("weight_only" in name for name in names(plain))
+    of_weights = [at for at, each in found.items() if each.savings[0][0] is Precision.INT8W]
+    assert len(of_weights) == 4, "the products with constant matrices"
+    assert all(each.savings[-1][0] is Precision.BF16 for each in found.values())
+    first, last = of_weights[0], of_weights[-1]
+    products = ((first, Precision.BF16), (last, Precision.INT8W))
+    assert network.conversion is not None
+    chosen = replace(network, conversion=replace(network.conversion, products=products))
+    lowered = import_network(chosen, CPU)
+    kernels = kernel_types(lowered)
+    assert sum("weight_only_matmul" in name for name in names(lowered)) == 1
+    assert [len(types) for types in kernels if "int8" in types], "the last product reads int8"
+    assert lowered.conversion is not None
+    assert lowered.conversion.counts == {"bf16": 1, "int8w": 1}
+    _, relative = check_network(lowered, network)
+    assert 1e-6 < relative < tolerance(lowered)
+
+
+@pytest.mark.parametrize(("rows", "best"), [(1, Precision.INT8W), (MOST_ROWS + 1, Precision.BF16)])
+def test_the_rows_of_a_product_decide_what_saves_the_most(rows: int, best: Precision) -> None:
+    network = load_network((nn.Linear(512, 512), (torch.randn(rows, 512),))).in_precision(Precision.AUTO, 0.05)
+    [product] = import_network(network, CPU).convertible
+    assert product.savings[0][0] is best
+    assert [saved for _, saved in product.savings] == sorted((saved for _, saved in product.savings), reverse=True)
