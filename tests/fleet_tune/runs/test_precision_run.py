@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -45,12 +46,50 @@ def test_a_run_in_a_precision_tells_its_error_and_owns_its_folder(tmp_path: Path
 
     refused = tune(out)
     assert refused.returncode == 2
-    assert "its network is converted to bf16 with --precision, and to no other precision here" in refused.stderr
+    assert "its network is converted with --precision bf16, and here with none" in refused.stderr
 
     other = tmp_path / "other"
     records = ("--records", str(out / "records.db"), "--out", str(other), "--json")
     [rebuilt] = fleet_tune_here("compile", NETWORK, *records, "--precision", "bf16").json()["networks"]
     assert (rebuilt["precision"], rebuilt["max_rel_error"]) == ("bf16", pytest.approx(told["max_rel_error"], rel=0.5))
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_precisions_are_chosen_within_an_error(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    auto = ("--precision", "auto", "--max-error", "0.05")
+    done = tune(out, *auto)
+    [told] = done.json()["networks"]
+    assert told["precision"] == "auto"
+    assert told["converted"]
+    assert 0 < told["max_rel_error"] < 0.06
+    assert re.search(r"auto \(\d in \w+", " ".join(done.stderr.split()))
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert (manifest["precision"], manifest["converted"]) == ("auto", told["converted"])
+    again = tune(out, *auto)
+    assert again.json()["networks"][0]["converted"] == told["converted"], "it resumes with the same choice"
+
+    refused = tune(out, "--precision", "auto", "--max-error", "0.01")
+    assert refused.returncode == 2
+    assert "--precision auto --max-error 0.05, and here with --precision auto --max-error 0.01" in " ".join(
+        refused.stderr.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--precision", "auto"), "the precision auto needs the largest error"),
+        (("--max-error", "0.01"), "is for the precision auto"),
+        (("--precision", "auto", "--max-error", "2"), "an error is a number above 0 and at most 0.1, not 2"),
+    ],
+)
+def test_an_error_that_makes_no_sense_is_refused_at_once(
+    options: tuple[str, ...], problem: str, tmp_path: Path
+) -> None:
+    done = tune(tmp_path / "out", *options)
+    assert done.returncode == 2
+    assert problem in " ".join(done.stderr.split())
 
 
 def test_the_plan_tells_the_error_of_the_untuned_network(tmp_path: Path) -> None:

@@ -101,6 +101,13 @@ def test_hours_may_pass_midnight() -> None:
         (SHORT.replace("1000", "0"), "line 5: calls_per_day = 0 is not valid", "a number above 0"),
         (SHORT + SHORT.partition("\n")[2], 'line 7: name = "mlp" is used already', "its own name"),
         ('folder = "x"\n', "retune.toml has no network", "add a table [[network]]"),
+        (
+            SHORT + 'precision = "auto"\n',
+            'line 6: precision = "auto" and max_error belong together',
+            "give a max_error too",
+        ),
+        (SHORT + "max_error = 0.01\n", 'line 6: precision = "auto" and max_error', "give the precision auto too"),
+        (SHORT + 'precision = "auto"\nmax_error = 3.0\n', "line 7: max_error = 3.0 is not valid", "at most 0.1"),
         (SHORT + "[time]\nshare = 0\n", "line 7: share = 0 is not valid", "above 0, at most 1"),
         (SHORT + '[time]\nhours = "22-6"\n', 'line 7: hours = "22-6" is not valid', "two different times"),
         (SHORT + '[time]\nspan = "soon"\n', 'line 7: span = "soon" is not valid', "as 90s, 10m"),
