@@ -66,6 +66,11 @@ def leaf_blocks(func: PrimFunc) -> dict[str, SBlock]:
     return {name: path[-1] for name, path in block_paths(func).items()}
 
 
+def leaf_name(block: SBlock) -> str:
+    """Return the name of the first block in ``block`` without blocks inside: its own, where it is one."""
+    return str(next(path[-1].name_hint for path in _descend([block])))
+
+
 def block_paths(func: PrimFunc) -> dict[str, list[SBlock]]:
     """Return, for every block without blocks inside, by name, the blocks from the root to it; in program order."""
     return {path[-1].name_hint: path for path in _descend([func.body.block])}

@@ -25,7 +25,7 @@ from tvm.s_tir.schedule.instruction import Instruction
 from tvm.tirx import For, SeqStmt
 from tvm_ffi import structural_hash
 
-from devices.sketches.description.accesses import extent_of, leaf_blocks
+from devices.sketches.description.accesses import extent_of, leaf_blocks, leaf_name
 from devices.sketches.description.interpreter import Interpreter
 from devices.sketches.description.live_schedule import content, loop_of_place, named_block, perform
 from devices.sketches.description.loopnest import BlockState, distinct, framed
@@ -124,7 +124,7 @@ class LocationCombinations:
         pairs = list(zip(trace.insts, steps, strict=True))
         self._segments = [pairs[start:end] for start, end in zip(starts, [*starts[1:], len(steps)], strict=True)]
         self._trace = trace
-        self._moved: list[str] = []  # the block whose place each step samples
+        self._moved: list[str] = []  # the block whose place each step samples; of one that blockize made, its leaf
         self._nests: list[_Nest] = []
         self._numbers: dict[Hashable, int] = {}  # of every nest, by what distinguishes it
         # Replacements of each of a step's nests, by place.
@@ -175,7 +175,7 @@ class LocationCombinations:
         self._deadline.check()
         if len(self._moved) == step:
             variable = self._live(state).variables[self._segments[step][0][1][1][0]]
-            self._moved.append(str(content(self._live(state).schedule, variable).name_hint))
+            self._moved.append(leaf_name(content(self._live(state).schedule, variable)))
         involved = self._involved(state.rows, self._moved[step])
         key = (step, tuple(state.rows[at] for at in involved))
         lives: dict[int, _Live] = {}

@@ -242,6 +242,8 @@ class Grids:
     def _is_whole_number(self, call: Call, dtype: str) -> bool:
         """Return true where the second operand of a call is one whole number of a type."""
         known = self.known(call.args[1])
+        while operator_name(known) == "relax.reshape":
+            known = self.known(known.args[0])
         from_integer = operator_name(known) == "relax.astype" and "int" in str(known.args[0].ty.dtype)
         return (from_integer or "int" in dtype) and _is_one(call, dtype)
 

@@ -309,8 +309,9 @@ def test_bytes_that_a_network_holds_are_read_as_they_are(dtype: str, zero: int) 
 
 
 @pytest.mark.parametrize("is_scaled", [False, True])
-def test_zero_points_and_scales_may_be_known_at_run_time_only(is_scaled: bool) -> None:
-    """As in dynamic quantisation: the steps follow from the data."""
+@pytest.mark.parametrize("is_reshaped", [False, True])
+def test_zero_points_and_scales_may_be_known_at_run_time_only(is_scaled: bool, is_reshaped: bool) -> None:
+    """As in dynamic quantisation: the steps follow from the data. torch's zero points are tensors of one number."""
     rng = np.random.default_rng(7)
     weight = weights(rng, 8, 6)
 
@@ -319,7 +320,12 @@ def test_zero_points_and_scales_may_be_known_at_run_time_only(is_scaled: bool) -
         zero = builder.emit(relax.op.round(builder.emit(relax.op.negative(least))))
         moved = builder.emit(relax.op.add(builder.emit(relax.op.round(x)), zero))
         held = builder.emit(relax.op.astype(builder.emit(relax.op.clip(moved, 0, 255)), "uint8"))
-        point = builder.emit(relax.op.astype(builder.emit(relax.op.astype(zero, "uint8")), "float32"))
+        byte = builder.emit(relax.op.astype(zero, "uint8"))
+        if is_reshaped:
+            byte = builder.emit(relax.op.reshape(byte, (1,)))
+        point = builder.emit(relax.op.astype(byte, "float32"))
+        if is_reshaped:
+            point = builder.emit(relax.op.reshape(point, ()))
         data = builder.emit(relax.op.subtract(builder.emit(relax.op.astype(held, "float32")), point))
         if is_scaled:
             data = builder.emit(relax.op.multiply(data, builder.emit(relax.op.max(x, keepdims=False))))
@@ -648,3 +654,23 @@ def test_candidates_of_all_sketches_agree_with_the_unscheduled_program(
                 np.testing.assert_array_equal(got, wanted)
             rules.add(sketch.rule)
     assert {"register-blocked", "multi-level-tiling"} <= rules
+
+
+def test_kernels_whose_epilogue_computes_more_than_their_product_are_described() -> None:
+    """As those of EfficientNet: a short product, then SiLU between rounded values. The product is not the main block,
+    and what reads its data by vectors is placed in its loops."""
+    weight = weights(np.random.default_rng(4), 1, 1, 32, 64)
+
+    def body(builder: Builder, x: Any) -> Any:
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        product = builder.emit(relax.op.nn.conv2d(rounded(builder, x, 0.05, -128, 127), relax.const(weight), **layouts))
+        data = rounded(builder, product, 0.3, -100, 155)
+        gate = rounded(builder, builder.emit(relax.op.sigmoid(data)), 1 / 256, 0, 255)
+        return rounded(builder, builder.emit(relax.op.multiply(data, gate)), 0.3, -5, 250)
+
+    module = integer_products(network((1, 8, 8, 32), body), parse_target(VNNI))
+    lowered = lower_network(module, "fingerprint", ("x",), CPU, LoweringSteps("net"))
+    (task,) = [each for each in lowered.tasks if "sigmoid" in each.workload.name]
+    sketches = DesignSpace(task).sketches
+    assert {"register-blocked", "multi-level-tiling"} <= {sketch.rule for sketch in sketches}
+    assert [sketch.rule for sketch in sketches if not sketch.described] == []
