@@ -1,12 +1,13 @@
 """The instructions that compute the operators of :mod:`devices.sketches.half_operators`.
 
 With AVX512-BF16 ``c + dot2(x, y)`` is one instruction (``vdpbf16ps``), as fast as one multiply-add of float32, of which
-it does two. It takes subnormal numbers for zero. Other CPUs do two multiply-adds of float32: a number of bfloat16 is
-the upper half of the same one in float32.
+it does two; so it is with AArch64's BF16 (``bfdot``). Both take subnormal numbers for zero. Other CPUs do two
+multiply-adds of float32: a number of bfloat16 is the upper half of the same one in float32.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -20,29 +21,62 @@ from devices.builds.joined_loads import joined
 from devices.builds.vector_lanes import by_parts, dtype_of, lanes_of
 from devices.sketches.half_operators import is_dot2, is_pair
 
-_DOT = "llvm.x86.avx512bf16.dpbf16ps"
 # TVM's code generator has no vectors of bfloat16, which the intrinsic takes.
 _FUNCTION = """
 define <{n} x float> @fleet_tune_dot2_{n}(<{n} x float> %sum, <{n} x i32> %x, <{n} x i32> %y) {{
   %a = bitcast <{n} x i32> %x to <{m} x bfloat>
   %b = bitcast <{n} x i32> %y to <{m} x bfloat>
-  %r = call <{n} x float> @{name}.{bits}(<{n} x float> %sum, <{m} x bfloat> %a, <{m} x bfloat> %b)
+  %r = call <{n} x float> @{name}(<{n} x float> %sum, <{m} x bfloat> %a, <{m} x bfloat> %b)
   ret <{n} x float> %r
 }}
-declare <{n} x float> @{name}.{bits}(<{n} x float>, <{m} x bfloat>, <{m} x bfloat>)
+declare <{n} x float> @{name}(<{n} x float>, <{m} x bfloat>, <{m} x bfloat>)
 """
-_LEAST, _MOST = 4, 16
-"""Fewest and most lanes of the instruction."""
 _UPPER = -(1 << 16)
 _HALF_STEP = (1 << 15) - 1
 """What is added to the bits of a float32, and one more where bfloat16's last bit is set, so that ties go to even."""
 _INFINITY, _QUIET = 0x7F800000, 1 << 22
 
 
+@dataclass(frozen=True)
+class _Instruction:
+    """An instruction that computes :func:`dot2` and adds it to a sum."""
+
+    architecture: str
+    """Begin of the target's triple."""
+    features: tuple[str, ...]
+    """What LLVM calls the features that a processor needs for it."""
+    names: dict[int, str]
+    """The intrinsics of LLVM, by lanes."""
+
+    @property
+    def functions(self) -> str:
+        """Functions in LLVM's language that take pairs as numbers of 32 bits."""
+        return "".join(_FUNCTION.format(n=lanes, m=2 * lanes, name=name) for lanes, name in self.names.items())
+
+
+_INSTRUCTIONS = (
+    _Instruction(
+        "x86_64",
+        ("avx512bf16", "avx512vl"),
+        {lanes: f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}" for lanes in (4, 8, 16)},
+    ),
+    _Instruction("aarch64", ("neon", "bf16"), {4: "llvm.aarch64.neon.bfdot.v4f32.v8bf16"}),
+)
+
+
 def has_fast_dot2(target: Target) -> bool:
     """Return true where an instruction of the target computes :func:`dot2` and adds it to a sum."""
-    features = ("avx512bf16", "avx512vl")
-    return target.kind.name == "llvm" and all(codegen.target_has_features(each, target) for each in features)
+    return _instruction_of(target) is not None
+
+
+def _instruction_of(target: Target) -> _Instruction | None:
+    if target.kind.name != "llvm":
+        return None
+    for each in _INSTRUCTIONS:
+        # Features of one architecture are unknown to another, of which LLVM would complain.
+        if str(target.attrs.get("mtriple", "")).startswith(each.architecture):
+            return each if all(codegen.target_has_features(name, target) for name in each.features) else None
+    return None
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
@@ -58,20 +92,20 @@ def lower_half_operators(function: PrimFunc, _module: Any, _context: Any) -> Pri
     if not found:
         return function
     target = function.attrs.get("target") if function.attrs else None
-    lowering = _Lowering(target is not None and has_fast_dot2(target))
+    lowering = _Lowering(None if target is None else _instruction_of(target))
     body = structural_map(function.body, [(BufferStore, lowering.store)])
     body = structural_map(body, [(Call, lowering.call)])
-    if lowering.fast:
-        functions = "".join(_FUNCTION.format(n=n, m=2 * n, bits=32 * n, name=_DOT) for n in (_LEAST, 2 * _LEAST, _MOST))
-        body = AttrStmt(const(0, "int32"), "pragma_import_llvm", StringImm(functions), body)
+    if lowering.instruction is not None:
+        functions = StringImm(lowering.instruction.functions)
+        body = AttrStmt(const(0, "int32"), "pragma_import_llvm", functions, body)
     return function.with_body(body)
 
 
 class _Lowering:
-    """The instructions of one target. ``fast``: it has :data:`_DOT`."""
+    """The instructions of one target. ``instruction``: the one that it has; None for none."""
 
-    def __init__(self, fast: bool) -> None:
-        self.fast = fast
+    def __init__(self, instruction: _Instruction | None) -> None:
+        self.instruction = instruction
 
     def store(self, store: BufferStore) -> BufferStore:
         """Return a store of a sum of which one term is a :func:`dot2` with the sum as an operand of the instruction."""
@@ -96,14 +130,15 @@ class _Lowering:
         return self._sum(const(0.0, dtype_of(call)), *call.args) if is_dot2(call) else call
 
     def _sum(self, total: Any, x: Any, y: Any) -> Any:
-        return by_parts(_instruction, (total, x, y), _MOST) if self.fast else _by_halves(total, x, y)
+        if self.instruction is None:
+            return _by_halves(total, x, y)
+        return by_parts(self._part, (total, x, y), max(self.instruction.names))
 
-
-def _instruction(total: Any, x: Any, y: Any) -> Any:
-    lanes = lanes_of(x)
-    if lanes < _LEAST:
-        return _by_halves(total, x, y)
-    return tirx.call_pure_extern(f"float32x{lanes}", f"fleet_tune_dot2_{lanes}", total, x, y)
+    def _part(self, total: Any, x: Any, y: Any) -> Any:
+        lanes = lanes_of(x)
+        if self.instruction is None or lanes not in self.instruction.names:
+            return _by_halves(total, x, y)
+        return tirx.call_pure_extern(f"float32x{lanes}", f"fleet_tune_dot2_{lanes}", total, x, y)
 
 
 def _by_halves(total: Any, x: Any, y: Any) -> Any:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -39,6 +40,7 @@ from devices.targets import parse_target, resolve_target
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Outcome
 from fleet_tune.base.records.stores.reader import RecordReader
+from tests.helpers import half_dots
 from tests.helpers.integer_dots import ROWS, ends, operands, scheduled
 
 ROOT = Path(__file__).parents[2]
@@ -230,6 +232,26 @@ def test_products_of_bytes_are_exact_there(session: RpcSession, dot: IntegerDot,
             tensors = [tvm.runtime.tensor(each, bench.device) for each in (*operands(dot, a, b), result)]
             bench.load(link(built, target))["main"](*tensors)
             np.testing.assert_array_equal(tensors[-1].numpy(), a @ b)
+
+
+@pytest.mark.parametrize("attributes", [[], ["+bf16"]], ids=",".join)
+def test_products_of_bfloat16_are_right_there(session: RpcSession, attributes: list[str]) -> None:
+    """By two multiply-adds of float32, and by bfdot."""
+    use_kernel_passes()
+    mattr = {"mattr": attributes} if attributes else {}
+    target = resolve_target({"kind": "llvm", "mcpu": "generic", "mtriple": "aarch64-linux-gnu", **mattr}, threads=1)
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=shape).astype(ml_dtypes.bfloat16) for shape in ((half_dots.ROWS, 24), (24, 10)))
+    packed = np.ascontiguousarray(b.reshape(-1, 2, 10).swapaxes(1, 2)).view("<i4")[..., 0]
+    result = np.zeros((half_dots.ROWS, 10), np.float32)
+    for lanes in (1, 2, 4, 10):
+        built = tvm.tirx.build(half_dots.scheduled(24, 10, lanes), target=parse_target(target))
+        with session.deadline(CALL_SECS):
+            bench = Workbench(session, "cpu", 1 << 20)
+            tensors = [tvm.runtime.tensor(each, bench.device) for each in (a, packed, result)]
+            bench.load(link(built, target))["main"](*tensors)
+            expected = a.astype(np.float64) @ b.astype(np.float64)
+            np.testing.assert_allclose(tensors[-1].numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_its_fingerprint_is_that_of_a_neon_cpu(board: Board) -> None:

@@ -16,13 +16,12 @@ from tvm.s_tir import Schedule
 from devices.builds.half_instructions import has_fast_dot2
 from devices.builds.kernel_passes import use_kernel_passes
 from devices.instruction_sets import missing_here
-from devices.sketches.half_operators import dot2, pair
+from devices.sketches.half_operators import pair
 from devices.targets import parse_target, resolve_target
-from tests.helpers.integer_dots import vectorised
+from tests.helpers.half_dots import ROWS, scheduled
 
 Halves = npt.NDArray[Any]
 BFLOAT16 = ml_dtypes.bfloat16
-ROWS = 8
 # With the instruction; with vectors of 16 lanes, of 8 and of 4.
 CPUS = ("znver4", "icelake-server", "haswell", "x86-64")
 
@@ -33,14 +32,6 @@ def target_of(cpu: str) -> str:
     if missing:
         pytest.skip(f"this machine lacks {', '.join(missing)}")
     return target
-
-
-def scheduled(length: int, columns: int, lanes: int) -> tvm.IRModule:
-    """Sums of ``(ROWS, length)`` by ``(length / 2, columns)``, vectorised over so many columns at once."""
-    a, b = te.placeholder((ROWS, length), "bfloat16", "a"), te.placeholder((length // 2, columns), "int32", "b")
-    k = te.reduce_axis((0, length // 2), "k")
-    c = te.compute((ROWS, columns), lambda i, j: te.sum(dot2(pair(a[i, 2 * k], a[i, 2 * k + 1]), b[k, j]), axis=k), "c")
-    return vectorised(a, b, c, lanes)
 
 
 def products(cpu: str, a: Halves, b: Halves, lanes: int) -> Halves:
@@ -167,6 +158,18 @@ def test_numbers_that_are_read_as_bfloat16_are_not_rounded_again(lanes: int, odd
 def test_a_cpu_with_the_instruction_is_known(cpu: str, fast: bool) -> None:
     target = resolve_target({"kind": "llvm", "mcpu": cpu, "mtriple": "x86_64-linux-gnu"})
     assert has_fast_dot2(parse_target(target)) is fast
+
+
+@pytest.mark.parametrize(
+    ("cpu", "fast"), [("neoverse-v1", True), ("neoverse-n2", True), ("cortex-a78ae", False), ("cortex-a72", False)]
+)
+def test_an_arm_cpu_with_the_instruction_uses_it(cpu: str, fast: bool) -> None:
+    """That its sums are right is shown on an emulated board: ``make test-arm64``."""
+    use_kernel_passes()
+    target = parse_target(resolve_target({"kind": "llvm", "mcpu": cpu, "mtriple": "aarch64-linux-gnu"}, 1))
+    assert has_fast_dot2(target) is fast
+    text = tvm.tirx.build(scheduled(16, 8, 8), target=target).inspect_source("s")
+    assert ("bfdot" in text) is fast
 
 
 def test_a_gpu_has_none() -> None:
