@@ -12,6 +12,9 @@ AVX2 and AVX-512BW        INT16_DOT2   ``vpmaddwd``, ``vpaddd``: two for two pro
 CUDA from sm_61 on        SIGNED_DOT4  ``__dp4a``: one
 ========================  ===========  ==================================================================
 
+Tensor cores multiply tiles of signed bytes, without an operator of ours: see
+:mod:`devices.networks.graph.low_precision.byte_forms`.
+
 Every other pair of processor and operator has a longer sequence or is computed number by number; the result is the
 same.
 """
@@ -40,6 +43,7 @@ _SIGN_BITS = -0x7F7F7F80
 """0x80808080 as a signed number: the byte 128, or -128, four times."""
 _FIRST_DP4A = 61
 """Compute capability, times ten, of the first GPU that has ``__dp4a``."""
+_FIRST_BYTE_TENSOR_CORES = 72
 
 
 def fast_integer_dot(target: Target) -> IntegerDot | None:
@@ -53,6 +57,11 @@ def fast_integer_dot(target: Target) -> IntegerDot | None:
     if processor.sdot:
         return SIGNED_DOT4
     return INT16_DOT2 if processor.avx2 else None
+
+
+def multiplies_bytes_in_tiles(target: Target) -> bool:
+    """Return true for a GPU whose tensor cores multiply signed bytes (compute capability 7.2 on)."""
+    return target.kind.name == "cuda" and _capability(target) >= _FIRST_BYTE_TENSOR_CORES
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
@@ -89,8 +98,13 @@ class _Processor:
 
 
 def _has_dp4a(target: Target) -> bool:
-    found = re.fullmatch(r"sm_(\d+)[a-z]?", str(target.attrs.get("arch", ""))) if target.kind.name == "cuda" else None
-    return found is not None and int(found[1]) >= _FIRST_DP4A
+    return target.kind.name == "cuda" and _capability(target) >= _FIRST_DP4A
+
+
+def _capability(target: Target) -> int:
+    """Return the compute capability of a CUDA target, times ten; 0 where it names none."""
+    found = re.fullmatch(r"sm_(\d+)[a-z]?", str(target.attrs.get("arch", "")))
+    return 0 if found is None else int(found[1])
 
 
 class _Lowering:

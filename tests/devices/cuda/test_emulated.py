@@ -33,6 +33,7 @@ from policies.analysis.analyzer import feasible
 from policies.space.sampling import sample
 from tests.helpers.cuda_on_cpu import EmulationError, extents, run_on_cpu
 from tests.helpers.gpu_target import H200
+from tests.helpers.quantised_modules import QUANTISED
 from tests.helpers.scheduled import run
 from tests.helpers.small_operators import OPERATORS
 
@@ -132,12 +133,21 @@ def test_candidates_on_tensor_cores_are_right(name: str, tmp_path: Path) -> None
     check(name, load_network(OPERATORS[name]()).in_precision(Precision.FP16), tmp_path)
 
 
-def check(name: str, network: Network, tmp_path: Path) -> None:
-    """Emulate candidates of each sketch of each task."""
-    emulated = 0
+@pytest.mark.parametrize("name", _marked(list(QUANTISED), ("linear", "attention")))
+def test_products_of_bytes_are_right(name: str, tmp_path: Path) -> None:
+    """On tensor cores where rows, columns and terms are multiples of theirs, by ``__dp4a`` otherwise."""
+    use_kernel_passes()
+    rules = check(name, load_network(QUANTISED[name]()), tmp_path)
+    assert ("tensorize" in rules) is not name.endswith("of_odd_extents")
+
+
+def check(name: str, network: Network, tmp_path: Path) -> set[str]:
+    """Emulate candidates of each sketch of each task, and return the rules of the sketches."""
+    emulated, rules = 0, set[str]()
     for task in import_network(network, H200).tasks:
         program = EmulatedTask(task, tmp_path)
         for rule, candidates in program.candidates():
+            rules.add(rule)
             found = 0
             for candidate in candidates[: _TRIES * CANDIDATES]:
                 wrong = program.disagreement(candidate)
@@ -147,3 +157,4 @@ def check(name: str, network: Network, tmp_path: Path) -> None:
                     break
             emulated += found
     assert emulated or name in SEVERAL_KERNELS
+    return rules

@@ -24,9 +24,11 @@ void load_matrix_sync(fragment<Use, M, N, K, T, Layout>& to, const P* from, unsi
 template <typename A, typename B, typename C, typename D> void mma_sync(D& to, const A& a, const B& b, const C& c) {
   if (lane_of_block() % 32) return;
   D sums;
+  typedef typename std::conditional<std::is_integral<typename std::remove_reference<decltype(c.x[0])>::type>::value,
+                                    int, float>::type Sum;
   for (int i = 0; i < A::rows; ++i) for (int j = 0; j < B::columns; ++j) {
-    float sum = (float)c.x[i * B::columns + j];
-    for (int k = 0; k < A::columns; ++k) sum += (float)a.x[i * A::columns + k] * (float)b.x[k * B::columns + j];
+    Sum sum = (Sum)c.x[i * B::columns + j];
+    for (int k = 0; k < A::columns; ++k) sum += (Sum)a.x[i * A::columns + k] * (Sum)b.x[k * B::columns + j];
     sums.x[i * B::columns + j] = sum;
   }
   to = sums;

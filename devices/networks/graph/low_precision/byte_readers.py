@@ -124,7 +124,7 @@ class _Group:
         old = self.parameters[at]
         given, *numbers = conversion.call.args[1].fields
         taken = relax.Var(old.name, given.ty)
-        added = [relax.Var(f"{old.name}_numbers", each.ty) for each in numbers]
+        added = [relax.Var(f"{old.name}_number_{place}", each.ty) for place, each in enumerate(numbers)]
         converted = relax.DataflowVar(f"{old.name}_converted", old.ty)
         parameters = [*self.parameters[:at], taken, *self.parameters[at + 1 :], *added]
         reading = next(place for place, step in enumerate(self.steps) if _places(step.value, old))

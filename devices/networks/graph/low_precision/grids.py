@@ -18,17 +18,15 @@ from tvm import relax, te
 from tvm.ir import Call, GenericConst
 
 from devices.builds.tensors import array_of
-from devices.networks.graph.low_precision.byte_kernels import Integers, packing, single
+from devices.networks.graph.low_precision.byte_kernels import Integers
 from devices.networks.graph.low_precision.packed_sums import (
     Packing,
     Window,
-    packed,
     summed_convolution,
     summed_product,
 )
 from devices.networks.graph.numpy_operators import shape_of
-from devices.networks.graph.rewrites.context import constant, operator_name, shown_product
-from devices.sketches.byte_operators import IntegerDot
+from devices.networks.graph.rewrites.context import operator_name, shown_product
 
 _MOST_TERMS = 2**31 // (255 * 128)
 """Longest sum that 32 bits hold."""
@@ -276,25 +274,16 @@ class ByteProduct:
     factors: npt.NDArray[np.float64]
     """Factor of each output channel."""
     define: Callable[[te.Tensor, te.Tensor, Packing], te.Tensor]
-    """Takes the bytes of the data, the weights as :meth:`constant` gives them, and how bytes are held."""
+    """Takes the bytes of the data, the weights, and how both are held; see
+    :mod:`devices.networks.graph.low_precision.byte_forms`."""
     groups: int = 1
     padded: bool = False
     """True if the data is padded at its edges."""
 
-    def is_packed(self, dot: IntegerDot) -> bool:
-        """Return true where an operator computes several terms at once: not where the terms of a group are no multiple
-        of its own, as in a depthwise convolution."""
-        return self.groups == 1 or self.numbers.shape[-2] % dot.terms == 0
-
-    def form(self, zero: int, dot: IntegerDot) -> Packing:
-        """Return how bytes are held, ``zero`` in place of zero outside of the data."""
-        return packing(zero, dot) if self.is_packed(dot) else single(zero, dot)
-
-    def constant(self, dot: IntegerDot) -> Any:
-        """Return the weights as a constant of 32-bit numbers."""
-        if not self.is_packed(dot):
-            return constant(self.numbers)
-        return constant(packed(self.numbers.astype(f"<i{dot.bits // 8}"), dot.terms))
+    @property
+    def terms(self) -> int:
+        """Channels that each sum reads at one place."""
+        return int(self.numbers.shape[-2])
 
 
 @dataclass(frozen=True)

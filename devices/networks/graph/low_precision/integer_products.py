@@ -24,6 +24,7 @@ steps is a product with their reciprocal. Both change results where they are bet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,14 +36,13 @@ from tvm import relax, te
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from devices.builds.byte_instructions import fast_integer_dot
+from devices.builds.byte_instructions import fast_integer_dot, multiplies_bytes_in_tiles
 from devices.builds.tensors import array_of
+from devices.networks.graph.low_precision.byte_forms import ByteForm, byte_form
 from devices.networks.graph.low_precision.byte_kernels import (
     column_sums,
     dequantize,
     from_signed,
-    pack,
-    packing,
     quantize,
     requantize,
     row_sums,
@@ -69,7 +69,7 @@ def integer_products(module: Any, target: tvm.target.Target, grids: Grids | None
     grids = Grids(module["main"]) if grids is None else grids
     if not grids.has_products:
         return module
-    rewritten = with_main_visited(module, _IntegerProducts(module, grids, dot))
+    rewritten = with_main_visited(module, _IntegerProducts(module, grids, dot, multiplies_bytes_in_tiles(target)))
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
     return tvm.transform.Sequential(clean)(rewritten)
 
@@ -135,16 +135,17 @@ def _zero_point(grid: Grid) -> Any:
 class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
     """Writes products in integers. Every reader of a value on a grid reads its bytes."""
 
-    def __init__(self, module: Any, grids: Grids, dot: IntegerDot) -> None:
+    def __init__(self, module: Any, grids: Grids, dot: IntegerDot, tensor_cores: bool) -> None:
         super().__init__(module)
         self._grids = grids
         self._dot = dot
+        self._tensor_cores = tensor_cores
         self._bytes: dict[Any, Any] = {}
         """Unsigned bytes of the values on a grid, by the variables before the rewriting."""
         self._lines: dict[Any, _Line] = {}
         """Products with steps that are known now."""
-        self._packed: dict[Any, Any] = {}
-        """Right operands that are computed, packed, by the variables before the rewriting."""
+        self._operands: dict[tuple[Any, str], Any] = {}
+        """Right operands that are computed, by the variables before the rewriting and the kernels that make them."""
 
     def visit_var_binding_(self, binding: Any) -> None:
         super().visit_var_binding_(binding)
@@ -165,14 +166,13 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return self.visit_expr_post_order(call)
         grid, numbers = self._grids.of(call.args[0]), product.numbers
         assert grid is not None
-        dot = self._dot
-        form = product.form(-grid.least, dot)
-        least = grid.least - (dot.least if product.is_packed(dot) else 0)
+        form = self._form(call, grid, product.terms, product.groups)
+        least = grid.least - form.least
         total = self._sums_of_products(
             product.name,
-            lambda data, weights: product.define(data, weights, form),
+            lambda data, weights: product.define(data, weights, form.packing),
             self._bytes[call.args[0]],
-            product.constant(dot),
+            form.weights(numbers),
         )
         sums = numbers.sum(axis=tuple(range(numbers.ndim - 1)), dtype=np.int32)
         if grid.zero is None and grid.factor is None and grid.dtype != "int32":
@@ -191,17 +191,21 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
 
     def _of_computed(self, call: Call, product: ComputedProduct) -> Any:
         """Return the product of two computed values."""
-        dot, (left, right) = self._dot, (self._bytes[each] for each in call.args[:2])
-        if call.args[1] not in self._packed:
-            kernel = self.builder_.call_te(lambda data: pack(data, dot), right, primfunc_name_hint="pack")
-            self._packed[call.args[1]] = self._emit(kernel)
-        form = packing(-product.left.least, dot)
+        left, right = (self._bytes[each] for each in call.args[:2])
+        form = self._form(call, product.left, product.terms)
+        operand = (call.args[1], form.operand_name)
+        if operand not in self._operands:
+            kernel = self.builder_.call_te(form.operand, right, primfunc_name_hint=form.operand_name)
+            self._operands[operand] = self._emit(kernel)
         total = self._sums_of_products(
-            "matmul", lambda data, groups: summed_product(data, groups, form), left, self._packed[call.args[1]]
+            "matmul",
+            lambda data, weights: summed_product(data, weights, form.packing),
+            left,
+            self._operands[operand],
         )
-        least, shift = product.left.least - dot.least, product.right.least + 128
+        least, shift = product.left.least - form.least, product.right.least + 128
         # What the bytes that are summed here are less than ``j`` and ``u``, times the other factor.
-        rest = product.terms * (least * product.right.least + shift * dot.least)
+        rest = product.terms * (least * product.right.least + shift * form.least)
         for factor, operand, define in ((least, right, column_sums), (shift, left, row_sums)):
             if factor:
                 numbers = (constant(np.array([number], np.int32)) for number in (factor, rest))
@@ -211,6 +215,14 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
         line = _Line(total, np.full(columns, product.left.scale * product.right.scale), np.zeros(columns))
         self._lines[call] = line
         return self._kernel(scale, total, constant(line.factors.astype(np.float32)))
+
+    def _form(self, call: Call, grid: Grid, terms: int, groups: int = 1) -> ByteForm:
+        """Return the form of a product whose data is on ``grid``."""
+        *places, columns = (int(extent) for extent in call.ty.shape.values)
+        rows = math.prod(places)
+        return byte_form(
+            -grid.least, self._dot, self._tensor_cores, rows=rows, terms=terms, columns=columns, groups=groups
+        )
 
     def _unsigned(self, binding: Any) -> Any:
         """Return the bytes of a value on a grid."""

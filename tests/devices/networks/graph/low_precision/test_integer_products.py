@@ -674,3 +674,35 @@ def test_kernels_whose_epilogue_computes_more_than_their_product_are_described()
     sketches = DesignSpace(task).sketches
     assert {"register-blocked", "multi-level-tiling"} <= {sketch.rule for sketch in sketches}
     assert [sketch.rule for sketch in sketches if not sketch.described] == []
+
+
+ORIN = resolve_target("nvidia/jetson-orin-nano")
+
+
+@pytest.mark.parametrize(
+    ("target", "rows", "terms", "columns", "name"),
+    [
+        (ORIN, 16, 32, 48, "int8"),
+        (ORIN, 8, 32, 48, "int32"),
+        (ORIN, 16, 24, 48, "int32"),
+        (ORIN, 16, 32, 40, "int32"),
+        (VNNI, 16, 32, 48, "int32"),
+        (resolve_target({"kind": "cuda", "arch": "sm_61"}), 16, 32, 48, "int32"),
+    ],
+)
+def test_tensor_cores_multiply_signed_bytes_where_extents_fit_them(
+    target: str, rows: int, terms: int, columns: int, name: str
+) -> None:
+    """Others hold several in each 32-bit number. All compute the same."""
+    weight = weights(np.random.default_rng(0), terms, columns)
+    module = network((rows, terms), product_of(-100, 155, weight))
+    new = integer_products(module, parse_target(target))
+    (product,) = [call for call in kernel_calls(new["main"]) if call.args[0].name_hint == "matmul"]
+    assert str(product.args[1].fields[1].ty.dtype) == name
+    x = np.random.default_rng(1).normal(0, 30, (rows, terms)).astype(np.float32)
+    use_kernel_passes()
+    theirs, ours = (
+        compile_host(relax.transform.LegalizeOps()(each))(x)[0]
+        for each in (integer_products(module, parse_target(VNNI)), new)
+    )
+    np.testing.assert_array_equal(ours, theirs)
