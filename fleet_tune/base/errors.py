@@ -30,6 +30,10 @@ class RequestError(UserError):
     """A value that a run was asked for is out of its range: give another one."""
 
 
+class CheckupError(UserError):
+    """A checkup has found what makes runs fail."""
+
+
 class NetworkError(UserError):
     """The network cannot be read or imported: give another one."""
 

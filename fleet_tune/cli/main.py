@@ -24,6 +24,7 @@ from fleet_tune.base.version import __version__
 from fleet_tune.cli.cost_models import model as model_group
 from fleet_tune.cli.dataset import dataset
 from fleet_tune.cli.device import ADMIN_COMMANDS
+from fleet_tune.cli.doctor import doctor
 from fleet_tune.cli.options import (
     NETWORK_HELP,
     check_picture,
@@ -102,6 +103,7 @@ def cli() -> None:
 
 
 cli.add_command(dataset)
+cli.add_command(doctor)
 cli.add_command(model_group)
 cli.add_command(records_group)
 cli.add_command(report)
