@@ -7,7 +7,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from devices.client.session import RpcSession, ServerKey, SessionLostError, SessionRefusedError, SessionTimeoutError
+from devices.client.session import (
+    RpcSession,
+    ServerKey,
+    SessionLostError,
+    SessionRefusedError,
+    SessionTimeoutError,
+    SessionUnreachedError,
+)
 from devices.client.workbench import Workbench
 from devices.rpc.tracker import TrackerError, request_server
 from devices.targets import NATIVE, TargetError, device_kind, resolve_target
@@ -74,7 +81,7 @@ class Connection:
         """Run ``action``; if the session turns out to be lost, run it again in a fresh one (servers restart)."""
         try:
             return action(self.workbench())
-        except SessionTimeoutError:
+        except (SessionTimeoutError, SessionUnreachedError):
             raise
         except SessionLostError:
             self.close()
@@ -128,9 +135,9 @@ class Connection:
                 return self._new_session(max(0.1, remaining))
             except (SessionTimeoutError, SessionRefusedError):
                 raise
-            except SessionLostError:
+            except SessionLostError as error:
                 if remaining <= pause_secs:
-                    raise
+                    raise SessionUnreachedError(str(error)) from error
             time.sleep(pause_secs)
             pause_secs = min(1.0, 2 * pause_secs)
 

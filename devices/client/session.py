@@ -50,6 +50,10 @@ class SessionTimeoutError(SessionLostError):
     """The other side did not answer within the deadline, and the session was given up."""
 
 
+class SessionUnreachedError(SessionLostError):
+    """No session could be opened as long as it was tried."""
+
+
 class SessionRefusedError(SessionLostError):
     """The other side is a server whose key we do not have."""
 

@@ -15,6 +15,9 @@ from fleet_tune.base.records.orders import FleetOrders, Order, orders_path
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.runs.fleet.device_access import opened, reached
 
+_CONNECT_SECS = 5.0
+"""Longest wait of a check for a server."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceCheck:
@@ -83,6 +86,9 @@ def check_devices(fleet: FleetConfig, names: Sequence[str] = (), address: str | 
 
 def _checked(fleet: FleetConfig, config: DeviceConfig) -> DeviceCheck:
     ping_secs = None
+    # Somebody waits for the answer. A server that restarts, or is in use, is there again when one asks once more.
+    patience_secs = min(_CONNECT_SECS, config.patience.connect_secs)
+    config = config.model_copy(update={"connect_secs": patience_secs})
     try:
         # An error of the fleet file is raised; a device that does not answer is a result.
         with fleet_file_errors(fleet, config.name, unreachable=False), opened(config) as device:
