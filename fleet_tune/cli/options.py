@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -53,8 +53,14 @@ def _click_option(name: str, text: str | None) -> Callable[[_F], _F]:
         show_default=option.default is not None,
         callback=_duration if option.kind == "duration" else None,
         metavar=option.metavar,
+        shell_complete=_completing(option.names) if option.names else None,
         help=help,
     )
+
+
+def _completing(names: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return what completes the beginning of a value; a file may be named too."""
+    return lambda _context, _option, begin: [name for name in names if name.startswith(begin)]
 
 
 def _duration(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:

@@ -26,6 +26,8 @@ from fleet_tune.base.records.sharing.store_place import StorePlace, is_address, 
 _PRIORITIES = (-100, 100)
 _WEIGHTS = (0.01, 100.0)
 _WIDTH = 116
+METHODS = ("fleet", "autotvm", "adatune", "ansor", "bansor", "pruner", "moa-pruner", "random")
+"""Names of the search methods that come with fleet-tune."""
 _PRECISIONS = " or ".join([", ".join(list(Precision)[:-1]), list(Precision)[-1]])
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -56,6 +58,8 @@ class Option:
     default: Any = None
     metavar: str | None = None
     """The name of its value in ``--help``; None for the one of its kind."""
+    names: tuple[str, ...] = ()
+    """Values that a shell completes, where others are possible too."""
 
 
 def _whole(what: str, low: int, high: int) -> Callable[[Any, str], int]:
@@ -134,11 +138,12 @@ class PlanOptions(TypedDict, total=False):
         Option(
             "--method",
             _method,
-            "Search method: fleet, autotvm, adatune, ansor, bansor, pruner, moa-pruner or random; or FILE.py:METHOD.",
+            f"Search method: {', '.join(METHODS[:-1])} or {METHODS[-1]}; or FILE.py:METHOD.",
             "Search method: its name, ``file.py:METHOD`` for one in a file, or a "
             ":class:`policies.search.methods.Method`.",
             default="fleet",
             metavar="NAME",
+            names=METHODS,
         ),
     ]
     trials: Annotated[
@@ -196,6 +201,7 @@ class PlanOptions(TypedDict, total=False):
             "most time within ``max_error``. Its error against float32 is measured on the inputs, and told. None: the "
             "network stays as it is.",
             metavar="NAME",
+            names=tuple(Precision),
         ),
     ]
     max_error: Annotated[

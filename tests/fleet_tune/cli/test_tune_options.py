@@ -9,11 +9,12 @@ import pytest
 
 from fleet_tune import api
 from fleet_tune.base.config.request import RunRequest
+from fleet_tune.base.config.tune_options import METHODS
 from fleet_tune.base.records.sharing.shared import STORE_VARIABLE
 from fleet_tune.base.results import Plan
 from fleet_tune.cli import main as cli
 from policies.cost_models.registry import COST_MODELS
-from policies.search.methods import method_named
+from policies.search.methods import METHOD_NAMES, method_named
 
 
 @pytest.fixture
@@ -92,3 +93,26 @@ def test_a_store_and_none_contradict_each_other(capsys: pytest.CaptureFixture[st
         "error: --store and --no-store contradict each other",
         "next: give one of them",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("fleet-tune tune --method p", ["pruner"]),
+        ("fleet-tune tune --method a", ["autotvm", "adatune", "ansor"]),
+        ("fleet-tune tune --precision ", ["bf16", "fp16", "int8w", "auto"]),
+    ],
+)
+def test_a_shell_completes_methods_and_precisions(
+    words: str, completed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_FLEET_TUNE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", "3")
+    with pytest.raises(SystemExit):
+        cli.main([])
+    assert [line.partition(",")[2] for line in capsys.readouterr().out.split()] == completed
+
+
+def test_all_methods_have_names_to_complete() -> None:
+    assert METHODS == METHOD_NAMES
