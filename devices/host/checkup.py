@@ -18,7 +18,7 @@ from devices.host.limits.confinement import memory_total_bytes
 from devices.host.limits.priority import refusal
 from devices.host.machine import processor_name
 from fleet_tune.base.cpus import cpu_quota
-from fleet_tune.base.finding import Finding, good, problem, warning
+from fleet_tune.base.diagnosis import Diagnosis, good, problem, warning
 
 _GIB = 1 << 30
 _LEAST_MEMORY = 4 * _GIB
@@ -31,7 +31,7 @@ _FAST_CLOCKS = ("tsc", "arch_sys_counter", "kvm-clock", "hyperv_clocksource_tsc_
 """Clock sources that are read without a call of the system."""
 
 
-def host_findings(folders: Iterable[Path], root: Path = Path("/")) -> Iterator[Finding]:
+def host_diagnoses(folders: Iterable[Path], root: Path = Path("/")) -> Iterator[Diagnosis]:
     """Check this host. ``folders``: those that runs write into. It takes a second."""
     yield processor(root)
     yield governor(root)
@@ -45,7 +45,7 @@ def host_findings(folders: Iterable[Path], root: Path = Path("/")) -> Iterator[F
         yield space(folder)
 
 
-def processor(root: Path) -> Finding:
+def processor(root: Path) -> Diagnosis:
     """Return the processor, and whether a quota of the control group stops processes that use all of it."""
     cpus, quota = len(os.sched_getaffinity(0)), cpu_quota(root)
     name = f"{processor_name(root)}, {cpus} CPUs" if cpus > 1 else f"{processor_name(root)}, 1 CPU"
@@ -55,7 +55,7 @@ def processor(root: Path) -> Finding:
     return good("processor", name)
 
 
-def governor(root: Path) -> Finding:
+def governor(root: Path) -> Diagnosis:
     """Return the governor of the clock."""
     files = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))
     governors = Counter(text for file in files if (text := _text(file)))
@@ -67,7 +67,7 @@ def governor(root: Path) -> Finding:
     return good("governor", told)
 
 
-def clock(root: Path) -> Finding:
+def clock(root: Path) -> Diagnosis:
     """Return the source of the clock that kernels are timed by."""
     name = _text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     if not name or name in _FAST_CLOCKS:
@@ -76,7 +76,7 @@ def clock(root: Path) -> Finding:
     return warning("clock", name, step)
 
 
-def others() -> Finding:
+def others() -> Diagnosis:
     """Return the work of other processes in the next second."""
     with BackgroundLoad() as load:
         time.sleep(_LOAD_SECS)
@@ -88,7 +88,7 @@ def others() -> Finding:
     return warning("other work", told, "measure on a machine that does nothing else: times spread")
 
 
-def priority(root: Path) -> Finding:
+def priority(root: Path) -> Diagnosis:
     """Return whether kernels may be measured at real-time priority."""
     reason = refusal(root)
     if not reason:
@@ -97,7 +97,7 @@ def priority(root: Path) -> Finding:
     return warning("priority", f"kernels are measured at normal priority ({reason})", step)
 
 
-def memory(root: Path) -> Finding:
+def memory(root: Path) -> Diagnosis:
     """Return the memory that this process may use."""
     total = memory_total_bytes(root)
     told = f"{total / _GIB:.1f} GiB"
@@ -106,7 +106,7 @@ def memory(root: Path) -> Finding:
     return good("memory", told)
 
 
-def shared_memory(root: Path) -> Finding:
+def shared_memory(root: Path) -> Diagnosis:
     """Return the space of the folder that Ray holds its objects in."""
     folder = root / "dev/shm"
     if not folder.is_dir():
@@ -118,7 +118,7 @@ def shared_memory(root: Path) -> Finding:
     return good("shared memory", told)
 
 
-def open_files() -> Finding:
+def open_files() -> Diagnosis:
     """Return how many files a process may open. A process may raise its own limit up to the hard one, as Ray does."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < _LEAST_FILES:
@@ -126,7 +126,7 @@ def open_files() -> Finding:
     return good("open files", "no limit" if most == resource.RLIM_INFINITY else f"at most {most}")
 
 
-def space(folder: Path) -> Finding:
+def space(folder: Path) -> Diagnosis:
     """Return the space on the drive of a folder, and whether it can be written into."""
     subject = f"folder {folder}"
     there = next(each for each in (folder, *folder.parents) if each.exists())

@@ -22,7 +22,7 @@ class Precision(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a network of float32 is converted to."""
+    """Conversion of a network of float32."""
 
     precision: Precision
     max_error: float | None = None
@@ -45,7 +45,7 @@ class Conversion:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many products ``AUTO`` converts to each precision."""
+        """Numbers of the products that ``AUTO`` converts, by precision."""
         chosen = [precision for _, precision in self.products]
         return {str(each): chosen.count(each) for each in Precision if each in chosen}
 

@@ -19,20 +19,20 @@ def doctor(fleet: Path | None, address: str | None, as_json: bool) -> None:
     Ends with code 2 where runs would fail. It takes some seconds.
     """
     from fleet_tune.base.config.fleet_file import load_fleet
+    from fleet_tune.base.diagnosis import Severity
     from fleet_tune.base.errors import CheckupError
-    from fleet_tune.base.finding import Severity
-    from fleet_tune.report.checkup import findings_json, render_finding, summary
+    from fleet_tune.report.checkup import diagnoses_json, render_diagnosis, summary
     from fleet_tune.report.run import make_console
     from fleet_tune.runs.checkup import checkup
 
-    console, findings = make_console(stderr=as_json), []
-    for finding in checkup(None if fleet is None else load_fleet(fleet), address):
-        console.print(render_finding(finding))
-        findings.append(finding)
-    console.print(summary(findings))
+    console, diagnoses = make_console(stderr=as_json), []
+    for diagnosis in checkup(None if fleet is None else load_fleet(fleet), address):
+        console.print(render_diagnosis(diagnosis))
+        diagnoses.append(diagnosis)
+    console.print(summary(diagnoses))
     if as_json:
-        click.echo(findings_json(findings))
-    problems = [each for each in findings if each.severity is Severity.PROBLEM]
+        click.echo(diagnoses_json(diagnoses))
+    problems = [each for each in diagnoses if each.severity is Severity.PROBLEM]
     if problems:
         raise CheckupError(
             "; ".join(f"{each.subject}: {each.found}" for each in problems), "do what is said above, and check again"

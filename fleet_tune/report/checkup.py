@@ -1,4 +1,4 @@
-"""Findings of a checkup for people and as JSON."""
+"""Diagnoses of a checkup for people and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from fleet_tune.base.finding import Finding, Severity
+from fleet_tune.base.diagnosis import Diagnosis, Severity
 
 SCHEMA = 1
 _MARKS = {Severity.GOOD: "ok", Severity.WARNING: "warning", Severity.PROBLEM: "problem"}
@@ -17,25 +17,26 @@ _COLOURS = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.PROBLEM
 _WIDTH = max(map(len, _MARKS.values()))
 
 
-def render_finding(finding: Finding) -> Text:
+def render_diagnosis(diagnosis: Diagnosis) -> Text:
     """One line, and a second one with what to do."""
     text = Text.assemble(
-        (_MARKS[finding.severity].ljust(_WIDTH), _COLOURS[finding.severity]), f"  {finding.subject}: {finding.found}"
+        (_MARKS[diagnosis.severity].ljust(_WIDTH), _COLOURS[diagnosis.severity]),
+        f"  {diagnosis.subject}: {diagnosis.found}",
     )
-    if finding.next_step:
-        text.append(f"\n{' ' * _WIDTH}  -> {finding.next_step}")
+    if diagnosis.next_step:
+        text.append(f"\n{' ' * _WIDTH}  -> {diagnosis.next_step}")
     return text
 
 
-def summary(findings: Sequence[Finding]) -> str:
-    """Return how many findings there are of each severity, in words."""
-    counts = Counter(each.severity for each in findings)
+def summary(diagnoses: Sequence[Diagnosis]) -> str:
+    """Return how many diagnoses there are of each severity, in words."""
+    counts = Counter(each.severity for each in diagnoses)
     words = [(Severity.PROBLEM, "problem"), (Severity.WARNING, "warning")]
     told = [f"{counts[kind]} {word}{'s' if counts[kind] > 1 else ''}" for kind, word in words if counts[kind]]
     return ", ".join(told) or "nothing to mend"
 
 
-def findings_json(findings: Sequence[Finding]) -> str:
-    """Return the findings as one line of JSON."""
-    plain = {"schema": SCHEMA, "findings": [dataclasses.asdict(each) for each in findings]}
+def diagnoses_json(diagnoses: Sequence[Diagnosis]) -> str:
+    """Return the diagnoses as one line of JSON."""
+    plain = {"schema": SCHEMA, "diagnoses": [dataclasses.asdict(each) for each in diagnoses]}
     return json.dumps(plain, ensure_ascii=False)

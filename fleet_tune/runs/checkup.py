@@ -14,12 +14,12 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from devices.cuda.compiler import require_compiler
-from devices.host.checkup import host_findings
+from devices.host.checkup import host_diagnoses
 from devices.host.file_cache import user_folder
 from devices.host.machine import gpu_driver
 from fleet_tune.base.config.fleet_file import FleetConfig
+from fleet_tune.base.diagnosis import Diagnosis, good, problem, warning
 from fleet_tune.base.errors import UserError
-from fleet_tune.base.finding import Finding, good, problem, warning
 from fleet_tune.base.records.sharing.shared import check_shared, default_place
 from fleet_tune.runs.fleet.device_check import check_devices
 
@@ -28,7 +28,7 @@ _EXTRA = "tune"
 _TOKEN = Path(".ray") / "auth_token"
 
 
-def checkup(fleet: FleetConfig | None = None, address: str | None = None) -> Iterator[Finding]:
+def checkup(fleet: FleetConfig | None = None, address: str | None = None) -> Iterator[Diagnosis]:
     """Check this machine, and the devices of a fleet.
 
     Args:
@@ -38,7 +38,7 @@ def checkup(fleet: FleetConfig | None = None, address: str | None = None) -> Ite
     Raises :class:`FleetFileError` for a wrong target or dataset, ClusterError.
     """
     yield from packages()
-    yield from host_findings([user_folder(), Path(tempfile.gettempdir())])
+    yield from host_diagnoses([user_folder(), Path(tempfile.gettempdir())])
     yield gpu()
     yield from store()
     yield from ray_token(Path.home())
@@ -46,7 +46,7 @@ def checkup(fleet: FleetConfig | None = None, address: str | None = None) -> Ite
         yield from devices(fleet, address)
 
 
-def packages() -> Iterator[Finding]:
+def packages() -> Iterator[Diagnosis]:
     """Check the versions of Python and of the packages against what fleet-tune asks for."""
     try:
         ours = importlib.metadata.metadata(_PACKAGE)
@@ -71,7 +71,7 @@ def packages() -> Iterator[Finding]:
         yield good("packages", f"as asked for: {told}")
 
 
-def gpu(root: Path = Path("/")) -> Finding:
+def gpu(root: Path = Path("/")) -> Diagnosis:
     """Check whether kernels can be compiled for this machine's GPU of NVIDIA's, if it has one."""
     driver = gpu_driver(root)
     if not driver:
@@ -83,7 +83,7 @@ def gpu(root: Path = Path("/")) -> Finding:
     return good("GPU", f"driver {driver}; kernels can be compiled")
 
 
-def store() -> Iterator[Finding]:
+def store() -> Iterator[Diagnosis]:
     """Check the store that the runs of this user share."""
     try:
         place = default_place()
@@ -98,7 +98,7 @@ def store() -> Iterator[Finding]:
     yield good("store", f"{place.shown}, {size / 2**20:.1f} MiB" if size else f"{place.shown}, made by the first run")
 
 
-def ray_token(home: Path) -> Iterator[Finding]:
+def ray_token(home: Path) -> Iterator[Diagnosis]:
     """Check the token of Ray clusters that ask for one."""
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
     file = Path(named) if named else home / _TOKEN
@@ -115,7 +115,7 @@ def ray_token(home: Path) -> Iterator[Finding]:
         yield good("Ray's token", str(file))
 
 
-def devices(fleet: FleetConfig, address: str | None) -> Iterator[Finding]:
+def devices(fleet: FleetConfig, address: str | None) -> Iterator[Diagnosis]:
     """Check that the devices of a fleet answer."""
     for check in check_devices(fleet, (), address):
         subject = f"device {check.device_id}"

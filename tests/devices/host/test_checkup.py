@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from devices.host import checkup
-from fleet_tune.base.finding import Severity
+from fleet_tune.base.diagnosis import Severity
 
 GOOD, WARNING, PROBLEM = Severity.GOOD, Severity.WARNING, Severity.PROBLEM
 
@@ -31,9 +31,9 @@ def test_a_clock_that_follows_the_load_is_told(
 ) -> None:
     for number, name in enumerate(governors):
         write(tmp_path, f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor", f"{name}\n")
-    finding = checkup.governor(tmp_path)
-    assert (finding.severity, finding.found.split(":")[0]) == (severity, found)
-    assert bool(finding.next_step) is (severity is WARNING)
+    diagnosis = checkup.governor(tmp_path)
+    assert (diagnosis.severity, diagnosis.found.split(":")[0]) == (severity, found)
+    assert bool(diagnosis.next_step) is (severity is WARNING)
 
 
 @pytest.mark.parametrize(("name", "severity"), [("tsc", GOOD), ("hpet", WARNING), ("acpi_pm", WARNING)])
@@ -48,9 +48,9 @@ def test_a_quota_is_told(quota: str, severity: Severity, tmp_path: Path) -> None
     write(tmp_path, "proc/self/cgroup", "0::/\n")
     write(tmp_path, "proc/self/mountinfo", "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n")
     write(tmp_path, "sys/fs/cgroup/cpu.max", f"{quota}\n")
-    finding = checkup.processor(tmp_path)
-    assert finding.severity is severity
-    assert ("a quota allows 0.5" in finding.found) is (severity is WARNING)
+    diagnosis = checkup.processor(tmp_path)
+    assert diagnosis.severity is severity
+    assert ("a quota allows 0.5" in diagnosis.found) is (severity is WARNING)
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ class Usage:
 
 def test_a_folder_that_cannot_be_written_into_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    finding = checkup.space(tmp_path / "file" / "folder")
-    assert finding.severity is PROBLEM
-    assert "cannot be written into" in finding.found
+    diagnosis = checkup.space(tmp_path / "file" / "folder")
+    assert diagnosis.severity is PROBLEM
+    assert "cannot be written into" in diagnosis.found
 
 
 def test_little_memory_is_told(tmp_path: Path) -> None:
     write(tmp_path, "proc/meminfo", "MemTotal:        2000000 kB\n")
-    finding = checkup.memory(tmp_path)
-    assert (finding.severity, finding.found) == (WARNING, "1.9 GiB")
+    diagnosis = checkup.memory(tmp_path)
+    assert (diagnosis.severity, diagnosis.found) == (WARNING, "1.9 GiB")
 
 
 def test_every_check_of_this_host_says_something(tmp_path: Path) -> None:
-    findings = list(checkup.host_findings([tmp_path]))
-    assert len({each.subject for each in findings}) == len(findings) == 9
-    assert all(each.found for each in findings)
-    assert all(bool(each.next_step) is (each.severity is not GOOD) for each in findings)
+    diagnoses = list(checkup.host_diagnoses([tmp_path]))
+    assert len({each.subject for each in diagnoses}) == len(diagnoses) == 9
+    assert all(each.found for each in diagnoses)
+    assert all(bool(each.next_step) is (each.severity is not GOOD) for each in diagnoses)

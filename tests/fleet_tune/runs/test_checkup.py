@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet_tune.base.config.fleet_file import default_fleet
-from fleet_tune.base.finding import Severity
+from fleet_tune.base.diagnosis import Severity
 from fleet_tune.runs import checkup
 from fleet_tune.runs.fleet.device_check import DeviceCheck
 from tests.helpers.commands import fleet_tune_here
@@ -25,12 +25,12 @@ def test_a_package_of_another_version_is_a_problem(monkeypatch: pytest.MonkeyPat
     installed = checkup._installed
     versions = {"apache-tvm": "0.19.0", "ray": None}
     monkeypatch.setattr(checkup, "_installed", lambda name: versions.get(name, installed(name)))
-    finding = list(checkup.packages())[-1]
-    assert finding.severity is Severity.PROBLEM
-    assert "apache-tvm 0.19.0, not ==0.27" in finding.found
-    assert "ray is missing" in finding.found
-    assert "torch" not in finding.found
-    assert "pip install" in finding.next_step
+    diagnosis = list(checkup.packages())[-1]
+    assert diagnosis.severity is Severity.PROBLEM
+    assert "apache-tvm 0.19.0, not ==0.27" in diagnosis.found
+    assert "ray is missing" in diagnosis.found
+    assert "torch" not in diagnosis.found
+    assert "pip install" in diagnosis.next_step
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_the_store_is_looked_at(
 ) -> None:
     (tmp_path / "folder").mkdir()
     monkeypatch.setenv("FLEET_TUNE_STORE", str(tmp_path / place) if place else "")
-    (finding,) = checkup.store()
-    assert finding.severity is severity
-    assert found in finding.found
+    (diagnosis,) = checkup.store()
+    assert diagnosis.severity is severity
+    assert found in diagnosis.found
 
 
 def test_a_token_that_others_may_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,9 +58,9 @@ def test_a_token_that_others_may_read_is_told(tmp_path: Path, monkeypatch: pytes
     token.chmod(0o644)
     assert [each.severity for each in checkup.ray_token(tmp_path)] == [Severity.WARNING]
     token.chmod(0o600)
-    (finding,) = checkup.ray_token(tmp_path)
-    assert finding.severity is Severity.GOOD
-    assert "secret" not in finding.found
+    (diagnosis,) = checkup.ray_token(tmp_path)
+    assert diagnosis.severity is Severity.GOOD
+    assert "secret" not in diagnosis.found
 
 
 def test_a_gpu_without_a_compiler_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,10 +69,10 @@ def test_a_gpu_without_a_compiler_is_a_problem(tmp_path: Path, monkeypatch: pyte
     driver.mkdir(parents=True)
     (driver / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun\n")
     monkeypatch.setattr("devices.cuda.compiler.find_compiler", lambda: None)
-    finding = checkup.gpu(tmp_path)
-    assert finding.severity is Severity.PROBLEM
-    assert "580.65.06" in finding.found
-    assert finding.next_step
+    diagnosis = checkup.gpu(tmp_path)
+    assert diagnosis.severity is Severity.PROBLEM
+    assert "580.65.06" in diagnosis.found
+    assert diagnosis.next_step
 
 
 def test_devices_that_do_not_answer_are_problems(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_the_command_tells_each_finding_and_ends_with_a_code(tmp_path: Path, mon
     assert done.returncode == 2
     told = json.loads(done.stdout.strip().splitlines()[-1])
     assert told["schema"] == 1
-    by_subject = {each["subject"]: each for each in told["findings"]}
+    by_subject = {each["subject"]: each for each in told["diagnoses"]}
     assert by_subject["store"]["severity"] == "problem"
     assert by_subject["Python"]["severity"] == "good"
     text = " ".join(done.stderr.split())

@@ -1,4 +1,4 @@
-"""How the bytes of a product are held and multiplied, by what the target has.
+"""Forms of the bytes of a product: how they are held, and multiplied.
 
 ==========  ========================================  =====================================================
 form        data                                      weights
