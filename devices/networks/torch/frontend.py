@@ -6,6 +6,7 @@ import contextlib
 import math
 import statistics
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,7 +55,8 @@ class _TorchFramework:
 
         try:
             # Sums in another order: values between two steps of the quantisation become the one or the other.
-            with torch.backends.mkldnn.flags(enabled=False):
+            # Entering the flags makes torch warn of one that no CPU has.
+            with warnings.catch_warnings(action="ignore"), torch.backends.mkldnn.flags(enabled=False):
                 other = self.run()
             relative = compare(other, self.run())[1]
         except Exception:  # an operator that only one of both ways has: nothing is known of a spread
