@@ -18,11 +18,14 @@ from tvm.target import Target
 from tvm.tirx.analysis import undefined_vars
 
 from devices.error_text import after
+from devices.sketches.bfloat16_tiles import bfloat16_rules
 from devices.sketches.description.accesses import DATA_PARALLEL, leaf_blocks
 
 # Errors of TVM where a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
 _MESSAGE = "Error message: "
+_Attempt = tuple[Schedule | None, Sequence[ms.ScheduleRule]]
+"""A schedule to inline before (None: nothing), and the rules."""
 _MULTI_LEVEL = (
     ms.schedule_rule.MultiLevelTiling,
     ms.schedule_rule.MultiLevelTilingWithIntrin,
@@ -47,7 +50,7 @@ def generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, lis
     probe = ms.TuneContext(target=target, space_generator="post-order-apply", mod=tvm.IRModule({}))
     rules = [r for r in probe.space_generator.sch_rules if not isinstance(r, ms.schedule_rule.ApplyCustomRule)]
     refusal = ""
-    for before, chosen in _attempts(module, rules):
+    for before, chosen in _with_tiles(_attempts(module, rules), bfloat16_rules(module, target)):
         try:
             context, schedules = _spaces_by(chosen, module if before is None else before.mod, target)
         except Exception as error:  # any error of TVM's rules: fewer of them may work
@@ -74,10 +77,7 @@ def first_line(error: BaseException) -> str:
     return after(error, _MESSAGE)
 
 
-def _attempts(
-    module: tvm.IRModule, rules: Sequence[ms.ScheduleRule]
-) -> Iterator[tuple[Schedule | None, Sequence[ms.ScheduleRule]]]:
-    """Yield the schedule to inline before (None: nothing), and the rules."""
+def _attempts(module: tvm.IRModule, rules: Sequence[ms.ScheduleRule]) -> Iterator[_Attempt]:
     if not any(_reuses(block) for block in leaf_blocks(module["main"]).values()):
         rules = [rule for rule in rules if not isinstance(rule, _MULTI_LEVEL)]
     simpler = [rule for rule in rules if not isinstance(rule, ms.schedule_rule.CrossThreadReduction)]
@@ -90,6 +90,15 @@ def _attempts(
     if inlined is not None:
         yield from ((inlined, chosen) for chosen in sets)
     yield None, [rule for rule in rules if not isinstance(rule, _TILING)]
+
+
+def _with_tiles(attempts: Iterator[_Attempt], tiles: Sequence[ms.ScheduleRule]) -> Iterator[_Attempt]:
+    """Yield each attempt with the rules for tiles before its tiling rules, and as it is."""
+    for before, rules in attempts:
+        tiling = next((at for at, rule in enumerate(rules) if isinstance(rule, _MULTI_LEVEL)), None)
+        if tiles and tiling is not None:
+            yield before, [*rules[:tiling], *tiles, *rules[tiling:]]
+        yield before, rules
 
 
 def _inlined(module: tvm.IRModule) -> Schedule | None:

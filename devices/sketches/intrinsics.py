@@ -22,6 +22,8 @@ from pathlib import Path
 
 import tvm.s_tir
 
+from devices.sketches.bfloat16_tiles import register_bfloat16_tiles
+
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _MODULES = {
     "x86_64": ("dot_product_common", "x86"),
@@ -45,6 +47,8 @@ def load_intrinsics(target: str) -> None:
             with ThreadPoolExecutor(1) as empty_stack:
                 for name in missing:
                     empty_stack.submit(_load, name).result()
+                    if name == f"{_PACKAGE}.cuda":
+                        empty_stack.submit(register_bfloat16_tiles, sys.modules[name]).result()
 
 
 def _load(name: str) -> None:

@@ -141,6 +141,14 @@ def test_products_of_bytes_are_right(name: str, tmp_path: Path) -> None:
     assert ("tensorize" in rules) is not name.endswith("of_odd_extents")
 
 
+@pytest.mark.parametrize("name", _marked([name for name in OPERATORS if name.startswith(PRODUCTS)], SHORT_PRODUCTS[:2]))
+def test_products_of_bfloat16_are_right(name: str, tmp_path: Path) -> None:
+    """On tensor cores, but for extents that do not fit them, and convolutions that TVM's rule refuses."""
+    rules = check(name, load_network(OPERATORS[name]()).in_precision(Precision.BF16), tmp_path)
+    without = ("grouped", "attention", "dilated", "residual")
+    assert "tensorize" in rules or "odd" in name or name.startswith(without)
+
+
 def check(name: str, network: Network, tmp_path: Path) -> set[str]:
     """Emulate candidates of each sketch of each task, and return the rules of the sketches."""
     emulated, rules = 0, set[str]()
