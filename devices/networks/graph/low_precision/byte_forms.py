@@ -52,7 +52,7 @@ def byte_form(
         zero: unsigned byte that stands for zero outside of the data.
         dot: operator that the target has an instruction for.
         tensor_cores: true for a target whose tensor cores multiply bytes.
-        rows: places of the result, without its channels.
+        rows: places of the result that share the weights, without its channels.
         terms: channels that each sum reads at one place.
         columns: channels of the result.
         groups: groups of a convolution.

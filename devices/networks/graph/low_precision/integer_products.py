@@ -53,6 +53,7 @@ from devices.networks.graph.low_precision.grids import ComputedProduct, FloatPro
 from devices.networks.graph.low_precision.op_patterns import EPILOGUE_FUSABLE
 from devices.networks.graph.low_precision.packed_sums import summed_product
 from devices.networks.graph.main_function import with_main_visited
+from devices.networks.graph.numpy_operators import shape_of
 from devices.networks.graph.rewrites.context import constant, operator_name
 from devices.sketches.byte_operators import IntegerDot
 
@@ -166,7 +167,8 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return self.visit_expr_post_order(call)
         grid, numbers = self._grids.of(call.args[0]), product.numbers
         assert grid is not None
-        form = self._form(call, grid, product.terms, product.groups)
+        rows = math.prod(shape_of(call) or ()) // numbers.shape[-1]
+        form = self._form(call, grid, rows, product.terms, product.groups)
         least = grid.least - form.least
         total = self._sums_of_products(
             product.name,
@@ -192,7 +194,9 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
     def _of_computed(self, call: Call, product: ComputedProduct) -> Any:
         """Return the product of two computed values."""
         left, right = (self._bytes[each] for each in call.args[:2])
-        form = self._form(call, product.left, product.terms)
+        # Of one matrix: the matrices of a batch have operands of their own.
+        rows, columns = (shape_of(call) or ())[-2:]
+        form = self._form(call, product.left, rows, product.terms)
         operand = (call.args[1], form.operand_name)
         if operand not in self._operands:
             kernel = self.builder_.call_te(form.operand, right, primfunc_name_hint=form.operand_name)
@@ -211,15 +215,13 @@ class _IntegerProducts(PyExprMutator):  # type: ignore[misc]
                 numbers = (constant(np.array([number], np.int32)) for number in (factor, rest))
                 total = self._emit(relax.op.add(total, self._kernel(define, operand, *numbers)))
                 rest = 0
-        columns = int(call.ty.shape.values[-1])
         line = _Line(total, np.full(columns, product.left.scale * product.right.scale), np.zeros(columns))
         self._lines[call] = line
         return self._kernel(scale, total, constant(line.factors.astype(np.float32)))
 
-    def _form(self, call: Call, grid: Grid, terms: int, groups: int = 1) -> ByteForm:
-        """Return the form of a product whose data is on ``grid``."""
-        *places, columns = (int(extent) for extent in call.ty.shape.values)
-        rows = math.prod(places)
+    def _form(self, call: Call, grid: Grid, rows: int, terms: int, groups: int = 1) -> ByteForm:
+        """Return the form of a product whose data is on ``grid``. The rest as for :func:`byte_form`."""
+        columns = (shape_of(call) or ())[-1]
         return byte_form(
             -grid.least, self._dot, self._tensor_cores, rows=rows, terms=terms, columns=columns, groups=groups
         )
