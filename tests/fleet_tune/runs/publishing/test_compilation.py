@@ -17,7 +17,7 @@ from devices.networks.frontend import Network
 from devices.networks.network import Array
 from fleet_tune.base.domain import Outcome
 from fleet_tune.base.errors import FleetTuneError, MemoryLackedError, RecordStoreError
-from fleet_tune.base.precision import Precision
+from fleet_tune.base.precision import Conversion, Precision
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import FallbackKernel
@@ -182,7 +182,7 @@ def test_records_of_a_run_in_another_precision_are_refused(example: Example, tmp
     records = example.store(tmp_path / "records.db", [trace(example.tasks[0])], [], [])
     with RecordStore(records) as store:
         store.bind({"network": "net", "precision": "bf16"})
-    check_records({"cpu": example.lowered}, example.entries, records, Precision.BF16)
+    check_records({"cpu": example.lowered}, example.entries, records, Conversion(Precision.BF16))
     with pytest.raises(RecordStoreError, match="is of a run in bf16, not in that") as caught:
         check_records({"cpu": example.lowered}, example.entries, records, None)
     assert caught.value.next_step == "give --precision bf16"
