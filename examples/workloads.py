@@ -1,5 +1,5 @@
-"""Single kernels to collect datasets of measured schedules from: own definitions, fixed seed, batch 1. All are float32,
-but those of ``quantised`` and ``halves``.
+"""Single kernels to collect datasets of measured schedules from: own definitions, fixed seed, batch 1, float32. Others
+are in ``low_precision_workloads.py``.
 
 ``fleet-tune dataset collect examples/workloads.py:dataset --per-task 1000 --out DIR`` measures random schedules of
 each. The modules are not networks: their branches are independent, one workload each, and they return all results.
@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.ao.quantization.fx._decomposed  # registers the operators of the next name
 from torch import Tensor, nn
 
-_BYTES = torch.ops.quantized_decomposed
 Example = tuple[nn.Module, tuple[Tensor, ...]]
 
 _SEED = 21
 
 
-class _ChannelsLast(nn.Module):
+class ChannelsLast(nn.Module):
     """Convolution, bias and ReLU on an image that comes and goes channels-last, so that no transpose becomes a task."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
@@ -42,7 +40,7 @@ class _AnyChannelsLast(nn.Module):
         return result.movedim(1, -1)
 
 
-class _Dense(nn.Module):
+class Dense(nn.Module):
     """A dense layer with bias and ReLU."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -53,62 +51,11 @@ class _Dense(nn.Module):
         return torch.relu(self.dense(x))
 
 
-class _Matmul(nn.Module):
+class Matmul(nn.Module):
     """Batched product of two activations."""
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         return torch.matmul(left, right)
-
-
-class _Quantised(nn.Module):
-    """A layer in bytes, as torch's pt2e writes it: unsigned data, signed weights with a scale for each output channel,
-    bias, ReLU, and the result rounded to steps of bytes. Images come and go channels-last."""
-
-    def __init__(self, layer: nn.Conv2d | nn.Linear) -> None:
-        super().__init__()
-        weight = layer.weight.detach()
-        scales = weight.flatten(1).abs().amax(1) / 127
-        per_channel = scales.view(-1, *[1] * (weight.ndim - 1))
-        self.register_buffer("weight", torch.round(weight / per_channel).to(torch.int8))
-        self.register_buffer("scales", scales)
-        self.register_buffer("zeros", torch.zeros(len(scales), dtype=torch.int64))
-        self.bias = layer.bias
-        self.options = (
-            (layer.stride, layer.padding, layer.dilation, layer.groups) if isinstance(layer, nn.Conv2d) else None
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = _BYTES.dequantize_per_channel(self.weight, self.scales, self.zeros, 0, -128, 127, torch.int8)
-        data = _dequantised(x)
-        if self.options is None:
-            return _rounded(torch.relu(nn.functional.linear(data, weight, self.bias)))
-        image = nn.functional.conv2d(data.permute(0, 3, 1, 2), weight, self.bias, *self.options)  # type: ignore[arg-type]
-        return _rounded(torch.relu(image).permute(0, 2, 3, 1))
-
-
-class _QuantisedMatmul(nn.Module):
-    """Batched product of two activations in bytes, rounded to steps of bytes."""
-
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return _rounded(torch.matmul(_dequantised(left), _dequantised(right)))
-
-
-class _QuantisedSum(nn.Module):
-    """Residual sum with ReLU in bytes."""
-
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return _rounded(torch.relu(_dequantised(left) + _dequantised(right)))
-
-
-def _dequantised(x: Tensor) -> Tensor:
-    data: Tensor = _BYTES.dequantize_per_tensor(x, 0.02, 110, 0, 255, torch.uint8)
-    return data
-
-
-def _rounded(x: Tensor) -> Tensor:
-    rounded = _BYTES.quantize_per_tensor(x, 0.04, 3, 0, 255, torch.uint8)
-    data: Tensor = _BYTES.dequantize_per_tensor(rounded, 0.04, 3, 0, 255, torch.uint8)
-    return data
 
 
 class _RowSum(nn.Module):
@@ -132,7 +79,7 @@ class _RowMean(nn.Module):
         return x.mean(dim=-1)
 
 
-class _Branches(nn.Module):
+class Branches(nn.Module):
     """Workloads side by side; each takes the next ones of the inputs."""
 
     def __init__(self, *branches: tuple[nn.Module, int]) -> None:
@@ -148,8 +95,8 @@ class _Branches(nn.Module):
         return tuple(results)
 
 
-def _example(make: Callable[[], _Branches], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Example:
-    """The module with its example inputs, the same at every call."""
+def example(make: Callable[[], Branches], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Example:
+    """The module in a type with its example inputs, the same at every call."""
     with torch.random.fork_rng():
         torch.manual_seed(_SEED)
         module = make()
@@ -170,14 +117,14 @@ def dataset() -> Example:
     with bias and ReLU: 3x3 56x56x64 to 64, 3x3 14x14x256 to 256, 1x1 28x28x128 to 256, depthwise 3x3 56x56x128; softmax
     over 12x128x128; layer norm over 128x768.
     """
-    return _example(
-        lambda: _Branches(
-            (_Dense(768, 768), 1),
-            (_Matmul(), 2),
-            (_ChannelsLast(64, 64, 3), 1),
-            (_ChannelsLast(256, 256, 3), 1),
-            (_ChannelsLast(128, 256, 1), 1),
-            (_ChannelsLast(128, 128, 3, groups=128), 1),
+    return example(
+        lambda: Branches(
+            (Dense(768, 768), 1),
+            (Matmul(), 2),
+            (ChannelsLast(64, 64, 3), 1),
+            (ChannelsLast(256, 256, 3), 1),
+            (ChannelsLast(128, 256, 1), 1),
+            (ChannelsLast(128, 128, 3, groups=128), 1),
             (nn.Softmax(dim=-1), 1),
             (nn.LayerNorm(768), 1),
         ),
@@ -201,13 +148,13 @@ def other_tasks() -> Example:
     Dense 64x1024 by 1024x512 with bias and ReLU; batched matmul 8x196x64 by 8x64x196; convolutions with bias and ReLU:
     3x3 with stride 2 28x28x96 to 192, 1x1 14x14x480 to 112, depthwise 5x5 28x28x120; softmax over 64x1000.
     """
-    return _example(
-        lambda: _Branches(
-            (_Dense(1024, 512), 1),
-            (_Matmul(), 2),
-            (_ChannelsLast(96, 192, 3, stride=2), 1),
-            (_ChannelsLast(480, 112, 1), 1),
-            (_ChannelsLast(120, 120, 5, groups=120), 1),
+    return example(
+        lambda: Branches(
+            (Dense(1024, 512), 1),
+            (Matmul(), 2),
+            (ChannelsLast(96, 192, 3, stride=2), 1),
+            (ChannelsLast(480, 112, 1), 1),
+            (ChannelsLast(120, 120, 5, groups=120), 1),
             (nn.Softmax(dim=-1), 1),
         ),
         (64, 1024),
@@ -226,8 +173,8 @@ def grouped() -> Example:
     Grouped 3x3: 8 groups 14x14x128 to 128, 2 groups 20x20x64 to 128, 32 groups 20x20x128 to 128; depthwise: 3x3
     40x40x96, 5x5 14x14x240, 3x3 with stride 2 28x28x192.
     """
-    return _example(
-        lambda: _Branches(
+    return example(
+        lambda: Branches(
             (nn.Conv2d(128, 128, 3, padding=1, groups=8), 1),
             (nn.Conv2d(64, 128, 3, padding=1, groups=2), 1),
             (nn.Conv2d(128, 128, 3, padding=1, groups=32), 1),
@@ -250,8 +197,8 @@ def rows() -> Example:
     Softmax over 96x512 and 40x1600; layer norms of 192x512 and 48x1280; sums of 900 rows of 620; depthwise 5x5
     convolution of 128 channels on 26x26.
     """
-    return _example(
-        lambda: _Branches(
+    return example(
+        lambda: Branches(
             (nn.Softmax(dim=-1), 1),
             (nn.Softmax(dim=-1), 1),
             (nn.LayerNorm(512), 1),
@@ -275,15 +222,15 @@ def strided() -> Example:
     19x19x160; convolutions in one dimension (k5, 80 to 112 on 300) and in three (k3 with stride 2, 24 to 40 on
     6x18x18); dense 104x600 by 600x392 with bias and ReLU; means of 500 rows of 1,300.
     """
-    return _example(
-        lambda: _Branches(
+    return example(
+        lambda: Branches(
             (nn.Conv2d(144, 144, 3, stride=2, padding=1, groups=144), 1),
             (nn.Conv2d(240, 240, 3, stride=2, padding=1, groups=240), 1),
             (nn.Conv2d(120, 120, 5, stride=2, padding=2, groups=120), 1),
             (nn.Conv2d(160, 160, 3, padding=1, groups=160), 1),
             (_AnyChannelsLast(nn.Conv1d(80, 112, 5, padding=2)), 1),
             (_AnyChannelsLast(nn.Conv3d(24, 40, 3, stride=2, padding=1)), 1),
-            (_Dense(600, 392), 1),
+            (Dense(600, 392), 1),
             (_RowMean(), 1),
         ),
         (1, 144, 30, 30),
@@ -304,15 +251,15 @@ def untouched() -> Example:
     depthwise and transposed (two-dimensional, on 28x28 and 14x14); dense 96x1536 by 1536x640; softmax over 256x384;
     layer norm of 200x640; sums of 2,048 rows of 777.
     """
-    return _example(
-        lambda: _Branches(
+    return example(
+        lambda: Branches(
             (nn.Conv1d(256, 256, 5, padding=2), 1),
             (nn.Conv3d(16, 32, 3, padding=1), 1),
             (nn.Conv2d(64, 96, 3, padding=2, dilation=2), 1),
             (nn.Conv2d(96, 96, 3, padding=1, groups=4), 1),
             (nn.Conv2d(144, 144, 3, padding=1, groups=144), 1),
             (nn.ConvTranspose2d(96, 48, 4, stride=2, padding=1), 1),
-            (_Dense(1536, 640), 1),
+            (Dense(1536, 640), 1),
             (nn.Softmax(dim=-1), 1),
             (nn.LayerNorm(640), 1),
             (_RowSum(), 1),
@@ -337,8 +284,8 @@ def unseen() -> Example:
     3, in five groups, depthwise 5x5, transposed, and 1x1 (two-dimensional, on 12x12 to 26x26); dense 72x896 by 896x320;
     batched matmul 6x160x80 by 6x80x160; softmax over 160x900; layer norm of 300x448; maxima of 1,536 rows of 1,030.
     """
-    return _example(
-        lambda: _Branches(
+    return example(
+        lambda: Branches(
             (nn.Conv1d(192, 320, 3, stride=2, padding=1), 1),
             (nn.Conv3d(24, 24, 3, padding=1), 1),
             (nn.Conv2d(80, 80, 3, padding=3, dilation=3), 1),
@@ -346,8 +293,8 @@ def unseen() -> Example:
             (nn.Conv2d(200, 200, 5, padding=2, groups=200), 1),
             (nn.ConvTranspose2d(128, 64, 3, stride=2, padding=1, output_padding=1), 1),
             (nn.Conv2d(112, 224, 1), 1),
-            (_Dense(896, 320), 1),
-            (_Matmul(), 2),
+            (Dense(896, 320), 1),
+            (Matmul(), 2),
             (nn.Softmax(dim=-1), 1),
             (nn.LayerNorm(448), 1),
             (_RowMax(), 1),
@@ -376,8 +323,8 @@ def fresh() -> Example:
     dense 112x704 by 704x416; batched matmul 10x144x48 by 10x48x144; softmax over 120x1200; layer norm of 260x576; means
     of 640 rows of 1,900.
     """
-    return _example(
-        lambda: _Branches(
+    return example(
+        lambda: Branches(
             (_AnyChannelsLast(nn.Conv1d(64, 128, 7, padding=3)), 1),
             (_AnyChannelsLast(nn.Conv3d(16, 48, 3, stride=2, padding=1)), 1),
             (_AnyChannelsLast(nn.Conv2d(48, 64, 5, padding=4, dilation=2)), 1),
@@ -386,8 +333,8 @@ def fresh() -> Example:
             (nn.Conv2d(104, 104, 7, padding=3, groups=104), 1),
             (nn.ConvTranspose2d(64, 32, 2, stride=2), 1),
             (_AnyChannelsLast(nn.Conv2d(36, 72, 3, padding=1)), 1),
-            (_Dense(704, 416), 1),
-            (_Matmul(), 2),
+            (Dense(704, 416), 1),
+            (Matmul(), 2),
             (nn.Softmax(dim=-1), 1),
             (nn.LayerNorm(576), 1),
             (_RowMean(), 1),
@@ -419,8 +366,8 @@ def models() -> Example:
     Dense, DeiT-Ti's (197x192 by 192x768); attention of Swin-T's windows (192x49x32 by 192x32x49) and its softmax
     (192x49x49) and layer norm (3136x96); EfficientNet-B0's last pool (means of 1,280 rows of 49).
     """
-    return _example(
-        lambda: _Branches(
+    return example(
+        lambda: Branches(
             (_AnyChannelsLast(nn.Conv1d(80, 384, 3, padding=1)), 1),
             (_AnyChannelsLast(nn.Conv3d(64, 64, 3, padding=1)), 1),
             (_AnyChannelsLast(nn.Conv2d(128, 128, 3, padding=2, dilation=2)), 1),
@@ -430,8 +377,8 @@ def models() -> Example:
             (nn.ConvTranspose2d(128, 64, 2, stride=2), 1),
             (_AnyChannelsLast(nn.Conv2d(96, 24, 1)), 1),
             (_AnyChannelsLast(nn.Conv2d(64, 128, 3, stride=2, padding=1)), 1),
-            (_Dense(192, 768), 1),
-            (_Matmul(), 2),
+            (Dense(192, 768), 1),
+            (Matmul(), 2),
             (nn.Softmax(dim=-1), 1),
             (nn.LayerNorm(96), 1),
             (_RowMean(), 1),
@@ -464,8 +411,8 @@ def deployed() -> Example:
     with stride 2, 128 to 64 on 16x16). Dense, BERT's with 64 tokens (64x768 by 768x768); attention of ViT-B/16
     (12x197x64 by 12x64x197) and its softmax (12x197x197); MiniLM's layer norm (512x384); means of 768 rows of 196.
     """
-    return _example(
-        lambda: _Branches(
+    return example(
+        lambda: Branches(
             (_AnyChannelsLast(nn.Conv1d(512, 512, 3, stride=2)), 1),
             (_AnyChannelsLast(nn.Conv3d(48, 128, 3, padding=1)), 1),
             (_AnyChannelsLast(nn.Conv2d(64, 256, 3, padding=1)), 1),
@@ -475,8 +422,8 @@ def deployed() -> Example:
             (nn.Conv2d(72, 72, 5, stride=2, padding=2, groups=72), 1),
             (nn.Conv2d(384, 384, 3, padding=1, groups=384), 1),
             (nn.ConvTranspose2d(128, 64, 4, stride=2, padding=1), 1),
-            (_Dense(768, 768), 1),
-            (_Matmul(), 2),
+            (Dense(768, 768), 1),
+            (Matmul(), 2),
             (nn.Softmax(dim=-1), 1),
             (nn.LayerNorm(384), 1),
             (_RowMean(), 1),
@@ -510,8 +457,8 @@ def served() -> Example:
     text (8x77x64 by 8x64x77) and its softmax (8x77x77); Swin-T's second layer norm (784x192); a Llama's RMS norm
     (128x512); means of 240 rows of 784.
     """
-    return _example(
-        lambda: _Branches(
+    return example(
+        lambda: Branches(
             (_AnyChannelsLast(nn.Conv1d(128, 128, 3, padding=3, dilation=3)), 1),
             (_AnyChannelsLast(nn.Conv3d(32, 64, 3, padding=1)), 1),
             (_AnyChannelsLast(nn.Conv2d(128, 32, 3, padding=1)), 1),
@@ -521,8 +468,8 @@ def served() -> Example:
             (nn.Conv2d(672, 672, 5, stride=2, padding=2, groups=672), 1),
             (nn.ConvTranspose2d(256, 128, 4, stride=2, padding=1), 1),
             (_AnyChannelsLast(nn.Conv2d(256, 64, 1)), 1),
-            (_Dense(512, 2048), 1),
-            (_Matmul(), 2),
+            (Dense(512, 2048), 1),
+            (Matmul(), 2),
             (nn.Softmax(dim=-1), 1),
             (nn.LayerNorm(192), 1),
             (nn.RMSNorm(512, eps=1e-6), 1),
@@ -557,8 +504,8 @@ def hosted() -> Example:
     on 32x32). Dense, Whisper-tiny's (150x384 by 384x1536); attention of BERT with 96 tokens (12x96x64 by 12x64x96); a
     T5's softmax (8x100x100); ViT-S' layer norm (197x384); PointNet's pool (maxima of 512 rows of 900).
     """
-    return _example(
-        lambda: _Branches(
+    return example(
+        lambda: Branches(
             (_AnyChannelsLast(nn.Conv1d(128, 128, 11, padding=5)), 1),
             (_AnyChannelsLast(nn.Conv3d(64, 144, (1, 3, 3), padding=(0, 1, 1))), 1),
             (_AnyChannelsLast(nn.Conv2d(32, 64, 3, padding=1)), 1),
@@ -568,8 +515,8 @@ def hosted() -> Example:
             (nn.Conv2d(96, 96, 5, stride=2, padding=2, groups=96), 1),
             (nn.Conv2d(728, 728, 3, padding=1, groups=728), 1),
             (nn.ConvTranspose2d(21, 21, 4, stride=2, padding=1), 1),
-            (_Dense(384, 1536), 1),
-            (_Matmul(), 2),
+            (Dense(384, 1536), 1),
+            (Matmul(), 2),
             (nn.Softmax(dim=-1), 1),
             (nn.LayerNorm(384), 1),
             (_RowMax(), 1),
@@ -589,70 +536,4 @@ def hosted() -> Example:
         (8, 100, 100),
         (197, 384),
         (512, 900),
-    )
-
-
-def quantised() -> Example:
-    """Nine kernels of quantised networks, in bytes with sums in integers.
-
-    Convolutions: 3x3, ResNet-18's (64 to 64 on 28x28); 3x3 with stride 2, a U-Net's (48 to 96 on 32x32); 1x1, the
-    narrowing ones of MobileNetV2 (144 to 24 on 28x28) and ResNet-50's (256 to 64 on 28x28); depthwise, 3x3 (96 on
-    28x28) and 5x5 with stride 2 (120 on 28x28). Dense, a small BERT's (96x312 by 312x1200); attention of 80 tokens
-    (8x80x64 by 8x64x80); a residual sum (28x28x128).
-    """
-    return _example(
-        lambda: _Branches(
-            (_Quantised(nn.Conv2d(64, 64, 3, padding=1)), 1),
-            (_Quantised(nn.Conv2d(48, 96, 3, stride=2, padding=1)), 1),
-            (_Quantised(nn.Conv2d(144, 24, 1)), 1),
-            (_Quantised(nn.Conv2d(256, 64, 1)), 1),
-            (_Quantised(nn.Conv2d(96, 96, 3, padding=1, groups=96)), 1),
-            (_Quantised(nn.Conv2d(120, 120, 5, stride=2, padding=2, groups=120)), 1),
-            (_Quantised(nn.Linear(312, 1200)), 1),
-            (_QuantisedMatmul(), 2),
-            (_QuantisedSum(), 2),
-        ),
-        (1, 28, 28, 64),
-        (1, 32, 32, 48),
-        (1, 28, 28, 144),
-        (1, 28, 28, 256),
-        (1, 28, 28, 96),
-        (1, 28, 28, 120),
-        (96, 312),
-        (8, 80, 64),
-        (8, 64, 80),
-        (1, 28, 28, 128),
-        (1, 28, 28, 128),
-        dtype=torch.uint8,
-    )
-
-
-def halves() -> Example:
-    """Eight kernels in bfloat16, with the shapes of well-known networks.
-
-    Convolutions: 3x3, ResNet-18's (64 to 64 on 28x28); 3x3 with stride 2 (48 to 96 on 32x32); 1x1, ResNet-50's (256 to
-    64 on 28x28); depthwise, 3x3 (96 on 28x28). Dense, a small BERT's (96x312 by 312x1200); attention of 80 tokens
-    (8x80x64 by 8x64x80) and its softmax (8x80x80); a layer norm (96x312).
-    """
-    return _example(
-        lambda: _Branches(
-            (_ChannelsLast(64, 64, 3), 1),
-            (_ChannelsLast(48, 96, 3, stride=2), 1),
-            (_ChannelsLast(256, 64, 1), 1),
-            (_ChannelsLast(96, 96, 3, groups=96), 1),
-            (_Dense(312, 1200), 1),
-            (_Matmul(), 2),
-            (nn.Softmax(dim=-1), 1),
-            (nn.LayerNorm(312), 1),
-        ),
-        (1, 28, 28, 64),
-        (1, 32, 32, 48),
-        (1, 28, 28, 256),
-        (1, 28, 28, 96),
-        (96, 312),
-        (8, 80, 64),
-        (8, 64, 80),
-        (8, 80, 80),
-        (96, 312),
-        dtype=torch.bfloat16,
     )

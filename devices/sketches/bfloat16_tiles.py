@@ -56,6 +56,11 @@ def _group(b: str) -> dict[str, str]:
     }
 
 
+def has_bfloat16_tiles() -> bool:
+    """Return true if the instructions are registered."""
+    return TensorIntrin.get(_group("")["compute"], allow_missing=True) is not None
+
+
 def register_bfloat16_tiles(cuda: Any) -> None:
     """Register the instructions. ``cuda``: TVM's module of CUDA's, which is loaded before."""
     for b, transposed in (("", False), ("_trans", True)):

@@ -17,12 +17,14 @@ import json
 import sys
 import threading
 import types
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import tvm.s_tir
 
-from devices.sketches.bfloat16_tiles import register_bfloat16_tiles
+from devices.sketches.bfloat16_tiles import has_bfloat16_tiles, register_bfloat16_tiles
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _MODULES = {
@@ -42,13 +44,14 @@ def load_intrinsics(target: str) -> None:
     architecture = str(attributes.get("mtriple", "")).split("-")[0]
     names = [f"{_PACKAGE}.{name}" for name in _MODULES.get(architecture if kind == "llvm" else kind, ())]
     with _loading:
-        missing = [name for name in names if name not in sys.modules]
-        if missing:
+        steps: list[Callable[[], None]] = [partial(_load, name) for name in names if name not in sys.modules]
+        cuda = f"{_PACKAGE}.cuda"
+        if cuda in names and not has_bfloat16_tiles():
+            steps.append(lambda: register_bfloat16_tiles(sys.modules[cuda]))
+        if steps:
             with ThreadPoolExecutor(1) as empty_stack:
-                for name in missing:
-                    empty_stack.submit(_load, name).result()
-                    if name == f"{_PACKAGE}.cuda":
-                        empty_stack.submit(register_bfloat16_tiles, sys.modules[name]).result()
+                for step in steps:
+                    empty_stack.submit(step).result()
 
 
 def _load(name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fleet_tune.base.precision import Precision
 from fleet_tune.base.results import Fallback, FallbackKernel, InNetwork, NetworkResult
 from fleet_tune.report.words import format_secs, named
 
@@ -40,8 +41,10 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
         error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {framework}"
         yield "largest error", error + where, ""
         if network.precision is not None and network.mean_rel_error is not None:
-            counts = ", ".join(f"{count} in {name}" for name, count in network.converted.items())
-            told = f"{network.precision} ({counts})" if counts else network.precision
+            told = network.precision
+            if told == Precision.AUTO:
+                counts = [f"{count} in {name}" for name, count in network.converted.items()]
+                told += f" ({', '.join(counts) or 'all in float32'})"
             yield "precision", f"{told}: mean error {network.mean_rel_error:.2g} relative", ""
     if network.special:
         yield "special values", f"{network.special} (docs/networks.md says what is meant to differ)", "yellow"

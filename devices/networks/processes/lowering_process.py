@@ -21,7 +21,7 @@ from devices.networks.processes.exchange_folder import ExchangeFolder, writing
 from devices.protocol import TensorSpec, decode_task
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UncheckedError, UnsupportedNetworkError
-from fleet_tune.base.precision import ConvertibleProduct, Precision
+from fleet_tune.base.precision import Conversion, ConvertibleProduct, Precision
 
 if TYPE_CHECKING:
     from devices.networks.graph.low_precision.integer_products import ProductCounts
@@ -78,7 +78,10 @@ class LoweringProcess:
         self._folder = ExchangeFolder("lowering")
         self._written: Any = None
         """The module that the folder has as the network."""
-        self._files: dict[str, Path] = {}  # of the lowered networks, by device class name
+        self._files: dict[str, Path] = {}
+        """Files of the networks that were lowered last, by device class name."""
+        self._conversions: dict[str, Conversion | None] = {}
+        """Conversions of these."""
         # Mapped files do not count: the weights on their way are not part of this memory.
         arguments = [f"--memory-limit={memory_total_bytes() * 3 // 4}", f"--files={self._folder.path}"]
         self._process = WarmProcess(
@@ -112,13 +115,16 @@ class LoweringProcess:
             without |= blamed
 
     def outputs(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        """Return the outputs of a network that was lowered here, untuned, on this machine's CPU.
+        """Return the outputs of a network, untuned, on this machine's CPU. It is the one that was lowered here last for
+        its class.
 
         Raises :class:`NetworkError` where it crashes or fails, :class:`UncheckedError` where it takes too long or too
         much memory.
         """
         from devices.networks import tensor_file
 
+        if self._conversions[lowered.device_class.name] != lowered.conversion:
+            raise ValueError("the network was lowered with another conversion since: lower it again to run it")
         with writing("the inputs"):
             tensor_file.write(self._folder.file(_INPUTS), inputs)
         request = {
@@ -174,6 +180,7 @@ class LoweringProcess:
         if "refused" in answer:
             problem, next_step = answer["refused"]
             raise (NetworkError if answer["supported"] else UnsupportedNetworkError)(problem, next_step)
+        self._conversions[device_class.name] = network.conversion
         with self._working():
             return _decoded(answer["lowered"], network, device_class, into)
 

@@ -94,6 +94,7 @@ def lower_network(
     )
     classes = {name: fingerprint.device_class for name, fingerprint in prints.items()}
     choices: dict[str, PrecisionChoice] = {}
+    expected = None
     if network.conversion is not None and network.conversion.precision is Precision.AUTO:
         expected = network.framework_outputs()
         choices = {name: choose_precisions(network, each, lowering, expected) for name, each in classes.items()}
@@ -118,7 +119,7 @@ def lower_network(
         name: tuple(device for device in answered if fingerprints[device.name].device_class.name == name)
         for name in prints
     }
-    return Prepared(network, prints, lowered, here, devices, left_out)
+    return Prepared(network, prints, lowered, here, devices, left_out, expected)
 
 
 def _float_products(device_class: str, lowered: LoweredNetwork) -> list[SkippedPart]:

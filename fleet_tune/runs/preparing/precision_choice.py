@@ -44,8 +44,7 @@ def choose_precisions(
     assert asked is not None
     limit = asked.max_error
     assert limit is not None
-    plain = lowering.lowered(network, device_class)
-    products = plain.convertible
+    products = lowering.lowered(network, device_class).convertible
 
     def lowered_as(choice: Choice) -> LoweredNetwork:
         conversion = replace(asked, products=tuple(sorted(choice.items())))
@@ -68,7 +67,8 @@ def choose_precisions(
     reason = f"in float32, as the error may be {limit:g} ({told})"
     stay = [each for each in products if each.at not in choice]
     left = tuple(SkippedPart("product", each.name, device_class.name, "", reason) for each in stay)
-    return PrecisionChoice(lowered_as(choice) if choice else plain, left)
+    # Once more: the process runs what it has lowered last.
+    return PrecisionChoice(lowered_as(choice), left)
 
 
 def most_saved(products: Sequence[ConvertibleProduct], fits: Callable[[Choice], bool], most_runs: int) -> Choice:

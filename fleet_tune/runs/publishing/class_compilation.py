@@ -73,6 +73,7 @@ def publish_class(
         runner = check.runner
         if runner is not None:
             checked = ChoiceInPlace(network, runner, incumbents, check.compile_secs).chosen(checked)
+        _warn_of_error(network, checked)
         result = dataclasses.replace(
             result.with_errors(checked.errors),
             checked_on="" if runner is None else runner.name,
@@ -85,6 +86,14 @@ def publish_class(
         if runner is not None:
             timed = NetworkTiming(network, runner, checked, untuned_secs).timed(result)
         return _published(timed, folder, cancellation)
+
+
+def _warn_of_error(network: ClassNetwork, checked: CheckedNetwork) -> None:
+    """Tell where the error is above the one that precisions were chosen for: tuned kernels add in another order."""
+    conversion, errors = network.lowered.conversion, checked.errors
+    limit = None if conversion is None else conversion.max_error
+    if limit is not None and errors is not None and errors.relative > limit:
+        network.warn(f"has an error of {errors.relative:.2g}, above --max-error {limit:g}: give a smaller one")
 
 
 def _published(timed: TimedNetwork, folder: Path, cancellation: Cancellation) -> NetworkResult:

@@ -46,7 +46,7 @@ def test_a_run_in_a_precision_tells_its_error_and_owns_its_folder(tmp_path: Path
 
     refused = tune(out)
     assert refused.returncode == 2
-    assert "its network is converted with --precision bf16, and here with none" in refused.stderr
+    assert "its run was with --precision bf16, and this one is without --precision" in " ".join(refused.stderr.split())
 
     other = tmp_path / "other"
     records = ("--records", str(out / "records.db"), "--out", str(other), "--json")
@@ -71,9 +71,8 @@ def test_precisions_are_chosen_within_an_error(tmp_path: Path) -> None:
 
     refused = tune(out, "--precision", "auto", "--max-error", "0.01")
     assert refused.returncode == 2
-    assert "--precision auto --max-error 0.05, and here with --precision auto --max-error 0.01" in " ".join(
-        refused.stderr.split()
-    )
+    told = " ".join(refused.stderr.split())
+    assert "with --precision auto --max-error 0.05, and this one is with --precision auto --max-error 0.01" in told
 
 
 @pytest.mark.parametrize(
@@ -90,6 +89,16 @@ def test_an_error_that_makes_no_sense_is_refused_at_once(
     done = tune(tmp_path / "out", *options)
     assert done.returncode == 2
     assert problem in " ".join(done.stderr.split())
+
+
+def test_a_network_of_which_nothing_fits_stays_in_float32(tmp_path: Path) -> None:
+    """The plan is of that network, and not of the last one that was tried."""
+    done = tune(tmp_path / "out", "--dry-run", "--precision", "auto", "--max-error", "1e-7")
+    plan = done.json()
+    [errors] = plan["errors"].values()
+    assert errors["relative"] < 1e-5
+    assert [each["task"] for each in plan["left_out"]] == ["matmul 4x128", "matmul 4x128", "matmul 4x16"]
+    assert all("none in another" in each["reason"] for each in plan["left_out"])
 
 
 def test_the_plan_tells_the_error_of_the_untuned_network(tmp_path: Path) -> None:

@@ -10,19 +10,18 @@ import math
 from typing import Any
 
 import tvm
-from tvm.ir import Call, GenericConst
+from tvm.ir import Call
 
 from devices.builds.half_instructions import has_fast_dot2
 from devices.networks.graph.numpy_operators import shape_of
 from devices.networks.graph.precisions.products import MATMUL, is_product, products_of
-from devices.networks.graph.precisions.weight_only import MOST_ROWS, OPERATIONS_PER_BYTE
+from devices.networks.graph.precisions.weight_only import OPERATIONS_PER_BYTE, takes_its_weights_time
 from devices.networks.graph.rewrites.context import operator_name, shown_product
 from fleet_tune.base.precision import ConvertibleProduct, Precision
 
-_TENSOR_CORES = 8
-"""How many times as fast as in float32 tensor cores are in float16: at least this on all GPUs that have them."""
-_DOT2 = 2
-"""How many times as many operations of bfloat16 as of float32 an instruction for pairs does."""
+_SPEED = 2.0
+"""How many times as fast as in float32 products of 16 bits are: an instruction for pairs does two products in place of
+one; tensor cores are at least twice as fast as the other cores."""
 _WIDTH = 4
 """Bytes of a float32."""
 
@@ -40,12 +39,11 @@ def convertible_products(main: Any, target: tvm.target.Target) -> tuple[Converti
         terms = _terms(call)
         operations, read = 2.0 * result * terms, _WIDTH * (data + weight + result) * OPERATIONS_PER_BYTE
         now = max(operations, read)
-        times = {half: max(operations / speed, read / 2)}
-        constant = isinstance(bound.get(call.args[1], call.args[1]), GenericConst)
-        if operator_name(call) == MATMUL and constant and len(shapes[1] or ()) == 2:
-            rows = math.prod((shapes[0] or ())[:-1])
-            if rows <= MOST_ROWS:
-                times[Precision.INT8W] = max(operations, read - (_WIDTH - 1) * weight * OPERATIONS_PER_BYTE)
+        # A pair of an odd number of terms would belong to two groups: depthwise convolutions have one each.
+        in_pairs = int(getattr(call.attrs, "groups", 1)) == 1 or terms % 2 == 0
+        times = {half: max(operations / (speed if in_pairs else 1), read / 2)}
+        if takes_its_weights_time(call, bound.get(call.args[1], call.args[1])):
+            times[Precision.INT8W] = max(operations, read - (_WIDTH - 1) * weight * OPERATIONS_PER_BYTE)
         savings = sorted(((each, now - secs) for each, secs in times.items() if secs < now), key=lambda each: -each[1])
         if savings:
             found.append(ConvertibleProduct(at, shown_product(call), tuple(savings)))
@@ -55,8 +53,8 @@ def convertible_products(main: Any, target: tvm.target.Target) -> tuple[Converti
 def _half(target: tvm.target.Target) -> tuple[Precision, float]:
     """Return the precision of 16 bits that a target multiplies in, and how many times as fast as float32 it is."""
     if target.kind.name == "cuda":
-        return Precision.FP16, _TENSOR_CORES
-    return Precision.BF16, _DOT2 if has_fast_dot2(target) else 1
+        return Precision.FP16, _SPEED
+    return Precision.BF16, _SPEED if has_fast_dot2(target) else 1
 
 
 def _terms(call: Call) -> int:

@@ -26,7 +26,7 @@ from devices.builds.tensors import array_of
 from devices.networks.graph.low_precision.op_patterns import EPILOGUE_FUSABLE
 from devices.networks.graph.main_function import with_main_visited
 from devices.networks.graph.numpy_operators import Array, shape_of
-from devices.networks.graph.precisions.products import products_of
+from devices.networks.graph.precisions.products import MATMUL, is_product, products_of
 from devices.networks.graph.rewrites.context import constant, operator_name
 
 OPERATIONS_PER_BYTE = 8
@@ -43,6 +43,15 @@ def weight_only_products(module: Any, chosen: Collection[int] | None = None) -> 
     replaced = with_main_visited(module, quantizer)
     clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]
     return tvm.transform.Sequential(clean)(replaced), quantizer.changed
+
+
+def takes_its_weights_time(call: Call, weight: Any) -> bool:
+    """Return true for a product of float32 whose time is that of reading its weights. ``weight``: what its second
+    operand is bound to."""
+    if operator_name(call) != MATMUL or not is_product(call) or not isinstance(weight, GenericConst):
+        return False
+    shape = shape_of(call.args[0])
+    return bool(shape) and len(shape_of(weight) or ()) == 2 and math.prod((shape or ())[:-1]) <= MOST_ROWS
 
 
 def quantized(weight: Array) -> tuple[Array, Array] | None:
@@ -88,13 +97,8 @@ class _WeightQuantizer(PyExprMutator):  # type: ignore[misc]
 
     def _weight(self, call: Call) -> tuple[Any, Any] | None:
         """Return the numbers and the scales of a product that is to have them."""
-        if operator_name(call) != "relax.matmul":
-            return None
-        shape, weight = shape_of(call.args[0]), self._bound.get(call.args[1], call.args[1])
-        if not shape or not isinstance(weight, GenericConst) or len(shape_of(weight) or ()) != 2:
-            return None
-        types = {str(each.ty.dtype) for each in (*call.args, call)}
-        if types != {"float32"} or math.prod(shape[:-1]) > MOST_ROWS:
+        weight: Any = self._bound.get(call.args[1], call.args[1])
+        if not takes_its_weights_time(call, weight):
             return None
         if weight not in self._weights:
             found = quantized(array_of(weight.value))

@@ -317,8 +317,11 @@ def _difference(stored: Mapping[str, str], meta: Mapping[str, str], differing: S
     if NAME in differing:
         return f"it is of the network {_short(stored[NAME])}, and not of {_short(meta[NAME])}"
     if stored.get(PRECISION) != meta.get(PRECISION):
-        there, here = (f"--precision {each[PRECISION]}" if PRECISION in each else "none" for each in (stored, meta))
-        return f"its network is converted with {there}, and here with {here}"
+        there, here = (
+            f"with --precision {each[PRECISION]}" if PRECISION in each else "without --precision"
+            for each in (stored, meta)
+        )
+        return f"its run was {there}, and this one is {here}"
     if BOUND in differing and NAME in meta:
         return (
             f"its network is called {_short(meta[NAME])} too, but has other operators, shapes or weights, or another "

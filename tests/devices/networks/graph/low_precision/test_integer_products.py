@@ -6,60 +6,32 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
-from devices.builds.check_plan import plan_of
 from devices.builds.executables import calls, compile_host, kernel_calls
 from devices.builds.kernel_passes import use_kernel_passes
 from devices.networks.graph.low_precision.grids import FloatProduct, Grid, Grids
 from devices.networks.graph.low_precision.integer_products import ProductCounts, count_products, integer_products
 from devices.networks.graph.rewrites.context import operator_name
-from devices.networks.lowering import LoweringSteps, lower_network
-from devices.sketches.spaces import DesignSpace, parse_module, unscheduled
-from devices.targets import parse_target, resolve_target
-from fleet_tune.base.domain import Candidate, DeviceClass
-from policies.space.sampling import sample
-from tests.helpers.quantised_graphs import as_bytes, network, rounded
-from tests.helpers.scheduled import run
-
-Array = npt.NDArray[Any]
-Builder = relax.BlockBuilder
-VNNI = resolve_target({"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
-CPU = DeviceClass("cpu", resolve_target("native", 2))
-WITHOUT = resolve_target({"kind": "llvm", "mcpu": "cortex-a72", "mtriple": "aarch64-linux-gnu", "num-cores": 2})
-OTHER_OPERATORS = {
-    "pairs": resolve_target({"kind": "llvm", "mcpu": "haswell", "mtriple": "x86_64-linux-gnu", "num-cores": 2}),
-    "signed": resolve_target({"kind": "llvm", "mcpu": "cortex-a78", "mtriple": "aarch64-linux-gnu", "num-cores": 2}),
-}
-"""Targets whose products are other ones than VNNI's. Their graphs compute the same on any CPU."""
-
-
-def weights(rng: np.random.Generator, *shape: int, least: int = -128, most: int = 127) -> Array:
-    """Whole numbers of eight bits times a factor of each output channel, which is the last axis."""
-    factors = rng.uniform(0.5, 2.0, shape[-1]) / 127
-    return (rng.integers(least, most + 1, shape) * factors).astype(np.float32)
-
-
-def in_integers(module: Any) -> int:
-    """The number of products in integers that ``main`` has after the rewriting."""
-    new = integer_products(module, parse_target(VNNI))
-    return sum(call.args[0].name_hint.startswith(("conv", "matmul")) for call in kernel_calls(new["main"]))
-
-
-def kernels_of(module: Any) -> list[str]:
-    """The kernels that ``main`` calls, without the numbers behind their names."""
-    return [call.args[0].name_hint.rstrip("0123456789") for call in kernel_calls(module["main"])]
-
-
-def both(module: Any, x: Array) -> tuple[Array, Array]:
-    """The result in floats and in integers."""
-    ours = integer_products(module, parse_target(VNNI))
-    results = [compile_host(relax.transform.LegalizeOps()(each))(x)[0] for each in (module, ours)]
-    return results[0], results[1]
+from devices.targets import parse_target
+from tests.helpers.quantised_graphs import (
+    OTHER_OPERATORS,
+    VNNI,
+    WITHOUT,
+    Array,
+    Builder,
+    as_bytes,
+    both,
+    in_integers,
+    kernels_of,
+    network,
+    product_of,
+    rounded,
+    weights,
+)
 
 
 def convolution(
@@ -199,69 +171,6 @@ def test_products_with_a_matrix_are_exact(shape: tuple[int, ...]) -> None:
     assert in_integers(module) == 1
     floats, integers = both(module, rng.normal(0, 8, shape).astype(np.float32))
     np.testing.assert_allclose(integers, floats, rtol=1e-5, atol=1e-5 * np.abs(floats).max())
-
-
-def product_of_computed(
-    left: tuple[int, ...], right: tuple[int, ...], least: tuple[int, int], after: float | None = None
-) -> tuple[Any, Array]:
-    """A product of two values that are cut from the input and rounded, and an input for it. ``least``: the least whole
-    numbers of the two, of 256. ``after``: steps that the product is rounded to; None for none."""
-    sizes = [int(np.prod(shape)) for shape in (left, right)]
-
-    def body(builder: Builder, x: Any) -> Any:
-        operands = []
-        for shape, start, number in zip((left, right), (0, sizes[0]), least, strict=True):
-            cut = builder.emit(relax.op.strided_slice(x, [0], [start], [start + int(np.prod(shape))]))
-            whole = rounded(builder, builder.emit(relax.op.reshape(cut, shape)), 0.25, number, number + 255)
-            operands.append(whole)
-        product = relax.op.matmul(*operands)
-        return product if after is None else rounded(builder, builder.emit(product), after, -128, 127)
-
-    x = np.random.default_rng(sizes).normal(0, 20, sum(sizes)).astype(np.float32)
-    return network((sum(sizes),), body), x
-
-
-SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
-    ((3, 8), (8, 5)),
-    ((2, 3, 7), (2, 7, 4)),
-    ((2, 3, 1), (1, 6)),
-    ((1, 5, 9), (3, 9, 2)),
-]
-
-
-@pytest.mark.parametrize(("left", "right"), SHAPES)
-@settings(max_examples=6, deadline=None)
-@given(least=st.tuples(st.sampled_from([-255, -128, -77, 0]), st.sampled_from([-255, -128, -77, 0])))
-def test_products_of_two_computed_values_are_exact(
-    left: tuple[int, ...], right: tuple[int, ...], least: tuple[int, int]
-) -> None:
-    module, x = product_of_computed(left, right, least)
-    assert count_products(Grids(module["main"]), parse_target(VNNI)) == ProductCounts(1)
-    floats, integers = both(module, x)
-    # All sums of floats are exact here: the steps are a quarter.
-    np.testing.assert_array_equal(integers, floats)
-    assert len(np.unique(integers)) > 1
-
-
-@pytest.mark.parametrize("target", OTHER_OPERATORS.values(), ids=OTHER_OPERATORS)
-@pytest.mark.parametrize("least", [(-255, 0), (0, -128), (-128, -77)])
-def test_every_operator_computes_the_same_products_of_computed_values(least: tuple[int, int], target: str) -> None:
-    module, x = product_of_computed((2, 3, 7), (2, 7, 4), least)
-    use_kernel_passes()
-    ours, theirs = (
-        compile_host(relax.transform.LegalizeOps()(integer_products(module, parse_target(each))))(x)[0]
-        for each in (target, VNNI)
-    )
-    np.testing.assert_array_equal(ours, theirs)
-
-
-def test_a_rounded_product_of_computed_values_gives_bytes() -> None:
-    module, x = product_of_computed((4, 16), (16, 8), (0, -128), after=2.0)
-    kernels = kernels_of(integer_products(module, parse_target(VNNI)))
-    assert sorted(kernels) == ["dequantize", "matmul", "pack", "quantize", "quantize", "requantize"]
-    floats, integers = both(module, x)
-    np.testing.assert_allclose(integers, floats, atol=2.0)
-    assert (integers != floats).mean() < 0.05
 
 
 def test_whole_numbers_are_followed_through_what_keeps_them() -> None:
@@ -516,10 +425,6 @@ def test_every_other_reader_of_the_data_gets_the_same_floats() -> None:
     np.testing.assert_array_equal(integers, floats)
 
 
-def product_of(low: int, high: int, weight: Array) -> Callable[[Builder, Any], Any]:
-    return lambda builder, x: relax.op.matmul(rounded(builder, x, 0.5, low, high), relax.const(weight))
-
-
 RNG = np.random.default_rng(3)
 SPOILED = weights(RNG, 8, 4)
 SPOILED[0, 0] += 0.01
@@ -544,17 +449,6 @@ def test_what_has_no_form_in_bytes_stays_in_floats(name: str) -> None:
     (product,) = counts.floats
     assert product.name.startswith("matmul ")
     assert product.reason.startswith("their weights are not whole" if of_weights else "their data is not rounded")
-
-
-def test_products_of_two_computed_values_are_counted_and_named() -> None:
-    def body(builder: Builder, x: Any) -> Any:
-        data = rounded(builder, x, 0.5, -128, 127)
-        first = builder.emit(relax.op.matmul(data, relax.const(weights(RNG, 8, 8))))
-        return relax.op.matmul(first, relax.op.permute_dims(data))
-
-    counts = count_products(Grids(network((3, 8), body)["main"]), parse_target(VNNI))
-    reason = "both of their operands are computed, and one is not rounded to at most 256 levels"
-    assert counts == ProductCounts(1, (FloatProduct("matmul 3x3", reason),))
 
 
 def test_a_target_without_the_instruction_stays_in_floats() -> None:
@@ -591,118 +485,3 @@ def test_a_grid_is_what_was_rounded_and_clipped() -> None:
         (-7, 8, 0.5, True),
     ]
     assert found[2] == Grid(-7, 8, 1.0)
-
-
-def convolution_of_an_image(builder: Builder, x: Any) -> Any:
-    weight = relax.const(weights(np.random.default_rng(4), 3, 3, 16, 32))
-    layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
-    return relax.op.nn.conv2d(rounded(builder, x, 0.05, -128, 127), weight, padding=1, **layouts)
-
-
-def product_of_a_matrix(builder: Builder, x: Any) -> Any:
-    weight = relax.const(weights(np.random.default_rng(4), 64, 32))
-    return relax.op.matmul(rounded(builder, x, 0.05, -128, 127), weight)
-
-
-def product_with_itself(builder: Builder, x: Any) -> Any:
-    data = rounded(builder, x, 0.05, -128, 127)
-    return relax.op.matmul(data, builder.emit(relax.op.permute_dims(data)))
-
-
-@pytest.mark.parametrize(
-    ("shape", "product", "operations", "target", "bits"),
-    [
-        ((1, 8, 8, 16), convolution_of_an_image, 8 * 8 * 32 * 9 * 4, VNNI, 31),
-        ((1, 8, 8, 16), convolution_of_an_image, 8 * 8 * 32 * 9 * 4, OTHER_OPERATORS["pairs"], 23),
-        ((1, 8, 8, 16), convolution_of_an_image, 8 * 8 * 32 * 9 * 4, OTHER_OPERATORS["signed"], 31),
-        ((12, 64), product_of_a_matrix, 12 * 32 * 16, VNNI, 31),
-        ((24, 64), product_with_itself, 24 * 24 * 16, VNNI, 31),
-    ],
-)
-def test_candidates_of_all_sketches_agree_with_the_unscheduled_program(
-    shape: tuple[int, ...], product: Callable[[Builder, Any], Any], operations: int, target: str, bits: int
-) -> None:
-    """A product in integers with its rounding, scheduled by every rule: equal bit by bit."""
-    rng = np.random.default_rng(4)
-
-    def body(builder: Builder, x: Any) -> Any:
-        return rounded(builder, builder.emit(product(builder, x)), 0.3, 0, 255)
-
-    module = integer_products(network(shape, body), parse_target(target))
-    lowered = lower_network(module, "fingerprint", ("x",), CPU, LoweringSteps("net"))
-    (task,) = [each for each in lowered.tasks if "requantize" in each.workload.name]
-    assert task.workload.flop >= 2 * operations
-    use_kernel_passes()
-    space = DesignSpace(task)
-    oracle = unscheduled(task)
-    plan = plan_of(parse_module(task.workload.module)["main"])
-    integers = [at for at, spec in enumerate(oracle.args) if spec.dtype == "int32"]
-    packed = max(integers, key=lambda at: np.prod(oracle.args[at].shape))
-    for draw in (plan.draws[packed], plan.specials[packed].base):
-        assert draw.low <= -(2 ** (bits - 1)), "all weights of a number are tried"
-        assert draw.high >= 2 ** (bits - 1)
-    limits = {"uint8": (0, 256), "int32": (-(2**bits), 2**bits), "float32": (-2, 3)}
-    inputs = [rng.integers(*limits[spec.dtype], spec.shape).astype(spec.dtype) for spec in oracle.args]
-    expected = run(oracle, inputs, CPU.target)
-    rules = set()
-    for sketch in space.sketches:
-        assert sketch.described
-        assert sketch.statements[0].arithmetic == "int8"
-        for row in sample(sketch, 3, rng):
-            scheduled = space.schedule(Candidate(task.id, sketch.index, sketch.id, tuple(map(int, row))))
-            for got, wanted in zip(run(scheduled, inputs, CPU.target), expected, strict=True):
-                np.testing.assert_array_equal(got, wanted)
-            rules.add(sketch.rule)
-    assert {"register-blocked", "multi-level-tiling"} <= rules
-
-
-def test_kernels_whose_epilogue_computes_more_than_their_product_are_described() -> None:
-    """As those of EfficientNet: a short product, then SiLU between rounded values. The product is not the main block,
-    and what reads its data by vectors is placed in its loops."""
-    weight = weights(np.random.default_rng(4), 1, 1, 32, 64)
-
-    def body(builder: Builder, x: Any) -> Any:
-        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
-        product = builder.emit(relax.op.nn.conv2d(rounded(builder, x, 0.05, -128, 127), relax.const(weight), **layouts))
-        data = rounded(builder, product, 0.3, -100, 155)
-        gate = rounded(builder, builder.emit(relax.op.sigmoid(data)), 1 / 256, 0, 255)
-        return rounded(builder, builder.emit(relax.op.multiply(data, gate)), 0.3, -5, 250)
-
-    module = integer_products(network((1, 8, 8, 32), body), parse_target(VNNI))
-    lowered = lower_network(module, "fingerprint", ("x",), CPU, LoweringSteps("net"))
-    (task,) = [each for each in lowered.tasks if "sigmoid" in each.workload.name]
-    sketches = DesignSpace(task).sketches
-    assert {"register-blocked", "multi-level-tiling"} <= {sketch.rule for sketch in sketches}
-    assert [sketch.rule for sketch in sketches if not sketch.described] == []
-
-
-ORIN = resolve_target("nvidia/jetson-orin-nano")
-
-
-@pytest.mark.parametrize(
-    ("target", "rows", "terms", "columns", "name"),
-    [
-        (ORIN, 16, 32, 48, "int8"),
-        (ORIN, 8, 32, 48, "int32"),
-        (ORIN, 16, 24, 48, "int32"),
-        (ORIN, 16, 32, 40, "int32"),
-        (VNNI, 16, 32, 48, "int32"),
-        (resolve_target({"kind": "cuda", "arch": "sm_61"}), 16, 32, 48, "int32"),
-    ],
-)
-def test_tensor_cores_multiply_signed_bytes_where_extents_fit_them(
-    target: str, rows: int, terms: int, columns: int, name: str
-) -> None:
-    """Others hold several in each 32-bit number. All compute the same."""
-    weight = weights(np.random.default_rng(0), terms, columns)
-    module = network((rows, terms), product_of(-100, 155, weight))
-    new = integer_products(module, parse_target(target))
-    (product,) = [call for call in kernel_calls(new["main"]) if call.args[0].name_hint == "matmul"]
-    assert str(product.args[1].fields[1].ty.dtype) == name
-    x = np.random.default_rng(1).normal(0, 30, (rows, terms)).astype(np.float32)
-    use_kernel_passes()
-    theirs, ours = (
-        compile_host(relax.transform.LegalizeOps()(each))(x)[0]
-        for each in (integer_products(module, parse_target(VNNI)), new)
-    )
-    np.testing.assert_array_equal(ours, theirs)

@@ -180,7 +180,9 @@ def test_tasks_come_back_in_the_order_stored_with_their_latest_weight(store: Rec
 def test_a_store_is_bound_to_one_precision(path: Path) -> None:
     with RecordStore(path) as store:
         store.bind({"network": "f1", "model": "resnet18"})
-        with pytest.raises(OutputFolderError, match="is converted with none, and here with --precision bf16"):
+        with pytest.raises(
+            OutputFolderError, match="its run was without --precision, and this one is with --precision bf16"
+        ):
             store.bind({"network": "f1-bf16", "model": "resnet18", "precision": "bf16"})
 
 
