@@ -72,9 +72,9 @@ class LoadedCandidate:
         oracle's; empty if they agree. They are overwritten first with values that differ from these."""
         for run in oracle.runs(self.bench):
             check = Check(oracle.plan, run.special, run.outputs)
-            text = oracle.disagreement(run, self._outputs(oracle, check))
+            text = oracle.disagreement(run, self._outputs(oracle, check), self._artifact.trace)
             if text and self._drop_altered_inputs(oracle, check):  # an earlier candidate may have altered them
-                text = oracle.disagreement(run, self._outputs(oracle, check))
+                text = oracle.disagreement(run, self._outputs(oracle, check), self._artifact.trace)
             if text:
                 return text
         return ""

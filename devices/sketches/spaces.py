@@ -38,13 +38,16 @@ from devices.sketches.row_copies import ROW_COPIES, row_copies
 from devices.sketches.row_wise import ROW_WISE, row_wise, row_wise_kernel
 from devices.sketches.symbolic import SAMPLING, SketchDescription, describe, describe_variants
 from devices.sketches.tiled_transpose import TILED_TRANSPOSE, tiled_transposes
-from devices.sketches.traces import full_text, open_text
+from devices.sketches.traces import full_text, instructions, open_text
+from devices.sketches.winograd.convolution import convolution_of
+from devices.sketches.winograd.program import rewritten
+from devices.sketches.winograd.rule import WINOGRAD, outputs_of, winograd
+from devices.sketches.winograd.weights import LAYOUT_REWRITE, with_plain_weights
 from devices.targets import parse_target
 from fleet_tune.base.domain import Candidate, Task
 from fleet_tune.base.sketch import IMPORTED, Choice, Sketch, Tile
 
 _POSTPROCESSING = "EnterPostproc"
-_LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 
 OWN_RULES = {
     REGISTER_BLOCKED: register_blocked,
@@ -52,6 +55,7 @@ OWN_RULES = {
     ROW_WISE: row_wise,
     ROW_COPIES: row_copies,
     LINE_WISE: line_wise,
+    WINOGRAD: winograd,
 }
 """Rules that are not MetaSchedule's, by their names."""
 
@@ -93,7 +97,6 @@ class DesignSpace:
         self._module = parse_module(task.workload.module)
         self._target = parse_target(task.device_class.target)
         intrinsics.load_intrinsics(task.device_class.target)
-        self._fresh = Schedule(self._module, debug_mask="none", error_render_level="none")
         context, traces, refusal = generated(self._module, self._target)
         self._context = context  # the post-processors point into it
         self.postprocs = list(context.space_generator.postprocs)
@@ -104,6 +107,7 @@ class DesignSpace:
         spaces += [(IMPORTED, trace) for trace in self._imported()]
         self._finished: set[str] = set()  # sketches without post-processing
         self._traces: list[Trace] = []
+        self._programs: list[Schedule] = []  # of the sketches, unscheduled
         self._sampled: list[list[Instruction]] = []
         self._descriptions: list[SketchDescription] = []
         # As far as scheduling needs them: describing variants takes seconds where the places of several blocks are
@@ -114,12 +118,14 @@ class DesignSpace:
             text = open_text(trace)
             if any(text == sketch.trace_text for sketch in self._open):
                 continue
+            program = _fresh(self._module, instructions(trace))
             try:
-                facts = describe(self._fresh, trace)
+                facts = describe(program, trace)
             except Exception as error:  # a trace that cannot be replayed cannot be scheduled; the others can
                 self.left_out += ((rule, first_line(error)),)
                 continue
             self._traces.append(trace)
+            self._programs.append(program)
             self._sampled.append([inst for inst in trace.insts if inst.kind.name in SAMPLING])
             self._descriptions.append(facts)
             sketch = Sketch(len(self._open), rule, text, facts.decisions, facts.statements, facts.undescribed)
@@ -172,7 +178,7 @@ class DesignSpace:
         # Descriptions make hundreds of thousands of small objects, nearly none of them in reference cycles: collecting
         # garbage takes a fifth of their time, and more beside a large network.
         with garbage_collection_paused():
-            whole = describe_variants(self._fresh, self._traces[at], self._descriptions[at])
+            whole = describe_variants(self._programs[at], self._traces[at], self._descriptions[at])
         return replace(
             self._open[at],
             statements=whole.statements,
@@ -234,7 +240,7 @@ class DesignSpace:
         trace = self._traces[index]
         values = _values(self._open[index], self._descriptions[index].locations, candidate.decisions)
         closed = Trace(trace.insts, dict(zip(self._sampled[index], values, strict=True)))
-        schedule = self._fresh.copy()
+        schedule = self._programs[index].copy()
         try:
             closed.apply_to_schedule(schedule, remove_postproc=True)
         except REFUSALS as error:
@@ -269,7 +275,7 @@ def apply_trace(module: tvm.IRModule, trace: str) -> tvm.IRModule:
     ``meta_schedule.layout_rewrite_preproc``), which ``relax.transform.SplitLayoutRewritePreproc`` moves out of it when
     a network is compiled. Raises :class:`ScheduleError` where the trace does not fit the program.
     """
-    return _replayed(module, trace).mod
+    return tvm.IRModule({"main": _with_weights(module, _replayed(module, trace))})
 
 
 def scheduled_script(workload_module: str, trace: str) -> str:
@@ -287,12 +293,32 @@ def parse_module(text: str) -> tvm.IRModule:
 
 
 def _replayed(module: tvm.IRModule, trace: str) -> Schedule:
-    schedule = Schedule(module, debug_mask="none", error_render_level="none")
+    steps = json.loads(trace)
+    schedule = _fresh(module, steps[0])
     try:
-        Trace.apply_json_to_schedule(json.loads(trace), schedule)
+        Trace.apply_json_to_schedule(steps, schedule)
     except REFUSALS as error:
         raise ScheduleError(first_line(error)) from error
     return schedule
+
+
+def _fresh(module: tvm.IRModule, steps: Sequence[Sequence[Any]]) -> Schedule:
+    """Return the unscheduled program that the instructions of a trace are for. Raises :class:`ScheduleError` where they
+    are for another program."""
+    outputs = outputs_of(steps)
+    if outputs is not None:
+        convolution = convolution_of(module)
+        if convolution is None:
+            raise ScheduleError("a trace of Winograd's algorithm, and the program is no convolution that it fits")
+        module = rewritten(convolution, outputs)
+    return Schedule(module, debug_mask="none", error_render_level="none")
+
+
+def _with_weights(original: tvm.IRModule, schedule: Schedule) -> PrimFunc:
+    """Return the scheduled function with the arguments of the original one."""
+    scheduled = schedule.mod["main"]
+    outputs = outputs_of(instructions(schedule.trace))
+    return scheduled if outputs is None else with_plain_weights(scheduled, original["main"], outputs)
 
 
 def _values(sketch: Sketch, locations: Sequence[tuple[int, ...] | None], vector: tuple[int, ...]) -> list[Any]:
@@ -341,7 +367,7 @@ def _vector(
 
 def _finish(original: tvm.IRModule, schedule: Schedule) -> Scheduled:
     """Move the layout changes of constant weights out of the scheduled program, into functions of their own."""
-    scheduled = schedule.mod["main"]
+    scheduled = _with_weights(original, schedule)
     functions = {"main": RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(schedule.mod)["main"]}
     params = list(scheduled.params)
     packed = []
@@ -367,7 +393,7 @@ def _layout_rewrites(func: PrimFunc) -> Iterable[tuple[Stmt, SBlock]]:
         inner = nest
         while isinstance(inner, For):
             inner = inner.body
-        if isinstance(inner, SBlockRealize) and _LAYOUT_REWRITE in inner.block.annotations:
+        if isinstance(inner, SBlockRealize) and LAYOUT_REWRITE in inner.block.annotations:
             yield nest, inner.block
 
 
@@ -375,7 +401,7 @@ def _has_inner_rewrite(func: PrimFunc) -> bool:
     """Return true if a layout of a weight is changed elsewhere than at the root of ``func``."""
     annotated: list[Any] = []
     structural_walk(
-        func.body, (SBlock, lambda block: annotated.append(block) if _LAYOUT_REWRITE in block.annotations else None)
+        func.body, (SBlock, lambda block: annotated.append(block) if LAYOUT_REWRITE in block.annotations else None)
     )
     return len(annotated) != sum(1 for _ in _layout_rewrites(func))
 

@@ -35,12 +35,14 @@ class SearchTask:
 
     @property
     def floor_secs(self) -> float:
-        """Seconds that no kernel of the task is believed to beat: its operations at the device's peak for them, that of
-        the tensor cores where a sketch uses them."""
+        """Seconds that no kernel of the task is believed to beat: its operations, or the fewest that a sketch takes, at
+        the device's peak for them, that of the tensor cores where a sketch uses them."""
         statements = [statement for sketch in self.sketches for statement in sketch.statements]
         tensor = self.abstraction.tensor_flops if any(each.warp > 1 for each in statements) else 0.0
         narrow = [self.abstraction.peak(each.arithmetic) for each in statements if each.arithmetic != "float32"]
-        return self.task.workload.flop / max(tensor, *(narrow or [self.abstraction.peak_flops]))
+        fewest = [sum(each.operations for each in sketch.statements) for sketch in self.sketches if sketch.statements]
+        flop = self.task.workload.flop if narrow else min([self.task.workload.flop, *fewest])
+        return flop / max(tensor, *(narrow or [self.abstraction.peak_flops]))
 
     def without_module(self) -> SearchTask:
         """Return the task without the TVM module, which no search reads and which is most of the size."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Literal
 
 from fleet_tune.base.domain import Arithmetic
@@ -178,6 +179,11 @@ class Statement:
     """Number of copies of each written buffer that are kept at once, for as many iterations of a software pipeline."""
     arithmetic: Arithmetic = "float32"
     """What its operations are on."""
+
+    @property
+    def operations(self) -> float:
+        """Float operations of all iterations."""
+        return self.flop_per_point * prod(axis.extent for axis in self.axes)
 
 
 @dataclass(frozen=True, slots=True)

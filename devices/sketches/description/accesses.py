@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import Add, BufferStore, Cast, Div, IntImm, Max, Min, Mul, PrimFunc, Sub, Var
+from tvm.tirx import Add, BufferStore, Cast, Div, IntImm, Max, Min, Mul, PrimFunc, Select, Sub, Var
 from tvm_ffi import structural_map, structural_visit, structural_walk
 
 from devices.sketches.byte_operators import integer_dot
@@ -135,24 +135,16 @@ def _touched(block: SBlock) -> tuple[list[tuple[Any, list[Any], bool]], float, A
     """Return the accesses of a block (buffer, indices, true for a write), its operations per point, and what they are
     on."""
     touched: list[tuple[Any, list[Any], bool]] = []
-    operations = 0.0
     arithmetic: Arithmetic = "float32"
 
     def load(node: TensorLoad) -> None:
         touched.append((node.source, list(node.indices), False))
 
-    def operation(node: Any) -> None:
-        nonlocal operations
-        operations += _is_float(node)
-
     def call(node: Call) -> None:
-        nonlocal operations, arithmetic
-        operations += _CALL_OPERATIONS * (getattr(node.op, "name", "") in _CALLS)
+        nonlocal arithmetic
         if integer_dot(node) is not None:
-            operations += _DOT_OPERATIONS
             arithmetic = "int8"
         if is_dot2(node):
-            operations += 1  # the addition to a sum of floats is counted by itself
             arithmetic = "bfloat16"
 
     stores: list[BufferStore] = []
@@ -161,14 +153,43 @@ def _touched(block: SBlock) -> tuple[list[tuple[Any, list[Any], bool]], float, A
         stores.append(node)
         touched.append((node.buffer, list(node.indices), True))
 
-    structural_walk(
-        block.body,
-        [(TensorLoad, load), (BufferStore, store), (Call, call), *((kind, operation) for kind in _ARITHMETIC)],
-    )
+    structural_walk(block.body, [(TensorLoad, load), (BufferStore, store), (Call, call)])
+    operations = _operations(block.body)
     if not operations and any(int(each.iter_type) == REDUCTION for each in block.iter_vars):
         # Sums of integers, as of a depthwise convolution of bytes. Elsewhere integers are places mostly.
         operations = sum(_integer_operations(store.value) for store in stores)
     return touched, operations, arithmetic
+
+
+def _operations(node: Any) -> float:
+    """Return the float operations of a statement or expression."""
+    operations = 0.0
+
+    def operation(each: Any) -> None:
+        nonlocal operations
+        operations += _is_float(each)
+
+    def call(each: Call) -> None:
+        nonlocal operations
+        operations += _CALL_OPERATIONS * (getattr(each.op, "name", "") in _CALLS)
+        operations += _DOT_OPERATIONS * (integer_dot(each) is not None)
+        operations += is_dot2(each)  # the addition to a sum of floats is counted by itself
+
+    def selection(each: Select) -> None:
+        nonlocal operations
+        if not _reads(each.condition):
+            # The place decides: one of the two is computed at each point. It counts as the longer one.
+            operations -= min(_operations(each.true_value), _operations(each.false_value))
+
+    structural_walk(node, [(Call, call), (Select, selection), *((kind, operation) for kind in _ARITHMETIC)])
+    return operations
+
+
+def _reads(expression: Any) -> bool:
+    """Return true if an expression reads a tensor."""
+    loads: list[TensorLoad] = []
+    structural_walk(expression, (TensorLoad, loads.append))
+    return bool(loads)
 
 
 def _integer_operations(value: Any) -> float:

@@ -19,7 +19,7 @@ from devices.sketches.description.live_schedule import (
     producers,
     sampled_loop,
 )
-from devices.sketches.description.loopnest import BlockState, LoopState, frame_extents, framed, nest_of
+from devices.sketches.description.loopnest import BlockState, LoopState, distinct, frame_extents, framed, nest_of
 from devices.sketches.description.trace_state import TraceState
 from devices.sketches.description.undescribed import UndescribedError
 from fleet_tune.base.sketch import Axis, LoopKind
@@ -142,6 +142,10 @@ def _compute_at(state: TraceState, step: TraceStep) -> None:
         top.at = location
     else:
         loop = state.blocks.loop(target)
+        # What stood in a loop beside this block stays there without it.
+        for block in state.blocks.blocks.values():
+            if block.at is not None and block.at[0].top is top and block.at[1].current not in distinct(top.loops):
+                block.at = (state.blocks.owner(block.at[1].current), block.at[1])
         top.at = (_neighbour(state, step, loop) or state.blocks.owner(loop), loop)
     loopnest.moved(top)
 

@@ -92,13 +92,15 @@ def local_bytes(program: Program, beside_statements: Sequence[ProducerConsumer])
 
 
 def row_run(program: Program, beside: ProducerConsumer) -> Floats:
-    """Contiguous elements of the region that a statement inside of the main one works on, shape ``(n,)``."""
+    """Contiguous elements of the region that a statement inside of the main one works on, shape ``(n,)``: of the buffer
+    that the two share, else of its own innermost loop."""
     buffers = {access.buffer for access in beside.statement.accesses}
     for access in program.statement.accesses:
         if access.buffer in buffers:
             depth = beside.fixed if beside.fixed is not None else np.maximum(beside.depth, 0)
             return contiguous_run(program.main, access, depth)
-    return program.main.full(1.0)
+    written = next(access for access in beside.statement.accesses if access.write)
+    return program.main.full(1.0) * contiguous_run(beside.alone, written, max(0, beside.alone.depth - 1))
 
 
 def producer_consumer_secs(

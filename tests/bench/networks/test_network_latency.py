@@ -20,6 +20,15 @@ def test_latency_ratio_is_above_one_when_we_are_faster() -> None:
     assert result.details["ratios"] == pytest.approx({"eager": 3.0, "compile": 2.0, "ort": 0.5})
 
 
+def test_a_framework_that_leaves_float32_is_no_peer_of_a_network_in_float32() -> None:
+    medians = {"ours": 0.010, "ort": 0.014, "openvino": 0.006, "openvino-f32": 0.012}
+    errors = {"openvino": 3e-3, "openvino-f32": 6e-7}
+    sides = {side: {"relative_error": errors.get(side, 1e-6)} for side in medians}
+    assert latency_result("m", medians, {}, sides).peer == 12.0
+    quantised = {side: {"relative_error": 4e-2} for side in medians}
+    assert latency_result("m", medians, {}, quantised).peer == 6.0
+
+
 def test_its_table() -> None:
     times = {"median": 0.0125, "min": 0.012, "max": 0.02, "count": 3}
     result = latency_result(

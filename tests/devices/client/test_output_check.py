@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devices.client.output_check import EXACT, MOST_TRIES, ROUNDED, Oracle, all_finite, disagreement, tolerance
-from devices.protocol import Artifact, CheckPlan, TensorSpec
+from devices.protocol import Artifact, CheckedRun, CheckPlan, TensorSpec
+from devices.sketches.winograd import OUTPUTS
 from devices.timing.arguments import FLOATS, make_inputs, poison
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.timeouts import DeviceTimeouts
@@ -85,6 +86,20 @@ def test_special_values_agree_in_the_same_places_only(value: float) -> None:
     assert "NaN or infinite" in disagreement([special], [plain])
     assert "NaN or infinite" in disagreement([plain], [special])
     assert "NaN or infinite" in disagreement([np.array([np.inf, 1], np.float32)], [np.array([-np.inf, 1], np.float32)])
+
+
+def test_a_winograd_kernel_may_round_and_spread_special_values(make_artifact: MakeArtifact) -> None:
+    plan = CheckPlan(precision="float32", exact=True, reproducible=True, compares_zeros=True)
+    oracle = Oracle(dataclasses.replace(make_artifact("ok", oracle=True), check=plan))
+    whole = np.array([1.0, 2.0, 1000.0], np.float32)
+    plain, special = CheckedRun(False, (whole,)), CheckedRun(True, (np.array([np.nan, 2.0, 3.0], np.float32),))
+    trace = f'[[["Annotate", ["b1", 4], ["{OUTPUTS}"], []]], []]'
+    rounded, spread = np.array([1.01, 2.0, 1000.0], np.float32), np.full(3, np.nan, np.float32)
+    assert oracle.disagreement(plain, [rounded], trace) == ""
+    assert "differ" in oracle.disagreement(plain, [rounded], "[[], []]")
+    assert "differ" in oracle.disagreement(plain, [np.array([1.5, 2.0, 1000.0], np.float32)], trace)
+    assert oracle.disagreement(special, [spread], trace) == ""
+    assert "special values" in oracle.disagreement(special, [spread])
 
 
 def test_integers_must_be_equal() -> None:

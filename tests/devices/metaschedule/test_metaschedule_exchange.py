@@ -23,6 +23,7 @@ from devices.networks.lowering import LoweredNetwork, import_network, normal_for
 from devices.protocol import decode_task, encode_task
 from devices.sketches.spaces import DesignSpace, apply_trace, parse_module
 from devices.sketches.traces import full_text
+from devices.sketches.winograd import uses_winograd
 from devices.targets import parse_target, resolve_target
 from fleet_tune.base.domain import Candidate, DeviceClass, Outcome, Record, Task
 from fleet_tune.base.errors import RecordFileError
@@ -65,6 +66,15 @@ def applied(lowered: LoweredNetwork, folder: Path) -> dict[str, tvm.tirx.PrimFun
     with parse_target(CLASS.target), tvm.transform.PassContext(opt_level=3):
         module = relax.transform.MetaScheduleApplyDatabase(str(folder))(lowered.module)
     return {digest: module[name] for name, digest in lowered.workloads.items()}
+
+
+def test_rewritten_convolutions_are_left_out(tmp_path: Path) -> None:
+    found = import_network(load_network((torch.nn.Conv2d(32, 32, 3), (torch.zeros(1, 32, 18, 18),))), CLASS)
+    task = next(task for task in found.tasks if task.workload.name.startswith("conv2d"))
+    records = records_of(task, DesignSpace(task))
+    plain = [record for record in records if not uses_winograd(record.trace)]
+    assert 0 < len(plain) < len(records)
+    assert write_database(tmp_path, "here", [(task, records)]) == len(plain)
 
 
 def test_tvm_applies_the_same_best_schedules(

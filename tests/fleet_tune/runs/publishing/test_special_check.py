@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from devices.networks.network import Array
 from devices.networks.special_inputs import special_inputs_of
 from fleet_tune.report.network import network_lines
+from fleet_tune.runs.publishing import network_check
 from tests.helpers.compiling import Example, Faked, Told
 
 
@@ -64,3 +66,13 @@ def test_kernels_that_lose_them_by_their_schedule_are_not_used(example: Example,
     assert len(result.fallbacks) == len(example.tasks)
     assert all("finite where the framework's are NaN" in each.reason for each in result.fallbacks)
     assert example.published(tmp_path)[0] < 1e-5
+
+
+def test_tiles_of_winograd_that_spread_them_are_used_and_told(
+    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_check, "uses_winograd", lambda trace: bool(trace))
+    result = example.built(example.right(tmp_path / "records.db"), Special(example, "scheduled"))
+    assert result.published == "tuned"
+    assert not result.fallbacks
+    assert result.special.endswith("as NaN and infinities reach whole tiles of Winograd's algorithm")

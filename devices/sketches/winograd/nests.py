@@ -1,0 +1,119 @@
+"""Loop nests around blocks of TensorIR, written one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir.analysis import get_sblock_access_region
+from tvm.tirx import BufferStore, For, ForKind, IterVar, SeqStmt, Stmt, Var
+from tvm_ffi import structural_walk
+
+from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION
+
+TYPE = "float32"
+
+
+class Nests:
+    """The nests of a program in float32, with indices of type ``index``."""
+
+    def __init__(self, index: str) -> None:
+        self._index = index
+        self._buffers: list[Any] = []
+        self._nests: list[Stmt] = []
+
+    def buffer(self, name: str, *shape: int) -> Any:
+        """Return a new buffer of the program."""
+        made = buffer_of(name, shape, self._index)
+        self._buffers.append(made)
+        return made
+
+    def element_wise(self, buffer: Any, value: Callable[..., Any]) -> None:
+        """Add a block that writes every element of ``buffer``."""
+        variables = variables_of(len(buffer.shape), self._index)
+        self.add(nest(buffer.name, buffer.shape, variables, BufferStore(buffer, value(*variables), variables)))
+
+    def sum(self, buffer: Any, terms: int, value: Callable[..., Any]) -> None:
+        """Add a block that sums ``terms`` values up for every element of ``buffer``. The loop of the sums is the one
+        before the last."""
+        variables = variables_of(len(buffer.shape) + 1, self._index)
+        *outer, summed, last = variables
+        at = (*outer, last)
+        start = BufferStore(buffer, tirx.const(0.0, TYPE), at)
+        step = BufferStore(buffer, buffer[at] + value(*at, summed), at)
+        extents = [*buffer.shape[:-1], terms, buffer.shape[-1]]
+        self.add(nest(buffer.name, extents, variables, step, start=start, reduced=len(outer)))
+
+    def add(self, nest: Stmt) -> None:
+        """Add a nest."""
+        self._nests.append(nest)
+
+    def body(self) -> Stmt:
+        """Return the body of a function with the nests."""
+        root = SBlock([], [], [], "root", SeqStmt(self._nests), None, self._buffers)
+        return SBlockRealize([], True, root)
+
+
+def nest(
+    name: str,
+    extents: Sequence[Any],
+    variables: Sequence[Var],
+    body: Stmt,
+    *,
+    start: Stmt | None = None,
+    reduced: int | None = None,
+    annotations: Mapping[str, Any] | None = None,
+) -> Stmt:
+    """Return loops around a block: one for each of its ``variables``. ``reduced``: position of the one that is summed
+    over."""
+    kinds = [REDUCTION if at == reduced else DATA_PARALLEL for at in range(len(extents))]
+    index = str(variables[0].ty.dtype)
+    sizes = [tirx.const(int(extent), index) for extent in extents]
+    zero = tirx.const(0, index)
+    iterations = [
+        IterVar(tvm.ir.Range(zero, size), variable, kind)
+        for size, variable, kind in zip(sizes, variables, kinds, strict=True)
+    ]
+    loops = [Var(f"i{at}", index) for at in range(len(extents))]
+    statement: Stmt = SBlockRealize(loops, True, block_of(name, iterations, body, start, annotations))
+    for loop, size in zip(reversed(loops), reversed(sizes), strict=True):
+        statement = For(loop, zero, size, ForKind.SERIAL, statement)
+    return statement
+
+
+def block_of(
+    name: str,
+    iterations: Sequence[IterVar],
+    body: Stmt,
+    start: Stmt | None = None,
+    annotations: Mapping[str, Any] | None = None,
+) -> SBlock:
+    """Return a block with the regions that it reads and writes."""
+    touched: list[Any] = []
+    structural_walk(body, [(TensorLoad, lambda each: touched.append(each.source))])
+    structural_walk(body, [(BufferStore, lambda each: touched.append(each.buffer))])
+    unknown = SBlock(iterations, [], [], name, body, start)
+    reads, writes, _ = get_sblock_access_region(unknown, {each: each for each in touched})
+    return SBlock(iterations, reads, writes, name, body, start, annotations=annotations)
+
+
+def selected(index: Any, values: Sequence[Any]) -> Any:
+    """Return the value at ``index``. Where the loop over the indices is unrolled, nothing is left of the selection."""
+    chosen = values[-1]
+    for at in reversed(range(len(values) - 1)):
+        chosen = tirx.Select(index == at, values[at], chosen)
+    return chosen
+
+
+def buffer_of(name: str, shape: Sequence[int], index: str) -> Any:
+    """Return a new buffer."""
+    return tirx.decl_buffer([tirx.const(extent, index) for extent in shape], TYPE, name)
+
+
+def variables_of(count: int, index: str) -> list[Var]:
+    """Return new variables of a block."""
+    return [Var(f"v{at}", index) for at in range(count)]
