@@ -31,7 +31,7 @@ from devices.client.workbench import Workbench
 from devices.device_factory import STOP_DECISION
 from devices.protocol import Artifact, BuildRequest, MeasureRequest, TensorSpec
 from devices.server.server import DeviceServer
-from devices.timing.evaluator import Evaluation, confirmed, decode_evaluation, encode_request
+from devices.timing.evaluator import Evaluation, EvaluationRequest, confirmed, decode_evaluation
 from fleet_tune.base.domain import Incumbent, Measurement, Outcome, StopRule
 from fleet_tune.base.task_data import TaskData
 from policies.measuring.adaptive_stopping import confirmation, following
@@ -112,7 +112,7 @@ class Loaded:
     def evaluation(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
         """Measure by the adaptive evaluator, beside the kernel."""
         evaluate = self._bench.session.function("fleet_tune.evaluate")
-        text = encode_request(rule, incumbent_secs, self._bench.kind)
+        text = EvaluationRequest(rule, incumbent_secs, self._bench.kind).to_json()
         return decode_evaluation(evaluate(self._module, "main", text, *self._arguments))
 
     def ours(self, rule: StopRule, best_secs: float) -> dict[str, Any]:

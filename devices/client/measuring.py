@@ -6,7 +6,14 @@ from devices.client.output_check import DEFAULT, Oracle, sent_bytes
 from devices.client.workbench import Check, Workbench
 from devices.protocol import MeasureRequest
 from devices.timing.arguments import Array
-from devices.timing.evaluator import Decide, Evaluation, batch_timer, decode_evaluation, encode_request, evaluate
+from devices.timing.evaluator import (
+    Decide,
+    Evaluation,
+    EvaluationRequest,
+    batch_timer,
+    decode_evaluation,
+    evaluate,
+)
 from fleet_tune.base.domain import StopRule
 from fleet_tune.base.timeouts import DeviceTimeouts
 
@@ -50,10 +57,10 @@ class LoadedCandidate:
         if session.ours:
             # The server ends a batch that takes too long, and begins none when time is up: this is for a lost network.
             with session.deadline(2.2 * rule.timeout_secs + 10.0):
-                text = encode_request(rule, incumbent_secs, self.bench.kind)
+                text = EvaluationRequest(rule, incumbent_secs, self.bench.kind, self._artifact.packed).to_json()
                 answer = session.function("fleet_tune.evaluate")(self._module, "main", text, *self._arguments)
                 return decode_evaluation(answer)
-        run_batch = batch_timer(self._module, "main", self.bench.device, self._arguments, rule.flush_bytes)
+        run_batch = batch_timer(self._module, "main", self.bench.device, [self._arguments], rule.flush_bytes)
 
         def guarded(runs: int) -> float:
             with session.deadline(rule.timeout_secs + 1.0):

@@ -13,7 +13,7 @@ from devices.client import probe_kernels
 from devices.client.workbench import Workbench
 from devices.protocol import TensorSpec
 from devices.targets import vector_bits
-from devices.timing.evaluator import decode_evaluation, encode_request
+from devices.timing.evaluator import EvaluationRequest, decode_evaluation
 from fleet_tune.base.domain import StopRule
 
 # The best of three single runs of a millisecond: a disturbance seldom hits all of them.
@@ -71,7 +71,7 @@ class Probe:
                     race_factor=math.inf,
                     timeout_secs=most_secs,
                 )
-                request = encode_request(rule, math.inf, bench.kind)
+                request = EvaluationRequest(rule, math.inf, bench.kind).to_json()
                 answer = bench.session.function("fleet_tune.evaluate")(module, "main", request, *tensors)
                 return decode_evaluation(answer).run_secs
             timer = module.time_evaluator("main", bench.device, number=1, repeat=_RUNS)

@@ -7,12 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import relax
+from tvm.ir import GenericConst
 from tvm.s_tir.analysis import estimate_tir_flops
 from tvm_ffi import structural_walk
 
@@ -118,6 +119,17 @@ class LoweredNetwork:
     """What it was converted to. None: it was not."""
     convertible: tuple[ConvertibleProduct, ...] = ()
     """Where the precisions are to be chosen: the products that another one makes faster."""
+
+    @cached_property
+    def weights_bytes(self) -> int:
+        """Bytes of its constants."""
+        constants = {
+            each: math.prod(each.value.shape) * tvm.DataType(str(each.value.dtype)).bits // 8
+            for call in kernel_calls(self.module["main"])
+            for each in call.args[1].fields
+            if isinstance(each, GenericConst)
+        }
+        return sum(constants.values())
 
     @property
     def precision(self) -> Precision | None:

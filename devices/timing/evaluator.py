@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import json
 import math
 import signal
@@ -124,28 +125,37 @@ def load_decide(dotted: str | None) -> Decide | None:
 
 
 def batch_timer(
-    module: Any, entry: str, device: Any, tensors: Sequence[Any], flush_bytes: int = 0
+    module: Any, entry: str, device: Any, argument_sets: Sequence[Sequence[Any]], flush_bytes: int = 0
 ) -> Callable[[int], float]:
     """Return ``run_batch`` for a loaded TVM module and its tensors, of this process or of an RPC session.
 
     A kernel on this process' CPU that is not too quick is called directly and timed by the clock. Everything else is
     timed by TVM's evaluator where the kernel is: for a GPU with events on its stream (CUDA's timer of TVM), which
-    exclude the launch from the host; for a kernel of a session without the network in between. ``flush_bytes``: memory
-    of the device that is copied before each run; each run is then timed by itself.
+    exclude the launch from the host; for a kernel of a session without the network in between.
+
+    Args:
+        module: the module.
+        entry: name of the kernel.
+        device: where it runs.
+        argument_sets: the tensors; where there are several sets (:mod:`devices.timing.cold_weights`, for this process'
+            CPU), runs take them in turn, and all are called directly.
+        flush_bytes: memory of the device that is copied before each run; each run is then timed by itself.
     """
     kernel = module[entry]
     direct = device.dlpack_device_type() == _CPU  # devices of a session have other numbers
     expected_secs = math.inf
+    turns = itertools.cycle(argument_sets)
+    tensors = argument_sets[0]
 
     def run_batch(runs: int) -> float:
         nonlocal expected_secs
         if flush_bytes:
             evaluator = module.time_evaluator(entry, device, number=1, repeat=runs, cache_flush_bytes=flush_bytes)
             expected_secs = evaluator(*tensors).mean
-        elif direct and expected_secs >= DIRECT_CALL_SECS:
+        elif direct and (expected_secs >= DIRECT_CALL_SECS or len(argument_sets) > 1):
             started = time.perf_counter()
             for _ in range(runs):
-                kernel(*tensors)
+                kernel(*next(turns))
             device.sync()
             expected_secs = (time.perf_counter() - started) / runs
         else:
@@ -169,19 +179,38 @@ def kill_after(timeout_secs: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def encode_request(rule: StopRule, incumbent_secs: float, device_kind: str) -> str:
-    """Return the JSON text of what the server-side evaluator needs besides the kernel."""
-    incumbent = incumbent_secs if math.isfinite(incumbent_secs) else None
-    return json.dumps({"rule": asdict(rule), "incumbent_secs": incumbent, "device": device_kind})
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """What the server-side evaluator needs besides the kernel."""
 
+    rule: StopRule
+    incumbent_secs: float
+    device_kind: str
+    weights: tuple[int, ...] = ()
+    """Positions of the weights among the kernel's arguments."""
 
-def decode_request(text: str) -> tuple[StopRule, float, str]:
-    """Return what :func:`encode_request` wrote, also in a newer version whose rules have more fields."""
-    message = json.loads(text)
-    incumbent = message["incumbent_secs"]
-    names = {each.name for each in fields(StopRule)}
-    rule = StopRule(**{name: value for name, value in message["rule"].items() if name in names})
-    return rule, math.inf if incumbent is None else incumbent, message["device"]
+    def to_json(self) -> str:
+        """Return the request as text."""
+        incumbent = self.incumbent_secs if math.isfinite(self.incumbent_secs) else None
+        return json.dumps(
+            {
+                "rule": asdict(self.rule),
+                "incumbent_secs": incumbent,
+                "device": self.device_kind,
+                "weights": list(self.weights),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> EvaluationRequest:
+        """Return what :meth:`to_json` wrote, also in another version whose rules have more fields, or that names no
+        weights."""
+        message = json.loads(text)
+        incumbent = message["incumbent_secs"]
+        names = {each.name for each in fields(StopRule)}
+        rule = StopRule(**{name: value for name, value in message["rule"].items() if name in names})
+        incumbent_secs = math.inf if incumbent is None else incumbent
+        return cls(rule, incumbent_secs, message["device"], tuple(message.get("weights", ())))
 
 
 def encode_evaluation(evaluation: Evaluation) -> str:

@@ -391,6 +391,9 @@ class StopRule:
     """Memory that is copied before every run to empty the caches. 0 leaves the caches as they are."""
     micro_batch_runs: int = 0
     """Runs of a micro-batch. 0: ``micro_batch_secs`` decides."""
+    weights_bytes: int = 0
+    """Bytes of all weights of the network that the kernel is for: on our device servers' CPUs it then finds its weights
+    where they are in the network, in memory if they are more than the caches hold. 0: where its last run left them."""
 
     def __post_init__(self) -> None:
         for name in ("micro_batch_secs", "min_batches", "timeout_secs", "timeout_factor", "min_timeout_secs"):
@@ -398,7 +401,7 @@ class StopRule:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
         if self.max_batches < self.min_batches:
             raise ValueError(f"max_batches is {self.max_batches}, less than min_batches, {self.min_batches}")
-        least = min(self.max_cv, self.warm_up_secs, self.flush_bytes, self.micro_batch_runs)
+        least = min(self.max_cv, self.warm_up_secs, self.flush_bytes, self.micro_batch_runs, self.weights_bytes)
         if not (self.race_factor >= 1 and least >= 0):
             raise ValueError(f"race_factor must be at least 1, and nothing may be negative: {self}")
 

@@ -214,12 +214,14 @@ async def settle(context: RunContext, prepared: Prepared, hosts: RunHosts, lower
 def _session_plan(context: RunContext, prepared: Prepared) -> SessionPlan:
     request = context.request
     method = method_of(request.method)
+    weights_bytes = max((lowered.weights_bytes for lowered in prepared.lowered.values()), default=0)
     return SessionPlan(
         run_id=context.run_id,
         method=method,
         seed=request.seed,
         tasks=prepared.undescribed,
         limits=request.limits,
-        rule=MEASURED_BY if request.collects else method.evaluator,
+        # The records of a dataset are of kernels alone.
+        rule=MEASURED_BY if request.collects else dataclasses.replace(method.evaluator, weights_bytes=weights_bytes),
         settled=prepared.settled,
     )

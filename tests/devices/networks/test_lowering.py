@@ -61,6 +61,11 @@ def test_small_cnn_folds_batch_norm_and_fuses() -> None:
     assert lowered.tasks[1].workload.flop == 2 * 32 * 32 * 16 * 27 + 2 * 32 * 32 * 16
 
 
+def test_the_weights_of_a_network_are_its_constants() -> None:
+    lowered, _ = imported(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32)), torch.zeros(4, 64))
+    assert lowered.weights_bytes == 4 * (64 * 128 + 128 + 128 * 32 + 32)
+
+
 def test_mlp() -> None:
     lowered, network = imported(*_flat(networks.mlp()))
     agrees(lowered, network)

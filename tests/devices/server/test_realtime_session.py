@@ -54,9 +54,9 @@ def test_kernels_run_at_the_priority_asked_for_where_it_is_allowed(
     module = bench.load(artifact.library)
     arguments = bench.arguments(artifact, module, False)
     evaluate = bench.session.function("fleet_tune.evaluate")
-    from devices.timing.evaluator import encode_request
+    from devices.timing.evaluator import EvaluationRequest
 
-    evaluate(module, "main", encode_request(RULE, math.inf, "cpu"), *arguments)
+    evaluate(module, "main", EvaluationRequest(RULE, math.inf, "cpu").to_json(), *arguments)
     expected = FIFO if realtime and not refusal() else OTHER
     assert arguments[1].numpy()[0] == expected
     # Outside of micro-batches it is as it was.

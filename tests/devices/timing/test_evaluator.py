@@ -15,12 +15,11 @@ from tvm.runtime.module import BenchmarkResult
 from devices.protocol import Artifact, MeasureRequest
 from devices.timing.evaluator import (
     Evaluation,
+    EvaluationRequest,
     batch_timer,
     confirmed,
     decode_evaluation,
-    decode_request,
     encode_evaluation,
-    encode_request,
     evaluate,
     load_decide,
 )
@@ -60,7 +59,7 @@ def test_batches_have_as_many_runs_as_the_rule_says() -> None:
     for run_secs in (1e-6, 0.02):
         kernel = Kernel(run_secs)
         rule = replace(RULE, micro_batch_runs=7)
-        assert decode_request(encode_request(rule, math.inf, "cpu"))[0] == rule
+        assert EvaluationRequest.from_json(EvaluationRequest(rule, math.inf, "cpu").to_json()).rule == rule
         evaluate(kernel, rule, math.inf, after_three, kernel.clock)
         assert kernel.batches == [1, 7, 7, 7]
 
@@ -111,7 +110,8 @@ def test_no_batch_begins_after_the_timeout() -> None:
 
 @pytest.mark.parametrize("incumbent_secs", [0.5, math.inf])
 def test_requests_and_results_survive_the_wire(incumbent_secs: float) -> None:
-    assert decode_request(encode_request(RULE, incumbent_secs, "cpu")) == (RULE, incumbent_secs, "cpu")
+    request = EvaluationRequest(RULE, incumbent_secs, "cpu", (1, 3))
+    assert EvaluationRequest.from_json(request.to_json()) == request
     result = Evaluation((0.1, 0.2), "raced", 0.7, 0.25)
     assert decode_evaluation(encode_evaluation(result)) == result
     assert decode_evaluation('{"run_secs": [0.1], "stopped": "raced"}') == Evaluation(
@@ -120,9 +120,10 @@ def test_requests_and_results_survive_the_wire(incumbent_secs: float) -> None:
 
 
 def test_a_server_reads_the_request_of_a_newer_client() -> None:
-    request = json.loads(encode_request(RULE, 0.5, "cpu"))
+    request = json.loads(EvaluationRequest(RULE, 0.5, "cpu").to_json())
     request["rule"]["something_new"] = 1
-    assert decode_request(json.dumps(request))[0] == RULE
+    del request["weights"]  # nor does an older client name them
+    assert EvaluationRequest.from_json(json.dumps(request)) == EvaluationRequest(RULE, 0.5, "cpu")
 
 
 def test_warming_up_lasts_as_long_as_the_rule_says() -> None:
@@ -191,7 +192,7 @@ def test_only_this_process_cpu_is_timed_by_the_clock_all_else_by_tvm_where_the_k
 ) -> None:
     module = Module()
     device = SimpleNamespace(dlpack_device_type=lambda: kind, sync=lambda: None)
-    run_batch = batch_timer(module, "main", device, ())
+    run_batch = batch_timer(module, "main", device, [()])
     run_batch(1)
     assert (module.calls, module.evaluators) == ((1, []) if called else (0, [{"number": 1}]))
     assert run_batch(7) > 0
@@ -199,11 +200,21 @@ def test_only_this_process_cpu_is_timed_by_the_clock_all_else_by_tvm_where_the_k
     assert module.evaluators[-1] == {"number": 7}
 
 
+def test_sets_of_arguments_take_turns_over_all_batches() -> None:
+    seen: list[str] = []
+    module = {"main": seen.append}
+    device = SimpleNamespace(dlpack_device_type=lambda: 1, sync=lambda: None)
+    run_batch = batch_timer(module, "main", device, [("a",), ("b",), ("c",)])
+    run_batch(1)
+    run_batch(4)
+    assert seen == ["a", "b", "c", "a", "b"]
+
+
 @pytest.mark.parametrize("kind", [1, 2, 129])
 def test_with_a_flush_every_run_is_timed_by_itself(kind: int) -> None:
     module = Module()
     device = SimpleNamespace(dlpack_device_type=lambda: kind, sync=lambda: None)
-    assert batch_timer(module, "main", device, (), 1 << 20)(5) == 0.001
+    assert batch_timer(module, "main", device, [()], 1 << 20)(5) == 0.001
     assert module.evaluators == [{"number": 1, "repeat": 5, "cache_flush_bytes": 1 << 20}]
 
 
@@ -215,7 +226,7 @@ def test_tvm_empties_the_caches_before_every_run(make_artifact: Callable[..., Ar
     device = tvm.cpu()
     tensors = [tvm.runtime.empty((1 << 16,), "float32", device) for _ in range(2)]
     for flush_bytes in (0, 1 << 20):
-        assert 0 < batch_timer(module, "main", device, tensors, flush_bytes)(3) < 1.0
+        assert 0 < batch_timer(module, "main", device, [tensors], flush_bytes)(3) < 1.0
 
 
 def test_the_stopping_function_is_found_by_its_name() -> None:
