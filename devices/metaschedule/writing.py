@@ -21,7 +21,7 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
 from devices.metaschedule.files import ABOUT, RECORDS, WORKLOADS
-from devices.sketches.winograd import uses_winograd
+from devices.sketches.programs import is_rewritten
 from fleet_tune.base.domain import Outcome, Record, Task
 from fleet_tune.base.errors import RecordFileError
 from fleet_tune.base.records.files.atomic_file import sync_file, sync_folder
@@ -65,7 +65,7 @@ def _usable(words: Sequence[Record]) -> list[tuple[Record, float]]:
     usable = []
     for word in words:
         measured = word.measurement
-        if not word.trace or uses_winograd(word.trace):  # TVM cannot replay it
+        if not word.trace or is_rewritten(word.trace):
             continue
         if measured.outcome is not Outcome.OK:
             usable.append((word, _NOT_RUN_SECS))

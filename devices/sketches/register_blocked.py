@@ -66,10 +66,11 @@ def register_blocked(mod: tvm.IRModule, target: Target) -> list[Schedule]:
 
     The schedules' traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
-    return one_sketch(mod, target, _apply)
+    return one_sketch(mod, target, block_registers)
 
 
-def _apply(sch: Schedule, target: Target) -> bool:
+def block_registers(sch: Schedule, target: Target) -> bool:
+    """Schedule the function ``main``; false where the rule does not apply."""
     main = _inline_and_find_main(sch, target)
     if main is None:
         return False
@@ -205,7 +206,7 @@ def _epilogue(sch: Schedule, block: SBlockRV) -> SBlockRV:
         same_shape = [int(i.dom.extent) for i in reader.iter_vars] == [int(n) for n in written.source.shape]
         axes = [iteration.var for iteration in reader.iter_vars]
         reads = [region.region for region in reader.reads if region.source.same_as(written.source)]
-        if same_shape and reads and _is_identity(reads[0], axes) and _is_identity(reader.writes[0].region, axes):
+        if same_shape and reads and _is_identity(reads[0], axes) and _is_in_order(reader.writes[0].region, axes):
             return consumers[0]
     return sch.cache_write(block, 0, "local")
 
@@ -216,6 +217,14 @@ def _is_identity(region: list[tvm.ir.Range], axes: list[Var]) -> bool:
         r.min.same_as(axis) or (isinstance(r.min, IntImm) and int(r.extent) == 1)
         for r, axis in zip(region, axes, strict=True)
     )
+
+
+def _is_in_order(region: list[tvm.ir.Range], axes: list[Var]) -> bool:
+    """Return true if a region is that of a block's axes, or has fewer dimensions, as tiles of an axis do, and the last
+    one runs along the last axis."""
+    if len(region) == len(axes):
+        return _is_identity(region, axes)
+    return any(variable.same_as(axes[-1]) for variable in undefined_vars(region[-1].min))
 
 
 def _is_spatial(sch: Schedule, block: SBlockRV) -> bool:

@@ -33,14 +33,14 @@ from devices.sketches.defaults import default_schedules
 from devices.sketches.generation import REFUSALS, first_line, generated, rule_name
 from devices.sketches.half_operators import PAIRED, holding_pairs
 from devices.sketches.line_wise import LINE_WISE, line_wise
+from devices.sketches.overlapping_tiles import OVERLAPPING_TILES, overlapping_tiles
+from devices.sketches.programs import program_for
 from devices.sketches.register_blocked import REGISTER_BLOCKED, register_blocked
 from devices.sketches.row_copies import ROW_COPIES, row_copies
 from devices.sketches.row_wise import ROW_WISE, row_wise, row_wise_kernel
 from devices.sketches.symbolic import SAMPLING, SketchDescription, describe, describe_variants
 from devices.sketches.tiled_transpose import TILED_TRANSPOSE, tiled_transposes
 from devices.sketches.traces import full_text, instructions, open_text
-from devices.sketches.winograd.convolution import convolution_of
-from devices.sketches.winograd.program import rewritten
 from devices.sketches.winograd.rule import WINOGRAD, outputs_of, winograd
 from devices.sketches.winograd.weights import LAYOUT_REWRITE, with_plain_weights
 from devices.targets import parse_target
@@ -56,6 +56,7 @@ OWN_RULES = {
     ROW_COPIES: row_copies,
     LINE_WISE: line_wise,
     WINOGRAD: winograd,
+    OVERLAPPING_TILES: overlapping_tiles,
 }
 """Rules that are not MetaSchedule's, by their names."""
 
@@ -305,13 +306,11 @@ def _replayed(module: tvm.IRModule, trace: str) -> Schedule:
 def _fresh(module: tvm.IRModule, steps: Sequence[Sequence[Any]]) -> Schedule:
     """Return the unscheduled program that the instructions of a trace are for. Raises :class:`ScheduleError` where they
     are for another program."""
-    outputs = outputs_of(steps)
-    if outputs is not None:
-        convolution = convolution_of(module)
-        if convolution is None:
-            raise ScheduleError("a trace of Winograd's algorithm, and the program is no convolution that it fits")
-        module = rewritten(convolution, outputs)
-    return Schedule(module, debug_mask="none", error_render_level="none")
+    try:
+        program = program_for(module, steps)
+    except ValueError as error:
+        raise ScheduleError(str(error)) from error
+    return Schedule(program, debug_mask="none", error_render_level="none")
 
 
 def _with_weights(original: tvm.IRModule, schedule: Schedule) -> PrimFunc:

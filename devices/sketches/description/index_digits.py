@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from tvm.tirx import Add, Cast, FloorDiv, FloorMod, IntImm, Mul, Sub, Var
+from tvm.tirx import Add, Cast, FloorDiv, FloorMod, IntImm, Min, Mul, Sub, Var
 
 from fleet_tune.base.sketch import Axis
 
@@ -89,6 +89,9 @@ def _sum(expression: Any, variables: Sequence[Var], axes: Sequence[Axis]) -> tup
         return {digit: c for digit, c in terms.items() if c}, first[1] + sign * second[1]
     if isinstance(expression, Mul | FloorDiv | FloorMod):
         return _scaled(expression, variables, axes)
+    if isinstance(expression, Min) and isinstance(expression.b, IntImm):
+        # The last of overlapping tiles begins earlier.
+        return _sum(expression.a, variables, axes)
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -11,12 +10,12 @@ import tvm
 from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock, Schedule
 from tvm.target import Target
-from tvm.tirx import Add, BufferStore, Mul, PrimFunc, Var
-from tvm_ffi import structural_equal, structural_walk
+from tvm.tirx import Add, BufferStore, Mul, PrimFunc
+from tvm_ffi import structural_walk
 
 from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION
 from devices.sketches.inlining import blocks_of, inline_element_wise
-from devices.sketches.winograd.nests import TYPE
+from devices.sketches.nests import FLOAT, are_equal, axes_of, is_element_wise
 
 _CPU = Target({"kind": "llvm"})
 _SIZES = (3, 5)
@@ -86,14 +85,9 @@ def convolution_of(module: tvm.IRModule) -> Convolution | None:
         return None
     if not any(weight.same_as(each) for each in constant):
         return None
-    if epilogue is not None and not _is_element_wise(epilogue, result):
+    if epilogue is not None and not is_element_wise(epilogue, result):
         return None
     return Convolution(main, block, padding, epilogue)
-
-
-def axes_of(block: SBlock) -> list[Var]:
-    """Return the iteration variables of a block."""
-    return [iteration.var for iteration in block.iter_vars]
 
 
 def _operands(block: SBlock) -> tuple[Any, Any]:
@@ -112,7 +106,7 @@ def _is_convolution(block: SBlock) -> bool:
     if not isinstance(added, Add) or not isinstance(added.b, Mul):
         return False
     factors = (added.b.a, added.b.b)
-    if not all(isinstance(each, TensorLoad) and str(each.source.dtype) == TYPE for each in factors):
+    if not all(isinstance(each, TensorLoad) and str(each.source.dtype) == FLOAT for each in factors):
         return False
     image, y, x, out, row, column, channel = axes_of(block)
     rows, columns = (int(block.iter_vars[at].dom.extent) for at in (4, 5))
@@ -120,26 +114,7 @@ def _is_convolution(block: SBlock) -> bool:
     return (
         rows == columns
         and rows in _SIZES
-        and _are_equal([*store.indices], [image, y, x, out])
-        and _are_equal(data, [image, y + row, x + column, channel])
-        and _are_equal(weight, [row, column, channel, out])
-    )
-
-
-def _is_element_wise(block: SBlock, result: Any) -> bool:
-    """Return true if a block computes each element of its own from the one at the same place in ``result``."""
-    store = block.body
-    if not isinstance(store, BufferStore) or any(int(each.iter_type) != DATA_PARALLEL for each in block.iter_vars):
-        return False
-    if [int(each.dom.extent) for each in block.iter_vars] != [int(extent) for extent in result.shape]:
-        return False
-    loads: list[Any] = []
-    structural_walk(store.value, (TensorLoad, loads.append))
-    places = [load.indices for load in loads if load.source.same_as(result)]
-    return all(_are_equal([*place], axes_of(block)) for place in [*places, store.indices])
-
-
-def _are_equal(found: Sequence[Any], expected: Sequence[Any]) -> bool:
-    return len(found) == len(expected) and all(
-        structural_equal(one, other) for one, other in zip(found, expected, strict=True)
+        and are_equal([*store.indices], [image, y, x, out])
+        and are_equal(data, [image, y + row, x + column, channel])
+        and are_equal(weight, [row, column, channel, out])
     )

@@ -20,12 +20,12 @@ from typing import Any
 import tvm
 from tvm import tirx
 from tvm.ir import TensorLoad
-from tvm.tirx import BufferStore, IfThenElse, PrimFunc, Stmt, Var
+from tvm.tirx import BufferStore, IfThenElse, PrimFunc, Stmt
 from tvm_ffi import structural_map
 
-from devices.sketches.winograd.convolution import Convolution, axes_of
+from devices.sketches.nests import FLOAT, Nests, axes_of, buffer_of, nest, replaced, selected, variables_of
+from devices.sketches.winograd.convolution import Convolution
 from devices.sketches.winograd.matrices import Matrix, transforms
-from devices.sketches.winograd.nests import TYPE, Nests, buffer_of, nest, selected, variables_of
 
 
 def operations(convolution: Convolution, outputs: int) -> int:
@@ -87,7 +87,7 @@ def rewritten(convolution: Convolution, outputs: int) -> tvm.IRModule:
 
 def _element(matrix: Matrix, row: Any, column: Any) -> Any:
     """Return an element of ``matrix``."""
-    return selected(row, [selected(column, [tirx.const(float(each), TYPE) for each in line]) for line in matrix])
+    return selected(row, [selected(column, [tirx.const(float(each), FLOAT) for each in line]) for line in matrix])
 
 
 def _combined(matrix: Matrix, index: Any, terms: Sequence[Any]) -> Any:
@@ -101,11 +101,11 @@ def _linear(factors: Sequence[Fraction], terms: Sequence[Any]) -> Any:
     for factor, term in sorted(zip(factors, terms, strict=True), key=lambda each: each[0] < 0):
         if not factor:
             continue
-        value = term if abs(factor) == 1 else term * tirx.const(float(abs(factor)), TYPE)
+        value = term if abs(factor) == 1 else term * tirx.const(float(abs(factor)), FLOAT)
         if factor > 0:
             total = value if total is None else total + value
         else:
-            total = (tirx.const(0.0, TYPE) if total is None else total) - value
+            total = (tirx.const(0.0, FLOAT) if total is None else total) - value
     return total
 
 
@@ -114,9 +114,9 @@ def _pixel(convolution: Convolution, place: Sequence[Any]) -> Any:
     data, padding = convolution.data, convolution.padding
     value = data[tuple(place)]
     if padding is not None:
-        value = _replaced(padding.body.value, dict(zip(axes_of(padding), place, strict=True)))
+        value = replaced(padding.body.value, dict(zip(axes_of(padding), place, strict=True)))
     _, height, width, _ = (int(extent) for extent in data.shape)
-    return tirx.if_then_else(tirx.all(place[1] < height, place[2] < width), value, tirx.const(0.0, TYPE))
+    return tirx.if_then_else(tirx.all(place[1] < height, place[2] < width), value, tirx.const(0.0, FLOAT))
 
 
 def _epilogue(convolution: Convolution, tile: Any, outputs: int) -> Stmt:
@@ -135,17 +135,8 @@ def _epilogue(convolution: Convolution, tile: Any, outputs: int) -> Stmt:
             return tile[tuple(variables)] if node.source.same_as(convolution.result) else node
 
         value = structural_map(block.body.value, (TensorLoad, load))
-        body = BufferStore(block.body.buffer, _replaced(value, known), place)
+        body = BufferStore(block.body.buffer, replaced(value, known), place)
     if height % outputs or width % outputs:
         body = IfThenElse(tirx.all(place[1] < height, place[2] < width), body, None)
     extents = [images, -(-height // outputs), -(-width // outputs), outputs, outputs, channels]
     return nest("epilogue", extents, variables, body)
-
-
-def _replaced(expression: Any, values: dict[Any, Any]) -> Any:
-    """Return an expression with values in place of variables."""
-
-    def value(variable: Any) -> Any:
-        return next((new for old, new in values.items() if old.same_as(variable)), variable)
-
-    return structural_map(expression, (Var, value))

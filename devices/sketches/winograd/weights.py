@@ -15,8 +15,8 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import BufferStore, PrimFunc, SeqStmt
 from tvm_ffi import structural_map
 
+from devices.sketches.nests import block_of, nest, selected, variables_of
 from devices.sketches.winograd.matrices import transforms
-from devices.sketches.winograd.nests import block_of, nest, selected, variables_of
 
 LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 _EXACT = "float64"

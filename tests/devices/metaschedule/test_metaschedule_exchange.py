@@ -21,9 +21,9 @@ from devices.metaschedule.writing import write_database
 from devices.networks.frontend import load_network
 from devices.networks.lowering import LoweredNetwork, import_network, normal_form
 from devices.protocol import decode_task, encode_task
+from devices.sketches.programs import is_rewritten
 from devices.sketches.spaces import DesignSpace, apply_trace, parse_module
 from devices.sketches.traces import full_text
-from devices.sketches.winograd import uses_winograd
 from devices.targets import parse_target, resolve_target
 from fleet_tune.base.domain import Candidate, DeviceClass, Outcome, Record, Task
 from fleet_tune.base.errors import RecordFileError
@@ -72,7 +72,7 @@ def test_rewritten_convolutions_are_left_out(tmp_path: Path) -> None:
     found = import_network(load_network((torch.nn.Conv2d(32, 32, 3), (torch.zeros(1, 32, 18, 18),))), CLASS)
     task = next(task for task in found.tasks if task.workload.name.startswith("conv2d"))
     records = records_of(task, DesignSpace(task))
-    plain = [record for record in records if not uses_winograd(record.trace)]
+    plain = [record for record in records if not is_rewritten(record.trace)]
     assert 0 < len(plain) < len(records)
     assert write_database(tmp_path, "here", [(task, records)]) == len(plain)
 

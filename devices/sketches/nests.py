@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -11,11 +11,11 @@ from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.s_tir.analysis import get_sblock_access_region
 from tvm.tirx import BufferStore, For, ForKind, IterVar, SeqStmt, Stmt, Var
-from tvm_ffi import structural_walk
+from tvm_ffi import structural_equal, structural_map, structural_walk
 
 from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION
 
-TYPE = "float32"
+FLOAT = "float32"
 
 
 class Nests:
@@ -43,10 +43,10 @@ class Nests:
         variables = variables_of(len(buffer.shape) + 1, self._index)
         *outer, summed, last = variables
         at = (*outer, last)
-        start = BufferStore(buffer, tirx.const(0.0, TYPE), at)
+        start = BufferStore(buffer, tirx.const(0.0, FLOAT), at)
         step = BufferStore(buffer, buffer[at] + value(*at, summed), at)
         extents = [*buffer.shape[:-1], terms, buffer.shape[-1]]
-        self.add(nest(buffer.name, extents, variables, step, start=start, reduced=len(outer)))
+        self.add(nest(buffer.name, extents, variables, step, start=start, reduced=[len(outer)]))
 
     def add(self, nest: Stmt) -> None:
         """Add a nest."""
@@ -65,12 +65,12 @@ def nest(
     body: Stmt,
     *,
     start: Stmt | None = None,
-    reduced: int | None = None,
+    reduced: Collection[int] = (),
     annotations: Mapping[str, Any] | None = None,
 ) -> Stmt:
-    """Return loops around a block: one for each of its ``variables``. ``reduced``: position of the one that is summed
+    """Return loops around a block: one for each of its ``variables``. ``reduced``: positions of those that are summed
     over."""
-    kinds = [REDUCTION if at == reduced else DATA_PARALLEL for at in range(len(extents))]
+    kinds = [REDUCTION if at in reduced else DATA_PARALLEL for at in range(len(extents))]
     index = str(variables[0].ty.dtype)
     sizes = [tirx.const(int(extent), index) for extent in extents]
     zero = tirx.const(0, index)
@@ -109,9 +109,43 @@ def selected(index: Any, values: Sequence[Any]) -> Any:
     return chosen
 
 
-def buffer_of(name: str, shape: Sequence[int], index: str) -> Any:
+def buffer_of(name: str, shape: Sequence[int], index: str, dtype: str = FLOAT) -> Any:
     """Return a new buffer."""
-    return tirx.decl_buffer([tirx.const(extent, index) for extent in shape], TYPE, name)
+    return tirx.decl_buffer([tirx.const(extent, index) for extent in shape], dtype, name)
+
+
+def replaced(expression: Any, values: Mapping[Any, Any]) -> Any:
+    """Return an expression with values in place of variables."""
+
+    def value(variable: Any) -> Any:
+        return next((new for old, new in values.items() if old.same_as(variable)), variable)
+
+    return structural_map(expression, (Var, value))
+
+
+def axes_of(block: SBlock) -> list[Var]:
+    """Return the iteration variables of a block."""
+    return [iteration.var for iteration in block.iter_vars]
+
+
+def are_equal(found: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Return true if expressions are equal one by one."""
+    return len(found) == len(expected) and all(
+        structural_equal(one, other) for one, other in zip(found, expected, strict=True)
+    )
+
+
+def is_element_wise(block: SBlock, source: Any) -> bool:
+    """Return true if a block computes each element of its own from the one at the same place in ``source``."""
+    store = block.body
+    if not isinstance(store, BufferStore) or any(int(each.iter_type) != DATA_PARALLEL for each in block.iter_vars):
+        return False
+    if [int(each.dom.extent) for each in block.iter_vars] != [int(extent) for extent in source.shape]:
+        return False
+    loads: list[Any] = []
+    structural_walk(store.value, (TensorLoad, loads.append))
+    places = [load.indices for load in loads if load.source.same_as(source)]
+    return all(are_equal([*place], axes_of(block)) for place in [*places, store.indices])
 
 
 def variables_of(count: int, index: str) -> list[Var]:

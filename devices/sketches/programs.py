@@ -1,0 +1,36 @@
+"""The program that a trace is for: the task's own, or one that a sketch rule has rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+
+from devices.sketches.overlapping_tiles import TILES, tiling_of, with_overlapping_tiles
+from devices.sketches.winograd import OUTPUTS
+from devices.sketches.winograd.convolution import convolution_of
+from devices.sketches.winograd.program import rewritten
+from devices.sketches.winograd.rule import outputs_of
+
+
+def is_rewritten(trace: str) -> bool:
+    """Return true if a trace (JSON text) is for a rewritten program, which TVM alone cannot make."""
+    return f'"{OUTPUTS}"' in trace or f'"{TILES}"' in trace
+
+
+def program_for(module: tvm.IRModule, steps: Sequence[Sequence[Any]]) -> tvm.IRModule:
+    """Return the program that the instructions of a trace are for. Raises ValueError where they are for one that
+    ``module`` cannot be rewritten to."""
+    outputs, tiling = outputs_of(steps), tiling_of(steps)
+    if outputs is not None:
+        convolution = convolution_of(module)
+        if convolution is None:
+            raise ValueError("a trace of Winograd's algorithm, and the program is no convolution that it fits")
+        return rewritten(convolution, outputs)
+    if tiling is not None:
+        tiled = with_overlapping_tiles(module, tiling)
+        if tiled is None:
+            raise ValueError("a trace of overlapping tiles, and the program is no product with such an axis")
+        return tiled
+    return module
