@@ -34,14 +34,14 @@ from devices.sketches.generation import REFUSALS, first_line, generated, rule_na
 from devices.sketches.half_operators import PAIRED, holding_pairs
 from devices.sketches.line_wise import LINE_WISE, line_wise
 from devices.sketches.overlapping_tiles import OVERLAPPING_TILES, overlapping_tiles
-from devices.sketches.programs import program_for
+from devices.sketches.programs import is_rewritten, program_for
 from devices.sketches.register_blocked import REGISTER_BLOCKED, register_blocked
 from devices.sketches.row_copies import ROW_COPIES, row_copies
 from devices.sketches.row_wise import ROW_WISE, row_wise, row_wise_kernel
 from devices.sketches.symbolic import SAMPLING, SketchDescription, describe, describe_variants
 from devices.sketches.tiled_transpose import TILED_TRANSPOSE, tiled_transposes
 from devices.sketches.traces import full_text, instructions, open_text
-from devices.sketches.winograd.rule import WINOGRAD, outputs_of, winograd
+from devices.sketches.winograd.rule import WINOGRAD, winograd
 from devices.sketches.winograd.weights import LAYOUT_REWRITE, with_plain_weights
 from devices.targets import parse_target
 from fleet_tune.base.domain import Candidate, Task
@@ -98,6 +98,7 @@ class DesignSpace:
         self._module = parse_module(task.workload.module)
         self._target = parse_target(task.device_class.target)
         intrinsics.load_intrinsics(task.device_class.target)
+        fresh = _fresh(self._module, ())
         context, traces, refusal = generated(self._module, self._target)
         self._context = context  # the post-processors point into it
         self.postprocs = list(context.space_generator.postprocs)
@@ -119,7 +120,7 @@ class DesignSpace:
             text = open_text(trace)
             if any(text == sketch.trace_text for sketch in self._open):
                 continue
-            program = _fresh(self._module, instructions(trace))
+            program = _fresh(self._module, instructions(trace)) if is_rewritten(text) else fresh
             try:
                 facts = describe(program, trace)
             except Exception as error:  # a trace that cannot be replayed cannot be scheduled; the others can
@@ -276,7 +277,8 @@ def apply_trace(module: tvm.IRModule, trace: str) -> tvm.IRModule:
     ``meta_schedule.layout_rewrite_preproc``), which ``relax.transform.SplitLayoutRewritePreproc`` moves out of it when
     a network is compiled. Raises :class:`ScheduleError` where the trace does not fit the program.
     """
-    return tvm.IRModule({"main": _with_weights(module, _replayed(module, trace))})
+    scheduled = _replayed(module, trace).mod["main"]
+    return tvm.IRModule({"main": with_plain_weights(scheduled, module["main"])})
 
 
 def scheduled_script(workload_module: str, trace: str) -> str:
@@ -295,8 +297,8 @@ def parse_module(text: str) -> tvm.IRModule:
 
 def _replayed(module: tvm.IRModule, trace: str) -> Schedule:
     steps = json.loads(trace)
-    schedule = _fresh(module, steps[0])
     try:
+        schedule = _fresh(module, steps[0])
         Trace.apply_json_to_schedule(steps, schedule)
     except REFUSALS as error:
         raise ScheduleError(first_line(error)) from error
@@ -311,13 +313,6 @@ def _fresh(module: tvm.IRModule, steps: Sequence[Sequence[Any]]) -> Schedule:
     except ValueError as error:
         raise ScheduleError(str(error)) from error
     return Schedule(program, debug_mask="none", error_render_level="none")
-
-
-def _with_weights(original: tvm.IRModule, schedule: Schedule) -> PrimFunc:
-    """Return the scheduled function with the arguments of the original one."""
-    scheduled = schedule.mod["main"]
-    outputs = outputs_of(instructions(schedule.trace))
-    return scheduled if outputs is None else with_plain_weights(scheduled, original["main"], outputs)
 
 
 def _values(sketch: Sketch, locations: Sequence[tuple[int, ...] | None], vector: tuple[int, ...]) -> list[Any]:
@@ -366,7 +361,7 @@ def _vector(
 
 def _finish(original: tvm.IRModule, schedule: Schedule) -> Scheduled:
     """Move the layout changes of constant weights out of the scheduled program, into functions of their own."""
-    scheduled = _with_weights(original, schedule)
+    scheduled = with_plain_weights(schedule.mod["main"], original["main"])
     functions = {"main": RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(schedule.mod)["main"]}
     params = list(scheduled.params)
     packed = []

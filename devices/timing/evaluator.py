@@ -181,7 +181,7 @@ def kill_after(timeout_secs: float) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
-    """What the server-side evaluator needs besides the kernel."""
+    """The request for an evaluation beside the kernel: all that the evaluator needs besides it."""
 
     rule: StopRule
     incumbent_secs: float

@@ -163,26 +163,30 @@ def _touched(block: SBlock) -> tuple[list[tuple[Any, list[Any], bool]], float, A
 
 def _operations(node: Any) -> float:
     """Return the float operations of a statement or expression."""
-    operations = 0.0
+    counts = [0.0]
 
-    def operation(each: Any) -> None:
-        nonlocal operations
-        operations += _is_float(each)
+    def operation(each: Any, visitor: Any) -> None:
+        counts[-1] += _is_float(each)
+        visitor.default_visit(each)
 
-    def call(each: Call) -> None:
-        nonlocal operations
-        operations += _CALL_OPERATIONS * (getattr(each.op, "name", "") in _CALLS)
-        operations += _DOT_OPERATIONS * (integer_dot(each) is not None)
-        operations += is_dot2(each)  # the addition to a sum of floats is counted by itself
+    def call(each: Call, visitor: Any) -> None:
+        counts[-1] += _CALL_OPERATIONS * (getattr(each.op, "name", "") in _CALLS)
+        counts[-1] += _DOT_OPERATIONS * (integer_dot(each) is not None)
+        counts[-1] += is_dot2(each)  # the addition to a sum of floats is counted by itself
+        visitor.default_visit(each)
 
-    def selection(each: Select) -> None:
-        nonlocal operations
-        if not _reads(each.condition):
-            # The place decides: one of the two is computed at each point. It counts as the longer one.
-            operations -= min(_operations(each.true_value), _operations(each.false_value))
+    def selection(each: Select, visitor: Any) -> None:
+        visitor.visit(each.condition)
+        parts = []
+        for value in (each.true_value, each.false_value):
+            counts.append(0.0)
+            visitor.visit(value)
+            parts.append(counts.pop())
+        # Where the place decides, one of the two is computed at each point. It counts as the longer one.
+        counts[-1] += sum(parts) if _reads(each.condition) else max(parts)
 
-    structural_walk(node, [(Call, call), (Select, selection), *((kind, operation) for kind in _ARITHMETIC)])
-    return operations
+    structural_visit(node, [(Call, call), (Select, selection), *((kind, operation) for kind in _ARITHMETIC)])
+    return counts[0]
 
 
 def _reads(expression: Any) -> bool:

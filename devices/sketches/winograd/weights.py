@@ -22,16 +22,16 @@ LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 _EXACT = "float64"
 
 
-def with_plain_weights(scheduled: PrimFunc, original: PrimFunc, outputs: int) -> PrimFunc:
-    """Return a scheduled, rewritten program with the arguments of the ``original`` one: it transforms the weights, for
-    tiles of ``outputs`` x ``outputs`` values."""
-    position, weight = next(
-        (at, param)
-        for at, (param, other) in enumerate(zip(original.params, scheduled.params, strict=True))
-        if [int(n) for n in param.shape] != [int(n) for n in other.shape]
-    )
+def with_plain_weights(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
+    """Return a scheduled program with the arguments of the ``original`` one: one that was rewritten transforms the
+    weights, any other one stays as it is."""
+    pairs = zip(original.params, scheduled.params, strict=True)
+    position = next((at for at, (param, other) in enumerate(pairs) if _shape(param) != _shape(other)), None)
+    if position is None:
+        return scheduled
+    weight = original.params[position]
     points = scheduled.params[position]
-    transform = _Transform(weight, points, outputs)
+    transform = _Transform(weight, points)
     root = scheduled.body.block
     buffers = list(root.alloc_buffers)
     body = structural_map(root.body, (SBlock, transform.rewritten))
@@ -42,20 +42,22 @@ def with_plain_weights(scheduled: PrimFunc, original: PrimFunc, outputs: int) ->
     params[position] = weight
     changed = SBlock([], [], [], root.name_hint, body, None, buffers, annotations=root.annotations)
     function = PrimFunc(params, SBlockRealize([], True, changed), scheduled.ret_type)
-    for key, value in dict(scheduled.attrs or {}).items():
-        function = function.with_attr(key, value)
-    return function
+    return function.with_attr(dict(scheduled.attrs))
+
+
+def _shape(param: Any) -> list[int]:
+    return [int(extent) for extent in param.shape]
 
 
 class _Transform:
     """``G weights G^T`` of ``weight`` in place of ``points``."""
 
-    def __init__(self, weight: Any, points: Any, outputs: int) -> None:
+    def __init__(self, weight: Any, points: Any) -> None:
         self.found = False
         """True if the program changes the layout of the points."""
         self._weight, self._points = weight, points
         self._size = int(weight.shape[0])
-        self._matrix = transforms(outputs, self._size).weight
+        self._matrix = transforms(int(points.shape[0]) - self._size + 1, self._size).weight
 
     def rewritten(self, block: SBlock) -> SBlock:
         """Return a block that computes the points where it read them; any other block as it is."""

@@ -19,7 +19,9 @@ from devices.sketches.winograd.rule import WINOGRAD
 from devices.targets import resolve_target
 from fleet_tune.base.domain import Candidate, Task
 from fleet_tune.base.sketch import Sketch
+from policies.analysis.analyzer import latency_secs
 from policies.space.sampling import sample
+from tests.helpers.devices import CPU as DEVICE
 from tests.helpers.programs import program_task
 from tests.helpers.scheduled import run
 from tests.helpers.workloads import TARGETS
@@ -192,3 +194,13 @@ def test_the_draft_knows_the_loops_and_the_operations() -> None:
         ]
         # Each point is a sum of at most all of its terms, with a factor each: not of all rows of the matrix.
         assert max(each.flop_per_point for each in others) < 2 * points
+
+
+def test_the_draft_takes_the_transforms_for_vector_code() -> None:
+    """They share no buffer with the products, from which the draft knows rows."""
+    rng = np.random.default_rng(10)
+    task = _convolution((1, 24, 24, 64), channels=64)
+    for sketch in _sketches(task):
+        secs = latency_secs(sketch, sample(sketch, 500, rng), DEVICE).min()
+        at_peak = sum(statement.operations for statement in sketch.statements) / DEVICE.peak_flops
+        assert at_peak < secs < 3 * at_peak
