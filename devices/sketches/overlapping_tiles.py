@@ -14,7 +14,7 @@ TVM alone cannot replay it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -24,6 +24,7 @@ from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.target import Target
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt, Stmt
+from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_map, structural_walk
 
 from devices.sketches.inlining import blocks_of, inline_element_wise
@@ -39,9 +40,12 @@ _ROWS = range(4, 33)
 """Rows of a tile that a schedule can make by itself."""
 _NEW_ROWS = range(6, 13)
 """Rows of a tile that keep the units busy whatever the number of vectors beside them."""
-_VECTOR = 16
-_LANES = range(8, 65, 8)
-"""Lanes of a tile that a schedule can make by itself."""
+_LANES = (64, 48, 32, 16)
+"""Lanes of a tile: whole vectors of the widest registers."""
+_PARTS = range(8, 65, 8)
+"""Lanes of a tile that a schedule can make by itself, of whole vectors and a part of one."""
+_MOST_TWICE = 1 / 20
+"""Share of an axis that may be computed twice in place of parts of vectors."""
 
 Tiling = tuple[tuple[int, int], ...]
 """Axes and the sizes of their tiles."""
@@ -121,67 +125,78 @@ class _Product:
         """Return the tiles that are worth a sketch."""
         shape = self._shape
         rows = [axis for axis in shape.tiled if _has_no_rows(shape.extents[axis])]
-        vector = shape.vector if _has_no_lanes(shape.extents[shape.vector]) and not self._reads_weights() else None
-        lanes: Tiling = () if vector is None else ((vector, _VECTOR),)
+        extent = shape.extents[shape.vector]
+        lanes: Tiling = ((shape.vector, _lanes(extent)),) if _has_no_lanes(extent) else ()
+        weights = self._weights()
+        if any(load is None for load in weights) or len({load.source for load in weights if load is not None}) > 1:
+            lanes = ()
         if not rows:
             return [lanes] if lanes else []
         axis = max(rows, key=lambda each: shape.extents[each])
         return [((axis, size), *lanes) for size in _sizes(shape.extents[axis])]
 
-    def _reads_weights(self) -> bool:
-        """Return true if the axis of the vectors runs over a constant: its layout could not be changed any more."""
+    def _weights(self) -> list[Any]:
+        """Return the loads of constants along the axis of the vectors; None for one that does not run along the last
+        dimension alone."""
         constant = [self._main.params[int(at)] for at in (self._main.attrs or {}).get("layout_free_buffers", [])]
         vector = axes_of(self._block)[self._shape.vector]
         loads: list[Any] = []
-        structural_walk(self._block.body.value, (TensorLoad, loads.append))
-        return any(
-            any(load.source.same_as(each) for each in constant) and any(vector.same_as(index) for index in load.indices)
-            for load in loads
-        )
+        structural_walk(self._block.body.value.b, (TensorLoad, loads.append))
+        found = []
+        for load in loads:
+            if any(load.source.same_as(each) for each in constant):
+                used = [any(vector.same_as(each) for each in undefined_vars(index)) for index in load.indices]
+                if any(used):
+                    found.append(load if used[:-1] == [False] * (len(used) - 1) else None)
+        return found
 
     def rewritten(self, tiling: Tiling) -> tvm.IRModule:
         """Return the program with such tiles."""
-        block, axes = self._block, axes_of(self._block)
+        block, axes, vector = self._block, axes_of(self._block), self._shape.vector
         index = str(axes[0].ty.dtype)
         spatial = len(block.writes[0].source.shape)
-        sizes = dict(tiling)
-        count = spatial + len(tiling)
-        variables = variables_of(count + len(axes) - spatial, index)
-        # Tiles in the order of their axes, then what is inside of them: the vectors come last.
-        inside = dict(zip(sorted(sizes), variables[spatial:count], strict=True))
+        sizes = dict(sorted(tiling))
+        count = spatial + len(sizes)
+        variables = variables_of(len(axes) + len(sizes), index)
+        inside = dict(zip(sizes, variables[spatial:count], strict=True))
         extents = [int(each.dom.extent) for each in block.iter_vars]
-        known: dict[Any, Any] = {}
-        for at, (axis, extent) in enumerate(zip(axes, extents, strict=True)):
-            if at in sizes:
-                size = sizes[at]
-                known[axis] = tirx.min(variables[at] * size, extent - size) + inside[at]
-            else:
-                known[axis] = variables[at if at < spatial else at + len(tiling)]
         outer = [ceil(extents[at] / sizes[at]) if at in sizes else extents[at] for at in range(spatial)]
-        order = list(range(count))
-        if self._shape.vector not in sizes:
-            # Its axis comes last though it has no tiles.
-            order.remove(self._shape.vector)
-            order.append(self._shape.vector)
-        shape = [*outer, *(sizes[at] for at in sorted(sizes))]
+        known: dict[Any, Any] = dict(zip(axes, [*variables[:spatial], *variables[count:]], strict=True))
+        for at, size in sizes.items():
+            known[axes[at]] = tirx.min(variables[at] * size, extents[at] - size) + inside[at]
+        # Tiles first: the register tile is made of the axes that come last.
+        order = sorted(range(count), key=lambda at: at not in sizes)
+        if vector not in sizes:
+            order.remove(vector)
+            order.append(vector)
+        shape = [[*outer, *sizes.values()][at] for at in order]
         results = block.writes[0].source
-        tiles = buffer_of(f"{results.name}_tiles", [shape[at] for at in order], index, str(results.dtype))
+        tiles = buffer_of(f"{results.name}_tiles", shape, index, str(results.dtype))
         place = [variables[at] for at in order]
-        written = self._sums(block, tiles, place, known)
+        term, held = block.body.value.b, {}
+        if vector in sizes:
+            held = self._weights_in_tiles(outer[vector], sizes[vector], index)
+            term = structural_map(term, (TensorLoad, _in_tiles(held, variables[vector], inside[vector])))
         body = nest(
             str(block.name_hint),
-            [*(shape[at] for at in order), *extents[spatial:]],
+            [*shape, *extents[spatial:]],
             [*place, *variables[count:]],
-            written,
+            BufferStore(tiles, type(block.body.value)(tiles[tuple(place)], replaced(term, known)), place),
             start=BufferStore(tiles, replaced(block.init.value, known), place),
             reduced=range(count, len(variables)),
         )
-        after = self._after(tiles, place, known, [shape[at] for at in order])
-        return tvm.IRModule({"main": self._with(body, after, tiles)})
+        after = self._after(tiles, place, known, shape)
+        return tvm.IRModule({"main": self._with(body, after, tiles, held)})
 
-    def _sums(self, block: SBlock, tiles: Any, place: Sequence[Any], known: dict[Any, Any]) -> Stmt:
-        value = block.body.value
-        return BufferStore(tiles, type(value)(tiles[tuple(place)], replaced(value.b, known)), place)
+    def _weights_in_tiles(self, count: int, lanes: int, index: str) -> dict[Any, Any]:
+        """Return the buffer of the weights along the axis of the vectors in tiles, by that of the weights."""
+        sources = {load.source: None for load in self._weights()}
+        return {
+            source: buffer_of(
+                f"{source.name}_tiles", [*map(int, source.shape[:-1]), count, lanes], index, str(source.dtype)
+            )
+            for source in sources
+        }
 
     def _after(self, tiles: Any, place: Sequence[Any], known: dict[Any, Any], shape: Sequence[int]) -> Stmt:
         """Return the nest that computes the program's result from the tiles."""
@@ -205,8 +220,9 @@ class _Product:
         )
         return nest("epilogue" if block is None else str(block.name_hint), shape, fresh, renamed)
 
-    def _with(self, product: Stmt, after: Stmt, tiles: Any) -> PrimFunc:
-        """Return the function with new nests in place of those of the product and its epilogue."""
+    def _with(self, product: Stmt, after: Stmt, tiles: Any, held: Mapping[Any, Any]) -> PrimFunc:
+        """Return the function with new nests in place of those of the product and its epilogue, and weights in tiles
+        (``held``) in place of the original ones."""
         root = self._main.body.block
         replacements = {str(self._block.name_hint): [product]}
         if self._epilogue is None:
@@ -219,8 +235,26 @@ class _Product:
         results = self._block.writes[0].source
         buffers = [each for each in root.alloc_buffers if not each.same_as(results)]
         body = SBlock([], [], [], root.name_hint, SeqStmt(nests), None, [*buffers, tiles], annotations=root.annotations)
-        function = PrimFunc(list(self._main.params), SBlockRealize([], True, body), self._main.ret_type)
-        return function.with_attr(dict(self._main.attrs))
+        params = list(self._main.params)
+        for at, param in enumerate(params):
+            params[at] = next((new for old, new in held.items() if old.same_as(param)), param)
+        function = PrimFunc(params, SBlockRealize([], True, body), self._main.ret_type)
+        attributes = dict(self._main.attrs)
+        if held:
+            # What else is constant is read across tiles, where TVM cannot change its layout.
+            changed = [at for at, param in enumerate(params) if any(param.same_as(new) for new in held.values())]
+            attributes["layout_free_buffers"] = changed
+        return function.with_attr(attributes)
+
+
+def _in_tiles(held: Mapping[Any, Any], tile: Any, lane: Any) -> Callable[[Any], Any]:
+    """Return what replaces the loads of weights by those of their tiles."""
+
+    def load(node: Any) -> Any:
+        changed = next((new for old, new in held.items() if old.same_as(node.source)), None)
+        return node if changed is None else changed[(*list(node.indices)[:-1], tile, lane)]
+
+    return load
 
 
 def _block_in(statement: Stmt) -> str:
@@ -235,7 +269,23 @@ def _has_no_rows(extent: int) -> bool:
 
 
 def _has_no_lanes(extent: int) -> bool:
-    return extent > _VECTOR and not any(extent % lanes == 0 for lanes in _LANES)
+    if extent <= min(_LANES) or extent % min(_LANES) == 0:
+        return False
+    size = _lanes(extent)
+    return not any(extent % lanes == 0 for lanes in _PARTS) or ceil(extent / size) * size <= (1 + _MOST_TWICE) * extent
+
+
+def _lanes(extent: int) -> int:
+    """Return the lanes of tiles that compute the least twice, the most of those."""
+    return min((each for each in _LANES if each < extent), key=lambda each: ceil(extent / each) * each)
+
+
+def element_of_tile(weight: Any, tiles: Any, at: Sequence[Any]) -> Any:
+    """Return the element ``at`` of weights in overlapping tiles. ``weight``: buffer (..., n); ``tiles``: the buffer
+    (..., tiles, lanes)."""
+    *outer, tile, lane = at
+    extent, lanes = int(weight.shape[-1]), int(tiles.shape[-1])
+    return weight[(*outer, tirx.min(tile * lanes, extent - lanes) + lane)]
 
 
 def _sizes(extent: int) -> list[int]:

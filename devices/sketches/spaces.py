@@ -34,6 +34,7 @@ from devices.sketches.generation import REFUSALS, first_line, generated, rule_na
 from devices.sketches.half_operators import PAIRED, holding_pairs
 from devices.sketches.line_wise import LINE_WISE, line_wise
 from devices.sketches.overlapping_tiles import OVERLAPPING_TILES, overlapping_tiles
+from devices.sketches.plain_weights import LAYOUT_REWRITE, with_plain_weights
 from devices.sketches.programs import is_rewritten, program_for
 from devices.sketches.register_blocked import REGISTER_BLOCKED, register_blocked
 from devices.sketches.row_copies import ROW_COPIES, row_copies
@@ -42,7 +43,6 @@ from devices.sketches.symbolic import SAMPLING, SketchDescription, describe, des
 from devices.sketches.tiled_transpose import TILED_TRANSPOSE, tiled_transposes
 from devices.sketches.traces import full_text, instructions, open_text
 from devices.sketches.winograd.rule import WINOGRAD, winograd
-from devices.sketches.winograd.weights import LAYOUT_REWRITE, with_plain_weights
 from devices.targets import parse_target
 from fleet_tune.base.domain import Candidate, Task
 from fleet_tune.base.sketch import IMPORTED, Choice, Sketch, Tile

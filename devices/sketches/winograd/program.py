@@ -1,7 +1,7 @@
 """A convolution's program, rewritten to Winograd's algorithm.
 
 The program of a task computes the convolution directly. Rewritten it has the same arguments, but for the weights, which
-are transformed when the network is compiled (:mod:`devices.sketches.winograd.weights`):
+are transformed when the network is compiled (:mod:`devices.sketches.plain_weights`):
 
     data_rows, data_tiles     tiles of the input, transformed along their rows, then along their columns
     products                  a product of matrices for each of the n x n points: tiles by input by output channels
