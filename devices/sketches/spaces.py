@@ -296,8 +296,8 @@ def parse_module(text: str) -> tvm.IRModule:
 
 
 def _replayed(module: tvm.IRModule, trace: str) -> Schedule:
-    steps = json.loads(trace)
     try:
+        steps = json.loads(trace)
         schedule = _fresh(module, steps[0])
         Trace.apply_json_to_schedule(steps, schedule)
     except REFUSALS as error:
