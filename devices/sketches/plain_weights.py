@@ -48,7 +48,7 @@ def _shape(param: Any) -> list[int]:
 
 
 class _Change:
-    """What a rule has made of ``weight``: ``changed``."""
+    """The change of ``weight`` to ``changed`` by a rule."""
 
     def __init__(self, weight: Any, changed: Any) -> None:
         self.found = False
