@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 
 from devices.sketches.overlapping_tiles import TILES, tiling_of, with_overlapping_tiles
-from devices.sketches.winograd import OUTPUTS
+from devices.sketches.winograd import uses_winograd
 from devices.sketches.winograd.convolution import convolution_of
 from devices.sketches.winograd.program import rewritten
 from devices.sketches.winograd.rule import outputs_of
@@ -16,7 +16,7 @@ from devices.sketches.winograd.rule import outputs_of
 
 def is_rewritten(trace: str) -> bool:
     """Return true if a trace (JSON text) is for a rewritten program, which TVM alone cannot make."""
-    return f'"{OUTPUTS}"' in trace or f'"{TILES}"' in trace
+    return uses_winograd(trace) or f'"{TILES}"' in trace
 
 
 def program_for(module: tvm.IRModule, steps: Sequence[Sequence[Any]]) -> tvm.IRModule:
