@@ -120,13 +120,14 @@ class _Reading:
         reproducible = is_reproducible(self._program, exact_sums=exact)
         rounds = not reproducible and any(makes_integers(s.value) for s in self._statements)
         rows = {} if exact else self._rows()
+        degree = max(self._degrees.values(), default=1)
         return CheckPlan(
             precision,
             exact,
             sums,
             rounds,
             draws,
-            special_draws(self._program, self._domains, draws, wide, rows, reproducible, self._quantization),
+            special_draws(self._program, self._domains, draws, wide, rows, reproducible, degree, self._quantization),
             reproducible,
             reproducible and compares_zeros(self._program),
         )

@@ -20,7 +20,7 @@ from devices.builds.program_statements import MANTISSA_BITS, ProgramStatement, c
 from devices.builds.value_ranges import Interval, RangeCheck, range_of_type
 from devices.protocol import InputDraw
 
-_LARGEST = {"float64": 1023, "float32": 127, "float16": 15, "bfloat16": 127}
+LARGEST_EXPONENTS = {"float64": 1023, "float32": 127, "float16": 15, "bfloat16": 127}
 # Powers of two that bound the magnitudes of floats: the integer types', and smaller ones.
 _POWERS = (100, 64, 63, 48, 32, 31, 24, 16, 15, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 _LEAST_BITS = 3
@@ -129,9 +129,9 @@ def _floats(dtype: str) -> Iterator[Domain]:
     for low in (-1.0, 0.0):
         if not low:
             yield Domain(Interval(0.0, math.inf), infinite=True)
-        for power in (_LARGEST[dtype] + 1, *_POWERS):
+        for power in (LARGEST_EXPONENTS[dtype] + 1, *_POWERS):
             # Of (-1, 1), only 0 is an unsigned integer.
-            if power <= _LARGEST[dtype] + 1 and (power or not low):
+            if power <= LARGEST_EXPONENTS[dtype] + 1 and (power or not low):
                 high = _below(power, dtype)
                 yield Domain(Interval(low * high, high))
 

@@ -6,7 +6,9 @@ an eighth of the outputs follows from one.
 
 - NaN is left out where it becomes an integer, and where the place of a maximum depends on it.
 - Numbers of all magnitudes are left out where they are summed: the order of a sum decides whether it overflows. They
-  are left out too where a rounded value follows from several operations: it may be rounded up or down then.
+  are left out too where a rounded value follows from several operations: it may be rounded up or down then. Where a
+  product is added to something, they are only as large as keeps it finite: one instruction for both does not overflow
+  between them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 from tvm.ir import TensorLoad
 from tvm.tirx import Div, FloatImm, Mul
 
-from devices.builds.input_domains import Domain
+from devices.builds.input_domains import LARGEST_EXPONENTS, Domain
 from devices.builds.program_reading import ProgramReading
 from devices.builds.program_statements import (
     MANTISSA_BITS,
@@ -44,12 +46,14 @@ def special_draws(
     wide: Sequence[InputDraw],
     rows: Mapping[int, SpecialRows],
     reproducible: bool,
+    degree: int,
     quantization: QuantizationDraws,
 ) -> tuple[SpecialDraw, ...]:
     """Return the inputs of the second run, by argument; none where they were those of the first, ``draws``. ``wide``:
     draws with the largest integers, and with floats of the most digits. ``rows``: the axes, by argument, along which
     what is rounded is summed: the largest exponent is subtracted before, and only if it is huge that makes a
-    difference, and a small number added to a variance only if that is small. ``quantization``: of which scales and zero
+    difference, and a small number added to a variance only if that is small. ``degree``: number of floats that a value
+    is the product of, at most. ``quantization``: of which scales and zero
     points stay as they are, since all results follow from them."""
     sums = any(s.points > 1 and s.dtype in MANTISSA_BITS and not _selects(s) for s in program.statements)
     everywhere = not sums and (reproducible or not any(_rounds(s.value) for s in program.statements))
@@ -77,7 +81,7 @@ def special_draws(
                 nan=number if nan else 0,
                 infinite=number if domain.infinite and (places >= 0.5 or not nan) else 0,
                 signed=domain.values.low < 0,
-                limit=domain.values.high if everywhere else 0.0,
+                limit=_limit(arg.numbers, domain, 0 if reproducible else degree + 1) if everywhere else 0.0,
                 ties=everywhere and reproducible,
                 zeros=True,
                 subnormal=not sums,
@@ -86,6 +90,12 @@ def special_draws(
             )
         )
     return () if all(special == SpecialDraw(draw) for special, draw in zip(found, draws, strict=True)) else tuple(found)
+
+
+def _limit(dtype: str, domain: Domain, factors: int) -> float:
+    """Return the largest number of a domain of which so many, and constants, can be multiplied. 0: none are."""
+    high = domain.values.high
+    return min(high, 2.0 ** (LARGEST_EXPONENTS[dtype] // factors)) if factors else high
 
 
 def _scales(value: Any) -> Iterator[float]:

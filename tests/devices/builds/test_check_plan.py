@@ -118,6 +118,16 @@ def test_quantisation_makes_integers_of_floats() -> None:
     assert not plan(x, topi.cast(x, "float16")).rounds
 
 
+def test_special_numbers_do_not_overflow_between_a_product_and_a_sum() -> None:
+    x, scale, y = tensor((8, 8)), tensor((8, 8), name="scale"), tensor((8, 8), name="y")
+    largest = float(np.finfo(np.float32).max)
+    scaled = plan(x, scale, y, topi.add(topi.multiply(x, scale), y)).specials
+    assert 1 < max(draw.limit for draw in scaled) < largest**0.5
+    constant = plan(x, y, topi.add(topi.multiply(x, 1e18), y)).specials
+    assert 1 < max(draw.limit for draw in constant) < largest / 1e18
+    assert max(draw.limit for draw in plan(x, y, topi.add(x, y)).specials) > 3e38  # overflows in one place only
+
+
 def test_checked_inputs_are_what_the_plan_says() -> None:
     x, y = tensor((8, 65536), "bfloat16"), tensor((65536, 8), "bfloat16", "y")
     made = plan(x, y, topi.matmul(x, y))
