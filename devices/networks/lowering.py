@@ -28,6 +28,7 @@ from devices.builds.executables import (
 )
 from devices.error_text import brief
 from devices.networks.comparison import INT8_WEIGHTS, compare, network_tolerance
+from devices.networks.graph.attention import group_attention
 from devices.networks.graph.block_names import rename_blocks
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.float_order import replace_sorts
@@ -409,6 +410,8 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
             module = steps.needed(step, partial(convert, conversion, name), module)
         module = steps.optional("products of 16 bits", lambda each: half_products(each, target), module)
         libraries = relax.pipeline.library_dispatch_passes(target)
+        if target.kind.name == "llvm":
+            module = steps.optional("attention in one kernel", group_attention, module)
         module = steps.needed("the choice of libraries", sequential(libraries), module)
         module = steps.needed("the lowering of operators", transform.LegalizeOps(LEGALIZED), module)
         _refuse_unlowered(module["main"], name)

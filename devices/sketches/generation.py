@@ -57,8 +57,13 @@ def generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, lis
             refusal = first_line(error)
             continue
         return context, [_joined(before, schedule.trace) for schedule in schedules], ""
+    return *without_sketches(module, target)[:2], refusal
+
+
+def without_sketches(_module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, list[Trace], str]:
+    """Return what :func:`generated` does where no rule applies: the context has the post-processors of ``target``."""
     context, _ = _spaces_by([], tvm.IRModule({}), target)
-    return context, [], refusal
+    return context, [], ""
 
 
 def rule_name(trace: Trace) -> str:

@@ -40,11 +40,20 @@ class Nests:
     def sum(self, buffer: Any, terms: int, value: Callable[..., Any]) -> None:
         """Add a block that sums ``terms`` values up for every element of ``buffer``. The loop of the sums is the one
         before the last."""
+        self._reduce(buffer, terms, tirx.const(0.0, FLOAT), lambda one, other: one + other, value)
+
+    def largest(self, buffer: Any, terms: int, value: Callable[..., Any]) -> None:
+        """Add a block that takes the largest of ``terms`` values for every element of ``buffer``, as :meth:`sum`."""
+        self._reduce(buffer, terms, tirx.min_value(FLOAT), tirx.max, value)
+
+    def _reduce(
+        self, buffer: Any, terms: int, first: Any, operator: Callable[[Any, Any], Any], value: Callable[..., Any]
+    ) -> None:
         variables = variables_of(len(buffer.shape) + 1, self._index)
         *outer, summed, last = variables
         at = (*outer, last)
-        start = BufferStore(buffer, tirx.const(0.0, FLOAT), at)
-        step = BufferStore(buffer, buffer[at] + value(*at, summed), at)
+        start = BufferStore(buffer, first, at)
+        step = BufferStore(buffer, operator(buffer[at], value(*at, summed)), at)
         extents = [*buffer.shape[:-1], terms, buffer.shape[-1]]
         self.add(nest(buffer.name, extents, variables, step, start=start, reduced=[len(outer)]))
 

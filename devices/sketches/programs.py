@@ -7,6 +7,9 @@ from typing import Any
 
 import tvm
 
+from devices.sketches.attention import GRANULE, uses_attention
+from devices.sketches.attention.pattern import attention_of
+from devices.sketches.attention.program import rewritten as attention_program
 from devices.sketches.overlapping_tiles import TILES, tiling_of, with_overlapping_tiles
 from devices.sketches.winograd import uses_winograd
 from devices.sketches.winograd.convolution import convolution_of
@@ -16,7 +19,7 @@ from devices.sketches.winograd.rule import outputs_of
 
 def is_rewritten(trace: str) -> bool:
     """Return true if a trace (JSON text) is for a rewritten program, which TVM alone cannot make."""
-    return uses_winograd(trace) or f'"{TILES}"' in trace
+    return uses_winograd(trace) or uses_attention(trace) or f'"{TILES}"' in trace
 
 
 def program_for(module: tvm.IRModule, steps: Sequence[Sequence[Any]]) -> tvm.IRModule:
@@ -28,6 +31,11 @@ def program_for(module: tvm.IRModule, steps: Sequence[Sequence[Any]]) -> tvm.IRM
         if convolution is None:
             raise ValueError("a trace of Winograd's algorithm, and the program is no convolution that it fits")
         return rewritten(convolution, outputs)
+    if any(kind == "Annotate" and attributes[0] == GRANULE for kind, _, attributes, *_ in steps):
+        found = attention_of(module)
+        if found is None:
+            raise ValueError("a trace of an attention, and the program is none")
+        return attention_program(found)
     if tiling is not None:
         tiled = with_overlapping_tiles(module, tiling)
         if tiled is None:

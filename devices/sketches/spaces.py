@@ -29,8 +29,9 @@ from tvm_ffi import structural_walk
 from devices.host.garbage_collection import garbage_collection_paused
 from devices.protocol import TensorSpec
 from devices.sketches import intrinsics
+from devices.sketches.attention.rule import ATTENTION, attention
 from devices.sketches.defaults import default_schedules
-from devices.sketches.generation import REFUSALS, first_line, generated, rule_name
+from devices.sketches.generation import REFUSALS, first_line, generated, rule_name, without_sketches
 from devices.sketches.half_operators import PAIRED, holding_pairs
 from devices.sketches.line_wise import LINE_WISE, line_wise
 from devices.sketches.overlapping_tiles import OVERLAPPING_TILES, overlapping_tiles
@@ -57,6 +58,7 @@ OWN_RULES = {
     LINE_WISE: line_wise,
     WINOGRAD: winograd,
     OVERLAPPING_TILES: overlapping_tiles,
+    ATTENTION: attention,
 }
 """Rules that are not MetaSchedule's, by their names."""
 
@@ -99,12 +101,16 @@ class DesignSpace:
         self._target = parse_target(task.device_class.target)
         intrinsics.load_intrinsics(task.device_class.target)
         fresh = _fresh(self._module, ())
-        context, traces, refusal = generated(self._module, self._target)
+        #: Rule and reason of every sketch that TVM could not schedule (rule :data:`GENERATED`: all of MetaSchedule's).
+        self.left_out: tuple[tuple[str, str], ...] = ()
+        spaces = self._own()
+        # Of an attention MetaSchedule makes nearly a hundred sketches, with two dozen decisions each.
+        is_attention = any(rule == ATTENTION for rule, _ in spaces)
+        context, traces, refusal = (without_sketches if is_attention else generated)(self._module, self._target)
         self._context = context  # the post-processors point into it
         self.postprocs = list(context.space_generator.postprocs)
-        #: Rule and reason of every sketch that TVM could not schedule (rule :data:`GENERATED`: all of MetaSchedule's).
-        self.left_out: tuple[tuple[str, str], ...] = ((GENERATED, refusal),) if refusal else ()
-        spaces = self._own()
+        if refusal:
+            self.left_out = ((GENERATED, refusal), *self.left_out)
         spaces += [(rule_name(trace), trace) for trace in traces]
         spaces += [(IMPORTED, trace) for trace in self._imported()]
         self._finished: set[str] = set()  # sketches without post-processing
