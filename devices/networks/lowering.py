@@ -45,6 +45,7 @@ from devices.networks.graph.precisions.conversion import HALF_TYPES, convert
 from devices.networks.graph.precisions.savings import convertible_products
 from devices.networks.graph.rewrites.rewriter import rewrite
 from devices.networks.graph.transposed_convolutions import replace_transposed_convolutions
+from devices.networks.graph.transposes import fold_transposes
 from devices.networks.graph.views import make_output_views
 from devices.networks.intermediates import Compare, first_difference
 from devices.networks.network import Array, Network
@@ -386,7 +387,7 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
             module = steps.optional("the choice of layouts", channels_last, module)
         module = steps.needed("the normal form", transform.Normalize(), module)
         # Folds the transposed weights, and moves the transposes together that are left of the choice of layouts.
-        module = steps.optional("the folding of transposes", rewrite, module)
+        module = steps.optional("the folding of transposes", fold_transposes, module)
         if has_convolutions(as_given["main"]):
             module = _in_worthwhile_layouts(as_given, module, steps)
         _refuse_constant(module["main"], name)
@@ -437,7 +438,7 @@ def _in_worthwhile_layouts(as_given: Any, module: Any, steps: LoweringSteps) -> 
 
     def in_part(given: Any) -> Any:
         apart = not_worthwhile(given, module)
-        return rewrite(normalize(channels_last(given, apart))) if apart else given
+        return fold_transposes(normalize(channels_last(given, apart))) if apart else given
 
     in_some = steps.optional("the choice of some layouts", in_part, as_given)
     best = max((module, in_some, as_given), key=lambda each: gain(as_given, each))

@@ -78,7 +78,7 @@ def gain(before: Any, after: Any) -> float:
     """Return how much better ``after`` is, which is ``before`` in other layouts, in units of the time that channels
     last save of an operation. At least 0 where it is worth its transposes."""
     saved = sum(_saved(call) for call in _convolutions(after["main"]))
-    return saved - _WORTHWHILE * (_moved_bytes(after["main"]) - _moved_bytes(before["main"]))
+    return saved - _WORTHWHILE * (moved_bytes(after["main"]) - moved_bytes(before["main"]))
 
 
 def not_worthwhile(before: Any, after: Any) -> frozenset[int]:
@@ -158,7 +158,7 @@ def _has_layout(kind: Any) -> bool:
     return isinstance(kind, relax.TensorType) and sum(int(extent) > 1 for extent in kind.shape.values) > 1
 
 
-def _moved_bytes(main: Any) -> int:
+def moved_bytes(main: Any) -> int:
     """Return the bytes of the results of all transposes in ``main`` that move elements in memory."""
     transposes = [call for call in calls(main.body) if _operator(call) == "relax.permute_dims"]
     return sum(_bytes(call.ty) for call in transposes if not isinstance(call.args[0], GenericConst) and _moves(call))

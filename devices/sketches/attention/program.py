@@ -100,6 +100,11 @@ def rewritten(attention: Attention) -> tvm.IRModule:
             return value
         return tirx.Select(place >= vector * LANES, value, tirx.const(float("-inf"), FLOAT))
 
+    def largest_of(*at: Any) -> Any:
+        found = _tree(tirx.max, [lane_largest[(*at, lane)] for lane in range(LANES)])
+        # Less a finite number, scores of -inf have weights of zero.
+        return tirx.max(found, tirx.min_value(FLOAT)) if attention.guarded else found
+
     def weight(*at: Any) -> Any:
         return tirx.exp(masked[at] - largest[at[:-2]])
 
@@ -114,7 +119,7 @@ def rewritten(attention: Attention) -> tvm.IRModule:
     program.sum(scores, terms, score)
     program.element_wise(masked, mask)
     program.largest(lane_largest, vectors, lambda *at: masked[(*at[:-2], at[-1], at[-2])])
-    program.element_wise(largest, lambda *at: _tree(tirx.max, [lane_largest[(*at, lane)] for lane in range(LANES)]))
+    program.element_wise(largest, largest_of)
     program.element_wise(weights, weight)
     program.sum(lane_totals, vectors, lambda *at: weights[(*at[:-2], at[-1], at[-2])])
     program.element_wise(totals, lambda *at: _tree(_added, [lane_totals[(*at, lane)] for lane in range(LANES)]))
@@ -122,7 +127,7 @@ def rewritten(attention: Attention) -> tvm.IRModule:
     variables = variables_of(len(sums.shape), attention.index)
     *outer, vector, lane = variables
     value = sums[tuple(variables)] * (tirx.const(1.0, FLOAT) / totals[tuple(outer)])
-    if attention.guarded:  # every score that is not -inf makes the total one at least
+    if attention.guarded:  # a score above -inf makes the total one at least
         value = tirx.Select(totals[tuple(outer)] == 0, tirx.const(0.0, FLOAT), value)
     store = attention.store([*outer[:-2], row(tuple(outer)), vector * lanes + lane], value)
     program.add(nest("output", sums.shape, variables, store))

@@ -84,7 +84,7 @@ class CpuModel:
         ]
         self._other_secs = [secs for secs, _ in others]
         self._other_vectors = [vector for _, vector in others]
-        latency = self._main_secs() + self._launch_secs()
+        latency = self._main_secs() + np.where(self._parallel > 1, self._launch_secs(), 0.0)
         for secs in self._other_secs:
             latency = latency + secs
         self.latency_secs: Floats = latency

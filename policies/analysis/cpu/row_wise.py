@@ -98,7 +98,7 @@ class RowWiseModel:
         self._secs_per_cycle = self._parallel / (self._busy * device.cores * constants.rows.clock_hertz)
         self._memory_secs = self._memory()
         cycles = np.sum(self._step_cycles, axis=0)
-        launch = constants.rows.parallel_secs if device.cores > 1 else 0.0
+        launch = np.where(self._parallel > 1, constants.rows.parallel_secs, 0.0) if device.cores > 1 else 0.0
         slowest = smooth_max(cycles * self._secs_per_cycle, self._memory_secs)
         self.latency_secs: Floats = (slowest + launch).astype(dtype)
         self.feasible: NDArray[np.bool_] = np.ones(len(matrix), dtype=bool)

@@ -10,6 +10,7 @@ import pytest
 from tvm import te, topi
 from tvm_ffi import structural_equal
 
+from devices.builds.kernel_passes import use_kernel_passes
 from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
 from devices.sketches.attention import uses_attention
@@ -28,6 +29,11 @@ from tests.helpers.scheduled import run
 
 CPU = resolve_target("native", 2)
 FORMS = sorted(examples())
+
+
+@pytest.fixture(autouse=True)
+def passes() -> None:
+    use_kernel_passes()
 
 
 @cache
