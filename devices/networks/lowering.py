@@ -44,6 +44,7 @@ from devices.networks.graph.parallel_products import combine_products
 from devices.networks.graph.precisions.conversion import HALF_TYPES, convert
 from devices.networks.graph.precisions.savings import convertible_products
 from devices.networks.graph.rewrites.rewriter import rewrite
+from devices.networks.graph.scaled_weights import scale_weights
 from devices.networks.graph.transposed_convolutions import replace_transposed_convolutions
 from devices.networks.graph.transposes import fold_transposes
 from devices.networks.graph.views import make_output_views
@@ -390,6 +391,8 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         module = steps.optional("the folding of transposes", fold_transposes, module)
         if has_convolutions(as_given["main"]):
             module = _in_worthwhile_layouts(as_given, module, steps)
+        if conversion is None:  # which is for weights that are constant
+            module = steps.optional("scales as part of weights", scale_weights, module)
         _refuse_constant(module["main"], name)
         module = steps.needed("the order of floats", replace_sorts, module)
 

@@ -45,12 +45,12 @@ class _TransposeMover(PyExprMutator):  # type: ignore[misc]
         call = self.visit_expr_post_order(call)
         if operator_name(call) not in _ELEMENT_WISE:
             return call
-        values = [self._source(each) for each in call.args if isinstance(each, relax.Var)]
-        shape = shape_of(call) or ()
-        if not values or None in values or len({axes for _, axes in values}) > 1:
+        variables = [each for each in call.args if isinstance(each, relax.Var)]
+        orders = {found[1] for each in variables if (found := self._source(each)) is not None}
+        if len(orders) != 1 or any(self._source(each) is None for each in variables):
             return call
-        axes = values[0][1]
-        if any(shape_of(each) != shape for each in call.args if isinstance(each, relax.Var)):
+        (axes,) = orders
+        if any(shape_of(each) != shape_of(call) for each in variables):
             return call
         order = [axes.index(at) for at in range(len(axes))]
         arguments = [self._argument(each, order) for each in call.args]
