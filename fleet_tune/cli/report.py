@@ -1,4 +1,4 @@
-"""``fleet-tune report`` and ``compare``: what a run did, and how two runs differ."""
+"""``fleet-tune watch``, ``report`` and ``compare``: what a run does and did, and how two runs differ."""
 
 from __future__ import annotations
 
@@ -20,6 +20,26 @@ def report(folder: Path, out: Path | None) -> None:
     file = folder / REPORT_FILE if out is None else out
     write_report(folder, file)
     click.echo(file.absolute())
+
+
+@click.command(short_help="Watch a run from another terminal.")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--every", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds between two looks."
+)
+@click.option("--once", is_flag=True, help="Show the run as it is now, and end.")
+def watch(folder: Path, every: float, once: bool) -> None:
+    """Show what the run with the output folder FOLDER is doing: its latency so far, its tasks, devices and failures.
+
+    Ends when the run has ended. Ctrl-C ends the view and leaves the run alone. The run may have ended before.
+    """
+    from itertools import islice
+
+    from fleet_tune.report.run import make_console
+    from fleet_tune.report.watching import RunWatcher, show
+
+    runs = RunWatcher(folder).looks(every)
+    show(make_console(), islice(runs, 1) if once else runs)
 
 
 @click.command(short_help="Compare two runs, task by task.")

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet_tune.base.errors import RequestError
-from fleet_tune.report.run import cut, plural
+from fleet_tune.report.run import TaskName, plural
 from fleet_tune.report.run_history import TaskHistory, read_history
 from fleet_tune.report.words import NONE, format_secs
 
@@ -84,7 +84,7 @@ def render_comparison(comparison: RunComparison, rows: int) -> RenderableType:
         table.add_column(title, justify="right", no_wrap=True)
     for task in comparison.tasks[:rows]:
         table.add_row(
-            cut(task.name),
+            TaskName(task.name),
             str(task.calls),
             *map(str, task.trials),
             *map(format_secs, task.secs),

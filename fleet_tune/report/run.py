@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -39,6 +40,7 @@ from fleet_tune.report.skipped import skipped_lines
 from fleet_tune.report.words import NONE, format_secs
 
 _WIDTH_WITHOUT_TERMINAL = 120
+_SHORTEST_NAME = 12  # columns
 _NOTICES = 5  # of the last ones in the summary
 
 
@@ -83,6 +85,26 @@ def cut(text: str, style: str = "") -> Text:
     """Text that is cut off with an ellipsis where its column is too narrow. Its column must not be ``no_wrap``: rich
     narrows such columns first and leaves the numbers beside them whole."""
     return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+class TaskName:
+    """The name of a task in a table: where its column is too narrow, its operators are cut and its shape stays."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(_SHORTEST_NAME, len(self._name)), len(self._name))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(shortened_name(self._name, options.max_width), no_wrap=True, overflow="ellipsis")
+
+
+def shortened_name(name: str, width: int) -> str:
+    """Return the name of a task in so many columns: ``conv2d_add_re… 56x56x64``."""
+    operators, _, shape = name.rpartition(" ")
+    room = width - len(shape) - 2
+    return name if len(name) <= width or room < 1 or not operators else f"{operators[:room]}… {shape}"
 
 
 def fact_grid() -> Table:
@@ -134,7 +156,7 @@ def task_table(
     for task in shown:
         measured = math.isfinite(task.best_secs)
         table.add_row(
-            cut(task.name),
+            TaskName(task.name),
             *([cut(task.device_class)] if several_classes else []),
             str(task.weight),
             str(task.trials),

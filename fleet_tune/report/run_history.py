@@ -33,6 +33,8 @@ class TaskHistory:
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: dict[str, str] = field(default_factory=dict)
     """The first message of each kind of failure."""
+    first_secs: float = math.inf
+    """Seconds of the first candidate that counted."""
     best: Record | None = None
     best_secs: float = math.inf
 
@@ -112,6 +114,8 @@ def _history(tasks: dict[str, TaskHistory], ranks: _Ranks, records: Iterable[Rec
             if record.measurement.detail:
                 task.failures.setdefault(record.measurement.outcome, record.measurement.detail)
         reached = ranks.secs(record)
+        if math.isinf(task.first_secs):
+            task.first_secs = reached
         if reached < best[record.task_id]:
             best[record.task_id] = reached
             name = task.task.device_class.name

@@ -16,7 +16,7 @@ from rich.text import Text
 from fleet_tune.base.domain import Task
 from fleet_tune.base.records.sharing.maintenance import IntegrityReport, RecordVerdict, Statistics, TopTask
 from fleet_tune.base.records.stores.origin import MEASURED_BY, Origin
-from fleet_tune.report.run import cut, fact_grid, format_outcomes, plural
+from fleet_tune.report.run import TaskName, cut, fact_grid, format_outcomes, plural
 from fleet_tune.report.words import NONE, format_secs
 
 _NAMED = 20
@@ -32,7 +32,7 @@ def render_top(top: Sequence[TopTask], limit: int) -> RenderableType:
     for each in top[:limit]:
         secs = each.secs
         table.add_row(
-            cut(each.task.workload.name),
+            TaskName(each.task.workload.name),
             cut(each.task.device_class.name),
             str(each.records),
             Text(format_secs(secs), "bold"),

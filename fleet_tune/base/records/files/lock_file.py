@@ -11,6 +11,8 @@ from fleet_tune.base.processes import holder_text, process_text
 from fleet_tune.base.waits import WAITS
 
 _POLL_SECS = 0.02
+# The locks of all processes, by device and inode: see proc_locks(5).
+_LOCKS = Path("/proc/locks")
 
 
 class LockedError(Exception):
@@ -51,6 +53,16 @@ def take_lock(path: Path) -> int:
             os.close(descriptor)
             raise
         return descriptor
+
+
+def is_locked(path: Path) -> bool:
+    """Return true if a process of this machine holds the lock of the file ``path``. It is not taken to find out: a run
+    that begins meanwhile would be refused."""
+    try:
+        inode, locks = path.stat().st_ino, _LOCKS.read_text()
+    except OSError:
+        return False
+    return any(f":{inode} " in line and " FLOCK " in line for line in locks.splitlines())
 
 
 def release_lock(descriptor: int) -> None:

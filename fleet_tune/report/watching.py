@@ -1,0 +1,223 @@
+"""``fleet-tune watch``: a run as its folder shows it, while it is under way and afterwards."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fleet_tune.base.device_state import DeviceEvent
+from fleet_tune.base.errors import RequestError
+from fleet_tune.base.records.files.lock_file import is_locked
+from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.report.run import TaskName, cut, fact_grid, format_clock, format_outcomes, plural
+from fleet_tune.report.run_history import CurvePoint, RunHistory, TaskHistory, read_history
+from fleet_tune.report.words import NONE, format_secs
+from fleet_tune.runs.preparing.out_folder import LOCK_FILE
+
+_READ_SHARE = 0.1
+"""Share of the time that may go into reading a run's records again."""
+_CURVE_COLUMNS = 48
+_STEPS = "▁▂▃▄▅▆▇█"
+_ASCII_STEPS = "_.-=+*#@"
+_FAILURES = 3
+_FRAME_LINES = 4  # lines of a table that are no rows
+
+
+@dataclass(frozen=True)
+class WatchedRun:
+    """A run at one moment."""
+
+    folder: Path
+    is_tuning: bool
+    """True while a command of this machine uses the folder."""
+    history: RunHistory
+    devices: Mapping[str, DeviceEvent]
+    """The last change of each device."""
+    last_record_unix_secs: float | None
+    """None before the first record."""
+
+    @property
+    def failures(self) -> list[tuple[str, int, str]]:
+        """The kinds of failures, the most frequent first, each with how often it came and its first message."""
+        counts: Counter[str] = Counter()
+        messages: dict[str, str] = {}
+        for task in self.history.tasks:
+            for kind, message in task.failures.items():
+                counts[kind] += task.outcomes[kind]
+                messages.setdefault(kind, message)
+        return [(kind, count, messages[kind]) for kind, count in counts.most_common()]
+
+
+class RunWatcher:
+    """Reads a run's folder again and again.
+
+    Args:
+        folder: output folder of the run.
+        clock: time in seconds.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock = folder, clock
+        self._history: RunHistory | None = None
+        self._seq = -1
+        self._next_read = -math.inf
+
+    def look(self) -> WatchedRun:
+        """Return the run as it is now. Long runs take time to read: what was read last stands for a while.
+
+        Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
+        """
+        is_tuning = is_locked(self._folder / LOCK_FILE)  # before the records: the last ones are not missed
+        path = self._folder / "records.db"
+        if not path.is_file():
+            raise RequestError(
+                f"{self._folder} has no records.db", "name the output folder of a run ('fleet-tune tune --out')"
+            )
+        with RecordReader(path) as reader:
+            seq, devices = reader.last_seq(), reader.device_states()
+            last = reader.since(seq - 1, 1) if seq else []
+        begin = self._clock()
+        if self._history is None or (seq != self._seq and (begin >= self._next_read or not is_tuning)):
+            self._history, self._seq = read_history(self._folder), seq
+            end = self._clock()
+            self._next_read = end + (end - begin) / _READ_SHARE
+        return WatchedRun(self._folder, is_tuning, self._history, devices, last[0].unix_secs if last else None)
+
+    def looks(self, every_secs: float, sleep: Callable[[float], None] = time.sleep) -> Iterator[WatchedRun]:
+        """Yield the run every so often, the last time when it has ended."""
+        while True:
+            run = self.look()
+            yield run
+            if not run.is_tuning:
+                return
+            sleep(every_secs)
+
+
+def show(console: Console, runs: Iterator[WatchedRun], now: Callable[[], float] = time.time) -> None:
+    """Show each run in place of the one before on a terminal, as a line elsewhere, and the last one whole."""
+    last: WatchedRun | None = None
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            for last in runs:
+                live.update(render_run(last, console, now()), refresh=True)
+    else:
+        line = ""
+        for last in runs:
+            before, line = line, run_line(last)
+            if line != before:
+                console.print(line, markup=False, soft_wrap=True)
+    if last is not None:
+        console.print(render_run(last, console, now(), whole=True))
+
+
+def run_line(run: WatchedRun) -> str:
+    """Return the run in one line."""
+    history = run.history
+    outcomes: Counter[str] = Counter()
+    for task in history.tasks:
+        outcomes.update(task.outcomes)
+    trials = f"{plural(history.trials, 'trial')} ({format_outcomes(outcomes)})" if history.trials else "no trials"
+    return ", ".join([f"{format_clock(history.secs)} {_state(run)}", trials, *_estimates(history)])
+
+
+def render_run(run: WatchedRun, console: Console, now: float, *, whole: bool = False) -> RenderableType:
+    """Render the run, as much of its tasks as the terminal has lines for; all where it is to be ``whole``. ``now``:
+    seconds since 1970."""
+    history = run.history
+    facts = fact_grid()
+    facts.add_row("run", cut(f"{run.folder.resolve().name}: {_state(run)}"))
+    age = "" if run.last_record_unix_secs is None else f", the last {format_clock(now - run.last_record_unix_secs)} ago"
+    facts.add_row("time", cut(f"{format_clock(history.secs)} of tuning"))
+    facts.add_row("trials", cut(f"{history.trials}{age}"))
+    steps = _ASCII_STEPS if console.options.ascii_only else _STEPS
+    for name, points in history.curves.items():
+        facts.add_row("network", cut(", ".join(_estimates(history, name)), "bold"))
+        if points:
+            facts.add_row("", Text(curve(points, steps)))
+            gain = history.gain(name, 0.25)
+            if gain is not None:
+                facts.add_row("", cut(f"the last quarter of the time took {gain:.1%} away"))
+    states = ", ".join(f"{name} {event.state.word}" for name, event in run.devices.items())
+    facts.add_row("devices", cut(states or NONE))
+    for kind, count, message in run.failures[: None if whole else _FAILURES]:
+        facts.add_row("failed", cut(f"{count} {kind.replace('_', ' ')}: {' '.join(message.split())}", "yellow"))
+    rows = None if whole else console.size.height - facts.row_count - _FRAME_LINES
+    return facts if rows is not None and rows < 1 else Group(facts, _tasks(history, rows))
+
+
+def curve(points: Sequence[CurvePoint], steps: str = _STEPS) -> str:
+    """Return a latency over the time as a line of characters, of which ``steps`` are the lowest to the highest. The
+    lowest is zero."""
+    most = max(point.network_secs for point in points)
+    end = points[-1].secs
+    columns = []
+    for at in range(_CURVE_COLUMNS):
+        moment = end * (at + 1) / _CURVE_COLUMNS
+        known = [point for point in points if point.secs <= moment]
+        height = known[-1].network_secs / most if known and most else 0.0
+        columns.append(steps[min(len(steps) - 1, round(height * (len(steps) - 1)))] if known else " ")
+    return "".join(columns)
+
+
+def _state(run: WatchedRun) -> str:
+    return "tuning" if run.is_tuning else "ended"
+
+
+def _estimates(history: RunHistory, only: str = "") -> list[str]:
+    """Return the estimated latency of each device class, or what is missing for one."""
+    texts = []
+    for name, points in history.curves.items():
+        if only not in ("", name):
+            continue
+        if points:
+            texts.append(f"{format_secs(points[-1].network_secs)} on {name}")
+            continue
+        tasks = [task for task in history.tasks if task.task.device_class.name == name]
+        missing = sum(math.isinf(task.best_secs) for task in tasks)
+        texts.append(f"{missing} of {plural(len(tasks), 'task')} without a result on {name}")
+    return texts or ["no tasks"]
+
+
+def _tasks(history: RunHistory, limit: int | None) -> Table:
+    """Return the tasks, those with the largest share of the time first, and those without a result before all."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("task")
+    for title in ("calls", "trials", "failed", "first", "best", "share"):
+        table.add_column(title, justify="right", no_wrap=True)
+    totals: Counter[str] = Counter()
+    for task in history.tasks:
+        if math.isfinite(task.best_secs):
+            totals[task.task.device_class.name] += _secs(task)  # type: ignore[assignment]
+    ordered = sorted(history.tasks, key=lambda task: -_secs(task))
+    shown = ordered if limit is None or len(ordered) <= limit else ordered[: max(0, limit - 1)]
+    for task in shown:
+        failed = sum(task.outcomes.values()) - task.outcomes["ok"]
+        total = totals[task.task.device_class.name]
+        share = f"{_secs(task) / total:.0%}" if math.isfinite(task.best_secs) and total else NONE
+        table.add_row(
+            TaskName(task.task.workload.name),
+            str(task.task.weight),
+            str(task.trials),
+            str(failed),
+            format_secs(task.first_secs),
+            format_secs(task.best_secs),
+            share,
+        )
+    if len(shown) < len(ordered):
+        table.add_row(cut(f"and {len(ordered) - len(shown)} more"))
+    return table
+
+
+def _secs(task: TaskHistory) -> float:
+    """Return the seconds of all calls."""
+    return task.task.weight * task.best_secs
