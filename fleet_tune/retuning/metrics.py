@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from fleet_tune.retuning.service import Service
 from fleet_tune.retuning.step_runner import StepRunner
-from fleet_tune.runs.metrics import ADDRESS, port_error
+from fleet_tune.runs.metrics import LOOPBACK, port_error
 from policies.retuning import allowance
 
 _OF = ("network", "device_class")
@@ -26,7 +26,7 @@ class RetuneMetrics(Collector):
         registry = CollectorRegistry()
         registry.register(self)
         try:
-            self._server, self._thread = start_http_server(port, addr=ADDRESS, registry=registry)
+            self._server, self._thread = start_http_server(port, addr=LOOPBACK, registry=registry)
         except OSError as error:
             raise port_error(port, error) from error
         self.port: int = self._server.server_port

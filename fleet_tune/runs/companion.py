@@ -56,5 +56,8 @@ class Companion:
     def on_record(self, record: Record) -> None:
         """Take note of a record of this run, which is durable."""
 
+    def on_phase(self, phase: str) -> None:
+        """Take note of the phase of the run."""
+
     def on_progress(self, progress: Progress) -> None:
         """Take note of a snapshot of the tuning."""

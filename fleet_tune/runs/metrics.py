@@ -1,18 +1,34 @@
-"""The Prometheus endpoint of a run: ``http://127.0.0.1:PORT/metrics``. docs/metrics.md describes every metric.
+"""The Prometheus endpoint of a run: ``http://HOST:PORT/metrics``. docs/metrics.md describes every metric.
 
 Two sources feed it: durable records as they come (:meth:`Metrics.observe`: counters and histograms of this run), and
 snapshots of the session (:meth:`Metrics.update`: gauges).
+
+Two files in the run's output folder go with it: one by which Prometheus finds the endpoint while it is there (file_sd),
+and one with the last metrics, which stays (the textfile collector of node_exporter reads it).
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import math
 import os
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    ProcessCollector,
+    start_http_server,
+    write_to_textfile,
+)
 from prometheus_client.registry import Collector
 
 from fleet_tune.base.domain import Measurement, Outcome, Record
@@ -20,23 +36,52 @@ from fleet_tune.base.errors import UserError
 from fleet_tune.base.results import DeviceTime, ProcessRole, Progress, bound_by
 from fleet_tune.base.version import __version__
 
-ADDRESS = "127.0.0.1"
-_BUILD_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60)
-_MEASURE_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+LOOPBACK = "127.0.0.1"
+TARGETS_FILE = "metrics-targets.json"
+TEXT_FILE = "metrics.prom"
+PHASES = ("starting", "describing", "tuning", "finishing", "finished", "compiling")
+_BUCKETS = (*(factor * 10.0**power for power in range(-4, 2) for factor in (1, 2, 5)), 100.0)
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What tells a run from others in metrics."""
+
+    network: str = ""
+    run: str = ""
+    """Id of the run."""
+    method: str = ""
+    seed: str = ""
 
 
 class Metrics:
-    """Serves the metrics of one run on loopback until :meth:`close`. ``port`` 0 takes a free one (see ``.port``).
+    """Serves the metrics of one run until :meth:`close`.
 
-    Raises :class:`UserError` where the port is taken or not allowed to this user. May be used from any thread.
+    Args:
+        port: 0 takes a free one (see ``.port``).
+        host: address on which it listens.
+        run: the run.
+        folder: where its two files are kept; None: nowhere.
+
+    Raises :class:`UserError` where the port is taken or not allowed to this user, or the host has no such address. May
+    be used from any thread.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = LOOPBACK, run: RunInfo = RunInfo(), folder: Path | None = None) -> None:
         registry = CollectorRegistry()
         counted = CollectorRegistry()
         registry.register(_WithoutCreated(counted))
-        info = Gauge("fleet_tune_info", "Always 1; the label tells the version.", ["version"], registry=registry)
-        info.labels(__version__).set(1)
+        ProcessCollector(registry=registry)
+        labels = {**asdict(run), "version": __version__}
+        info = Gauge("fleet_tune_run_info", "Always 1; the labels tell the run.", [*labels], registry=registry)
+        info.labels(**labels).set(1)
+        start = Gauge("fleet_tune_start_timestamp_seconds", "When the run began, since 1970.", registry=registry)
+        start.set_to_current_time()
+        self._last: Gauge | None = None
+        self._phase = Gauge("fleet_tune_phase", "1 for the phase of the run.", ["phase"], registry=registry)
+        self.enter("starting")
+        self._registry = registry
+        self._folder = folder
         self._trials = _TrialMetrics(counted)
         self._views = (
             _ThroughputMetrics(registry),
@@ -45,13 +90,21 @@ class Metrics:
             _TaskMetrics(registry),
         )
         try:
-            self._server, self._thread = start_http_server(port, addr=ADDRESS, registry=registry)
+            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:
-            raise port_error(port, error) from error
+            raise port_error(port, error, host) from error
         self.port: int = self._server.server_port
+        if folder is not None:
+            targets = [{"targets": [f"{host}:{self.port}"], "labels": {"network": run.network}}]
+            with contextlib.suppress(OSError):  # Prometheus can be told the address otherwise
+                (folder / TARGETS_FILE).write_text(json.dumps(targets))
 
     def observe(self, record: Record) -> None:
         """Counts a record that was made durable in this run; a revision is no trial."""
+        if self._last is None:  # absent before the first one
+            text = "When the last record of this run became durable, since 1970; absent before."
+            self._last = Gauge("fleet_tune_last_record_timestamp_seconds", text, registry=self._registry)
+        self._last.set_to_current_time()
         if not record.revision:
             self._trials.observe(record.measurement)
 
@@ -60,8 +113,17 @@ class Metrics:
         for view in self._views:
             view.update(progress)
 
+    def enter(self, phase: str) -> None:
+        """Shows another phase of the run."""
+        for each in PHASES:
+            self._phase.labels(each).set(each == phase)
+
     def close(self) -> None:
-        """Stops serving and frees the port."""
+        """Stops serving, frees the port, and leaves the last metrics in the folder."""
+        if self._folder is not None:
+            with contextlib.suppress(OSError):  # the records are what counts
+                write_to_textfile(str(self._folder / TEXT_FILE), self._registry)
+                (self._folder / TARGETS_FILE).unlink(missing_ok=True)
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -77,12 +139,12 @@ class _TrialMetrics:
         for outcome in Outcome:  # a rate over a counter is right from its first trial only if 0 was scraped before
             self._trials.labels(outcome.value)
         self._build = Histogram(
-            "fleet_tune_build_seconds", "Time to build a candidate.", buckets=_BUILD_BUCKETS, registry=counted
+            "fleet_tune_build_seconds", "Time to build a candidate.", buckets=_BUCKETS, registry=counted
         )
         self._measure = Histogram(
             "fleet_tune_measure_seconds",
             "Time to measure a candidate on its device.",
-            buckets=_MEASURE_BUCKETS,
+            buckets=_BUCKETS,
             registry=counted,
         )
 
@@ -101,13 +163,11 @@ class _ThroughputMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._rate = Gauge("fleet_tune_trials_per_second", "Trials made durable per second, lately.", registry=registry)
-        self._elapsed = Gauge("fleet_tune_elapsed_seconds", "Time since the run began.", registry=registry)
         self._queues = Gauge("fleet_tune_queue_length", "Items that wait, by queue.", ["queue"], registry=registry)
 
     def update(self, progress: Progress) -> None:
         """Shows a snapshot."""
         self._rate.set(progress.records_per_sec)
-        self._elapsed.set(progress.elapsed_secs)
         _set_all(self._queues, progress.queues)
 
 
@@ -140,9 +200,9 @@ class _DeviceMetrics:
             ["device_class", "use"],
             registry=registry,
         )
-        self._bound = Gauge(
-            "fleet_tune_bound",
-            "1 for what bounds a device class now, 0 for what else might.",
+        self._limit = Gauge(
+            "fleet_tune_limited_by",
+            "1 for what limits a device class now, 0 for what else might.",
             ["device_class", "use"],
             registry=registry,
         )
@@ -152,14 +212,15 @@ class _DeviceMetrics:
         _set_all(self._devices, Tally(progress.devices.values()))
         self._changes.inc(progress.device_changes - self._changes_seen)
         self._changes_seen = progress.device_changes
-        for device, vitals in progress.vitals.items():
-            for name, value in vitals.items():
-                if name in self._vitals:
-                    self._vitals[name].labels(device).set(value)
+        for name, gauge in self._vitals.items():
+            known = {device: vitals[name] for device, vitals in progress.vitals.items() if name in vitals}
+            _remove_others(gauge, known)
+            for device, value in known.items():
+                gauge.labels(device).set(value)
         for device_class, shares in progress.device_time.items():
             for use in DeviceTime:
                 self._time.labels(device_class, use.value).set(shares.get(use, 0.0))
-                self._bound.labels(device_class, use.value).set(bound_by(shares) == use)
+                self._limit.labels(device_class, use.value).set(bound_by(shares) == use)
 
 
 class _RestartMetrics:
@@ -188,7 +249,7 @@ class _TaskMetrics:
     """Trials and best times of tasks, and of the network that is made of them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        labels = ["task", "name", "device_class"]
+        labels = ["task", "device_class"]
         self._trials = Gauge(
             "fleet_tune_task_trials", "Trials of a task, earlier runs included.", labels, registry=registry
         )
@@ -208,7 +269,7 @@ class _TaskMetrics:
     def update(self, progress: Progress) -> None:
         """Shows a snapshot."""
         for task in progress.tasks:
-            labels = (task.task_id, task.name, task.device_class)
+            labels = (task.name, task.device_class)
             self._trials.labels(*labels).set(task.trials)
             if math.isfinite(task.best_secs):
                 self._best.labels(*labels).set(task.best_secs)
@@ -239,9 +300,19 @@ def _set_all(gauge: Gauge, values: Mapping[str, int]) -> None:
         gauge.labels(label).set(value)
 
 
-def port_error(port: int, error: OSError) -> UserError:
-    advice = "give another port with --metrics-port"
+def _remove_others(gauge: Gauge, known: Iterable[str]) -> None:
+    """Remove the children of a gauge with one label that are not ``known`` any more."""
+    shown = {label for metric in gauge.collect() for sample in metric.samples for label in sample.labels.values()}
+    for label in shown - set(known):
+        gauge.remove(label)
+
+
+def port_error(port: int, error: OSError, host: str = LOOPBACK) -> UserError:
+    """Return the error where a port cannot be served."""
     if error.errno == errno.EADDRINUSE:
-        return UserError(f"port {port} of {ADDRESS} is taken by another program", advice)
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return UserError(f"cannot serve metrics on port {port} of {ADDRESS}: {reason}", advice)
+        return UserError(f"port {port} of {host} is taken by another program", "give another port with --metrics-port")
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    advice = "give another port with --metrics-port"
+    if host != LOOPBACK:
+        advice += ", or an address of this machine with --metrics-host"
+    return UserError(f"cannot serve metrics on port {port} of {host}: {reason}", advice)

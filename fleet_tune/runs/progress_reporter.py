@@ -95,6 +95,7 @@ class ProgressReporter:
     def update(self, progress: Progress) -> None:
         """Report this snapshot of the tuning."""
         self.last = progress
+        self._enter(progress.phase)
         for companion in self._companions:
             companion.on_progress(progress)
         if self._on_progress is not None:
@@ -105,6 +106,7 @@ class ProgressReporter:
         no actors to ask."""
         if self.last is None:
             return
+        self._enter(phase)
         self.last = dataclasses.replace(self.last, phase=phase)
         if compiling is not None:
             self.last = dataclasses.replace(
@@ -126,6 +128,10 @@ class ProgressReporter:
             waits = _waits()
             if waits and self.last is not None and self._on_progress is not None:
                 self._on_progress(dataclasses.replace(self.last, doing=waits))
+
+    def _enter(self, phase: str) -> None:
+        for companion in self._companions:
+            companion.on_phase(phase)
 
     def compile_progress(self) -> CompileProgress:
         """Progress of compiling, which goes on from the last snapshot."""

@@ -34,6 +34,7 @@ from fleet_tune.runs.context import RunContext
 from fleet_tune.runs.fleet.tracker_boards import with_boards
 from fleet_tune.runs.interruption import Interruption, RunInterruptedError, beside, close_started
 from fleet_tune.runs.methods import method_of
+from fleet_tune.runs.metrics import RunInfo
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.preparation import prepare
 from fleet_tune.runs.progress_reporter import ProgressReporter
@@ -103,7 +104,9 @@ def _context(
     store = SharedStore(request, run_id, reporter, interruption)
     everyone.append(store)
     if request.metrics_port is not None:
-        everyone.append(RunMetrics(request.metrics_port))
+        network = "module" if isinstance(request.network, tuple) else str(request.network)
+        run = RunInfo(network, run_id, method_of(request.method).name, str(request.seed))
+        everyone.append(RunMetrics(request.metrics_port, request.metrics_host, run, request.out))
     if follows_fleet:
         everyone.append(FleetFollower())
     everyone += companions

@@ -41,6 +41,7 @@ class RunRequest:
     seed: int = 0
     address: str | None = None
     metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
     transfer_from: Path | None = None
     pretrained: bool = True
     collects: bool = False

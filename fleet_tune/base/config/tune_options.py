@@ -126,6 +126,10 @@ def _error(value: Any, flag: str) -> float:
     return float(value)
 
 
+def _host(value: Any, flag: str) -> str:  # noqa: ARG001 - its message names the flag
+    return values.listening_host(value)
+
+
 def _address(value: Any, flag: str) -> str | None:  # noqa: ARG001 - its message names the flag
     return values.cluster_address(value)
 
@@ -315,9 +319,20 @@ class TuneOptions(PlanOptions, total=False):
         Option(
             "--metrics-port",
             _optional(_whole("the port of the metrics", 1, values.MAX_PORT)),
-            "Serve Prometheus metrics on this port of 127.0.0.1.",
-            "Port of 127.0.0.1 on which Prometheus metrics are served.",
+            "Serve Prometheus metrics on this port.",
+            "Port on which Prometheus metrics are served.",
             kind="int",
+        ),
+    ]
+    metrics_host: Annotated[
+        str,
+        Option(
+            "--metrics-host",
+            _host,
+            "Address of this machine on which the metrics are served. Whoever reaches it can read them.",
+            "Address of this machine on which the metrics are served.",
+            kind="text",
+            default="127.0.0.1",
         ),
     ]
 

@@ -106,6 +106,16 @@ def cluster_address(value: Any) -> str | None:
     return str(value)
 
 
+def listening_host(value: Any) -> str:
+    """``value`` as an address on which to listen. Raises :class:`RequestError`."""
+    if not isinstance(value, str) or not is_host(value):
+        raise RequestError(
+            f"the address of the metrics is one of this machine, as 0.0.0.0 for all of them, not {shown(value)}",
+            "give another with --metrics-host",
+        )
+    return value
+
+
 def is_host(text: str) -> bool:
     """Return true if ``text`` can be the name or address of a host. Others, such as ``a..b``, make a look-up raise
     something else than OSError."""

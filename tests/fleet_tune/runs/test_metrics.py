@@ -21,7 +21,7 @@ import fleet_tune
 from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.results import Progress, TaskProgress
-from fleet_tune.runs.metrics import Metrics
+from fleet_tune.runs.metrics import PHASES, TARGETS_FILE, TEXT_FILE, Metrics, RunInfo
 from tests.helpers.records import make_record
 from tests.helpers.tasks import make_candidate
 
@@ -42,7 +42,7 @@ def _progress(*tasks: TaskProgress, devices: dict[str, str], queues: dict[str, i
 
 @pytest.fixture
 def metrics() -> Iterator[Metrics]:
-    served = Metrics(0)
+    served = Metrics(0, run=RunInfo("net.onnx", "r1", "fleet", "7"))
     yield served
     served.close()
 
@@ -85,7 +85,7 @@ def test_records_become_counters_and_histograms(metrics: Metrics) -> None:
     assert samples["fleet_tune_trials_total", ("run_error",)] == 0
     assert samples["fleet_tune_build_seconds_count", ()] == 3
     assert samples["fleet_tune_build_seconds_sum", ()] == pytest.approx(0.7)
-    assert samples["fleet_tune_build_seconds_bucket", ("0.3",)] == 2
+    assert samples["fleet_tune_build_seconds_bucket", ("0.2",)] == 1
     assert samples["fleet_tune_measure_seconds_count", ()] == 2, "a failed build was not measured"
     assert samples["fleet_tune_measure_seconds_bucket", ("0.05",)] == 1
 
@@ -94,14 +94,13 @@ def test_snapshots_become_gauges(metrics: Metrics) -> None:
     _fill(metrics)
     samples = _samples(metrics)
     assert samples["fleet_tune_trials_per_second", ()] == 2.5
-    assert samples["fleet_tune_elapsed_seconds", ()] == 60
     assert samples["fleet_tune_devices", ("good",)] == 2
     assert samples["fleet_tune_devices", ("suspect",)] == 1
     assert samples["fleet_tune_queue_length", ("build",)] == 4
-    assert samples["fleet_tune_task_trials", ("zen5", "conv", "conv@zen5")] == 3
-    assert samples["fleet_tune_task_best_seconds", ("zen5", "conv", "conv@zen5")] == 2e-3
+    assert samples["fleet_tune_task_trials", ("zen5", "conv")] == 3
+    assert samples["fleet_tune_task_best_seconds", ("zen5", "conv")] == 2e-3
     assert samples["fleet_tune_network_best_seconds", ("zen5",)] == pytest.approx(2 * 2e-3 + 2 * 5e-4)
-    assert samples["fleet_tune_info", (fleet_tune.__version__,)] == 1
+    assert samples["fleet_tune_run_info", ("fleet", "net.onnx", "r1", "7", fleet_tune.__version__)] == 1
 
 
 def test_what_bounds_a_run_is_a_metric(metrics: Metrics) -> None:
@@ -110,11 +109,11 @@ def test_what_bounds_a_run_is_a_metric(metrics: Metrics) -> None:
     samples = _samples(metrics)
     assert samples["fleet_tune_device_time_ratio", ("zen5", "build")] == 0.4
     assert samples["fleet_tune_device_time_ratio", ("zen5", "search")] == 0.0
-    assert samples["fleet_tune_bound", ("zen5", "build")] == 1
+    assert samples["fleet_tune_limited_by", ("zen5", "build")] == 1
     metrics.update(replace(waiting, device_time={"zen5": {"measure": 1.0}}))
     samples = _samples(metrics)
     assert samples["fleet_tune_device_time_ratio", ("zen5", "build")] == 0.0
-    bounds = {labels[1] for (name, labels), value in samples.items() if name == "fleet_tune_bound" and value}
+    bounds = {labels[1] for (name, labels), value in samples.items() if name == "fleet_tune_limited_by" and value}
     assert bounds == {"measure"}
 
 
@@ -159,16 +158,62 @@ def test_a_state_or_queue_that_is_gone_drops_to_zero(metrics: Metrics) -> None:
 def test_no_latency_is_shown_before_there_is_one(metrics: Metrics) -> None:
     metrics.update(_progress(_task("conv", math.inf), _task("dense", 1e-3), devices={}, queues={}))
     samples = _samples(metrics)
-    assert samples["fleet_tune_task_best_seconds", ("zen5", "dense", "dense@zen5")] == 1e-3
-    assert ("fleet_tune_task_best_seconds", ("zen5", "conv", "conv@zen5")) not in samples
+    assert samples["fleet_tune_task_best_seconds", ("zen5", "dense")] == 1e-3
+    assert ("fleet_tune_task_best_seconds", ("zen5", "conv")) not in samples
     assert ("fleet_tune_network_best_seconds", ("zen5",)) not in samples
 
 
 def test_every_metric_is_documented_and_every_documented_metric_exists(metrics: Metrics) -> None:
     _fill(metrics)
-    served = set(re.findall(r"^# TYPE (\S+)", _text(metrics), re.MULTILINE))
+    served = set(re.findall(r"^# TYPE (fleet_tune_\S+)", _text(metrics), re.MULTILINE))
     documented = set(re.findall(r"^\| `(\w+)`", DOCS.read_text(), re.MULTILINE))
     assert served == {name for name in documented if not name.startswith("fleet_tune_retune_")}
+
+
+def test_times_are_time_stamps(metrics: Metrics) -> None:
+    before = time.time()
+    samples = _samples(metrics)
+    assert before - 60 < samples["fleet_tune_start_timestamp_seconds", ()] <= before
+    assert ("fleet_tune_last_record_timestamp_seconds", ()) not in samples
+    _fill(metrics)
+    assert before <= _samples(metrics)["fleet_tune_last_record_timestamp_seconds", ()] <= time.time()
+    assert samples["process_resident_memory_bytes", ()] > 0
+
+
+def test_a_run_is_in_one_phase(metrics: Metrics) -> None:
+    for phase in PHASES:
+        metrics.enter(phase)
+        samples = _samples(metrics)
+        assert {each: samples["fleet_tune_phase", (each,)] for each in PHASES} == {e: e == phase for e in PHASES}
+
+
+def test_the_readings_of_a_device_end_with_it(metrics: Metrics) -> None:
+    readings = {"a": {"clock_hertz": 2e9, "speed": 1.0}, "b": {"clock_hertz": 3e9}}
+    metrics.update(replace(_progress(devices={}, queues={}), vitals=readings))
+    assert _samples(metrics)["fleet_tune_device_clock_hertz", ("b",)] == 3e9
+    metrics.update(replace(_progress(devices={}, queues={}), vitals={"a": readings["a"]}))
+    samples = _samples(metrics)
+    assert samples["fleet_tune_device_clock_hertz", ("a",)] == 2e9
+    assert ("fleet_tune_device_clock_hertz", ("b",)) not in samples
+
+
+def test_the_folder_tells_where_they_are_and_keeps_the_last(tmp_path: Path) -> None:
+    served = Metrics(0, run=RunInfo("net.onnx"), folder=tmp_path)
+    targets = json.loads((tmp_path / TARGETS_FILE).read_text())
+    assert targets == [{"targets": [f"127.0.0.1:{served.port}"], "labels": {"network": "net.onnx"}}]
+    _fill(served)
+    assert not (tmp_path / TEXT_FILE).exists()
+    served.close()
+    assert not (tmp_path / TARGETS_FILE).exists()
+    families = {each.name: each for each in text_string_to_metric_families((tmp_path / TEXT_FILE).read_text())}
+    assert [sample.value for sample in families["fleet_tune_network_best_seconds"].samples] == [pytest.approx(5e-3)]
+
+
+def test_an_address_of_another_machine_is_a_user_error() -> None:
+    with pytest.raises(UserError) as caught:
+        Metrics(0, "192.0.2.1")
+    assert caught.value.problem.startswith("cannot serve metrics on port 0 of 192.0.2.1: ")
+    assert "--metrics-host" in caught.value.next_step
 
 
 def test_a_taken_port_is_a_user_error(metrics: Metrics) -> None:
