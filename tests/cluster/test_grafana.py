@@ -1,0 +1,132 @@
+"""The dashboards: panels that do not overlap, and queries that a real Prometheus answers with data of a run."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet_tune.base.domain import Measurement, Outcome
+from fleet_tune.base.results import Progress, TaskProgress
+from fleet_tune.runs.metrics import Metrics, RunInfo
+from tests.helpers.records import make_record
+from tests.helpers.tasks import make_candidate
+
+GRAFANA = Path(__file__).parents[2] / "cluster" / "grafana"
+DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(GRAFANA.glob("*.json"))}
+_DEADLINE_SECS = 60
+
+
+def _queries(dashboard: dict[str, Any]) -> list[str]:
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_panels_have_their_places(name: str) -> None:
+    panels = DASHBOARDS[name]["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert all(panel["title"] and panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+    for one, other in combinations((panel["gridPos"] for panel in panels), 2):
+        apart = (
+            one["x"] + one["w"] <= other["x"]
+            or other["x"] + other["w"] <= one["x"]
+            or one["y"] + one["h"] <= other["y"]
+            or other["y"] + other["h"] <= one["y"]
+        )
+        assert apart, (one, other)
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_what_panels_refer_to_is_there(name: str) -> None:
+    dashboard = DASHBOARDS[name]
+    variables = {each["name"] for each in dashboard["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)\}?", json.dumps(dashboard["panels"])))
+    assert used <= variables
+    assert dashboard["uid"].startswith("fleet-tune-")
+
+
+def test_both_are_provisioned() -> None:
+    (provider,) = yaml.safe_load((GRAFANA / "dashboards.yml").read_text())["providers"]
+    assert provider["type"] == "file"
+    (source,) = yaml.safe_load((GRAFANA / "datasources.yml").read_text())["datasources"]
+    assert source["type"] == "prometheus"
+    assert set(DASHBOARDS) == {"run", "fleet"}
+
+
+def _fill(metrics: Metrics, trials: int) -> None:
+    """Metrics as a run in the middle has them."""
+    measured = Measurement(Outcome.OK, (1e-3,), build_secs=0.2, measure_secs=0.03)
+    metrics.observe(make_record(make_candidate("w@zen5", 1), measured, f"r{trials}"))
+    metrics.enter("tuning")
+    task = TaskProgress("conv@zen5", "conv 8x8", "zen5", 2, 1e9, 1, trials, 1e-3)
+    vitals = {"a": {"speed": 1.0, "clock_hertz": 3e9, "temperature_celsius": 50.0}}
+    progress = Progress(
+        "tuning",
+        60.0,
+        300.0,
+        None,
+        trials,
+        trials,
+        {"ok": trials},
+        2.5,
+        {"build": 4},
+        {"a": "good"},
+        (task,),
+        vitals=vitals,
+        device_time={"zen5": {"measure": 0.6, "build": 0.4}},
+        device_changes=trials,
+    )
+    metrics.update(progress)
+
+
+def test_every_query_returns_data_of_a_run(prometheus_dir: Path, free_port: int, tmp_path: Path) -> None:
+    metrics = Metrics(0, run=RunInfo("net.onnx", "r1", "fleet", "7"))
+    scrape = {
+        "job_name": "fleet-tune",
+        "scrape_interval": "100ms",
+        "scrape_timeout": "100ms",
+        "static_configs": [{"targets": [f"127.0.0.1:{metrics.port}"]}],
+    }
+    config = tmp_path / "prometheus.yml"
+    config.write_text(json.dumps({"scrape_configs": [scrape]}))
+    command = [
+        prometheus_dir / "prometheus",
+        f"--config.file={config}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{free_port}",
+    ]
+    unanswered = [query for dashboard in DASHBOARDS.values() for query in _queries(dashboard)]
+    with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
+        try:
+            deadline, trials = time.monotonic() + _DEADLINE_SECS, 0
+            while unanswered:
+                assert server.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() < deadline, unanswered
+                trials += 1
+                _fill(metrics, trials)  # rates need two scrapes of a counter that grows
+                threading.Event().wait(0.1)
+                unanswered = [query for query in unanswered if not _has_data(query, free_port)]
+        finally:
+            server.terminate()
+            metrics.close()
+
+
+def _has_data(query: str, port: int) -> bool:
+    arguments = urllib.parse.urlencode({"query": query.replace("$instance", ".*")})
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{arguments}", timeout=5) as answer:
+            result = json.load(answer)["data"]["result"]
+    except (urllib.error.URLError, ConnectionError):
+        return False
+    return any(sample["value"][1] != "NaN" for sample in result)
