@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 
 from tests.zoo.catalogue import Make
 
-_WIDTH, _HEADS, _TOKENS = 32, 4, 12
+_WIDTH, _HEADS, _TOKENS = 32, 4, 20
 
 
 class _Heads(nn.Module):

@@ -11,7 +11,7 @@
 
 The rows are in granules of a few, and the columns in vectors. The last granule and the last vector end with their axis
 and overlap the one before: rows are computed twice, equally; columns that stand in two vectors have no weight in the
-second one. There is no remainder and no padding.
+second one, and their values are summed up once. There is no remainder and no padding.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def rewritten(attention: Attention) -> tvm.IRModule:
     batch, rows, columns, terms = attention.batch, attention.rows, attention.columns, attention.terms
     size, lanes = granule(rows), lanes_of(attention.width)
     groups, vectors = (ceil(rows / size), size), ceil(columns / LANES)
+    whole = columns // LANES * LANES
     program = Nests(attention.index)
     keys = program.buffer("keys", *batch, vectors, terms, LANES)
     queries = program.buffer("queries", *batch, *groups, terms)
@@ -110,9 +111,10 @@ def rewritten(attention: Attention) -> tvm.IRModule:
 
     def product(*at: Any) -> Any:
         *outer, vector, lane, summed = at
-        place = [*outer[:-2], column(summed // LANES, summed % LANES), vector * lanes + lane]
-        value = simplified(attention.value(place), at, [*sums.shape, vectors * LANES])
-        return weights[(*outer, summed // LANES, summed % LANES)] * value
+        value = simplified(attention.value([*outer[:-2], summed, vector * lanes + lane]), at, [*sums.shape, columns])
+        # Behind the whole vectors: the lanes of the last one that are in no other.
+        place = summed + summed // whole * (LANES - columns % LANES) if columns % LANES else summed
+        return weights[(*outer, place // LANES, place % LANES)] * value
 
     program.element_wise(keys, key)
     program.element_wise(queries, query)
@@ -123,12 +125,13 @@ def rewritten(attention: Attention) -> tvm.IRModule:
     program.element_wise(weights, weight)
     program.sum(lane_totals, vectors, lambda *at: weights[(*at[:-2], at[-1], at[-2])])
     program.element_wise(totals, lambda *at: _tree(_added, [lane_totals[(*at, lane)] for lane in range(LANES)]))
-    program.sum(sums, vectors * LANES, product)
+    program.sum(sums, columns, product)
     variables = variables_of(len(sums.shape), attention.index)
     *outer, vector, lane = variables
-    value = sums[tuple(variables)] * (tirx.const(1.0, FLOAT) / totals[tuple(outer)])
+    one, total = tirx.const(1.0, FLOAT), totals[tuple(outer)]
     if attention.guarded:  # a score above -inf makes the total one at least
-        value = tirx.Select(totals[tuple(outer)] == 0, tirx.const(0.0, FLOAT), value)
+        total = tirx.Select(total == 0, one, total)
+    value = sums[tuple(variables)] * (one / total)
     store = attention.store([*outer[:-2], row(tuple(outer)), vector * lanes + lane], value)
     program.add(nest("output", sums.shape, variables, store))
     function = PrimFunc(list(attention.main.params), program.body())
