@@ -30,6 +30,7 @@ from tvm_ffi import structural_walk
 
 from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION
 from devices.sketches.inlining import blocks_of, inline_element_wise
+from devices.sketches.loops import split_open, unroll_and_vectorize
 from devices.sketches.one_sketch import one_sketch
 
 REGISTER_BLOCKED = "register-blocked"
@@ -88,7 +89,7 @@ def block_registers(sch: Schedule, target: Target) -> bool:
     for position, axis in enumerate((*shape.tiled, shape.vector)):
         # The vector axis comes last, and the innermost of the others before it.
         limit = (MAX_LANES, MAX_TILE, MAX_OUTER_TILE)[min(len(shape.tiled) - position, 2)]
-        parts[axis] = _tile(sch, loops[axis], 3, limit)
+        parts[axis] = split_open(sch, loops[axis], 3, limit)
     # Output channels outermost: a thread then reads its share of the weights only.
     outer += [parts[axis][0] for axis in (shape.vector, *shape.tiled)]
     middle += [parts[axis][1] for axis in (*shape.tiled, shape.vector)]
@@ -96,7 +97,7 @@ def block_registers(sch: Schedule, target: Target) -> bool:
     split = [axis for axis in shape.reductions if shape.extents[axis] > 1]
     unit = [loops[axis] for axis in shape.reductions if shape.extents[axis] == 1]
     if len(split) > 1:
-        reduced = [_tile(sch, loops[axis], 2, MAX_REDUCTION_TILE) for axis in split]
+        reduced = [split_open(sch, loops[axis], 2, MAX_REDUCTION_TILE) for axis in split]
         reduction = [*unit, *(r[0] for r in reduced), *(r[1] for r in reduced)]
     else:
         reduction = [*unit, *(loops[axis] for axis in split)]
@@ -105,25 +106,14 @@ def block_registers(sch: Schedule, target: Target) -> bool:
     sch.reverse_compute_at(consumer, middle[-1], preserve_unit_loops=True)
     sch.set_scope(block, 0, "local")
     sch.parallel(sch.fuse(*outer))
-    _unroll_and_vectorize(sch, tile)
+    unroll_and_vectorize(sch, tile)
     initial = sch.decompose_reduction(block, reduction[0])
-    _unroll_and_vectorize(sch, sch.get_loops(initial)[-len(tile) :])
+    unroll_and_vectorize(sch, sch.get_loops(initial)[-len(tile) :])
     rank = len(sch.get(consumer).iter_vars)
-    _unroll_and_vectorize(sch, sch.get_loops(consumer)[-rank:])
+    unroll_and_vectorize(sch, sch.get_loops(consumer)[-rank:])
     for padding in paddings:
         _place_padding(sch, padding)
     return True
-
-
-def _tile(sch: Schedule, loop: LoopRV, parts: int, limit: int) -> list[LoopRV]:
-    factors = sch.sample_perfect_tile(loop, n=parts, max_innermost_factor=limit)
-    return list(sch.split(loop, factors))
-
-
-def _unroll_and_vectorize(sch: Schedule, loops: list[LoopRV]) -> None:
-    for loop in loops[:-1]:
-        sch.unroll(loop)
-    sch.vectorize(loops[-1])
 
 
 def _place_padding(sch: Schedule, padding: SBlockRV) -> None:

@@ -45,7 +45,7 @@ _BUCKETS = (*(factor * 10.0**power for power in range(-4, 2) for factor in (1, 2
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What tells a run from others in metrics."""
+    """Labels that tell a run from others."""
 
     network: str = ""
     run: str = ""

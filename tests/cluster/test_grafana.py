@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-import subprocess
 import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ import yaml
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.results import Progress, TaskProgress
 from fleet_tune.runs.metrics import Metrics, RunInfo
+from tests.helpers.prometheus import scraping
 from tests.helpers.records import make_record
 from tests.helpers.tasks import make_candidate
 
@@ -92,41 +90,16 @@ def _fill(metrics: Metrics, trials: int) -> None:
 
 def test_every_query_returns_data_of_a_run(prometheus_dir: Path, free_port: int, tmp_path: Path) -> None:
     metrics = Metrics(0, run=RunInfo("net.onnx", "r1", "fleet", "7"))
-    scrape = {
-        "job_name": "fleet-tune",
-        "scrape_interval": "100ms",
-        "scrape_timeout": "100ms",
-        "static_configs": [{"targets": [f"127.0.0.1:{metrics.port}"]}],
-    }
-    config = tmp_path / "prometheus.yml"
-    config.write_text(json.dumps({"scrape_configs": [scrape]}))
-    command = [
-        prometheus_dir / "prometheus",
-        f"--config.file={config}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
-        f"--web.listen-address=127.0.0.1:{free_port}",
-    ]
     unanswered = [query for dashboard in DASHBOARDS.values() for query in _queries(dashboard)]
-    with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
-        try:
-            deadline, trials = time.monotonic() + _DEADLINE_SECS, 0
+    deadline, trials = time.monotonic() + _DEADLINE_SECS, 0
+    try:
+        with scraping(prometheus_dir, metrics.port, free_port, tmp_path) as query:
             while unanswered:
-                assert server.poll() is None, (tmp_path / "log").read_text()
                 assert time.monotonic() < deadline, unanswered
                 trials += 1
                 _fill(metrics, trials)  # rates need two scrapes of a counter that grows
                 threading.Event().wait(0.1)
-                unanswered = [query for query in unanswered if not _has_data(query, free_port)]
-        finally:
-            server.terminate()
-            metrics.close()
-
-
-def _has_data(query: str, port: int) -> bool:
-    arguments = urllib.parse.urlencode({"query": query.replace("$instance", ".*")})
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{arguments}", timeout=5) as answer:
-            result = json.load(answer)["data"]["result"]
-    except (urllib.error.URLError, ConnectionError):
-        return False
-    return any(sample["value"][1] != "NaN" for sample in result)
+                answers = {each: query(each.replace("$instance", ".*")) for each in unanswered}
+                unanswered = [each for each, values in answers.items() if all(map(math.isnan, values))]
+    finally:
+        metrics.close()

@@ -25,8 +25,6 @@ is; TVM alone cannot replay it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import tvm
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -35,6 +33,7 @@ from tvm.target import Target
 from devices.sketches.attention import GRANULE
 from devices.sketches.attention.pattern import attention_of
 from devices.sketches.attention.program import LANES, granule, lanes_of, rewritten
+from devices.sketches.loops import split_open, unroll_and_vectorize
 
 ATTENTION = "attention"
 _MIN_ROWS = 4
@@ -76,12 +75,12 @@ def _apply(sch: Schedule) -> None:
         )
     )
     *outer, granules, rows, vectors, lane = sch.get_loops(output)
-    groups, inner = _tile(sch, granules, 2, _MAX_GRANULES)
-    far, near = _tile(sch, vectors, 2, _MAX_VECTORS)
+    groups, inner = split_open(sch, granules, 2, _MAX_GRANULES)
+    far, near = split_open(sch, vectors, 2, _MAX_VECTORS)
     sch.reorder(*outer, groups, far, inner, rows, near, lane)
     group = sch.fuse(*outer, groups)
     sch.parallel(group)
-    _unroll_and_vectorize(sch, [inner, rows, near, lane])
+    unroll_and_vectorize(sch, [inner, rows, near, lane])
     _sum_in_registers(sch, sums, far)
     for block in (totals, lane_totals, weights, largest, lane_largest, masked):
         sch.compute_at(block, group, preserve_unit_loops=True)
@@ -95,9 +94,9 @@ def _apply(sch: Schedule) -> None:
     for block in (totals, largest):
         sch.set_scope(block, 0, "local")
     inner, rows, vectors, lane = sch.get_loops(masked)[-4:]
-    far, near = _tile(sch, vectors, 2, _MAX_VECTORS)
+    far, near = split_open(sch, vectors, 2, _MAX_VECTORS)
     sch.reorder(far, inner, rows, near, lane)
-    _unroll_and_vectorize(sch, [inner, rows, near, lane])
+    unroll_and_vectorize(sch, [inner, rows, near, lane])
     _sum_in_registers(sch, scores, far)
     sch.compute_at(queries, group, preserve_unit_loops=True)
     *around, _, lanes = sch.get_loops(keys)
@@ -110,20 +109,9 @@ def _sum_in_registers(sch: Schedule, block: SBlockRV, at: LoopRV) -> None:
     sch.compute_at(block, at, preserve_unit_loops=True)
     sch.set_scope(block, 0, "local")
     inner, rows, vectors, summed, lane = sch.get_loops(block)[-5:]
-    steps = _tile(sch, summed, 2, _MAX_STEPS)
+    steps = split_open(sch, summed, 2, _MAX_STEPS)
     tile = [inner, rows, vectors, lane]
     sch.reorder(*steps, *tile)
-    _unroll_and_vectorize(sch, tile)
+    unroll_and_vectorize(sch, tile)
     start = sch.decompose_reduction(block, steps[0])
-    _unroll_and_vectorize(sch, sch.get_loops(start)[-len(tile) :])
-
-
-def _tile(sch: Schedule, loop: LoopRV, parts: int, limit: int) -> list[LoopRV]:
-    factors = sch.sample_perfect_tile(loop, n=parts, max_innermost_factor=limit)
-    return list(sch.split(loop, factors))
-
-
-def _unroll_and_vectorize(sch: Schedule, loops: Sequence[LoopRV]) -> None:
-    for loop in loops[:-1]:
-        sch.unroll(loop)
-    sch.vectorize(loops[-1])
+    unroll_and_vectorize(sch, sch.get_loops(start)[-len(tile) :])

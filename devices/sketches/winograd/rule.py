@@ -29,6 +29,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
+from devices.sketches.loops import split_open, unroll_and_vectorize
 from devices.sketches.winograd import OUTPUTS
 from devices.sketches.winograd.convolution import convolution_of
 from devices.sketches.winograd.program import operations, rewritten
@@ -88,11 +89,11 @@ def _apply(sch: Schedule, outputs: int, input_lanes: int, output_lanes: int) -> 
         sch.get_sblock(name, "main") for name in names
     )
     first, second, image, y, x, summed, channel = sch.get_loops(products)
-    down = _tile(sch, y, 3, _MAX_OUTER_TILES)
-    across = _tile(sch, x, 3, _MAX_TILES)
+    down = split_open(sch, y, 3, _MAX_OUTER_TILES)
+    across = split_open(sch, x, 3, _MAX_TILES)
     vectors, lanes = sch.split(channel, [None, output_lanes])
-    channels = _tile(sch, vectors, 3, _MAX_VECTORS)
-    terms = _tile(sch, summed, 2, _MAX_REDUCTION_TILE)
+    channels = split_open(sch, vectors, 3, _MAX_VECTORS)
+    terms = split_open(sch, summed, 2, _MAX_REDUCTION_TILE)
     tile = [down[2], across[2], channels[2], lanes]
     middle = [channels[1], down[1], across[1]]
     sch.reorder(image, channels[0], down[0], across[0], first, second, *middle, *terms, *tile)
@@ -100,10 +101,10 @@ def _apply(sch: Schedule, outputs: int, input_lanes: int, output_lanes: int) -> 
     sch.parallel(group)
     stored = sch.cache_write(products, 0, "local")
     sch.reverse_compute_at(stored, across[1], preserve_unit_loops=True)
-    _unroll_and_vectorize(sch, tile)
+    unroll_and_vectorize(sch, tile)
     start = sch.decompose_reduction(products, terms[0])
-    _unroll_and_vectorize(sch, sch.get_loops(start)[-len(tile) :])
-    _unroll_and_vectorize(sch, sch.get_loops(stored)[-len(tile) :])
+    unroll_and_vectorize(sch, sch.get_loops(start)[-len(tile) :])
+    unroll_and_vectorize(sch, sch.get_loops(stored)[-len(tile) :])
     _transform_data(sch, data_rows, data_tiles, group, input_lanes)
     _transform_output(sch, output_rows, output_tile, epilogue, group, output_lanes)
     # At the end: schedules that are copied from one whose root block has changed share their programs (TVM 0.27).
@@ -116,10 +117,10 @@ def _transform_data(sch: Schedule, rows: SBlockRV, tiles: SBlockRV, group: LoopR
     first, second, image, y, x, channel = sch.get_loops(tiles)[-6:]
     outer, vector = sch.split(channel, [None, lanes])
     sch.reorder(image, y, x, outer, first, second, vector)
-    _unroll_and_vectorize(sch, [first, second, vector])
+    unroll_and_vectorize(sch, [first, second, vector])
     sch.compute_at(rows, outer, preserve_unit_loops=True)
     sch.set_scope(rows, 0, "local")
-    _unroll_and_vectorize(sch, sch.get_loops(rows)[-3:])
+    unroll_and_vectorize(sch, sch.get_loops(rows)[-3:])
 
 
 def _transform_output(
@@ -131,19 +132,8 @@ def _transform_output(
     image, y, x, line, column, channel = sch.get_loops(epilogue)[-6:]
     outer, vector = sch.split(channel, [None, lanes])
     sch.reorder(image, y, x, outer, line, column, vector)
-    _unroll_and_vectorize(sch, [line, column, vector])
+    unroll_and_vectorize(sch, [line, column, vector])
     for block in (tile, rows):
         sch.compute_at(block, outer, preserve_unit_loops=True)
         sch.set_scope(block, 0, "local")
-        _unroll_and_vectorize(sch, sch.get_loops(block)[-4:])
-
-
-def _tile(sch: Schedule, loop: LoopRV, parts: int, limit: int) -> list[LoopRV]:
-    factors = sch.sample_perfect_tile(loop, n=parts, max_innermost_factor=limit)
-    return list(sch.split(loop, factors))
-
-
-def _unroll_and_vectorize(sch: Schedule, loops: Sequence[LoopRV]) -> None:
-    for loop in loops[:-1]:
-        sch.unroll(loop)
-    sch.vectorize(loops[-1])
+        unroll_and_vectorize(sch, sch.get_loops(block)[-4:])

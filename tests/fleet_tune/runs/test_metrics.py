@@ -7,8 +7,6 @@ import re
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +20,7 @@ from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.results import Progress, TaskProgress
 from fleet_tune.runs.metrics import PHASES, TARGETS_FILE, TEXT_FILE, Metrics, RunInfo
+from tests.helpers.prometheus import scraping
 from tests.helpers.records import make_record
 from tests.helpers.tasks import make_candidate
 
@@ -248,45 +247,17 @@ def test_a_real_prometheus_scrapes_the_run(
     metrics: Metrics, prometheus_dir: Path, free_port: int, tmp_path: Path
 ) -> None:
     _fill(metrics)
-    scrape = {
-        "job_name": "fleet-tune",
-        "scrape_interval": "100ms",
-        "scrape_timeout": "100ms",
-        "static_configs": [{"targets": [f"127.0.0.1:{metrics.port}"]}],
-    }
-    config = tmp_path / "prometheus.yml"
-    config.write_text(json.dumps({"scrape_configs": [scrape]}))  # JSON is YAML
-    command = [
-        prometheus_dir / "prometheus",
-        f"--config.file={config}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
-        f"--web.listen-address=127.0.0.1:{free_port}",
-    ]
-    with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
-        try:
+    with scraping(prometheus_dir, metrics.port, free_port, tmp_path) as query:
 
-            def query(expression: str) -> float | None:
-                arguments = urllib.parse.urlencode({"query": expression})
-                url = f"http://127.0.0.1:{free_port}/api/v1/query?{arguments}"
-                try:
-                    with urllib.request.urlopen(url, timeout=5) as answer:
-                        result = json.load(answer)["data"]["result"]
-                except (urllib.error.URLError, ConnectionError):
-                    return None
-                return float(result[0]["value"][1]) if result else None
+        def wait_for(expression: str, expected: float) -> None:
+            deadline = time.monotonic() + 60
+            while (values := query(expression)) != [expected]:
+                assert time.monotonic() < deadline, f"{expression} is {values}, not {expected}"
+                threading.Event().wait(0.05)
 
-            def wait_for(expression: str, expected: float) -> None:
-                deadline = time.monotonic() + 60
-                while (value := query(expression)) != expected:
-                    assert server.poll() is None, (tmp_path / "log").read_text()
-                    assert time.monotonic() < deadline, f"{expression} is {value}, not {expected}"
-                    threading.Event().wait(0.05)
-
-            wait_for('up{job="fleet-tune"}', 1)
-            wait_for('fleet_tune_trials_total{outcome="ok"}', 2)
-            wait_for("sum(fleet_tune_trials_total)", 3)
-            wait_for('fleet_tune_network_best_seconds{device_class="zen5"}', 0.005)
-            metrics.observe(_record("d", Measurement(Outcome.OK, (1e-3,))))
-            wait_for('fleet_tune_trials_total{outcome="ok"}', 3)
-        finally:
-            server.terminate()
+        wait_for('up{job="fleet-tune"}', 1)
+        wait_for('fleet_tune_trials_total{outcome="ok"}', 2)
+        wait_for("sum(fleet_tune_trials_total)", 3)
+        wait_for('fleet_tune_network_best_seconds{device_class="zen5"}', 0.005)
+        metrics.observe(_record("d", Measurement(Outcome.OK, (1e-3,))))
+        wait_for('fleet_tune_trials_total{outcome="ok"}', 3)
