@@ -84,7 +84,8 @@ class CpuModel:
         ]
         self._other_secs = [secs for secs, _ in others]
         self._other_vectors = [vector for _, vector in others]
-        latency = self._main_secs() + np.where(self._parallel > 1, self._launch_secs(), 0.0)
+        latency = self._main_secs()
+        latency = latency + np.where(self._parallel > 1, self._launch_secs(), 0.0).astype(latency.dtype)
         for secs in self._other_secs:
             latency = latency + secs
         self.latency_secs: Floats = latency

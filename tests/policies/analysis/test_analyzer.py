@@ -310,7 +310,7 @@ def test_loops_of_one_iteration_are_described(cpu: DeviceAbstraction) -> None:
     access = Access("C", (1,), 4, ((1, 0),), write=True)
     one = Statement("one", axes, (Loop(0, 0), Loop(1, None, 1), Loop(0, 1)), (access,), 2.0, accumulator_depth=1)
     known = analyse(Sketch(0, "one", "one", (Tile(1, 2, 64),), (one,)), np.array([[1, 1]]), cpu)
-    assert known.latency_secs == pytest.approx(3e-6, rel=0.01), "the start of a parallel region"
+    assert 0 < known.latency_secs < 1e-8, "one iteration runs on the thread that is there"
 
 
 def test_a_sum_over_the_innermost_loop_waits_for_each_addition(cpu: DeviceAbstraction) -> None:
