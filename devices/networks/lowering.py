@@ -391,7 +391,7 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         module = steps.optional("the folding of transposes", fold_transposes, module)
         if has_convolutions(as_given["main"]):
             module = _in_worthwhile_layouts(as_given, module, steps)
-        if conversion is None:  # which is for weights that are constant
+        if conversion is None and target.kind.name == "llvm":  # conversions are for constant weights
             module = steps.optional("scales as part of weights", scale_weights, module)
         _refuse_constant(module["main"], name)
         module = steps.needed("the order of floats", replace_sorts, module)

@@ -31,7 +31,8 @@ def report(folder: Path, out: Path | None) -> None:
 def watch(folder: Path, every: float, once: bool) -> None:
     """Show what the run with the output folder FOLDER is doing: its latency so far, its tasks, devices and failures.
 
-    Ends when the run has ended. Ctrl-C ends the view and leaves the run alone. The run may have ended before.
+    Ends when the run has ended, or at once if it ended before. Ctrl-C ends the view and leaves the run alone. The run
+    is seen to be under way on its own machine only.
     """
     from itertools import islice
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ class WatchedRun:
     """A run at one moment."""
 
     folder: Path
-    is_tuning: bool
+    is_under_way: bool
     """True while a command of this machine uses the folder."""
     history: RunHistory
     devices: Mapping[str, DeviceEvent]
@@ -77,7 +77,7 @@ class RunWatcher:
 
         Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
         """
-        is_tuning = is_locked(self._folder / LOCK_FILE)  # before the records: the last ones are not missed
+        is_under_way = is_locked(self._folder / LOCK_FILE)  # before the records: the last ones are not missed
         path = self._folder / "records.db"
         if not path.is_file():
             raise RequestError(
@@ -87,18 +87,18 @@ class RunWatcher:
             seq, devices = reader.last_seq(), reader.device_states()
             last = reader.since(seq - 1, 1) if seq else []
         begin = self._clock()
-        if self._history is None or (seq != self._seq and (begin >= self._next_read or not is_tuning)):
+        if self._history is None or (seq != self._seq and (begin >= self._next_read or not is_under_way)):
             self._history, self._seq = read_history(self._folder), seq
             end = self._clock()
             self._next_read = end + (end - begin) / _READ_SHARE
-        return WatchedRun(self._folder, is_tuning, self._history, devices, last[0].unix_secs if last else None)
+        return WatchedRun(self._folder, is_under_way, self._history, devices, last[0].unix_secs if last else None)
 
     def looks(self, every_secs: float, sleep: Callable[[float], None] = time.sleep) -> Iterator[WatchedRun]:
         """Yield the run every so often, the last time when it has ended."""
         while True:
             run = self.look()
             yield run
-            if not run.is_tuning:
+            if not run.is_under_way:
                 return
             sleep(every_secs)
 
@@ -170,7 +170,7 @@ def curve(points: Sequence[CurvePoint], steps: str = _STEPS) -> str:
 
 
 def _state(run: WatchedRun) -> str:
-    return "tuning" if run.is_tuning else "ended"
+    return "under way" if run.is_under_way else "ended"
 
 
 def _estimates(history: RunHistory, only: str = "") -> list[str]:
@@ -194,10 +194,10 @@ def _tasks(history: RunHistory, limit: int | None) -> Table:
     table.add_column("task")
     for title in ("calls", "trials", "failed", "first", "best", "share"):
         table.add_column(title, justify="right", no_wrap=True)
-    totals: Counter[str] = Counter()
+    totals: defaultdict[str, float] = defaultdict(float)
     for task in history.tasks:
         if math.isfinite(task.best_secs):
-            totals[task.task.device_class.name] += _secs(task)  # type: ignore[assignment]
+            totals[task.task.device_class.name] += _secs(task)
     ordered = sorted(history.tasks, key=lambda task: -_secs(task))
     shown = ordered if limit is None or len(ordered) <= limit else ordered[: max(0, limit - 1)]
     for task in shown:

@@ -4,7 +4,8 @@
 
 for one image and one scale for each channel, as squeeze-and-excitation computes them (EfficientNet, MobileNetV3,
 RegNet), where the weights are smaller than the image: that is read once in place of twice, and not written again. The
-weights are then computed each time that the network runs.
+weights are then computed each time that the network runs. Those of 16 bits stay as they are: constant ones are packed
+in pairs when the network is compiled.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from devices.networks.graph.rewrites.context import is_call
 
 
 def scale_weights(module: Any) -> Any:
-    """Return ``module`` with the scales of this module's docstring moved."""
+    """Return ``module`` with scales as part of weights of float32."""
     scaled = with_main_visited(module, _ScaleMover(module))
     return relax.transform.DeadCodeElimination(["main"])(scaled)
 
@@ -61,6 +62,8 @@ class _ScaleMover(PyExprMutator):  # type: ignore[misc]
         product = self.lookup_binding(data) if isinstance(data, relax.Var) else None
         shape = shape_of(data)
         if not isinstance(weights, GenericConst) or not is_call(product, "relax.multiply") or shape is None:
+            return None
+        if str(weights.ty.dtype) != "float32":
             return None
         per_channel = tuple(n if each == "C" else 1 for n, each in zip(shape, str(call.attrs.data_layout), strict=True))
         if shape[0] != 1 or prod(shape_of(weights) or ()) >= prod(shape):

@@ -70,9 +70,9 @@ def test_a_run_under_way_and_its_end(tmp_path: Path, lock: list[int]) -> None:
     # Reading takes no time by this clock: it is read again at once.
     runs = list(RunWatcher(tmp_path, clock=lambda: 0.0).looks(2.0, sleep))
     assert moments == [2.0, 2.0]
-    assert [(run.is_tuning, run.history.trials) for run in runs] == [(True, 1), (True, 3), (False, 3)]
-    assert run_line(runs[0]) == "0:00 tuning, 1 trial (1 ok), 1 of 2 tasks without a result on board"
-    assert run_line(runs[1]).startswith("0:20 tuning, 3 trials (2 ok, 1 build error), ")
+    assert [(run.is_under_way, run.history.trials) for run in runs] == [(True, 1), (True, 3), (False, 3)]
+    assert run_line(runs[0]) == "0:00 under way, 1 trial (1 ok), 1 of 2 tasks without a result on board"
+    assert run_line(runs[1]).startswith("0:20 under way, 3 trials (2 ok, 1 build error), ")
     text = _text(runs[1])
     for part in ("3, the last 0:10 ago", "1 build error: no such thing", "first", "share"):
         assert part in text

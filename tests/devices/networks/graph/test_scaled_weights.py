@@ -45,6 +45,13 @@ def test_several_images_and_large_weights_keep_theirs(images: int, side: int, ou
     agrees(lowered, network)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_16_bits_stay_constant(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    lowered, _ = imported(_Excited(16, 8).to(dtype), torch.randn(1, 3, 64, 64).to(dtype))
+    assert any("multiply" in task.workload.name and "32x32" in task.workload.name for task in lowered.tasks)
+
+
 class _Read(_Excited):
     """The scaled image is a result too."""
 
