@@ -40,7 +40,7 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class InputDraw:
     """Distribution of one input of a checked run, chosen so that a wrong kernel shows (see
-    :mod:`devices.builds.check_plan`).
+    :mod:`devices.builds.checks.check_plan`).
 
     Integers are in [``low``, ``high``): uniform, of all magnitudes, and at the ends. Floats have both signs and a
     magnitude between ``low`` and ``high``.
@@ -77,8 +77,8 @@ class SpecialRows:
 
 @dataclass(frozen=True, slots=True)
 class SpecialDraw:
-    """Values of one input in the second run of a check (see :mod:`devices.builds.special_values`): special ones at
-    random places among others."""
+    """Values of one input in the second run of a check (see :mod:`devices.builds.checks.special_values`): special ones
+    at random places among others."""
 
     base: InputDraw
     """The others."""

@@ -16,7 +16,7 @@ from scipy import special
 from tvm import te
 
 from bench.processes import die_with_parent
-from devices.builds.vector_math import use_vector_math
+from devices.builds.passes.vector_math import use_vector_math
 from devices.targets import parse_target, resolve_target
 
 _VALUES, _LANES, _RUNS = 1 << 16, 16, 40  # in the second-level cache

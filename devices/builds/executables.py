@@ -19,9 +19,9 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from devices.builds.kernel_passes import use_kernel_passes
+from devices.builds.passes.kernel_passes import use_kernel_passes
+from devices.builds.passes.vector_math import use_vector_math
 from devices.builds.tensors import array_of, tensor_of
-from devices.builds.vector_math import use_vector_math
 from devices.cuda.compiler import compiling_for
 from devices.cuda.cuda_graph import use_cuda_graph
 from devices.host.owned_folder import owned_folder

@@ -57,9 +57,9 @@ class KernelCompiler:
     def __init__(self) -> None:
         # Slow imports: the worker is ready once they are done.
         from devices.builds import linking
-        from devices.builds.check_plan import plan_of
-        from devices.builds.kernel_passes import use_kernel_passes
-        from devices.builds.vector_math import use_vector_math
+        from devices.builds.checks.check_plan import plan_of
+        from devices.builds.passes.kernel_passes import use_kernel_passes
+        from devices.builds.passes.vector_math import use_vector_math
         from devices.sketches import intrinsics, spaces
         from devices.targets import NATIVE, resolve_target
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tvm
 
-from devices.builds.byte_instructions import fast_integer_dot
-from devices.builds.half_instructions import has_fast_dot2
+from devices.builds.passes.byte_instructions import fast_integer_dot
+from devices.builds.passes.half_instructions import has_fast_dot2
 from devices.client import probe_kernels
 from devices.client.probe import Probe, parallelism
 from devices.client.probe_kernels import ProbeKernel

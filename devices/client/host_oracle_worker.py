@@ -28,8 +28,8 @@ _NICENESS = 10
 def main() -> None:
     os.nice(_NICENESS)
     channel, requests = warm_child.connect_to_parent()
-    from devices.builds.kernel_passes import use_kernel_passes
-    from devices.builds.vector_math import use_vector_math
+    from devices.builds.passes.kernel_passes import use_kernel_passes
+    from devices.builds.passes.vector_math import use_vector_math
 
     use_vector_math()
     use_kernel_passes()

@@ -1,8 +1,9 @@
 """Verification of a candidate's outputs against the reference: those of its task's oracle on the same device.
 
-Both run on inputs that are made for it (:mod:`devices.builds.check_plan`): there every term of a sum counts, so that
-rounding in a right kernel and a mistake in a wrong one give errors of very different sizes, however long the sums are.
-A second run has special values among its inputs (:mod:`devices.builds.special_values`).
+Both run on inputs that are made for it (:mod:`devices.builds.checks.check_plan`): there every term of a sum counts, so
+that rounding in a right kernel and a mistake in a wrong one give errors of very different sizes, however long the sums
+are.
+A second run has special values among its inputs (:mod:`devices.builds.checks.special_values`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from devices.client.session import SessionTimeoutError
 from devices.client.workbench import Check, Workbench
 from devices.protocol import UNKNOWN, Artifact, CheckedRun, CheckPlan, OracleOutputs
-from devices.sketches.winograd import uses_winograd
+from devices.sketches.rules.winograd import uses_winograd
 from devices.timing.arguments import Array, is_float, nbytes
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.timeouts import SLOWEST_LINK_BYTES, DeviceTimeouts

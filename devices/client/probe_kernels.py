@@ -14,8 +14,8 @@ import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 
-from devices.builds.kernel_passes import WITH_KERNEL_PASSES
 from devices.builds.linking import link
+from devices.builds.passes.kernel_passes import WITH_KERNEL_PASSES
 from devices.cuda.compiler import compiling_for
 from devices.targets import parse_target
 

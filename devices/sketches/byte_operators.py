@@ -6,8 +6,8 @@ the signed bytes of ``b``, exactly. An int8 convolution is then a convolution of
 of the multiplication: sketch rules, layouts of weights and the analysis of kernels need know no more of it.
 
 Which products a processor computes at once differs, and so do the operators: :data:`SIGNED_DOT4` has signed bytes on
-both sides, :data:`INT16_DOT2` two numbers of 16 bits in each number. :mod:`devices.builds.byte_instructions` says which
-one a target is given, and lowers all of them for every target.
+both sides, :data:`INT16_DOT2` two numbers of 16 bits in each number. :mod:`devices.builds.passes.byte_instructions`
+says which one a target is given, and lowers all of them for every target.
 """
 
 from __future__ import annotations

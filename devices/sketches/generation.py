@@ -18,8 +18,8 @@ from tvm.target import Target
 from tvm.tirx.analysis import undefined_vars
 
 from devices.error_text import after
-from devices.sketches.bfloat16_tiles import bfloat16_rules
 from devices.sketches.description.accesses import DATA_PARALLEL, leaf_blocks
+from devices.sketches.rules.bfloat16_tiles import bfloat16_rules
 
 # Errors of TVM where a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError)

@@ -3,7 +3,7 @@
 Two neighbouring numbers of a sum are held in one of 32 bits, the first in its lower half: ``pair(a, b)``.
 ``dot2(x, y)`` is the sum of the two products of two such pairs, as float32. A product of matrices in bfloat16 is then
 one of 32-bit numbers of half the length, with ``dot2`` in place of the multiplication: sketch rules, layouts of weights
-and the analysis of kernels need know no more of it. :mod:`devices.builds.half_instructions` lowers both.
+and the analysis of kernels need know no more of it. :mod:`devices.builds.passes.half_instructions` lowers both.
 """
 
 from __future__ import annotations

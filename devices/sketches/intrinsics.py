@@ -24,7 +24,7 @@ from pathlib import Path
 
 import tvm.s_tir
 
-from devices.sketches.bfloat16_tiles import has_bfloat16_tiles, register_bfloat16_tiles
+from devices.sketches.rules.bfloat16_tiles import has_bfloat16_tiles, register_bfloat16_tiles
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _MODULES = {

@@ -16,8 +16,8 @@ from tvm.tirx import BufferStore, PrimFunc, SeqStmt
 from tvm_ffi import structural_map
 
 from devices.sketches.nests import block_of, nest, variables_of
-from devices.sketches.overlapping_tiles import element_of_tile
-from devices.sketches.winograd.weights import element_of_points
+from devices.sketches.rules.overlapping_tiles import element_of_tile
+from devices.sketches.rules.winograd.weights import element_of_points
 
 LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 

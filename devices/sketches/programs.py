@@ -7,14 +7,14 @@ from typing import Any
 
 import tvm
 
-from devices.sketches.attention import GRANULE, uses_attention
-from devices.sketches.attention.pattern import attention_of
-from devices.sketches.attention.program import rewritten as attention_program
-from devices.sketches.overlapping_tiles import TILES, tiling_of, with_overlapping_tiles
-from devices.sketches.winograd import uses_winograd
-from devices.sketches.winograd.convolution import convolution_of
-from devices.sketches.winograd.program import rewritten
-from devices.sketches.winograd.rule import outputs_of
+from devices.sketches.rules.attention import GRANULE, uses_attention
+from devices.sketches.rules.attention.pattern import attention_of
+from devices.sketches.rules.attention.program import rewritten as attention_program
+from devices.sketches.rules.overlapping_tiles import TILES, tiling_of, with_overlapping_tiles
+from devices.sketches.rules.winograd import uses_winograd
+from devices.sketches.rules.winograd.convolution import convolution_of
+from devices.sketches.rules.winograd.program import rewritten
+from devices.sketches.rules.winograd.rule import outputs_of
 
 
 def is_rewritten(trace: str) -> bool:

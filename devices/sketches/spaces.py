@@ -29,21 +29,21 @@ from tvm_ffi import structural_walk
 from devices.host.garbage_collection import garbage_collection_paused
 from devices.protocol import TensorSpec
 from devices.sketches import intrinsics
-from devices.sketches.attention.rule import ATTENTION, attention
 from devices.sketches.defaults import default_schedules
 from devices.sketches.generation import REFUSALS, first_line, generated, rule_name, without_sketches
 from devices.sketches.half_operators import PAIRED, holding_pairs
-from devices.sketches.line_wise import LINE_WISE, line_wise
-from devices.sketches.overlapping_tiles import OVERLAPPING_TILES, overlapping_tiles
 from devices.sketches.plain_weights import LAYOUT_REWRITE, with_plain_weights
 from devices.sketches.programs import is_rewritten, program_for
-from devices.sketches.register_blocked import REGISTER_BLOCKED, register_blocked
-from devices.sketches.row_copies import ROW_COPIES, row_copies
-from devices.sketches.row_wise import ROW_WISE, row_wise, row_wise_kernel
+from devices.sketches.rules.attention.rule import ATTENTION, attention
+from devices.sketches.rules.line_wise import LINE_WISE, line_wise
+from devices.sketches.rules.overlapping_tiles import OVERLAPPING_TILES, overlapping_tiles
+from devices.sketches.rules.register_blocked import REGISTER_BLOCKED, register_blocked
+from devices.sketches.rules.row_copies import ROW_COPIES, row_copies
+from devices.sketches.rules.row_wise import ROW_WISE, row_wise, row_wise_kernel
+from devices.sketches.rules.tiled_transpose import TILED_TRANSPOSE, tiled_transposes
+from devices.sketches.rules.winograd.rule import WINOGRAD, winograd
 from devices.sketches.symbolic import SAMPLING, SketchDescription, describe, describe_variants
-from devices.sketches.tiled_transpose import TILED_TRANSPOSE, tiled_transposes
 from devices.sketches.traces import full_text, instructions, open_text
-from devices.sketches.winograd.rule import WINOGRAD, winograd
 from devices.targets import parse_target
 from fleet_tune.base.domain import Candidate, Task
 from fleet_tune.base.sketch import IMPORTED, Choice, Sketch, Tile

@@ -1,4 +1,4 @@
-"""Inputs of the runs whose outputs are compared, drawn as a plan says (:mod:`devices.builds.check_plan`)."""
+"""Inputs of the runs whose outputs are compared, drawn as a plan says (:mod:`devices.builds.checks.check_plan`)."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ import tvm
 from tvm import te
 
 from devices.builds import linking
-from devices.builds.kernel_passes import use_kernel_passes
 from devices.builds.linking import foreign_linkers, link
+from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.client.rpc_device import RpcDevice
 from devices.client.session import RpcSession
 from devices.client.workbench import Workbench

@@ -10,10 +10,10 @@ import tvm
 from tvm import te, topi
 from tvm.tirx import PrimFunc
 
-from devices.builds.check_plan import plan_of
-from devices.builds.kernel_passes import use_kernel_passes
+from devices.builds.checks.check_plan import plan_of
+from devices.builds.passes.kernel_passes import use_kernel_passes
+from devices.builds.passes.vector_math import use_vector_math
 from devices.builds.tensors import array_of, tensor_of
-from devices.builds.vector_math import use_vector_math
 from devices.client.output_check import all_finite, disagreement
 from devices.protocol import CheckedRun, TensorSpec
 from devices.sketches.spaces import Scheduled

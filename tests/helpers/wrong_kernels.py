@@ -41,9 +41,9 @@ from tvm.tirx import (
 )
 from tvm_ffi import structural_map, structural_walk
 
-from devices.builds.program_reading import ProgramReading
-from devices.builds.program_statements import MANTISSA_BITS, call_name, dtype_of
-from devices.builds.reproducibility import compares_zeros, is_reproducible
+from devices.builds.checks.program_reading import ProgramReading
+from devices.builds.checks.program_statements import MANTISSA_BITS, call_name, dtype_of
+from devices.builds.checks.reproducibility import compares_zeros, is_reproducible
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
 
 _ROUNDS = ("floor", "ceil", "trunc", "nearbyint", "round")

@@ -4,7 +4,7 @@
 
 and the copies around it: the slices, views and transposes that make ``q``, ``k`` and ``v`` of the results of products,
 and those of its own result. ``f`` is made of element-wise operators: a scale, a mask. The kernel reads its inputs where
-they are, and its scores stay in the cache (:mod:`devices.sketches.attention`).
+they are, and its scores stay in the cache (:mod:`devices.sketches.rules.attention`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvm.ir import Call, GenericConst
 from devices.builds.tensors import array_of
 from devices.networks.graph.numpy_operators import shape_of
 from devices.networks.graph.rewrites.context import operator_name
-from devices.sketches.attention.rule import fits
+from devices.sketches.rules.attention.rule import fits
 
 _PRODUCT = "relax.matmul"
 _VIEWS = frozenset({"relax.reshape", "relax.expand_dims", "relax.squeeze"})

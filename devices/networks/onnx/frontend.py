@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def _multiplies_bytes_exactly() -> bool:
     """Return true if this processor adds four products of bytes in 32 bits. On others ONNX Runtime's fused operators
     saturate, and their error is not that of rounding."""
-    from devices.builds.byte_instructions import fast_integer_dot
+    from devices.builds.passes.byte_instructions import fast_integer_dot
     from devices.targets import NATIVE, parse_target, resolve_target
 
     dot = fast_integer_dot(parse_target(resolve_target(NATIVE)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from devices.error_text import brief
 from devices.host.warm_process import ChildStartError
 from devices.networks.network import Array
-from devices.sketches.winograd import uses_winograd
+from devices.sketches.rules.winograd import uses_winograd
 from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.base.errors import DiskFullError, NetworkRunError, RecordStoreError, UncheckedError, UserError
 from fleet_tune.base.results import OutputErrors

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 import tvm
 
-from devices.builds.byte_instructions import fast_integer_dot
-from devices.builds.half_instructions import has_fast_dot2
+from devices.builds.passes.byte_instructions import fast_integer_dot
+from devices.builds.passes.half_instructions import has_fast_dot2
 from devices.client import fingerprint, probe_kernels
 from devices.client.fingerprint import run_secs
 from devices.client.probe_kernels import CHUNK, SLOWEST_FLOPS, ProbeKernel, arithmetic, fill, triad

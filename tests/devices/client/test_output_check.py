@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from devices.client.output_check import EXACT, MOST_TRIES, ROUNDED, Oracle, all_finite, disagreement, tolerance
 from devices.protocol import Artifact, CheckedRun, CheckPlan, TensorSpec
-from devices.sketches.winograd import OUTPUTS
+from devices.sketches.rules.winograd import OUTPUTS
 from devices.timing.arguments import FLOATS, make_inputs, poison
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.timeouts import DeviceTimeouts

@@ -12,7 +12,7 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from devices.builds.builder import BuildWorker
-from devices.builds.kernel_passes import use_kernel_passes
+from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.builds.worker import PASS_OPTIONS
 from devices.cuda import compiler as cuda_compiler
 from devices.cuda.compiler import (

@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 from tvm.s_tir import Schedule
 
-from devices.builds.kernel_passes import use_kernel_passes
+from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.cuda.compiler import require_compiler
 from devices.networks.graph.low_precision.integer_products import integer_products
 from devices.networks.lowering import LoweringSteps, lower_network

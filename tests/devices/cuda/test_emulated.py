@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import tvm
 
-from devices.builds.check_plan import plan_of
-from devices.builds.kernel_passes import use_kernel_passes
-from devices.builds.vector_math import use_vector_math
+from devices.builds.checks.check_plan import plan_of
+from devices.builds.passes.kernel_passes import use_kernel_passes
+from devices.builds.passes.vector_math import use_vector_math
 from devices.builds.worker import PASS_OPTIONS
 from devices.client.output_check import OracleOutputs, all_runs, disagreement
 from devices.networks.frontend import Network, load_network

@@ -10,8 +10,8 @@ import pytest
 import tvm
 from tvm.script import tirx as T
 
-from devices.builds import kernel_passes
-from devices.builds.kernel_passes import use_kernel_passes
+from devices.builds.passes import kernel_passes
+from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.targets import parse_target
 from tests.helpers.cuda_on_cpu import extents, run_on_cpu
 from tests.helpers.gpu_target import H200

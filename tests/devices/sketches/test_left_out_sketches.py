@@ -12,7 +12,7 @@ from devices.sketches import generation, spaces
 from devices.sketches.description import deadline
 from devices.sketches.description.instructions import TraceStep
 from devices.sketches.description.interpreter import Interpreter
-from devices.sketches.register_blocked import REGISTER_BLOCKED
+from devices.sketches.rules.register_blocked import REGISTER_BLOCKED
 from devices.sketches.spaces import GENERATED, DesignSpace
 from fleet_tune.base.domain import Candidate, Task
 from fleet_tune.base.sketch import Sketch

@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from devices.sketches import intrinsics
 from devices.sketches.description.accesses import leaf_blocks
-from devices.sketches.register_blocked import describe_reduction, register_blocked
+from devices.sketches.rules.register_blocked import describe_reduction, register_blocked
 
 CPU = Target({"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
 CUDA = Target({"kind": "cuda", "arch": "sm_90"})

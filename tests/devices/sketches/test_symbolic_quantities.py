@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from devices.sketches.row_wise import ROW_WISE
+from devices.sketches.rules.row_wise import ROW_WISE
 from fleet_tune.base.domain import Candidate
 from fleet_tune.base.sketch import Access, Location, Sketch, Statement
 from policies.analysis.launch import accumulators, placed_inside

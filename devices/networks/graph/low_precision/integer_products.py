@@ -36,7 +36,7 @@ from tvm import relax, te
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from devices.builds.byte_instructions import fast_integer_dot, multiplies_bytes_in_tiles
+from devices.builds.passes.byte_instructions import fast_integer_dot, multiplies_bytes_in_tiles
 from devices.builds.tensors import array_of
 from devices.networks.graph.low_precision.byte_forms import ByteForm, byte_form
 from devices.networks.graph.low_precision.byte_kernels import (

@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 from tvm.ir import Call
 
-from devices.builds.half_instructions import has_fast_dot2
+from devices.builds.passes.half_instructions import has_fast_dot2
 from devices.networks.graph.numpy_operators import shape_of
 from devices.networks.graph.precisions.products import MATMUL, is_product, products_of
 from devices.networks.graph.precisions.weight_only import OPERATIONS_PER_BYTE, takes_its_weights_time

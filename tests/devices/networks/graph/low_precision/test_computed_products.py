@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from devices.builds.executables import compile_host
-from devices.builds.kernel_passes import use_kernel_passes
+from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.networks.graph.low_precision.grids import FloatProduct, Grids
 from devices.networks.graph.low_precision.integer_products import ProductCounts, count_products, integer_products
 from devices.targets import parse_target

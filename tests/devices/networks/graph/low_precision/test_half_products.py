@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 from tvm import relax
 
-from devices.builds.check_plan import plan_of
+from devices.builds.checks.check_plan import plan_of
 from devices.builds.executables import compile_host, kernel_calls
-from devices.builds.kernel_passes import use_kernel_passes
+from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.client.output_check import disagreement
 from devices.networks.graph.low_precision.half_products import half_products
 from devices.networks.lowering import LoweringSteps, lower_network

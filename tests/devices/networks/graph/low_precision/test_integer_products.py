@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from devices.builds.executables import calls, compile_host, kernel_calls
-from devices.builds.kernel_passes import use_kernel_passes
+from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.networks.graph.low_precision.grids import FloatProduct, Grid, Grids
 from devices.networks.graph.low_precision.integer_products import ProductCounts, count_products, integer_products
 from devices.networks.graph.rewrites.context import operator_name

@@ -1,0 +1,1 @@
+"""Inputs on which right kernels and wrong ones differ."""

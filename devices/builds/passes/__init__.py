@@ -1,0 +1,1 @@
+"""Passes over kernels besides those of TVM."""

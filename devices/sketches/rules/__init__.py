@@ -1,0 +1,1 @@
+"""Sketch rules of this project, beside those of MetaSchedule."""
