@@ -136,7 +136,7 @@ class TuningSession:
         """Tune a task of the plan from now on, which is described."""
         await self._actors.describe(entry)
         rules = tuple(sketch.rule for sketch in entry.sketches)
-        await self._supervisor.tell(SketchesReady(entry.task.id, rules, entry.enough))
+        await self._supervisor.tell(SketchesReady(entry.task.id, rules, entry.enough, entry.floor_secs))
 
     async def skip_task(self, task_id: str) -> None:
         """Do not wait for a task of the plan, which has no sketch."""

@@ -37,6 +37,8 @@ class SketchesReady:
     """Rule that made each sketch."""
     enough: int = 0
     """Trials after which the task needs no more, where one of them was right; 0 for no such number."""
+    floor_secs: float | None = None
+    """See :attr:`fleet_tune.base.search_task.SearchTask.floor_secs`, of these sketches. None: as planned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ class TaskTrials:
         self.exhausted = False  # every candidate is measured or under way
         self.finish_reason = planned.settled  # empty while the task is tuned
         self.enough = planned.enough  # trials after which it needs no more, if one was right; 0 for no such number
+        self.floor_secs = planned.floor_secs
         self.rules = planned.rules  # of its sketches; None while it is being described
         self.is_left_out = planned.rules == ()  # it turned out to have no sketch
         self.best_history: list[float] = []  # incumbent's cost after each trial
@@ -132,9 +133,11 @@ class TaskTrials:
 
     # Description and oracle ------------------------------------------------------------------------------------------
 
-    def describe(self, rules: tuple[str, ...], enough: int) -> None:
-        """Set the rules of the sketches, and the number of trials that are enough; see :class:`PlannedTask`."""
+    def describe(self, rules: tuple[str, ...], enough: int, floor_secs: float | None) -> None:
+        """Set what is known once the task has its sketches; see :class:`SketchesReady`."""
         self.rules, self.enough = rules, enough
+        if floor_secs is not None:
+            self.floor_secs = floor_secs
 
     def skip(self) -> None:
         """Skip the task: it has no sketch."""
@@ -214,7 +217,7 @@ class TaskTrials:
             best_history=self.best_history or self._found,
             pending=self.in_flight,
             finished=self.room(grant) == 0,
-            floor_secs=self.planned.floor_secs,
+            floor_secs=self.floor_secs,
             kind=kind_of_name(self.task.workload.name),
         )
 

@@ -86,7 +86,7 @@ class MeasureStage:
         """Return the seconds that measuring a candidate of the task may take on the device."""
         timeouts = self._timeouts.get(device_id)
         candidate_secs = self._plan.rule.timeout_secs if timeouts is None else timeouts.candidate_secs
-        return run_limit(candidate_secs, self._tasks[task_id].planned.floor_secs)
+        return run_limit(candidate_secs, self._tasks[task_id].floor_secs)
 
     def oracle_secs(self, device_id: str, task_id: str) -> float:
         """Return the seconds that the device may try to run the oracle of the task."""

@@ -51,7 +51,13 @@ events = st.one_of(
     st.builds(ev.ClassAdded, classes),
     st.builds(ev.BuildersAdded, numbers),
     st.builds(ev.BuildersLeft, numbers),
-    st.builds(ev.SketchesReady, st.sampled_from(TASK_IDS), st.just(("rule",)), st.integers(0, 3)),
+    st.builds(
+        ev.SketchesReady,
+        st.sampled_from(TASK_IDS),
+        st.just(("rule",)),
+        st.integers(0, 3),
+        st.sampled_from([None, 1e-6]),
+    ),
     st.builds(ev.TaskSkipped, st.sampled_from(TASK_IDS)),
     st.builds(ev.NoticePosted, st.just("something")),
 )
@@ -105,6 +111,18 @@ def test_the_time_budget_counts_from_the_last_task_of_the_start_that_was_describ
     assert plan.before.budget_from_secs == 7.0
     plan = plan.after(late("orin"), 8.0).after(ev.SketchesReady(TASKS["orin"][0].id, ("rule",)), 9.0)
     assert plan.before.budget_from_secs == 7.0
+
+
+def test_sketches_that_take_fewer_operations_lower_the_floor() -> None:
+    """The plan is made before the sketches are known: a convolution at its peak may have one by Winograd's algorithm."""
+    task, other = TASKS["server"]
+    ready = ev.SketchesReady(task.id, ("direct", "winograd"), 0, 1e-6)
+    state = RunState(PLAN, TaskBandit(0))
+    state.handle(ready, 0.0)
+    planned = {each.task.id: each.floor_secs for each in PLAN.tasks}
+    assert state.tasks[task.id].state(8).floor_secs == 1e-6 != planned[task.id]
+    assert state.tasks[other.id].state(8).floor_secs == planned[other.id]
+    assert {each.task.id: each.floor_secs for each in PLAN.after(ready).tasks} == {**planned, task.id: 1e-6}
 
 
 def test_what_says_nothing_of_the_plan_changes_nothing() -> None:
