@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -337,7 +337,20 @@ class TaskBandit:
         if untried:
             index = max(untried, key=lambda at: (states[at].weight * states[at].flop, -at))
             return TaskChoice(index, "untried")
-        return self._allocation.pick(states, open_tasks, self._rng, self._round_trials)
+        return self._allocation.pick(_with_floors_that_hold(states), open_tasks, self._rng, self._round_trials)
+
+
+def _with_floors_that_hold(states: Sequence[TaskState]) -> Sequence[TaskState]:
+    """Return the states with floors that no best is under, in their proportions.
+
+    A best under its floor shows that the device's peak was measured too low, on a busy host for example. The floors of
+    all tasks follow from it: those near theirs would get no trials.
+    """
+    ratios = [state.best_secs / state.floor_secs for state in states if _succeeded(state) and state.floor_secs > 0]
+    scale = min(ratios, default=1.0)
+    if not 0 < scale < 1:
+        return states
+    return [replace(state, floor_secs=scale * state.floor_secs) for state in states]
 
 
 def task_rewards(gradients: Floats) -> Floats:

@@ -114,7 +114,7 @@ def test_the_time_budget_counts_from_the_last_task_of_the_start_that_was_describ
 
 
 def test_sketches_that_take_fewer_operations_lower_the_floor() -> None:
-    """The plan is made before the sketches are known: a convolution at its peak may have one by Winograd's algorithm."""
+    """The plan is made before sketches are known: a convolution at the peak may have one by Winograd's algorithm."""
     task, other = TASKS["server"]
     ready = ev.SketchesReady(task.id, ("direct", "winograd"), 0, 1e-6)
     state = RunState(PLAN, TaskBandit(0))
