@@ -141,6 +141,10 @@ class Gradient(Protocol):
         """Gradient of the task ``states[at]`` among all tasks; ``round_trials``: trials that count as a visit."""
         ...
 
+    def bound(self, state: TaskState, /) -> float:
+        """Latency of the network that all further trials of a task can save at most, infinite if unknown."""
+        ...
+
 
 @dataclass(frozen=True)
 class PublishedGradient:
@@ -182,6 +186,10 @@ class PublishedGradient:
             guess = max(guess, best - self.beta * state.flop / max(throughputs))
         return state.weight * (self.alpha * slope + (1.0 - self.alpha) * guess)
 
+    def bound(self, state: TaskState, /) -> float:  # noqa: ARG002
+        """See :class:`Gradient`: the paper knows none."""
+        return math.inf
+
 
 @dataclass(frozen=True)
 class FloorGradient:
@@ -193,6 +201,14 @@ class FloorGradient:
     def __call__(self, states: Sequence[TaskState], at: int, round_trials: int, /) -> float:  # noqa: ARG002
         """See :class:`Gradient`."""
         return latency_gradient(states[at], self.alpha, self.window)
+
+    def bound(self, state: TaskState, /) -> float:
+        """See :class:`Gradient`: what the best cost is above the floor; of a task without a success, its cost is taken
+        for that of :func:`_of_failures`."""
+        if not _succeeded(state):
+            return _of_failures(state, 1.0)
+        floor = state.floor_secs if 0 < state.floor_secs < math.inf else 0.0
+        return state.weight * max(state.best_secs - floor, 0.0)
 
 
 def _succeeded(state: TaskState) -> bool:
@@ -233,6 +249,10 @@ class TaskAllocation(Protocol):
     @property
     def name(self) -> str: ...
 
+    def first(self, states: Sequence[TaskState], untried: Sequence[int], round_trials: int) -> Sequence[int]:
+        """Return those of the ``untried`` tasks (indices of ``states``) that come before all that were tried."""
+        ...
+
     def pick(
         self, states: Sequence[TaskState], open_tasks: Sequence[int], rng: np.random.Generator, round_trials: int
     ) -> TaskChoice:
@@ -244,12 +264,21 @@ class TaskAllocation(Protocol):
 class UcbTasks:
     """Bansor equations 5 and 6: an upper confidence bound on the gradient of the network's latency.
 
+    Beyond the paper, the bound is not above what the gradient knows for certain: a task of a microsecond cannot save
+    more than that, however seldom it was tried. Its first trial waits until others save no more.
+
     ``gradient``: ours unless another one is given.
     """
 
     name: ClassVar[str] = "ucb"
     exploration: float = EXPLORATION
     gradient: Gradient = field(default_factory=FloorGradient)
+
+    def first(self, states: Sequence[TaskState], untried: Sequence[int], round_trials: int) -> Sequence[int]:
+        """See :class:`TaskAllocation`."""
+        observed = [at for at, state in enumerate(states) if state.best_history and not state.finished]
+        largest = _largest(_gradients(self.gradient, states, observed, round_trials))
+        return [at for at in untried if self.gradient.bound(states[at]) >= largest]
 
     def pick(
         self,
@@ -262,7 +291,10 @@ class UcbTasks:
         gradients = _gradients(self.gradient, states, open_tasks, round_trials)
         visits = np.array([states[at].visits for at in open_tasks], dtype=np.float64)
         rewards = task_rewards(gradients)
-        scores = ucb(rewards, visits / round_trials, self.exploration)
+        bounds = np.array([self.gradient.bound(states[at]) for at in open_tasks])
+        largest = _largest(gradients)
+        most = bounds / largest if largest > 0 else np.full(len(bounds), np.inf)
+        scores = np.minimum(ucb(rewards, visits / round_trials, self.exploration), np.maximum(most, rewards))
         best = int(scores.argmax())
         return TaskChoice(
             open_tasks[best], f"UCB {scores[best]:.3f}: reward {rewards[best]:.3f} after {int(visits[best])} trials"
@@ -276,6 +308,10 @@ class GradientTasks:
     name: ClassVar[str] = "gradient"
     epsilon: float = 0.05
     gradient: Gradient = field(default_factory=PublishedGradient)
+
+    def first(self, states: Sequence[TaskState], untried: Sequence[int], round_trials: int) -> Sequence[int]:  # noqa: ARG002
+        """See :class:`TaskAllocation`: all, as in the paper."""
+        return untried
 
     def pick(
         self,
@@ -298,6 +334,10 @@ class RoundRobinTasks:
 
     name: ClassVar[str] = "round-robin"
 
+    def first(self, states: Sequence[TaskState], untried: Sequence[int], round_trials: int) -> Sequence[int]:  # noqa: ARG002
+        """See :class:`TaskAllocation`: all."""
+        return untried
+
     def pick(
         self,
         states: Sequence[TaskState],
@@ -317,7 +357,8 @@ class TaskBandit:
     """Grants trials to tasks: by default UCB on the gradient of the network's latency (Bansor equations 2, 5, 6).
 
     Objective: the sum over tasks of weight times best seconds. Untried tasks come first (Ansor's warm-up, one round of
-    round robin), those with the most work foremost; finished tasks never; all others as ``allocation`` says.
+    round robin) as far as ``allocation`` says so, those with the most work foremost; finished tasks never; all
+    others as ``allocation`` says.
     ``round_trials``: trials that count as one visit in a bound; Bansor counts rounds.
     """
 
@@ -333,11 +374,28 @@ class TaskBandit:
         open_tasks = [at for at, state in enumerate(states) if not state.finished]
         if not open_tasks:
             return None
+        states = _with_floors_that_hold(states)
+        tried = [at for at in open_tasks if states[at].visits > 0]
         untried = [at for at in open_tasks if states[at].visits == 0]
-        if untried:
-            index = max(untried, key=lambda at: (states[at].weight * states[at].flop, -at))
+        first = self._allocation.first(states, untried, self._round_trials) if tried and untried else untried
+        if first:
+            index = max(first, key=lambda at: (states[at].weight * states[at].flop, -at))
             return TaskChoice(index, "untried")
-        return self._allocation.pick(_with_floors_that_hold(states), open_tasks, self._rng, self._round_trials)
+        return self._allocation.pick(states, tried, self._rng, self._round_trials)
+
+    def in_a_row(self, states: Sequence[TaskState], choice: TaskChoice, most: int) -> int:
+        """Trials that the task of a choice gets before another task has its turn, at most ``most``; ``most`` for a
+        method that counts rounds."""
+        if self._round_trials > 1:
+            return most
+        states, count = list(states), 0
+        while count < most:
+            states[choice.index] = replace(states[choice.index], pending=states[choice.index].pending + 1)
+            count += 1
+            following = self.choose(states)
+            if following is None or following.index != choice.index:
+                break
+        return count
 
 
 def _with_floors_that_hold(states: Sequence[TaskState]) -> Sequence[TaskState]:
@@ -360,10 +418,14 @@ def task_rewards(gradients: Floats) -> Floats:
     gradient is positive all earn 0.
     """
     values = np.maximum(np.nan_to_num(np.asarray(gradients, dtype=np.float64), nan=0.0, posinf=np.inf), 0.0)
-    finite = values[np.isfinite(values)]
-    largest = float(finite.max(initial=0.0))
+    largest = _largest(values)
     scaled = values / largest if largest > 0 else np.where(np.isinf(values), 1.0, 0.0)
     return np.minimum(scaled, 1.0)
+
+
+def _largest(gradients: Floats) -> float:
+    """The largest finite gradient, at least 0."""
+    return float(gradients[np.isfinite(gradients)].max(initial=0.0))
 
 
 CONVERGENCE_TRIALS = 64

@@ -204,7 +204,9 @@ class TaskSearch:
         reason = method.acquisition.name if math.isfinite(self.best_secs) else method.generator.name
         proposals: list[Proposal] = []
         if contested:
-            proposals, offered = self._chosen(offered, shares, math.ceil(contested * exploit), reason, joint=True)
+            # The fraction left over becomes a chance: a batch of one is not always contested.
+            joint = math.floor(contested * exploit + self._rng.random())
+            proposals, offered = self._chosen(offered, shares, joint, reason, joint=True)
         share, _ = self._chosen(offered, shares, exploit - len(proposals), reason, joint=method.sketches.joint)
         proposals += share
         if method.exploration.within_draft and len(proposals) < count:

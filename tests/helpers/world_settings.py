@@ -69,7 +69,7 @@ class Settings:
     """Names of workloads over which the searcher always dies, with all that it was asked for."""
     oracle_run_secs: float = 0.0
     """Longest run of every oracle, as the plan says."""
-    floor_secs: float = 1e-9
+    floor_secs: float = 1e-4
     """Cost that no schedule of a task can beat."""
     candidate_secs: Mapping[str, float] = field(default_factory=dict)
     """Limit of candidates on the devices for which the fleet file gives one."""

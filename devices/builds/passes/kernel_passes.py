@@ -15,6 +15,7 @@ from devices.builds.passes.half_instructions import lower_half_operators
 from devices.builds.passes.joined_loads import join_byte_loads
 from devices.builds.passes.serial_loops import serialize_parallel_loops
 from devices.builds.passes.stack_buffers import mark_cpu_functions, place_on_stack
+from devices.builds.passes.wide_vectors import split_wide_vectors
 from devices.cuda.lowering import lowered_for_cuda
 from devices.cuda.vector_stores import separate_vector_stores
 
@@ -30,7 +31,9 @@ def use_kernel_passes() -> None:
 
 def _pipeline() -> Any:
     lowering, finalize_host, finalize_device = default_s_tir_pipeline()
-    lowering = tvm.transform.Sequential([mark_cpu_functions, serialize_parallel_loops, begin_at_infinity, lowering])
+    lowering = tvm.transform.Sequential(
+        [mark_cpu_functions, serialize_parallel_loops, split_wide_vectors, begin_at_infinity, lowering]
+    )
     return (
         lowered_for_cuda(lowering),
         lambda: tvm.transform.Sequential(

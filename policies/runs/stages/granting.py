@@ -13,10 +13,8 @@ from policies.runs.tasks import TaskTrials, in_flight
 from policies.runs.times.timers import Timers
 from policies.search.bandits import TaskBandit
 
-# In a run that has less than SHORT_SECS for each task, a task's first grant is this: the best that is known before
-# anything is measured, for every task, is worth more than the search of a few.
+# A task's first grant: the best two that are known before anything is measured.
 FIRST_GRANT = 2
-SHORT_SECS = 10.0
 
 
 class Granting:
@@ -167,33 +165,20 @@ class Granting:
             return False
         return (limit is not None and self._left(limit) <= 0) or not any(task.wanted(grant) for task in tasks)
 
-    def _is_short(self, tasks: int) -> bool:
-        """Return true if the time may not be enough for a whole grant of every task."""
-        budget_secs = self._plan.limits.time_budget_secs
-        return budget_secs is not None and budget_secs < SHORT_SECS * tasks
-
     def _next(self, tasks: Sequence[TaskTrials], grant: int) -> Propose | None:
         """Return the proposal to ask a searcher for, which knows these ``tasks`` of a class; None for none."""
         room = self.room(grant)
         if not room or not any(task.room(grant) for task in tasks):
             return None
-        choice = self._bandit.choose([task.state(grant) for task in tasks])
+        states = [task.state(grant) for task in tasks]
+        choice = self._bandit.choose(states)
         if choice is None:
             return None
         task = tasks[choice.index]
-        task.reserve(min(task.room(self._share(task, grant)), room))
+        is_first = not (task.trials or task.in_flight)
+        share = FIRST_GRANT if is_first else self._bandit.in_a_row(states, choice, grant)
+        task.reserve(min(task.room(share), room))
         return Propose(task.task.id, task.reserved, task.last_proposal)
 
     def _usable(self, device_class: str) -> int:
         return self._fleet.usable_count(device_class)
-
-    def _share(self, task: TaskTrials, grant: int) -> int:
-        """Return the number of candidates that a task may be granted at once. The first grant is no more than an even
-        share, so that every task of the class begins soon."""
-        if task.trials or task.in_flight:
-            return grant
-        peers = self.by_class[task.device_class]
-        if self._is_short(len(peers)):
-            return FIRST_GRANT
-        even = self.may_be_under_way(task.device_class) // len(peers)
-        return min(grant, max(self._plan.flow.grant, even))

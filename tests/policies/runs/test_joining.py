@@ -128,7 +128,7 @@ def test_a_run_that_resumes_knows_what_was_measured_of_a_class_that_is_late_agai
     world = World(
         fleet(),
         supply=60,
-        joins={NEW: 5.0},
+        joins={NEW: 1.0},
         stored=tuple(first.records),
         device_states={event.device_id: event.state for event in first.events},
         run_id="second",

@@ -297,3 +297,45 @@ def test_the_gradient_rule_takes_the_largest_gradient_after_one_round_of_all() -
     assert best is not None
     assert best.index == 1
     assert "3.20e+00" in best.reason  # 4 x 0.8 x min(1 / 1, 1 - 0)
+
+
+def test_a_task_without_much_to_save_waits_for_its_first_trial() -> None:
+    large = TaskState(1, 1e9, (2e-3, 1e-3), floor_secs=1e-4)  # saves 0.8 * 0.5 ms with the next, 0.2 * 1 ms lately
+    worth = TaskState(1, 1e6, floor_secs=7e-6)  # at a hundredth of the peak 0.7 ms
+    small = TaskState(1, 1e7, floor_secs=5e-6)  # 0.5 ms: less than 0.8 * 0.5 + 0.2 * 1 ms
+    unknown = TaskState(1, 0.0)
+    choose = TaskBandit().choose
+    for states, expected in (
+        ([large, worth, small], 1),
+        ([large, small], 0),
+        ([large, small, unknown], 2),
+        ([small, worth], 0),  # nothing is known: by the work
+    ):
+        choice = choose(states)
+        assert choice is not None
+        assert choice.index == expected
+    published = TaskBandit(0, UcbTasks(gradient=PublishedGradient())).choose([large, small])
+    assert published is not None
+    assert published.index == 1
+
+
+def test_no_bound_is_above_what_a_task_can_save() -> None:
+    # One trial in 65 saves at most 1 us; its bonus 0.3 sqrt(2 ln 65) = 0.87 would be above the other's 0.32.
+    large = TaskState(1, 1e9, (1e-3,) * 64)
+    small = TaskState(1, 1e6, (1e-6,))
+    choice = TaskBandit().choose([large, small])
+    assert choice is not None
+    assert choice.index == 0
+
+
+def test_a_task_gets_what_it_gets_in_a_row() -> None:
+    # 1 / t against 0.8 / 4: after 1 / 5 the other's turn has come.
+    states = [TaskState(1, 1e9, (1.0,) * 2), TaskState(1, 1e9, (0.8,) * 4)]
+    bandit = TaskBandit(0, UcbTasks(exploration=0.0))
+    choice = bandit.choose(states)
+    assert choice is not None
+    assert bandit.in_a_row(states, choice, 8) == 4
+    assert bandit.in_a_row(states, choice, 2) == 2
+    assert bandit.in_a_row(states[:1], choice, 8) == 8
+    assert TaskBandit(0, UcbTasks(exploration=0.0), round_trials=64).in_a_row(states, choice, 64) == 64
+    assert [state.pending for state in states] == [0, 0]

@@ -1,0 +1,66 @@
+"""Vector loops of CPUs with as many elements as LLVM keeps in registers.
+
+MetaSchedule fuses the inner loops of a block, up to 64 elements, and vectorises them. LLVM widens a vector of 24 or 48
+elements to the next power of two, and takes it apart for every load and store. Where a kernel sums up vectors of 12
+elements and its epilogue reads four of them at once, LLVM makes one such vector of the sums, too: the kernel takes
+five to fifteen times as long (docs/lab/kernels.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm.tirx import BufferStore, For, ForKind, IntImm, PrimFunc, Var
+from tvm_ffi import structural_map, structural_walk
+
+_NARROW = 16
+"""Elements up to which LLVM widens a vector at little cost."""
+_LEAST = 4
+
+
+@tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
+def split_wide_vectors(function: PrimFunc, _module: object, _context: object) -> PrimFunc:
+    """Pass over functions that know their target, before their vector loops are vectors."""
+    target = function.attrs.get("target") if function.attrs else None
+    if target is None or target.kind.name != "llvm":
+        return function
+    written: dict[Any, int] = {}
+
+    def note(loop: For) -> None:
+        if _is_vector(loop):
+            structural_walk(loop.body, [(BufferStore, lambda store: written.setdefault(store.buffer, _lanes(loop)))])
+
+    structural_walk(function.body, [(For, note)])
+    return function.with_body(structural_map(function.body, (For, lambda loop: _split(loop, written))))
+
+
+def _is_vector(loop: For) -> bool:
+    return int(loop.kind) == int(ForKind.VECTORIZED) and isinstance(loop.extent, IntImm)
+
+
+def _lanes(loop: For) -> int:
+    """Return the elements of a vector: the largest power of two that divides the loop's extent, where that is wide."""
+    extent = int(loop.extent)
+    power = extent & -extent
+    return power if extent > _NARROW and power >= _LEAST else extent
+
+
+def _split(loop: For, written: Mapping[Any, int]) -> For:
+    """Return a vector loop as a serial loop of narrower vectors, which read buffers as they are ``written``; other
+    loops as they are."""
+    if not _is_vector(loop):
+        return loop
+    extent, read = int(loop.extent), []
+    structural_walk(loop.body, [(TensorLoad, lambda load: read.append(written.get(load.source, extent)))])
+    lanes = min([_lanes(loop), *(each for each in read if extent % each == 0)])
+    if lanes == extent:
+        return loop
+    index, dtype = loop.loop_var, loop.loop_var.ty.dtype
+    part, lane = Var(f"{index.name}_part", dtype), Var(index.name, dtype)
+    element = part * IntImm(dtype, lanes) + lane
+    body = structural_map(loop.body, (Var, lambda each: element if each.same_as(index) else each))
+    inner = For(lane, IntImm(dtype, 0), IntImm(dtype, lanes), ForKind.VECTORIZED, body, None, dict(loop.annotations))
+    return For(part, IntImm(dtype, 0), IntImm(dtype, extent // lanes), ForKind.SERIAL, inner)
