@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from fleet_tune.base.latency_estimate import estimated_secs
+
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
@@ -155,11 +157,11 @@ class Progress:
 
     @property
     def network_secs(self) -> dict[str, float]:
-        """Estimated network latency per device class: sum of weight times best; infinite until every task has one."""
-        totals: dict[str, float] = {}
+        """Estimated network latency per device class; see :func:`estimated_secs`."""
+        classes: dict[str, list[tuple[float, float, float]]] = {}
         for task in self.tasks:
-            totals[task.device_class] = totals.get(task.device_class, 0.0) + task.weight * task.best_secs
-        return totals
+            classes.setdefault(task.device_class, []).append((task.weight, task.flop, task.best_secs))
+        return {name: estimated_secs(tasks) for name, tasks in classes.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""``fleet-tune watch``, ``report`` and ``compare``: what a run does and did, and how two runs differ."""
+"""``fleet-tune watch``, ``dashboard``, ``report`` and ``compare``: what a run does and did, and how two runs differ."""
 
 from __future__ import annotations
 
@@ -41,6 +41,29 @@ def watch(folder: Path, every: float, once: bool) -> None:
 
     runs = RunWatcher(folder).looks(every)
     show(make_console(), islice(runs, 1) if once else runs)
+
+
+@click.command(short_help="Show runs, a store or retune in a browser.")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0: any that is free.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of this machine. Whoever reaches it can read all.",
+)
+def dashboard(path: Path, port: int, host: str) -> int:
+    """Serve read-only pages until Ctrl-C. They show what is new within a second.
+
+    PATH is the output folder of a run, a folder with such folders in it, a record store, or the file of 'fleet-tune
+    retune'.
+    """
+    import asyncio
+
+    from fleet_tune.report.dashboard.server import serve_until_signal, site_of
+
+    shown = f"[{host}]" if ":" in host else host
+    return asyncio.run(serve_until_signal(site_of(path), host, port, lambda at: click.echo(f"http://{shown}:{at}/")))
 
 
 @click.command(short_help="Compare two runs, task by task.")

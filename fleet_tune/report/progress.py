@@ -26,7 +26,7 @@ from fleet_tune.report.run import (
     plural,
     task_table,
 )
-from fleet_tune.report.words import format_secs
+from fleet_tune.report.words import estimate_text
 
 _LINE_SECS = 5.0
 _REFRESH_PER_SEC = 4.0
@@ -132,12 +132,9 @@ def _networks(progress: Progress) -> str:
     """The estimated latency per device class, or what is missing for one."""
     texts = []
     for device_class, secs in progress.network_secs.items():
-        if math.isfinite(secs):
-            texts.append(f"network {format_secs(secs)} on {device_class}")
-        else:
-            tasks = [task for task in progress.tasks if task.device_class == device_class]
-            missing = sum(not math.isfinite(task.best_secs) for task in tasks)
-            texts.append(f"{missing} of {plural(len(tasks), 'task')} without a result on {device_class}")
+        tasks = [task for task in progress.tasks if task.device_class == device_class]
+        missing = sum(not math.isfinite(task.best_secs) for task in tasks)
+        texts.append(estimate_text(device_class, secs, missing, len(tasks), "network "))
     return ", ".join(texts) or "no tasks"
 
 

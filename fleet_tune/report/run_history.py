@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet_tune.base.domain import Outcome, Record, Task
 from fleet_tune.base.errors import RequestError
+from fleet_tune.base.latency_estimate import estimated_secs
 from fleet_tune.base.records.stores.reader import RecordReader
 
 
@@ -21,7 +23,7 @@ class CurvePoint:
     """Seconds of tuning so far, without the time between two commands that tuned into the same folder."""
     trials: int
     network_secs: float
-    """Sum over the tasks of calls times best."""
+    """See :func:`estimated_secs`."""
 
 
 @dataclass
@@ -45,10 +47,12 @@ class RunHistory:
 
     tasks: tuple[TaskHistory, ...]
     curves: dict[str, tuple[CurvePoint, ...]]
-    """By device class: a point for each record that made the estimate smaller, and one for the last record. Empty
-    until every task has a result."""
+    """By device class: a point for each record that changed the estimate, and one for the last record. Empty while the
+    estimate is not known (:func:`estimated_secs`)."""
     secs: float
     trials: int
+    measured_unix_secs: Mapping[str, Sequence[float]]
+    """When each device gave its records, by its id."""
 
     def gain(self, device_class: str, share: float) -> float | None:
         """Return the part of the latency that the last ``share`` of the time took away. None for a curve that is
@@ -59,78 +63,137 @@ class RunHistory:
 
 
 def read_history(folder: Path) -> RunHistory:
-    """Return the history of the run in an output folder.
+    """Return the history of the run in an output folder; raises as :meth:`HistoryReader.read`."""
+    return HistoryReader(folder).read()
 
-    Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
+
+class HistoryReader:
+    """Reads the history of a run again and again: what is new of it alone, as long as nothing changes the rest.
+
+    Args:
+        folder: output folder of the run.
     """
-    path = folder / "records.db"
-    if not path.is_file():
-        raise RequestError(f"{folder} has no records.db", "name the output folder of a run ('fleet-tune tune --out')")
-    with RecordReader(path) as reader:
-        tasks = {task.id: TaskHistory(task) for task in reader.tasks()}
-        ranks = _Ranks(reader)
-        for task in tasks.values():
-            task.best = reader.best(task.task.id)
-            if task.best is not None:
-                task.best_secs = reader.shown_secs(task.best)
-        return _history(tasks, ranks, reader)
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._course = _Course([], {}, {})
+        self._seq = 0
+        """Number of the last record that was read."""
+
+    def read(self) -> RunHistory:
+        """Return the history as it is now.
+
+        Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
+        """
+        path = self._folder / "records.db"
+        if not path.is_file():
+            raise RequestError(
+                f"{self._folder} has no records.db", "name the output folder of a run ('fleet-tune tune --out')"
+            )
+        with RecordReader(path) as reader:
+            speeds, tasks = reader.shown_speeds(), reader.tasks()
+            new = self._new(reader)
+            # A revision says that what was known of an earlier candidate was wrong.
+            if self._course.is_of(tasks, speeds) and not any(record.revision for record in new):
+                self._course.extend(new)
+            else:
+                everything = list(reader)
+                self._course = _Course(tasks, speeds, _revised_ranks(everything))
+                self._course.extend(everything)
+                new = everything
+            self._seq = max([self._seq, *(record.seq for record in new)])
+            for task_id in {record.task_id for record in new} & self._course.tasks.keys():
+                task = self._course.tasks[task_id]
+                task.best = reader.best(task_id)
+                task.best_secs = math.inf if task.best is None else reader.shown_secs(task.best)
+        return self._course.history()
+
+    def _new(self, reader: RecordReader) -> list[Record]:
+        """Return the records after those that were read."""
+        new: list[Record] = []
+        while page := reader.since(new[-1].seq if new else self._seq):
+            new += page
+        return new
 
 
-class _Ranks:
-    """Seconds of each candidate by the last that is known of it."""
-
-    def __init__(self, reader: RecordReader) -> None:
-        self._speeds = reader.shown_speeds()
-        self._known: dict[tuple[str, str], float] = {}
-        for record in reader:
-            measured = record.measurement
-            if record.revision and (measured.verified or measured.outcome is not Outcome.OK):
-                self._known[record.task_id, record.candidate.id] = measured.rank_secs
-
-    def secs(self, record: Record) -> float:
-        """Return the seconds of a record's candidate as people see them. Infinite where it does not count."""
-        rank = self._known.get((record.task_id, record.candidate.id), record.measurement.rank_secs)
-        device_class = record.task_id.rpartition("@")[2]
-        return rank / self._speeds.get(device_class, 1.0) if record.measurement.verified else math.inf
-
-
-def _history(tasks: dict[str, TaskHistory], ranks: _Ranks, records: Iterable[Record]) -> RunHistory:
-    best: dict[str, float] = dict.fromkeys(tasks, math.inf)
-    curves: dict[str, list[CurvePoint]] = {task.task.device_class.name: [] for task in tasks.values()}
-    by_class = {name: [each.task for each in tasks.values() if each.task.device_class.name == name] for name in curves}
-    secs, trials = 0.0, 0
-    before: Record | None = None
+def _revised_ranks(records: Iterable[Record]) -> dict[tuple[str, str], float]:
+    """Return the seconds of each candidate that was measured again, by the last that is known of it."""
+    ranks: dict[tuple[str, str], float] = {}
     for record in records:
-        if before is not None and before.run_id == record.run_id:
-            secs += max(0.0, record.unix_secs - before.unix_secs)
-        before = record
-        task = tasks.get(record.task_id)
-        if task is None:
-            continue
+        measured = record.measurement
+        if record.revision and (measured.verified or measured.outcome is not Outcome.OK):
+            ranks[record.task_id, record.candidate.id] = measured.rank_secs
+    return ranks
+
+
+class _Course:
+    """The course of a run up to some record.
+
+    Args:
+        tasks: of the run.
+        speeds: at which the seconds of each device class are shown.
+        revised: seconds of the candidates that were measured again.
+    """
+
+    def __init__(
+        self, tasks: Sequence[Task], speeds: Mapping[str, float], revised: Mapping[tuple[str, str], float]
+    ) -> None:
+        self.tasks = {task.id: TaskHistory(task) for task in tasks}
+        self._speeds, self._revised = speeds, revised
+        self._best: dict[str, float] = dict.fromkeys(self.tasks, math.inf)
+        self._curves: dict[str, list[CurvePoint]] = {task.device_class.name: [] for task in tasks}
+        self._by_class = {name: [task for task in tasks if task.device_class.name == name] for name in self._curves}
+        self._measured: dict[str, array[float]] = {}
+        self._secs, self._trials = 0.0, 0
+        self._before: Record | None = None
+
+    def is_of(self, tasks: Sequence[Task], speeds: Mapping[str, float]) -> bool:
+        """Return true if the run has these tasks and speeds still."""
+        return self._speeds == speeds and [each.task for each in self.tasks.values()] == list(tasks)
+
+    def extend(self, records: Iterable[Record]) -> None:
+        """Take in the next records."""
+        for record in records:
+            if self._before is not None and self._before.run_id == record.run_id:
+                self._secs += max(0.0, record.unix_secs - self._before.unix_secs)
+            self._before = record
+            self._measured.setdefault(record.device_id, array("d")).append(record.unix_secs)
+            task = self.tasks.get(record.task_id)
+            if task is not None:
+                self._take(record, task)
+
+    def _take(self, record: Record, task: TaskHistory) -> None:
         if not record.revision:
-            trials += 1
+            self._trials += 1
             task.trials += 1
             task.outcomes[record.measurement.outcome] += 1
             if record.measurement.detail:
                 task.failures.setdefault(record.measurement.outcome, record.measurement.detail)
-        reached = ranks.secs(record)
+        reached = self._shown_secs(record)
         if math.isinf(task.first_secs):
             task.first_secs = reached
-        if reached < best[record.task_id]:
-            best[record.task_id] = reached
+        if reached < self._best[record.task_id]:
+            self._best[record.task_id] = reached
             name = task.task.device_class.name
-            _extend(curves[name], CurvePoint(secs, trials, _network_secs(by_class[name], best)))
-    for points in curves.values():
-        if points:
-            points.append(CurvePoint(secs, trials, points[-1].network_secs))
-    finished = {name: tuple(points) for name, points in curves.items()}
-    return RunHistory(tuple(tasks.values()), finished, secs, trials)
+            tasks = self._by_class[name]
+            network_secs = estimated_secs((each.weight, each.workload.flop, self._best[each.id]) for each in tasks)
+            if math.isfinite(network_secs):
+                self._curves[name].append(CurvePoint(self._secs, self._trials, network_secs))
 
+    def _shown_secs(self, record: Record) -> float:
+        """Return the seconds of a record's candidate as people see them. Infinite where it does not count."""
+        rank = self._revised.get((record.task_id, record.candidate.id), record.measurement.rank_secs)
+        device_class = record.task_id.rpartition("@")[2]
+        return rank / self._speeds.get(device_class, 1.0) if record.measurement.verified else math.inf
 
-def _network_secs(tasks: Sequence[Task], best: dict[str, float]) -> float:
-    return sum(task.weight * best[task.id] for task in tasks)
-
-
-def _extend(points: list[CurvePoint], point: CurvePoint) -> None:
-    if math.isfinite(point.network_secs):
-        points.append(point)
+    def history(self) -> RunHistory:
+        """Return all that is known by now."""
+        curves = {
+            name: (*points, CurvePoint(self._secs, self._trials, points[-1].network_secs)) if points else ()
+            for name, points in self._curves.items()
+        }
+        tasks = tuple(
+            replace(each, outcomes=Counter(each.outcomes), failures=dict(each.failures)) for each in self.tasks.values()
+        )
+        measured = {device: times[:] for device, times in self._measured.items()}
+        return RunHistory(tasks, curves, self._secs, self._trials, measured)

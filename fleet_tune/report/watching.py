@@ -20,8 +20,8 @@ from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.files.lock_file import is_locked
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.report.run import TaskName, cut, fact_grid, format_clock, format_outcomes, plural
-from fleet_tune.report.run_history import CurvePoint, RunHistory, TaskHistory, read_history
-from fleet_tune.report.words import NONE, format_secs
+from fleet_tune.report.run_history import CurvePoint, HistoryReader, RunHistory, TaskHistory
+from fleet_tune.report.words import NONE, estimate_text, format_secs
 from fleet_tune.runs.preparing.out_folder import LOCK_FILE
 
 _READ_SHARE = 0.1
@@ -47,6 +47,11 @@ class WatchedRun:
     """None before the first record."""
 
     @property
+    def state(self) -> str:
+        """``under way`` or ``ended``."""
+        return "under way" if self.is_under_way else "ended"
+
+    @property
     def failures(self) -> list[tuple[str, int, str]]:
         """The kinds of failures, the most frequent first, each with how often it came and its first message."""
         counts: Counter[str] = Counter()
@@ -68,6 +73,7 @@ class RunWatcher:
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
+        self._reader = HistoryReader(folder)
         self._history: RunHistory | None = None
         self._seq = -1
         self._next_read = -math.inf
@@ -88,7 +94,7 @@ class RunWatcher:
             last = reader.since(seq - 1, 1) if seq else []
         begin = self._clock()
         if self._history is None or (seq != self._seq and (begin >= self._next_read or not is_under_way)):
-            self._history, self._seq = read_history(self._folder), seq
+            self._history, self._seq = self._reader.read(), seq
             end = self._clock()
             self._next_read = end + (end - begin) / _READ_SHARE
         return WatchedRun(self._folder, is_under_way, self._history, devices, last[0].unix_secs if last else None)
@@ -127,7 +133,7 @@ def run_line(run: WatchedRun) -> str:
     for task in history.tasks:
         outcomes.update(task.outcomes)
     trials = f"{plural(history.trials, 'trial')} ({format_outcomes(outcomes)})" if history.trials else "no trials"
-    return ", ".join([f"{format_clock(history.secs)} {_state(run)}", trials, *_estimates(history)])
+    return ", ".join([f"{format_clock(history.secs)} {run.state}", trials, *_estimates(history)])
 
 
 def render_run(run: WatchedRun, console: Console, now: float, *, whole: bool = False) -> RenderableType:
@@ -135,7 +141,7 @@ def render_run(run: WatchedRun, console: Console, now: float, *, whole: bool = F
     seconds since 1970."""
     history = run.history
     facts = fact_grid()
-    facts.add_row("run", cut(f"{run.folder.resolve().name}: {_state(run)}"))
+    facts.add_row("run", cut(f"{run.folder.resolve().name}: {run.state}"))
     age = "" if run.last_record_unix_secs is None else f", the last {format_clock(now - run.last_record_unix_secs)} ago"
     facts.add_row("time", cut(f"{format_clock(history.secs)} of tuning"))
     facts.add_row("trials", cut(f"{history.trials}{age}"))
@@ -169,22 +175,15 @@ def curve(points: Sequence[CurvePoint], steps: str = _STEPS) -> str:
     return "".join(columns)
 
 
-def _state(run: WatchedRun) -> str:
-    return "under way" if run.is_under_way else "ended"
-
-
 def _estimates(history: RunHistory, only: str = "") -> list[str]:
     """Return the estimated latency of each device class, or what is missing for one."""
     texts = []
     for name, points in history.curves.items():
         if only not in ("", name):
             continue
-        if points:
-            texts.append(f"{format_secs(points[-1].network_secs)} on {name}")
-            continue
         tasks = [task for task in history.tasks if task.task.device_class.name == name]
         missing = sum(math.isinf(task.best_secs) for task in tasks)
-        texts.append(f"{missing} of {plural(len(tasks), 'task')} without a result on {name}")
+        texts.append(estimate_text(name, points[-1].network_secs if points else math.inf, missing, len(tasks)))
     return texts or ["no tasks"]
 
 

@@ -20,6 +20,14 @@ def format_secs(secs: float | None) -> str:
     return f"{secs / 1e-9:.0f} ns"
 
 
+def estimate_text(device_class: str, secs: float, missing: int, tasks: int, label: str = "") -> str:
+    """Return the estimated latency of a network on a device class in words, and how many tasks are missing in it."""
+    if math.isfinite(secs):
+        without = f" without {missing} small task{'' if missing == 1 else 's'}" if missing else ""
+        return f"{label}{format_secs(secs)} on {device_class}{without}"
+    return f"{missing} of {tasks} task{'' if tasks == 1 else 's'} without a result on {device_class}"
+
+
 def named(names: Sequence[str]) -> str:
     """The first few of many names, and how many there are more."""
     return ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")

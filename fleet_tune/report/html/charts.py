@@ -1,9 +1,10 @@
-"""Line charts as SVG, without scripts and readable without colour."""
+"""Line charts and timelines as SVG, without scripts and readable without colour."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
@@ -13,22 +14,29 @@ _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 12, 12, 40
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 _TICKS = 5
+_DASHES = ("", "8 4", "2 4", "8 4 2 4", "16 4")
+_ROW = 28
 
 
 def step_chart(
-    points: Sequence[Point], title: str, x_label: str, x_text: Callable[[float], str], y_text: Callable[[float], str]
+    series: Mapping[str, Sequence[Point]],
+    title: str,
+    x_label: str,
+    x_text: Callable[[float], str],
+    y_text: Callable[[float], str],
 ) -> str:
-    """Return an SVG element of a value that changes in steps: each holds until the next one. The y axis begins at 0.
+    """Return an SVG element of values that change in steps: each holds until the next one. The y axis begins at 0.
 
     Args:
-        points: x and y, by x; at least one.
+        series: x and y, by x, of each value by its name; at least one point of each. The lines differ in their dashes,
+            and where there are several, each has its name beside its end.
         title: what readers hear who do not see the picture.
         x_label: name of the x axis.
         x_text: text of an x.
         y_text: text of a y.
     """
-    most_x = max(points[-1][0], 1e-9)
-    most_y = max(y for _, y in points) * 1.05
+    most_x = max(1e-9, *(points[-1][0] for points in series.values()))
+    most_y = max(y for points in series.values() for _, y in points) * 1.05
     width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
     def across(x: float) -> str:
@@ -40,9 +48,6 @@ def step_chart(
     def place(x: float, y: float) -> str:
         return f"{across(x)},{down(y)}"
 
-    corners = [place(*points[0])]
-    for (_, before), (x, y) in pairwise(points):
-        corners += [place(x, before), place(x, y)]
     parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">']
     for value in ticks(most_y):
         at = down(value)
@@ -53,10 +58,53 @@ def step_chart(
         parts.append(f"<text {place_of_text}>{escape(x_text(value))}</text>")
     middle = _LEFT + width / 2
     parts.append(f'<text x="{middle:.0f}" y="{_HEIGHT - 4}" text-anchor="middle">{escape(x_label)}</text>')
-    parts.append(f'<polyline class="curve" points="{" ".join(corners)}"/>')
-    # A curve that begins with the last value has no length.
-    parts.append(f'<circle cx="{across(points[0][0])}" cy="{down(points[0][1])}" r="3"/></svg>')
-    return "".join(parts)
+    for number, (name, points) in enumerate(series.items()):
+        corners = [place(*points[0])]
+        for (_, before), (x, y) in pairwise(points):
+            corners += [place(x, before), place(x, y)]
+        dashes = _DASHES[number % len(_DASHES)]
+        dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+        parts.append(f'<polyline class="curve"{dashed} points="{" ".join(corners)}"/>')
+        # A curve that begins with the last value has no length.
+        parts.append(f'<circle cx="{across(points[0][0])}" cy="{down(points[0][1])}" r="3"/>')
+        if len(series) > 1:
+            x, y = points[-1]
+            parts.append(f'<text x="{across(x)}" y="{down(y)}" dy="-5" text-anchor="end">{escape(name)}</text>')
+    return "".join([*parts, "</svg>"])
+
+
+@dataclass(frozen=True)
+class TimelineRow:
+    """One device on a timeline."""
+
+    name: str
+    busy: Sequence[tuple[float, float]]
+    """Begin and end of the times in which it worked, in seconds."""
+    events: Sequence[tuple[float, str]]
+    """Second and text of what happened to it."""
+
+
+def timeline(rows: Sequence[TimelineRow], end: float, title: str, x_text: Callable[[float], str]) -> str:
+    """Return an SVG element with a row for each device: bars where it worked, a line for each event, which shows its
+    text to a pointer. From second 0 to ``end``, which is positive."""
+    width, height = _WIDTH - _LEFT - _RIGHT, _ROW * len(rows)
+
+    def across(x: float) -> str:
+        return f"{_LEFT + width * min(max(x, 0.0), end) / end:.1f}"
+
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {height + 24}" role="img" aria-label="{escape(title)}">']
+    for number, row in enumerate(rows):
+        top = number * _ROW
+        parts.append(f'<text x="{_LEFT - 8}" y="{top + 16}" text-anchor="end">{escape(row.name)}</text>')
+        for begin, until in row.busy:
+            wide = max(0.5, float(across(until)) - float(across(begin)))
+            parts.append(f'<rect class="busy" x="{across(begin)}" y="{top + 4}" width="{wide:.1f}" height="16"/>')
+        for at, text in row.events:
+            line = f'x1="{across(at)}" x2="{across(at)}" y1="{top}" y2="{top + 24}"'
+            parts.append(f'<line class="event" {line}><title>{escape(text)}</title></line>')
+    for value in ticks(end):
+        parts.append(f'<text x="{across(value)}" y="{height + 16}" text-anchor="middle">{escape(x_text(value))}</text>')
+    return "".join([*parts, "</svg>"])
 
 
 def ticks(most: float) -> list[float]:

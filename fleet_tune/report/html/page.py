@@ -52,12 +52,17 @@ def write_report(folder: Path, out: Path) -> None:
 
     Raises :class:`RequestError` for a folder without records, and where ``out`` cannot be written.
     """
-    text = _render(folder, read_history(folder), _result(folder))
+    text = render_report(folder)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise RequestError(f"{out} cannot be written: {error.strerror or error}", "name another file: --out") from error
+
+
+def render_report(folder: Path) -> str:
+    """Return the report of the run in ``folder``. Raises :class:`RequestError` for a folder without records."""
+    return _render(folder, read_history(folder), _result(folder))
 
 
 def _result(folder: Path) -> Mapping[str, Any]:
@@ -125,11 +130,15 @@ def _charts(device_class: str, history: RunHistory) -> dict[str, Any]:
     by_time = [(point.secs, point.network_secs) for point in points]
     by_trials = [(float(point.trials), point.network_secs) for point in points]
     title = f"Estimated latency of the network on {device_class}"
+
+    def number(value: float) -> str:
+        return f"{value:.0f}"
+
     gain = history.gain(device_class, _LAST_SHARE)
     return {
         "last": format_secs(points[-1].network_secs),
-        "time": step_chart(by_time, f"{title} by time", "time of tuning", format_clock, format_secs),
-        "trials": step_chart(by_trials, f"{title} by trials", "trials", lambda value: f"{value:.0f}", format_secs),
+        "time": step_chart({"": by_time}, f"{title} by time", "time of tuning", format_clock, format_secs),
+        "trials": step_chart({"": by_trials}, f"{title} by trials", "trials", number, format_secs),
         "gain": None if gain is None else f"{gain:.1%}",
     }
 
@@ -180,7 +189,7 @@ def _script(task: TaskHistory) -> str:
         return "No candidate of this task was verified."
     try:
         return scheduled_script(task.task.workload.module, task.best.trace)
-    except ScheduleError as error:
+    except (ScheduleError, ValueError) as error:  # ValueError: of TVM, for a program of another version
         return f"The schedule does not fit the program any more: {error}"
 
 

@@ -33,8 +33,10 @@ def test_a_snapshot_in_one_line() -> None:
     assert progress_line(PROGRESS) == (
         "1:15 tuning, 240 trials (230 ok, 10 run error), 3.2/s, network 30.00 ms on zen5, 3:45 left"
     )
-    unmeasured = (dataclasses.replace(TASKS[0], best_secs=math.inf), *TASKS[1:])
-    assert "1 of 30 tasks without a result on zen5" in progress_line(dataclasses.replace(PROGRESS, tasks=unmeasured))
+    unmeasured = [dataclasses.replace(each, best_secs=math.inf) for each in TASKS]
+    small, large = (*unmeasured[:1], *TASKS[1:]), (*unmeasured[:2], *TASKS[2:])  # of 30 tasks of the same size
+    assert "29.00 ms on zen5 without 1 small task," in progress_line(dataclasses.replace(PROGRESS, tasks=small))
+    assert "2 of 30 tasks without a result on zen5" in progress_line(dataclasses.replace(PROGRESS, tasks=large))
     limited = dataclasses.replace(PROGRESS, trial_limit=250)
     assert progress_line(limited).endswith("3:45 left or 10 trials left")
     free = dataclasses.replace(PROGRESS, time_budget_secs=None, trials=0, outcomes={}, tasks=())

@@ -10,7 +10,7 @@ import pytest
 from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
-from fleet_tune.report.run_history import read_history
+from fleet_tune.report.run_history import HistoryReader, read_history
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
 
@@ -94,3 +94,33 @@ def test_no_curve_before_each_task_has_a_result(tmp_path: Path) -> None:
     history = read_history(path.parent)
     assert history.curves == {"board": ()}
     assert [each.best is None for each in history.tasks] == [False, True]
+
+
+def test_a_history_that_is_read_again_and_again_is_the_one_that_is_read_at_once(tmp_path: Path) -> None:
+    """Also where a candidate that was the best turns out slower, and where a task comes later."""
+    reader = HistoryReader(tmp_path)
+    steps = [
+        [record(ONCE, 1, 100.0, ok(3.0)), record(TWICE, 1, 101.0, ok(1.0))],
+        [record(ONCE, 2, 102.0, ok(2.0)), record(TWICE, 2, 103.0, failed(Outcome.BUILD_ERROR, "no such thing"))],
+        [],
+        [record(ONCE, 2, 104.0, ok(2.5), revision=1)],
+        [record(ONCE, 3, 105.0, ok(1.0), run="another")],
+    ]
+    before = None
+    for records in steps:
+        path = database(tmp_path, *records)
+        history = reader.read()
+        assert history == read_history(tmp_path)
+        assert history.trials == sum(not each.revision for each in steps_until(steps, records))
+        assert before is None or before.trials <= history.trials  # what was read before stays as it was
+        before = history
+    assert [list(times) for times in history.measured_unix_secs.values()] == [
+        [100.0, 101.0, 102.0, 103.0, 104.0, 105.0]
+    ]
+    with RecordStore(path) as store:
+        store.put_task(make_task("c"))
+    assert len(reader.read().tasks) == 3
+
+
+def steps_until(steps: list[list[Record]], last: list[Record]) -> list[Record]:
+    return [record for records in steps[: steps.index(last) + 1] for record in records]

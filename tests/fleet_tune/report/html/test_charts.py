@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from fleet_tune.report.html.charts import step_chart, ticks
+from fleet_tune.report.html.charts import TimelineRow, step_chart, ticks, timeline
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_ticks_are_round_numbers(most: float, expected: list[float]) -> None:
 
 
 def test_each_value_holds_until_the_next() -> None:
-    text = step_chart([(0.0, 4.0), (5.0, 2.0), (10.0, 2.0)], 'a "b" & c', "time", str, str)
+    text = step_chart({"": [(0.0, 4.0), (5.0, 2.0), (10.0, 2.0)]}, 'a "b" & c', "time", str, str)
     svg = ElementTree.fromstring(text)
     assert svg.get("aria-label") == 'a "b" & c'
     points = [
@@ -32,3 +32,21 @@ def test_each_value_holds_until_the_next() -> None:
     assert across == (72.0, 350.0, 350.0, 628.0, 628.0)
     # The axis ends 5% above the largest value: 208 * (1 - 4 / 4.2) below the top, and half of 4 is twice as deep.
     assert down == pytest.approx((21.9, 21.9, 121.0, 121.0, 121.0), abs=0.1)
+
+
+def test_lines_of_several_values_differ_without_colour_and_have_their_names() -> None:
+    text = step_chart({"a": [(0.0, 4.0)], "b": [(0.0, 2.0), (8.0, 1.0)]}, "both", "time", str, str)
+    svg = ElementTree.fromstring(text)
+    lines = svg.findall("polyline")
+    assert [line.get("stroke-dasharray") for line in lines] == [None, "8 4"]
+    assert [each.text for each in svg.findall("text")][-2:] == ["a", "b"]
+
+
+def test_a_timeline_has_a_row_for_each_device() -> None:
+    rows = [TimelineRow("one", [(0.0, 5.0), (9.0, 9.0)], [(5.0, "lost: <cable>")]), TimelineRow("two", [], [])]
+    svg = ElementTree.fromstring(timeline(rows, 10.0, "devices", str))
+    bars = [(float(bar.get("x", "")), float(bar.get("width", ""))) for bar in svg.findall("rect")]
+    assert bars == [(72.0, 278.0), (572.4, 0.5)]  # of 556 for 10 seconds; what is shorter can be seen too
+    [event] = svg.findall("line")
+    assert (event.get("x1"), event.findtext("title")) == ("350.0", "lost: <cable>")
+    assert [each.text for each in svg.findall("text")][:2] == ["one", "two"]
