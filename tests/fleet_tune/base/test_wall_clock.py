@@ -14,6 +14,7 @@ STAMPS = {
     "fleet_tune/base/records/orders.py note_run",
     "fleet_tune/base/records/stores/database.py _make",  # when the store was made
     "fleet_tune/report/narration.py write",  # of lines in a log file
+    "fleet_tune/report/dashboard/server.py page",  # how long ago what is shown was
     "fleet_tune/cli/retune.py _show",  # how long ago what is shown was
     "fleet_tune/retuning/version_repository.py publish",
     "fleet_tune/retuning/children.py moment",  # a service of weeks: hours of the day, spans over restarts
