@@ -39,7 +39,10 @@ class Example:
         if self.file is not None:
             return self.file
         path = folder / "model.onnx"
-        torch.onnx.export(self.torch_module(), self.inputs, str(path), dynamo=False)
+        try:
+            torch.onnx.export(self.torch_module(), self.inputs, str(path), dynamo=False)
+        except Exception:  # the older exporter traces, which transformers' masks of today do not bear
+            torch.onnx.export(self.torch_module(), self.inputs, str(path), dynamo=True)
         return path
 
     @cached_property
