@@ -180,9 +180,11 @@ def tune(
 
         request = dataclasses.replace(request, method=spec(str(options["method"]), cost_model, offline=offline_model))
     if dry_run:
+        from fleet_tune.report.progress import steps_shown
         from fleet_tune.report.run import make_console, render_plan, to_json_line
 
-        plan = api.make_plan(request)
+        with steps_shown(make_console(stderr=True), network_name(network), "planning"):
+            plan = api.make_plan(request)
         make_console(stderr=as_json).print(render_plan(plan))
         if as_json:
             click.echo(to_json_line(plan))
@@ -223,8 +225,11 @@ def compile_command(
 
     check_picture(svg)
     fleet_config = None if fleet is None else load_fleet(fleet)
-    return _report(
-        api.compile_network(
+    from fleet_tune.report.progress import steps_shown
+    from fleet_tune.report.run import make_console
+
+    with steps_shown(make_console(stderr=True), network_name(network), "compiling"):
+        result = api.compile_network(
             network,
             records=records,
             out=out,
@@ -233,10 +238,8 @@ def compile_command(
             trust_model=trust_model,
             precision=precision,
             max_error=max_error,
-        ),
-        as_json,
-        svg,
-    )
+        )
+    return _report(result, as_json, svg)
 
 
 @cli.group(short_help="Devices of a fleet.")

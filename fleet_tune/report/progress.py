@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.results import Progress
 from fleet_tune.report.narration import Detail, Narration, NewBests
 from fleet_tune.report.run import (
@@ -92,6 +96,31 @@ class ProgressView:
         is_shown = self._live is not None and detail < Detail.VERBOSE
         if detail <= self._narration.detail and not is_shown:
             self._console.print(line, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def steps_shown(console: Console, title: str, phase: str) -> Iterator[None]:
+    """Show the steps of this process (:data:`ACTIVITY`) while the block runs, for commands without a run."""
+    ended = threading.Event()
+    began = time.monotonic()
+
+    def follow(view: ProgressView) -> None:
+        doing = "loading torch and TVM"
+        while True:
+            doing = ACTIVITY.text or doing
+            secs = time.monotonic() - began
+            view.update(Progress(phase, secs, None, None, 0, 0, {}, 0.0, {}, {}, (), doing=doing))
+            if ended.wait(1 / _REFRESH_PER_SEC):
+                return
+
+    with ProgressView(console, title) as view:
+        thread = threading.Thread(target=follow, args=(view,), name="steps", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 def progress_line(progress: Progress) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fleet_tune.base.results import Notice
 
@@ -21,6 +21,8 @@ class CompileProgress:
         """The present step."""
         self.notices = tuple(notices)
         """Notices of the run, and the warnings since."""
+        self.said: Callable[[str], None] | None = None
+        """Is told each step too."""
         self._began = time.monotonic() - elapsed_secs
 
     @property
@@ -31,6 +33,8 @@ class CompileProgress:
     def report_step(self, doing: str) -> None:
         """Set the present step."""
         self.doing = doing
+        if self.said is not None:
+            self.said(f"compiling: {doing}")
 
     def warn(self, text: str) -> None:
         """Add a notice."""

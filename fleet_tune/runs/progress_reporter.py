@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from actors.tuning_session import TuningSession
+from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.domain import Limits
 from fleet_tune.base.errors import FleetTuneError
 from fleet_tune.base.results import Progress
@@ -54,7 +55,7 @@ class ProgressReporter:
         self._announce(waits_for)
 
     def _announce(self, waits_for: str) -> None:
-        doing = waits_for or "importing the network, starting the devices"
+        doing = waits_for or ACTIVITY.text or "importing the network, starting the devices"
         if self.syncs_with:
             doing += f", synchronizing the store {self.syncs_with}"
         if self._on_progress is not None:
@@ -62,14 +63,10 @@ class ProgressReporter:
             self._on_progress(Progress("starting", *begun, 0, 0, {}, 0.0, {}, {}, (), doing=doing))
 
     async def announce_waiting(self) -> None:
-        """Repeat what the run waits for, with the time that has passed, until cancelled."""
-        announced = False
+        """Repeat what the run does or waits for, with the time that has passed, until cancelled."""
         while True:
             await asyncio.sleep(PROGRESS_SECS)
-            waits_for = self._waits_for or _waits()
-            if waits_for or announced:
-                announced = bool(waits_for)
-                self._announce(waits_for)
+            self._announce(self._waits_for or _waits())
 
     async def follow(self, session: TuningSession) -> None:
         """Report the snapshots of a session until cancelled."""

@@ -19,6 +19,7 @@ from devices.host.warm_process import ChildLostError, WarmProcess
 from devices.networks.network import Array, Network
 from devices.networks.processes.exchange_folder import ExchangeFolder, writing
 from devices.protocol import TensorSpec, decode_task
+from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UncheckedError, UnsupportedNetworkError
 from fleet_tune.base.precision import Conversion, ConvertibleProduct, Precision
@@ -134,7 +135,8 @@ class LoweringProcess:
         }
         late = False
         try:
-            answer = self._process.ask(request)
+            with ACTIVITY.step("running the untuned network, to compare it with its framework"):
+                answer = self._process.ask(request)
         except ChildLostError as error:
             late, answer = error.late, {"failed": str(error)}
         if "ran" in answer:
@@ -167,10 +169,12 @@ class LoweringProcess:
             "conversion": network.conversion and asdict(network.conversion),
         }
         try:
-            answer = self._process.ask(request)
-            while "step" in answer:
-                attempt.steps.append((answer["step"], answer["optional"]))
-                answer = self._process.receive()
+            with ACTIVITY.step("lowering the network") as say:
+                answer = self._process.ask(request)
+                while "step" in answer:
+                    attempt.steps.append((answer["step"], answer["optional"]))
+                    say(f"lowering the network: {answer['step']}")
+                    answer = self._process.receive()
         except ChildLostError as error:
             attempt.reason = str(error)
             return None

@@ -30,6 +30,7 @@ from devices.networks.network import Array
 from devices.networks.processes.lowering_process import LoweringProcess
 from devices.networks.silent_outputs import silent_outputs
 from devices.targets import NATIVE, resolve_target
+from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.config.fleet_file import FleetConfig
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.domain import Fingerprint
@@ -46,7 +47,7 @@ from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.preparing.precision_choice import PrecisionChoice, choose_precisions
-from fleet_tune.runs.preparing.ready_tasks import ReadyTasks
+from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
 from fleet_tune.runs.shared_store.lookup import StoreLookup, look_up
 from fleet_tune.runs.shared_store.shipped import shipped
 from fleet_tune.runs.shared_store.store_prior import StorePrior, learns_from_store, read_store_prior
@@ -223,7 +224,8 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
     compared = {name: lowered for name, lowered in prepared.lowered.items() if name not in but}
     expected = prepared.expected
     if compared and expected is None:
-        expected = prepared.network.framework_outputs()
+        with ACTIVITY.step("running the network in its framework, to compare"):
+            expected = prepared.network.framework_outputs()
     for name, lowered in compared.items():
         assert expected is not None
         try:
@@ -325,3 +327,14 @@ def describe_tasks(prepared: Prepared, fleet: FleetConfig, window: QuietWindow |
         return entry if found is None else found.seeded(entry)
 
     return ReadyTasks(prepared.undescribed, fleet.datasets, with_start if priors or found else None, window)
+
+
+def described_tasks(prepared: Prepared, fleet: FleetConfig) -> list[ReadyTask]:
+    """All of :func:`describe_tasks`."""
+    ready: list[ReadyTask] = []
+    total = len(prepared.undescribed)
+    with ACTIVITY.step(f"describing {total} tasks") as say:
+        for each in describe_tasks(prepared, fleet):
+            ready.append(each)
+            say(f"describing tasks, {len(ready)} of {total}")
+    return ready

@@ -7,6 +7,7 @@ import math
 
 from devices.networks.frontend import load_network
 from devices.networks.processes.lowering_process import LoweringProcess
+from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.records.datasets.sources import check_source
 from fleet_tune.base.records.sharing.team import sync_team
@@ -16,7 +17,7 @@ from fleet_tune.runs.fleet.tracker_boards import with_boards
 from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.preparing.device_classes import (
     check,
-    describe_tasks,
+    described_tasks,
     look_up_tasks,
     lower_network,
     with_search_prior,
@@ -33,13 +34,16 @@ def plan(request: RunRequest) -> Plan:
     if request.store is not None:
         sync_team(request.store)
     fleet = with_boards(request.fleet)
-    by_device = probe_fleet(fleet)
+    with ACTIVITY.step("probing the devices"):
+        by_device = probe_fleet(fleet)
     with contextlib.closing(LoweringProcess()) as lowering:
-        network = load_network(request.network, request.inputs, request.trust_model)
-        network = network.in_precision(request.precision, request.max_error)
+        with ACTIVITY.step("reading the network"):
+            network = load_network(request.network, request.inputs, request.trust_model)
+            network = network.in_precision(request.precision, request.max_error)
         prepared = check(lower_network(network, by_device, fleet, lowering), lowering)
-        described, left_out = in_order(prepared.undescribed, list(describe_tasks(prepared, fleet)))
-    prepared = with_search_prior(prepared, request)
+        described, left_out = in_order(prepared.undescribed, described_tasks(prepared, fleet))
+    with ACTIVITY.step("training on what earlier runs have measured"):
+        prepared = with_search_prior(prepared, request)
     found = None if request.store is None else look_up_tasks(request.store.path, prepared, request)
     prior = prepared.first_prior
     others = described if found is None else tuple(found.without_prior(described))

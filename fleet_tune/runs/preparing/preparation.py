@@ -10,6 +10,7 @@ from actors.run_hosts import RunHosts
 from devices.networks.frontend import Network
 from devices.networks.libraries import load_libraries
 from devices.networks.processes.lowering_process import LoweringProcess
+from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.runs.context import RunContext
 from fleet_tune.runs.interruption import beside
@@ -58,9 +59,11 @@ async def _prepare(context: RunContext, starting: asyncio.Future[RunHosts], lowe
 
 def _read_network(request: RunRequest) -> Network:
     # Imported here, in a thread: loading TVM takes seconds, in which the actors start.
-    load_libraries()
-    from devices.networks.frontend import load_network
-    from fleet_tune.runs.preparing import device_classes  # noqa: F401
+    with ACTIVITY.step("loading torch and TVM"):
+        load_libraries()
+        from devices.networks.frontend import load_network
+        from fleet_tune.runs.preparing import device_classes  # noqa: F401
 
-    network = load_network(request.network, request.inputs, request.trust_model)
-    return network.in_precision(request.precision, request.max_error)
+    with ACTIVITY.step("reading the network"):
+        network = load_network(request.network, request.inputs, request.trust_model)
+        return network.in_precision(request.precision, request.max_error)

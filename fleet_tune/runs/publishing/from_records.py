@@ -9,6 +9,7 @@ from pathlib import Path
 
 from devices.networks.frontend import load_network
 from devices.networks.processes.lowering_process import LoweringProcess
+from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.errors import RecordStoreError
 from fleet_tune.base.records.datasets.sources import RECORDS_FILE
@@ -17,7 +18,7 @@ from fleet_tune.base.results import TuneResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.fleet.fleet_probe import probe_fleet
-from fleet_tune.runs.preparing.device_classes import check, describe_tasks, lower_network
+from fleet_tune.runs.preparing.device_classes import check, described_tasks, lower_network
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.ready_tasks import in_order
 from fleet_tune.runs.preparing.run_store import bind_store, without_damaged
@@ -49,10 +50,13 @@ def compile_from_records(request: RunRequest, records: Path) -> TuneResult:
 def _tuned_before(request: RunRequest, records: Path) -> Tuned:
     """The network, whose tasks were tuned by the runs that the store is of."""
     with contextlib.closing(LoweringProcess()) as lowering:
-        network = load_network(request.network, request.inputs, request.trust_model)
-        network = network.in_precision(request.precision, request.max_error)
-        prepared = lower_network(network, probe_fleet(request.fleet), request.fleet, lowering)
-        tasks, left_out = in_order(prepared.undescribed, list(describe_tasks(prepared, request.fleet)))
+        with ACTIVITY.step("reading the network"):
+            network = load_network(request.network, request.inputs, request.trust_model)
+            network = network.in_precision(request.precision, request.max_error)
+        with ACTIVITY.step("probing the devices"):
+            devices = probe_fleet(request.fleet)
+        prepared = lower_network(network, devices, request.fleet, lowering)
+        tasks, left_out = in_order(prepared.undescribed, described_tasks(prepared, request.fleet))
         prepared = dataclasses.replace(prepared, left_out=(*prepared.left_out, *left_out))
         prepared = check(prepared, lowering)
     prepared = without_damaged(prepared, records)
@@ -68,7 +72,9 @@ def _published(tuned: Tuned, records: Path, out: Path, started: float) -> TuneRe
     check_records(prepared.lowered, tuned.tasks, records, prepared.network.conversion)
     progress = CompileProgress(time.monotonic() - started)
     request = compile_request(tuned, records, progress)
-    networks = publish_networks(request, out, Cancellation())
+    with ACTIVITY.step("compiling") as say:
+        progress.said = say
+        networks = publish_networks(request, out, Cancellation())
     return TuneResult(
         network=prepared.network.name,
         out=out,

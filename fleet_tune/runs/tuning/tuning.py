@@ -166,9 +166,10 @@ async def tune(
         starting = asyncio.ensure_future(TuningSession.start(hosts, plan, request.records, meta))
         stack.push_async_callback(close_started, starting)
         # The check is one thread's work of seconds: the actors start beside it, and wait for its end.
-        prepared, session = await unless_interrupted(
-            asyncio.gather(in_thread(device_classes.check, prepared, lowering), starting)
-        )
+        async with beside(context.reporter.announce_waiting()):
+            prepared, session = await unless_interrupted(
+                asyncio.gather(in_thread(device_classes.check, prepared, lowering), starting)
+            )
         tuning = RunTuning(context, hosts, session, prepared, feed)
         stack.callback(tuning.close)
         first_seq = await session.last_seq()
@@ -203,7 +204,8 @@ async def settle(context: RunContext, prepared: Prepared, hosts: RunHosts, lower
             states = {name: event.state for name, event in reader.device_states().items()}
             return checked, snapshot_without_trials(plan, hosts, list(reader), states, reader.shown_speeds())
 
-    prepared, last = await unless_interrupted(in_thread(settled))
+    async with beside(context.reporter.announce_waiting()):
+        prepared, last = await unless_interrupted(in_thread(settled))
     context.reporter.update(last)
     prepared = dataclasses.replace(prepared, devices=hosts.members)
     await hosts.close()

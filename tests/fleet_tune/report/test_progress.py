@@ -3,11 +3,15 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+import threading
+import time
 
 import pytest
 from rich.console import Console
 
+from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.results import Notice, Progress, TaskProgress
+from fleet_tune.report import progress
 from fleet_tune.report.progress import ProgressView, progress_line
 
 TASKS = tuple(
@@ -186,3 +190,27 @@ def test_a_run_with_no_limit_and_nothing_yet_is_drawn() -> None:
     with console.capture() as capture:
         console.print(view._panel)
     assert "no trials" in capture.get()
+
+
+def test_the_steps_of_a_command_without_a_run_are_shown_at_once_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_LINE_SECS", 0.0)
+    monkeypatch.setattr(progress, "_REFRESH_PER_SEC", 100.0)
+    stream = io.StringIO()
+
+    def wait_for(text: str) -> None:
+        deadline = time.monotonic() + 60.0
+        while text not in stream.getvalue():
+            assert time.monotonic() < deadline, stream.getvalue()
+            threading.Event().wait(0.01)
+
+    with (
+        pytest.raises(ValueError, match="no such file"),
+        progress.steps_shown(Console(file=stream, width=80), "net", "compiling"),
+    ):
+        wait_for("net: loading torch and TVM\n")
+        with ACTIVITY.step("describing 3 tasks") as say:
+            wait_for("0:00 compiling: describing 3 tasks\n")
+            say("describing tasks, 2 of 3")
+            wait_for("describing tasks, 2 of 3\n")
+        raise ValueError("no such file")
+    assert not any(thread.name == "steps" for thread in threading.enumerate())
