@@ -203,14 +203,10 @@ def test_the_steps_of_a_command_without_a_run_are_shown_at_once_and_again(monkey
             assert time.monotonic() < deadline, stream.getvalue()
             threading.Event().wait(0.01)
 
-    with (
-        pytest.raises(ValueError, match="no such file"),
-        progress.steps_shown(Console(file=stream, width=80), "net", "compiling"),
-    ):
+    with progress.steps_shown(Console(file=stream, width=80), "net", "compiling"):
         wait_for("net: loading torch and TVM\n")
         with ACTIVITY.step("describing 3 tasks") as say:
             wait_for("0:00 compiling: describing 3 tasks\n")
             say("describing tasks, 2 of 3")
             wait_for("describing tasks, 2 of 3\n")
-        raise ValueError("no such file")
     assert not any(thread.name == "steps" for thread in threading.enumerate())
