@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,10 +40,11 @@ class Example:
         if self.file is not None:
             return self.file
         path = folder / "model.onnx"
-        try:
-            torch.onnx.export(self.torch_module(), self.inputs, str(path), dynamo=False)
-        except Exception:  # the older exporter traces, which transformers' masks of today do not bear
-            torch.onnx.export(self.torch_module(), self.inputs, str(path), dynamo=True)
+        with contextlib.redirect_stdout(sys.stderr):  # the side's answers are read from stdout
+            try:
+                torch.onnx.export(self.torch_module(), self.inputs, str(path), dynamo=False)
+            except Exception:  # the older exporter traces, which transformers' masks of today do not bear
+                torch.onnx.export(self.torch_module(), self.inputs, str(path), dynamo=True)
         return path
 
     @cached_property

@@ -296,6 +296,12 @@ def scheduled_script(workload_module: str, trace: str) -> str:
     return text
 
 
+def arguments_of(workload_module: str) -> tuple[TensorSpec, ...]:
+    """Return the arguments of a workload (:attr:`Workload.module`), outputs included. Raises ValueError for text that
+    this version of TVM cannot read."""
+    return _specs(parse_module(workload_module)["main"])
+
+
 def parse_module(text: str) -> tvm.IRModule:
     """Return the IRModule of a :attr:`Workload.module`."""
     return tvm.ir.load_json(text)

@@ -23,7 +23,8 @@ class CurvePoint:
     """Seconds of tuning so far, without the time between two commands that tuned into the same folder."""
     trials: int
     network_secs: float
-    """See :func:`estimated_secs`."""
+    """See :func:`estimated_secs`. Small tasks count with their first result until they have one, so that no point is
+    below a later one."""
 
 
 @dataclass
@@ -172,9 +173,15 @@ class _Course:
         reached = self._shown_secs(record)
         if math.isinf(task.first_secs):
             task.first_secs = reached
-        if reached < self._best[record.task_id]:
+        before = self._best[record.task_id]
+        if reached < before:
             self._best[record.task_id] = reached
             name = task.task.device_class.name
+            if math.isinf(before):  # a small task, which was left out: its first result counts from the beginning
+                added = task.task.weight * reached
+                self._curves[name] = [
+                    replace(point, network_secs=point.network_secs + added) for point in self._curves[name]
+                ]
             tasks = self._by_class[name]
             network_secs = estimated_secs((each.weight, each.workload.flop, self._best[each.id]) for each in tasks)
             if math.isfinite(network_secs):

@@ -14,9 +14,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from devices.sketches.spaces import ScheduleError, scheduled_script
+from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.errors import RequestError
+from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.version import __version__
 from fleet_tune.report.html.charts import step_chart
+from fleet_tune.report.html.roofline import Place, devices_in, place, roofline
 from fleet_tune.report.result_file import RESULT_FILE
 from fleet_tune.report.run import format_clock, format_outcomes, plural
 from fleet_tune.report.run_history import RunHistory, TaskHistory, read_history
@@ -39,12 +42,23 @@ class _TaskRow:
     in_network: str
     share: str
     gflops: str
+    of_roof: str
     rule: str
     outcomes: str
     failures: tuple[tuple[str, str], ...]
     """Kind and first message of each kind of failure."""
     script: str
     """The best schedule as TVM script; a reason where there is none."""
+
+
+@dataclass(frozen=True)
+class _Places:
+    """The devices of a run, and the places of its kernels under their rooflines."""
+
+    devices: Mapping[str, DeviceAbstraction]
+    """By device class."""
+    of_task: Mapping[str, Place]
+    """By task."""
 
 
 def write_report(folder: Path, out: Path) -> None:
@@ -62,7 +76,21 @@ def write_report(folder: Path, out: Path) -> None:
 
 def render_report(folder: Path) -> str:
     """Return the report of the run in ``folder``. Raises :class:`RequestError` for a folder without records."""
-    return _render(folder, read_history(folder), _result(folder))
+    history = read_history(folder)
+    with RecordReader(folder / "records.db") as reader:
+        devices = devices_in(reader.meta())
+    return _render(folder, history, _result(folder), _places(history, devices))
+
+
+def _places(history: RunHistory, devices: Mapping[str, DeviceAbstraction]) -> _Places:
+    """Return the places of the best kernels under the roofline of their devices, by task."""
+    places: dict[str, Place] = {}
+    for task in history.tasks:
+        device = devices.get(task.task.device_class.name)
+        found = None if device is None else place(task.task.workload, task.best_secs, device)
+        if found is not None:
+            places[task.task.id] = found
+    return _Places(devices, places)
 
 
 def _result(folder: Path) -> Mapping[str, Any]:
@@ -74,7 +102,7 @@ def _result(folder: Path) -> Mapping[str, Any]:
     return result
 
 
-def _render(folder: Path, history: RunHistory, result: Mapping[str, Any]) -> str:
+def _render(folder: Path, history: RunHistory, result: Mapping[str, Any], places: _Places) -> str:
     environment = Environment(
         loader=PackageLoader("fleet_tune.report.html", "templates"),
         autoescape=True,
@@ -91,8 +119,9 @@ def _render(folder: Path, history: RunHistory, result: Mapping[str, Any]) -> str
         has_result=bool(result),
         networks=[_network(each) for each in result.get("networks", ())],
         charts={name: _charts(name, history) for name, points in history.curves.items() if points},
+        rooflines=_rooflines(history, places),
         missing=[name for name, points in history.curves.items() if not points],
-        tasks=_rows(history.tasks, result),
+        tasks=_rows(history.tasks, result, places),
         several_classes=len(history.curves) > 1,
         facts=_facts(folder, history, outcomes, result),
         device_time={name: _shares(shares) for name, shares in result.get("device_time", {}).items()},
@@ -143,7 +172,21 @@ def _charts(device_class: str, history: RunHistory) -> dict[str, Any]:
     }
 
 
-def _rows(tasks: Sequence[TaskHistory], result: Mapping[str, Any]) -> list[_TaskRow]:
+def _rooflines(history: RunHistory, places: _Places) -> dict[str, str]:
+    """Return the picture of each device class whose figures are known."""
+    pictures = {}
+    for name, device in places.devices.items():
+        own = [
+            places.of_task[t.task.id]
+            for t in history.tasks
+            if t.task.device_class.name == name and t.task.id in places.of_task
+        ]
+        if own:
+            pictures[name] = roofline(own, device, f"Kernels under the roofline of {name}")
+    return pictures
+
+
+def _rows(tasks: Sequence[TaskHistory], result: Mapping[str, Any], places: _Places) -> list[_TaskRow]:
     """Return the rows of the tasks, those with the largest part of the network's time first."""
     placed = {
         kernel["task_id"]: kernel
@@ -165,6 +208,7 @@ def _rows(tasks: Sequence[TaskHistory], result: Mapping[str, Any]) -> list[_Task
     for task in sorted(tasks, key=lambda each: -secs(each)):
         work, kernel, total = task.task.workload, placed.get(task.task.id), totals[task.task.device_class.name]
         known = math.isfinite(task.best_secs)
+        under_roof = places.of_task.get(task.task.id)
         rows.append(
             _TaskRow(
                 work.name,
@@ -175,6 +219,7 @@ def _rows(tasks: Sequence[TaskHistory], result: Mapping[str, Any]) -> list[_Task
                 NONE if kernel is None else format_secs(kernel["secs"]),
                 f"{secs(task) / total:.0%}" if math.isfinite(secs(task)) and total else NONE,
                 f"{work.flop / task.best_secs / 1e9:.1f}" if known and work.flop else NONE,
+                NONE if under_roof is None else f"{under_roof.flops / under_roof.roof_flops:.0%}",
                 rules.get(task.task.id, ""),
                 format_outcomes(task.outcomes),
                 tuple((kind.replace("_", " "), _shortened(text)) for kind, text in task.failures.items()),

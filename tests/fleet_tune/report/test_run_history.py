@@ -124,3 +124,22 @@ def test_a_history_that_is_read_again_and_again_is_the_one_that_is_read_at_once(
 
 def steps_until(steps: list[list[Record]], last: list[Record]) -> list[Record]:
     return [record for records in steps[: steps.index(last) + 1] for record in records]
+
+
+def test_a_small_task_that_comes_late_counts_from_the_beginning(tmp_path: Path) -> None:
+    large, small = make_task("large", flop=99.0), make_task("small", flop=1.0)
+    with RecordStore(tmp_path / "records.db") as store:
+        for task in (large, small):
+            store.put_task(task)
+        store.append(
+            [
+                record(large, 1, 100.0, ok(3.0)),
+                record(large, 2, 101.0, ok(2.0)),
+                record(small, 1, 102.0, ok(0.5)),
+                record(small, 2, 103.0, ok(0.25)),
+            ]
+        )
+    points = read_history(tmp_path).curves["board"]
+    ranks = {secs: ok(secs).rank_secs for secs in (3.0, 2.0, 0.5, 0.25)}
+    expected = [ranks[3.0] + ranks[0.5], *[ranks[2.0] + ranks[0.5]] * 2, *[ranks[2.0] + ranks[0.25]] * 2]
+    assert [point.network_secs for point in points] == pytest.approx(expected)
