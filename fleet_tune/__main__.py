@@ -13,6 +13,12 @@ from fleet_tune.base.home import provide_home
 
 _SERVE = ["device", "serve"]
 _EXTRA = "pip install 'fleet-tune[tune]'"
+_BASE_HELP = f"""\
+Usage: fleet-tune device serve [OPTIONS]
+
+  Serve this machine as a device; 'fleet-tune device serve --help' has the options.
+
+This is the base installation, for devices. A machine that tunes needs more: {_EXTRA}"""
 
 
 def run() -> NoReturn:
@@ -25,6 +31,9 @@ def run() -> NoReturn:
     try:
         from fleet_tune.cli import main as cli
     except ModuleNotFoundError as error:
+        if sys.argv[1:] in (["--help"], ["-h"]):
+            print(_BASE_HELP)
+            sys.exit(0)
         print(f"error: this command needs {error.name}, which is not installed", file=sys.stderr)
         print(f"next: {_EXTRA}; a device needs only 'fleet-tune device serve'", file=sys.stderr)
         sys.exit(2)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from fleet_tune.report.narration import Narration
 
 PROGRAM = "fleet-tune"
+_DEMO_SECS = 60.0
 _DEFAULT_OUT = Path("fleet-tune-out")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -196,6 +197,18 @@ def tune(
     with ProgressView(make_console(stderr=True), network_name(network), narration) as view:
         result = api.run_tuning(request, view.update)
     return _report(result, as_json, svg)
+
+
+@cli.command(short_help="Tune a small network, to try it out.")
+@run_options("time_budget_secs", time_budget_secs="Tuning time, as 90s or 5m. Default: 1m.")
+@click.option("--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/demo.")
+@click.pass_context
+def demo(context: click.Context, time_budget_secs: float | None, out: Path | None) -> int:
+    """Tune a small residual network for this CPU, and print the summary."""
+    network = f"{Path(__file__).parents[1] / 'demo.py'}:network"
+    secs = _DEMO_SECS if time_budget_secs is None else time_budget_secs
+    result: int = context.invoke(tune, network=network, time_budget_secs=secs, out=out or _DEFAULT_OUT / "demo")
+    return result
 
 
 @cli.command(
