@@ -13,8 +13,9 @@ from policies.runs.tasks import TaskTrials, in_flight
 from policies.runs.times.timers import Timers
 from policies.search.bandits import TaskBandit
 
-# A task's first grant: the best two that are known before anything is measured.
-FIRST_GRANT = 2
+# A task's share of a grant is at least this part of it: a searcher answers one proposal after the other, and many small
+# ones would leave a large fleet waiting. It is the first share of every task, of which nothing is measured yet.
+_LEAST_PART = 4
 
 
 class Granting:
@@ -176,7 +177,8 @@ class Granting:
             return None
         task = tasks[choice.index]
         is_first = not (task.trials or task.in_flight)
-        share = FIRST_GRANT if is_first else self._bandit.in_a_row(states, choice, grant)
+        in_a_row = 1 if is_first else self._bandit.in_a_row(states, choice, grant)
+        share = max(in_a_row, grant // _LEAST_PART)
         task.reserve(min(task.room(share), room))
         return Propose(task.task.id, task.reserved, task.last_proposal)
 

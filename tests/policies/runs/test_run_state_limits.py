@@ -10,6 +10,7 @@ import pytest
 from fleet_tune.base.domain import Limits, StopRule
 from fleet_tune.base.results import NotTried
 from policies.runs import events as ev
+from policies.runs.commands import Propose
 from policies.runs.shortfall import SKIPPED, TIME_OVER
 from tests.helpers.run_world import World, played
 from tests.helpers.world_devices import Device, task_of
@@ -130,3 +131,23 @@ def test_a_limit_that_is_reached_waits_for_no_task() -> None:
     shown = again.state.progress(again.now).tasks
     assert [(each.described, each.best_rule) for each in shown] == [(False, "")] * 2
     assert all(math.isfinite(each.best_secs) for each in shown)
+
+
+def test_a_large_fleet_is_not_asked_for_in_small_grants() -> None:
+    """Equal tasks take turns trial by trial, but a searcher answers one proposal after the other."""
+    devices = {f"d{at}": Device("orin") for at in range(48)}
+    tasks = tuple(task_of("orin", f"t{at}") for at in range(6))
+    limits = Limits(time_budget_secs=60.0)
+    world = World(devices, tasks=tasks, builders=64, supply=100_000, limits=limits)
+    counts: list[int] = []
+    propose = world._searcher.propose
+
+    def counting(command: Propose) -> None:
+        counts.append(command.count)
+        propose(command)
+
+    world._searcher.propose = counting  # type: ignore[method-assign]
+    world.play()
+    late = counts[len(counts) // 2 :]
+    assert min(late) >= 8
+    assert len(world.trials()) > 20 * len(counts)
