@@ -11,10 +11,10 @@ from policies.runs.stages.building import BuildStage
 from policies.runs.stages.pace import Pace
 from policies.runs.tasks import TaskTrials, in_flight
 from policies.runs.times.timers import Timers
-from policies.search.bandits import TaskBandit
+from policies.search.bandits import TaskBandit, TaskChoice, TaskState
 
-# A task's share of a grant is at least this part of it: a searcher answers one proposal after the other, and many small
-# ones would leave a large fleet waiting. It is the first share of every task, of which nothing is measured yet.
+# A task's share of the least grant is at least this part of it: the first share of every task, of which nothing is
+# measured yet.
 _LEAST_PART = 4
 
 
@@ -176,11 +176,18 @@ class Granting:
         if choice is None:
             return None
         task = tasks[choice.index]
+        task.reserve(min(task.room(self._share(states, choice, task, grant)), room))
+        return Propose(task.task.id, task.reserved, task.last_proposal)
+
+    def _share(self, states: Sequence[TaskState], choice: TaskChoice, task: TaskTrials, grant: int) -> int:
+        """Return the number of candidates that a task is granted at once: as many as the bandit gives it in a row, but
+        a whole grant where devices need more than the least: a searcher answers one proposal after the other, and many
+        small ones would leave a large fleet waiting."""
+        if grant > self._plan.flow.grant:
+            return grant
         is_first = not (task.trials or task.in_flight)
         in_a_row = 1 if is_first else self._bandit.in_a_row(states, choice, grant)
-        share = max(in_a_row, grant // _LEAST_PART)
-        task.reserve(min(task.room(share), room))
-        return Propose(task.task.id, task.reserved, task.last_proposal)
+        return max(in_a_row, grant // _LEAST_PART)
 
     def _usable(self, device_class: str) -> int:
         return self._fleet.usable_count(device_class)
