@@ -30,10 +30,9 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name and (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    program = (
-        "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
-    )
-    subprocess.run([sys.executable, "-c", program, str(out)], cwd=source, check=True, capture_output=True)
+    # setuptools changes sys.argv.
+    program = f"from setuptools import build_meta as b; b.build_wheel({str(out)!r}); b.build_sdist({str(out)!r})"
+    subprocess.run([sys.executable, "-c", program], cwd=source, check=True, capture_output=True)
     return out
 
 

@@ -149,5 +149,5 @@ def test_a_large_fleet_is_not_asked_for_in_small_grants() -> None:
 
     world._searcher.propose = counting  # type: ignore[method-assign]
     world.play()
-    assert statistics.median(counts) > 64
-    assert len(world.trials()) > 64 * len(counts)
+    assert statistics.median(counts) > 8  # the least grant
+    assert len(world.trials()) > 8 * len(counts)
