@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import module_from_spec, spec_from_file_location
@@ -40,7 +41,7 @@ class Example:
         if self.file is not None:
             return self.file
         path = folder / "model.onnx"
-        with contextlib.redirect_stdout(sys.stderr):  # the side's answers are read from stdout
+        with _stdout_on_stderr():  # the side's answers are read from stdout
             try:
                 torch.onnx.export(self.torch_module(), self.inputs, str(path), dynamo=False)
             except Exception:  # the older exporter traces, which transformers' masks of today do not bear
@@ -59,6 +60,20 @@ class Example:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = ort.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
         return as_arrays(session.run(None, feed(session.get_inputs(), self.inputs)))
+
+
+@contextlib.contextmanager
+def _stdout_on_stderr() -> Iterator[None]:
+    """Send to stderr what is printed for the block, by native code too."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def as_arrays(value: Any) -> Outputs:
