@@ -1,4 +1,4 @@
-"""exp and erf as arithmetic in float32 that LLVM turns into vector instructions.
+"""exp, erf and small powers as arithmetic in float32 that LLVM turns into vector instructions.
 
 TVM lowers them to LLVM's intrinsics and to calls of the C library, which take one number at a time: a softmax spends
 nine tenths of its time there. Functions that TVM makes of exp (sigmoid, tanh, GELU, SiLU) become arithmetic too.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm.tirx import Select, const
+from tvm.tirx import Broadcast, FloatImm, Select, const
 
 _RULE = "llvm.FLowerIntrinsic"
 _BEFORE_TVMS = 99  # priority: TVM's own rules have 10
@@ -37,6 +37,8 @@ _ROUNDS = 1.5 * 2**23  # added to a number of less than 22 bits, it leaves the n
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: erf(x) = 1 - (a1 t + ... + a5 t^5) exp(-x^2) with
 # t = 1 / (1 + p x) for x >= 0, within 1.5e-7.
 _ERF_P = 0.3275911
+_PRODUCTS = (2.0, 3.0, 4.0)
+"""Exponents of powers that are products: a call of the C library takes as long as a hundred of them."""
 _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
@@ -47,6 +49,25 @@ def use_vector_math() -> None:
         op = tvm.ir.Op.get(name)
         others = op.get_attr(_RULE) or op.get_attr("default.FLowerIntrinsic")
         tvm.ir.register_op_attr(name, _RULE, _lowering(rule, others), _BEFORE_TVMS)
+    op = tvm.ir.Op.get("tirx.pow")
+    others = op.get_attr(_RULE) or op.get_attr("default.FLowerIntrinsic")
+    tvm.ir.register_op_attr("tirx.pow", _RULE, _power(others), _BEFORE_TVMS)
+
+
+def _power(others: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the rule for powers: products for the constant exponents of :data:`_PRODUCTS`, ``others`` for all else."""
+
+    def lowered(call: Any) -> Any:
+        base, exponent = call.args
+        if isinstance(exponent, Broadcast):
+            exponent = exponent.value
+        dtype = _dtype(call)
+        if not isinstance(exponent, FloatImm) or exponent.value not in _PRODUCTS or "vscale" in dtype:
+            return others(call)
+        wide = base.astype(dtype.replace("bfloat16", "float32").replace("float16", "float32"))
+        return functools.reduce(lambda product, _: product * wide, range(int(exponent.value) - 1), wide).astype(dtype)
+
+    return lowered
 
 
 def _lowering(rule: Callable[[Any], Any], others: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -82,3 +82,25 @@ def test_half_precision_is_computed_in_float32() -> None:
 def test_double_precision_is_left_alone() -> None:
     x = np.linspace(-5, 5, 160)
     np.testing.assert_allclose(computed(tvm.tirx.exp, x), np.exp(x), rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 4.0, 5.0])
+@pytest.mark.parametrize("lanes", [1, LANES])
+def test_powers(dtype: str, exponent: float, lanes: int) -> None:
+    x = sweep(-6, 6, dtype)
+    y = computed(lambda value: tvm.tirx.power(value, tvm.tirx.const(exponent, dtype)), x, lanes)
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(np.float64), exponent).astype(dtype)
+    np.testing.assert_allclose(y, exact, rtol=1e-3 if dtype == "float16" else 5e-7)
+    assert (np.signbit(y) == np.signbit(exact))[~np.isnan(exact)].all()
+
+
+def test_a_power_that_is_a_product_calls_nothing() -> None:
+    use_vector_math()
+    a = te.placeholder((LANES,), name="A")
+    schedule = tvm.s_tir.Schedule(
+        te.create_prim_func([a, te.compute((LANES,), lambda i: tvm.tirx.power(a[i], tvm.tirx.const(3.0, "float32")))])
+    )
+    kernel = tvm.tirx.build(schedule.mod, target=parse_target(resolve_target("native", 1)))
+    assert "pow" not in kernel.inspect_source("ll").replace("T_power", "")
