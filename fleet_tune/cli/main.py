@@ -184,7 +184,7 @@ def tune(
         from fleet_tune.report.progress import steps_shown
         from fleet_tune.report.run import make_console, render_plan, to_json_line
 
-        with steps_shown(make_console(stderr=True), network_name(network), "planning"):
+        with steps_shown(make_console(stderr=True), network_name(network), "planning", narration):
             plan = api.make_plan(request)
         make_console(stderr=as_json).print(render_plan(plan))
         if as_json:

@@ -99,7 +99,7 @@ class ProgressView:
 
 
 @contextlib.contextmanager
-def steps_shown(console: Console, title: str, phase: str) -> Iterator[None]:
+def steps_shown(console: Console, title: str, phase: str, narration: Narration | None = None) -> Iterator[None]:
     """Show the steps of this process (:data:`ACTIVITY`) while the block runs, for commands without a run."""
     ended = threading.Event()
     began = time.monotonic()
@@ -113,7 +113,7 @@ def steps_shown(console: Console, title: str, phase: str) -> Iterator[None]:
             if ended.wait(1 / _REFRESH_PER_SEC):
                 return
 
-    with ProgressView(console, title) as view:
+    with ProgressView(console, title, narration) as view:
         thread = threading.Thread(target=follow, args=(view,), name="steps", daemon=True)
         thread.start()
         try:

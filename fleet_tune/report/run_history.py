@@ -68,6 +68,14 @@ def read_history(folder: Path) -> RunHistory:
     return HistoryReader(folder).read()
 
 
+def records_of(folder: Path) -> Path:
+    """Return the record store of a run's output folder. Raises :class:`RequestError` where it has none."""
+    path = folder / "records.db"
+    if not path.is_file():
+        raise RequestError(f"{folder} has no records.db", "name the output folder of a run ('fleet-tune tune --out')")
+    return path
+
+
 class HistoryReader:
     """Reads the history of a run again and again: what is new of it alone, as long as nothing changes the rest.
 
@@ -86,12 +94,7 @@ class HistoryReader:
 
         Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
         """
-        path = self._folder / "records.db"
-        if not path.is_file():
-            raise RequestError(
-                f"{self._folder} has no records.db", "name the output folder of a run ('fleet-tune tune --out')"
-            )
-        with RecordReader(path) as reader:
+        with RecordReader(records_of(self._folder)) as reader:
             speeds, tasks = reader.shown_speeds(), reader.tasks()
             new = self._new(reader)
             # A revision says that what was known of an earlier candidate was wrong.

@@ -16,11 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet_tune.base.device_state import DeviceEvent
-from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.files.lock_file import is_locked
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.report.run import TaskName, cut, fact_grid, format_clock, format_outcomes, plural
-from fleet_tune.report.run_history import CurvePoint, HistoryReader, RunHistory, TaskHistory
+from fleet_tune.report.run_history import CurvePoint, HistoryReader, RunHistory, TaskHistory, records_of
 from fleet_tune.report.words import NONE, estimate_text, format_secs
 from fleet_tune.runs.preparing.out_folder import LOCK_FILE
 
@@ -84,12 +83,7 @@ class RunWatcher:
         Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
         """
         is_under_way = is_locked(self._folder / LOCK_FILE)  # before the records: the last ones are not missed
-        path = self._folder / "records.db"
-        if not path.is_file():
-            raise RequestError(
-                f"{self._folder} has no records.db", "name the output folder of a run ('fleet-tune tune --out')"
-            )
-        with RecordReader(path) as reader:
+        with RecordReader(records_of(self._folder)) as reader:
             seq, devices = reader.last_seq(), reader.device_states()
             last = reader.since(seq - 1, 1) if seq else []
         begin = self._clock()

@@ -49,13 +49,14 @@ def _lanes(loop: For) -> int:
 
 
 def _split(loop: For, written: Mapping[Any, int]) -> For:
-    """Return a vector loop as a serial loop of narrower vectors, which read buffers as they are ``written``; other
-    loops as they are."""
+    """Return a vector loop as a serial loop of narrower vectors, which read as many elements as were ``written`` at once
+    where that is no power of two; other loops as they are."""
     if not _is_vector(loop):
         return loop
     extent, read = int(loop.extent), []
     structural_walk(loop.body, [(TensorLoad, lambda load: read.append(written.get(load.source, extent)))])
-    lanes = min([_lanes(loop), *(each for each in read if extent % each == 0)])
+    # LLVM takes parts of a vector apart for free where both widths are powers of two.
+    lanes = min([_lanes(loop), *(each for each in read if extent % each == 0 and each & (each - 1))])
     if lanes == extent:
         return loop
     index, dtype = loop.loop_var, loop.loop_var.ty.dtype

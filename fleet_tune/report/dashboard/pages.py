@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from fleet_tune.base.device_state import DeviceEvent
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.records.sharing.maintenance import Statistics, TopTask
 from fleet_tune.base.version import __version__
 from fleet_tune.report.html.charts import Point, TimelineRow, step_chart, timeline
+from fleet_tune.report.html.environment import templates_of
 from fleet_tune.report.run import format_clock, format_outcomes, plural
 from fleet_tune.report.run_history import CurvePoint, RunHistory, TaskHistory
 from fleet_tune.report.watching import WatchedRun
@@ -24,13 +23,7 @@ _PAUSE_SECS = 5.0
 """Seconds without a record after which a device counts as idle."""
 _TASKS_OF_STORE = 500
 
-_ENVIRONMENT = Environment(
-    loader=PackageLoader("fleet_tune.report.dashboard", "templates"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+_ENVIRONMENT = templates_of("fleet_tune.report.dashboard")
 
 
 def whole_page(title: str, main: str, up: str = "") -> str:
@@ -126,7 +119,7 @@ def retune_page(status: Mapping[str, Any]) -> str:
         for each in status["deployments"]
     ]
     events = [
-        (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["unix_secs"])), each["text"])
+        (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["at"])), _deployment(each) + each["text"])
         for each in reversed(status["events"])
     ]
     state = "runs" if status["running"] else "does not run"
@@ -138,6 +131,11 @@ def retune_page(status: Mapping[str, Any]) -> str:
         devices=[(each["name"], each["problem"] or "good") for each in status["devices"]],
         events=events,
     )
+
+
+def _deployment(event: Mapping[str, Any]) -> str:
+    names = " on ".join(name for name in (event["network"], event["device_class"]) if name)
+    return f"{names}: " if names else ""
 
 
 def problem(text: str) -> str:

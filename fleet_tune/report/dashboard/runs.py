@@ -11,7 +11,7 @@ from fleet_tune.base.errors import UserError
 from fleet_tune.report.watching import RunWatcher, WatchedRun
 
 _DEPTH = 3
-"""Folders below the named one in which runs are looked for."""
+"""Levels of folders in which runs are looked for, the named one among them."""
 
 
 @dataclass

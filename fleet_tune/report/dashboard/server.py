@@ -36,12 +36,16 @@ _PROBLEMS = {
 }
 
 
+class NoPageError(KeyError):
+    """There is no page at a path."""
+
+
 class Site(Protocol):
-    """What a dashboard shows. Its methods block, and are called by several threads."""
+    """Content of a dashboard. Its methods block, and are called by several threads."""
 
     def page(self, path: str) -> tuple[str, str, str]:
         """Return the title, the main part and the address of the list above of the page at a path, which begins with a
-        slash. Raises KeyError for a path without a page, UserError for what cannot be read."""
+        slash. Raises :class:`NoPageError` for a path without a page, UserError for what cannot be read."""
         ...
 
     def report(self, path: str) -> str:
@@ -61,6 +65,8 @@ class RunSite:
         if path == "/" and list(names) != ["."]:
             return self._runs.title, pages.overview(self._runs.look_at_all()), ""
         name = _run_name(path)
+        if name not in names:
+            raise NoPageError(path)
         run = self._runs.look(name)
         with RecordReader(run.folder / "records.db") as reader:
             events = reader.device_events(_EVENTS)
@@ -69,7 +75,10 @@ class RunSite:
 
     def report(self, path: str) -> str:
         """See :class:`Site`."""
-        return render_report(self._runs.names()[_run_name(path)])
+        folder = self._runs.names().get(_run_name(path))
+        if folder is None:
+            raise NoPageError(path)
+        return render_report(folder)
 
 
 class StoreSite:
@@ -81,14 +90,14 @@ class StoreSite:
     def page(self, path: str) -> tuple[str, str, str]:
         """See :class:`Site`."""
         if path != "/":
-            raise KeyError(path)
+            raise NoPageError(path)
         with StoreMaintenance(self._store) as reader:
             main = pages.store_page(reader.top(versions_now()), reader.statistics())
         return self._store.name, main, ""
 
     def report(self, path: str) -> str:
         """See :class:`Site`: a store has none."""
-        raise KeyError(path)
+        raise NoPageError(path)
 
 
 class RetuneSite:
@@ -106,13 +115,13 @@ class RetuneSite:
         from fleet_tune.retuning.running import is_running, read_only
 
         if path != "/":
-            raise KeyError(path)
+            raise NoPageError(path)
         status = status_json(read_only(self._config), moment_at(time.time()), is_running(self._config))
         return self._file.name, pages.retune_page(json.loads(status)), ""
 
     def report(self, path: str) -> str:
         """See :class:`Site`: a service has none."""
-        raise KeyError(path)
+        raise NoPageError(path)
 
 
 def site_of(path: Path) -> Site:
@@ -152,7 +161,7 @@ class _Handler(RequestHandler):
     async def _made(self, make: Callable[[str], _T], path: str) -> _T:
         try:
             return await asyncio.to_thread(make, path)
-        except KeyError:
+        except NoPageError:
             raise HTTPError(404) from None
 
 

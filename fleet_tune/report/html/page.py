@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from devices.sketches.spaces import ScheduleError, scheduled_script
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.version import __version__
 from fleet_tune.report.html.charts import step_chart
+from fleet_tune.report.html.environment import templates_of
 from fleet_tune.report.html.roofline import Place, devices_in, place, roofline
 from fleet_tune.report.result_file import RESULT_FILE
 from fleet_tune.report.run import format_clock, format_outcomes, plural
@@ -103,13 +102,7 @@ def _result(folder: Path) -> Mapping[str, Any]:
 
 
 def _render(folder: Path, history: RunHistory, result: Mapping[str, Any], places: _Places) -> str:
-    environment = Environment(
-        loader=PackageLoader("fleet_tune.report.html", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates_of("fleet_tune.report.html")
     outcomes: Counter[str] = Counter()
     for task in history.tasks:
         outcomes.update(task.outcomes)

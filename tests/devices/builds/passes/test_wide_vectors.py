@@ -37,11 +37,13 @@ def scheduled(columns: int, lanes: int, epilogue: int) -> tvm.s_tir.Schedule:
 @pytest.mark.parametrize(
     ("columns", "lanes", "epilogue", "widest"),
     [
-        (24, 24, 48, 8),  # three vectors of 8 each, in the sums and in the epilogue
+        (24, 24, 48, 16),  # three vectors of 8 in the sums, of 16 in the epilogue
         (24, 12, 48, 12),  # the epilogue reads what the sums are
         (20, 20, 20, 4),
-        (32, 16, 64, 16),
-        (64, 64, 64, 64),  # LLVM keeps it in four registers
+        (24, 8, 48, 16),
+        (64, 16, 64, 64),  # LLVM keeps it in four registers
+        (64, 64, 64, 64),
+        (16, 1, 16, 16),  # sums one by one are no reason for an epilogue one by one
     ],
 )
 def test_vectors_are_those_that_llvm_keeps_in_registers(columns: int, lanes: int, epilogue: int, widest: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import urllib.error
 import urllib.request
@@ -15,7 +16,9 @@ from fleet_tune.base.domain import Measurement, Outcome, Record, Task
 from fleet_tune.base.errors import RecordStoreError, RequestError
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.cli.main import main
+from fleet_tune.report.dashboard.pages import retune_page
 from fleet_tune.report.dashboard.server import site_of
+from policies.retuning.state import ServiceEvent
 from tests.helpers.dashboards import dashboard
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
@@ -122,8 +125,31 @@ def test_the_page_of_retune(tmp_path: Path) -> None:
     file = tmp_path / "retune.toml"
     network = '[[network]]\nname = "net"\npath = "net.py:make"\ncalls_per_day = 1000\n'
     file.write_text(f'folder = "service"\n{network}')
-    text = site_of(file).page("/")[1]
-    assert "The service does not run" in text
+    assert "The service does not run" in site_of(file).page("/")[1]
+
+
+def test_what_retune_did_is_on_its_page() -> None:
+    event = ServiceEvent(1e9, "published", "net", "orin", "version 2 <is> current")
+    deployment = {"network": "net", "device_class": "orin", "version": 2, "secs": 2e-3, "effort_secs": 7200.0}
+    text = retune_page(
+        {
+            "running": True,
+            "waits_for": "a quiet device",
+            "share": 0.25,
+            "deployments": [{**deployment, "next_hour": {"saved_secs": 1e-4}, "problem": None}],
+            "devices": [{"name": "board", "problem": ""}],
+            "events": [dataclasses.asdict(event)],
+        }
+    )
+    for part in (
+        "runs and waits: a quiet device",
+        "2.000 ms",
+        "2 h",
+        "100.0 µs",
+        "net on orin: version 2 &lt;is&gt; current",
+    ):
+        assert part in text
+    assert "2001-09-09" in text
 
 
 def test_what_is_no_run_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
