@@ -49,7 +49,7 @@ def _lanes(loop: For) -> int:
 
 
 def _split(loop: For, written: Mapping[Any, int]) -> For:
-    """Return a vector loop as a serial loop of narrower vectors, which read as many elements as were ``written`` at once
+    """Return a vector loop as a serial loop of narrower vectors, which read what was ``written`` at once,
     where that is no power of two; other loops as they are."""
     if not _is_vector(loop):
         return loop
