@@ -18,7 +18,6 @@ from fleet_tune.base.records.files.atomic_file import write_atomically
 SUMMARY_PAGE = ROOT / "docs" / "benchmarks.md"
 TABLES_PAGE = ROOT / "docs" / "generated" / "benchmarks.md"
 BEGIN, END = "<!-- bench:summary -->", "<!-- /bench:summary -->"
-NAMED = 4
 """Changed files that are named beside a table."""
 
 
@@ -102,19 +101,17 @@ def section(saved: SavedResult, benchmarks: Mapping[str, Benchmark]) -> str:
             f"## {saved.key}",
             f"`{saved.command}`",
             table.strip(),
-            f"{code_note(saved.changed())} {taken}{tree}",
+            f"{code_note(bool(saved.changed()))} {taken}{tree}",
             f"{machine_line(saved)} {versions}.",
         )
     )
 
 
-def code_note(names: Sequence[str]) -> str:
+def code_note(changed: bool) -> str:
     """The sentence beside a table: whether its figures are those of the code as it is."""
-    if not names:
-        return "Current: no file that these figures depend on has changed since."
-    shown = ", ".join(f"`{name}`" for name in names[:NAMED])
-    more = " and more" if len(names) > NAMED else ""  # no number: the page must not change with each commit
-    return f"**Code changed since:** {shown}{more}."
+    if changed:
+        return "**Code changed since.**"
+    return "Current: no file that these figures depend on has changed since."
 
 
 def machine_line(saved: SavedResult) -> str:
