@@ -65,7 +65,8 @@ class Granting:
         return self._pace.under_way(device_class, self._usable(device_class))
 
     def start(self, now: float, builds: BuildStage) -> list[Propose]:
-        """Ask for candidates of every class that may have more under way, of the one that lacks most first."""
+        """Ask for candidates of every class that may have more under way: first of those with a lost proposal, whose
+        searcher is asked for nothing else until it answers, then of the one that lacks most."""
         room = builds.room
         if room < self._plan.flow.grant:
             return []
@@ -76,7 +77,10 @@ class Granting:
             usable = self._usable(each)
             lacking[each] = self._pace.under_way(each, usable) - in_flight(tasks), self._pace.grant(each, usable)
         commands: list[Propose] = []
-        for device_class in sorted(lacking, key=lambda each: lacking[each][0] / lacking[each][1], reverse=True):
+        lost = {self._tasks[task_id].device_class for task_id in self._losses}
+        for device_class in sorted(
+            lacking, key=lambda each: (each in lost, lacking[each][0] / lacking[each][1]), reverse=True
+        ):
             count, grant = lacking[device_class]
             if count >= grant or count >= room:
                 commands += self._ask(device_class, count, grant, room, now)
