@@ -32,6 +32,8 @@ class LearnerClient(RestartedClient):
     def __init__(self, actor: Any, window: QuietWindow | None = None) -> None:
         super().__init__(actor)
         self._window = window
+        self.trained_unix_secs: float | None = None
+        """When a model was last trained, as :meth:`failures` heard of it. None before."""
 
     def start(self) -> None:
         """Begin to follow the records and to train; not waited for."""
@@ -46,6 +48,7 @@ class LearnerClient(RestartedClient):
             try:
                 detail = await self._asked(self._actor.failure.remote(_FOLLOW_SECS), "learner")
                 if not detail:
+                    self.trained_unix_secs = await self._asked(self._actor.trained.remote(), "learner")
                     continue
                 end_process(self._actor)
             except ActorLostError as error:  # Ray starts it again

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ class Learner:
         self._recorder = recorder.get()
         self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
         self._published: dict[str, tuple[int, Any]] = {}  # key -> (version, object reference of the weights)
+        self._trained_unix_secs: float | None = None
         self._changed = asyncio.Condition()
         self._worker: asyncio.Task[None] | None = None
         # Models made anew from the records at every training need no file.
@@ -118,6 +120,10 @@ class Learner:
         await asyncio.wait([self._worker], timeout=wait_secs)
         error = self._worker.exception() if self._worker.done() else None
         return "" if error is None else error_line(error)
+
+    async def trained(self) -> float | None:
+        """When a model was last trained, in unix seconds; None before."""
+        return self._trained_unix_secs
 
     async def _train_from_records(self) -> None:
         async for records in self._recorder.stream():
@@ -173,6 +179,7 @@ class Learner:
                 continue
             if weights is None:
                 continue
+            self._trained_unix_secs = time.time()
             async with self._changed:
                 # The number of records is the version: it only grows, also over a restart of this actor.
                 self._published[key] = (count, ray.put(weights))

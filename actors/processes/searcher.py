@@ -139,7 +139,7 @@ class Searcher:
         if len(planned) < count:
             with self._working():
                 proposals = search.propose(max(self._method.batch, count - len(planned)))
-            planned += [Candidate(task_id, each.sketch, sketches[each.sketch].id, each.decisions) for each in proposals]
+            planned += [each.candidate(task_id, sketches[each.sketch].id) for each in proposals]
         proposed = Proposed(
             task_id,
             max(last_proposal, last.number if last is not None else 0) + 1,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from actors.clients.recorder import RecorderClient
+from actors.scheduling.stage_clock import StageClock
 from fleet_tune.base.device_state import LEASE_KINDS, DeviceEvent
 
 _LOG = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ class _Batch:
     """Epoch of the lease under which they were measured."""
     durable: asyncio.Future[None]
     """Set when they are durable."""
+    came_secs: float
+    """When they were handed in, by the loop's clock."""
 
 
 class RecordBatcher:
@@ -44,11 +47,13 @@ class RecordBatcher:
     Args:
         recorder: stores them.
         on_stored: is called with the number of groups of changes, as they were handed in, that have become durable.
+        stages: counts the records and their times.
     """
 
-    def __init__(self, recorder: RecorderClient, on_stored: Callable[[int], None]) -> None:
+    def __init__(self, recorder: RecorderClient, on_stored: Callable[[int], None], stages: StageClock) -> None:
         self._recorder = recorder
         self._on_stored = on_stored
+        self._stages = stages
         self._batches: list[_Batch] = []
         self._changes: list[Sequence[DeviceEvent]] = []
         self._last: asyncio.Future[None] | None = None
@@ -61,8 +66,9 @@ class RecordBatcher:
         """Store records, as :func:`fleet_tune.base.records.stores.codec.encode_record` packs them. Returns a future
         that is set when they are durable. ``epoch``: of the lease under which they were measured; where it has ended,
         they are not stored."""
-        self._last = asyncio.get_running_loop().create_future()
-        self._batches.append(_Batch(records, epoch, self._last))
+        loop = asyncio.get_running_loop()
+        self._last = loop.create_future()
+        self._batches.append(_Batch(records, epoch, self._last, loop.time()))
         self._wake(0.0)
         return self._last
 
@@ -83,10 +89,14 @@ class RecordBatcher:
             self._called_secs, self._due_secs = asyncio.get_running_loop().time(), math.inf
             batches, self._batches = self._batches, []
             groups, self._changes = self._changes, []
+            for batch in batches:
+                self._stages.begin_commit(len(batch.records), self._called_secs - batch.came_secs)
             sent = [(batch.records, batch.epoch) for batch in batches]
             refused = await self._recorder.store(sent, changes_to_store(groups))
             if refused:  # also where all of it was stored, and the answer was lost
                 _LOG.info("%d batches of leases that have ended: they are stored already, or never", refused)
+            if batches:
+                self._stages.end_commit(sum(len(batch.records) for batch in batches), self._called_secs)
             for batch in batches:
                 batch.durable.set_result(None)
             if groups:

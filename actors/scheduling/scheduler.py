@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ from actors.processes.recorder import make_record
 from actors.scheduling.builder_pool import BuilderPool
 from actors.scheduling.device_executor import DeviceExecutor
 from actors.scheduling.followers import OrderFollower, RecordFollower
+from actors.scheduling.loop_lag import LoopLag
 from actors.scheduling.record_batcher import RecordBatcher
+from actors.scheduling.stage_clock import StageClock
 from fleet_tune.base.records.stores.codec import encode_record
 from fleet_tune.base.results import Progress
 from policies.runs import commands as to_do
@@ -76,7 +78,11 @@ class Scheduler:
         self._learner = learner
         self._state = RunState(plan.run, plan.method.make_task_bandit(plan.seed))
         self._artifacts = Artifacts()
-        self._batcher = RecordBatcher(recorder, lambda groups: self._hand_in(ev.DeviceEventsStored(groups)))
+        self._stages = StageClock()
+        self._lag = LoopLag()
+        self._batcher = RecordBatcher(
+            recorder, lambda groups: self._hand_in(ev.DeviceEventsStored(groups)), self._stages
+        )
         self._pool = BuilderPool(handles.builders, self._artifacts)
         known = [device_id for device_id, device_class in plan.run.devices.items() if device_class]
         self._executors = {
@@ -98,7 +104,12 @@ class Scheduler:
 
     async def progress(self) -> Progress:
         """A snapshot for views and metrics."""
-        return self._state.progress(self._now())
+        return replace(
+            self._state.progress(self._now()),
+            stages=self._stages.progress,
+            loop_lag_secs=self._lag.longest_secs,
+            model_unix_secs=None if self._learner is None else self._learner.trained_unix_secs,
+        )
 
     async def tell(self, event: ev.Event, handles: ActorHandles | None = None) -> bool:
         """Hand in an event of the driver's, with the ``handles`` of actors that it names.
@@ -154,7 +165,8 @@ class Scheduler:
     @property
     def _background(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
         follow_orders = partial(self._orders.run, self._now)
-        return self._records.run, self._batcher.run, follow_orders, self._watch_recorder, self._watch_learner
+        watches = self._watch_recorder, self._watch_learner, self._lag.run
+        return self._records.run, self._batcher.run, follow_orders, *watches
 
     # Commands --------------------------------------------------------------------------------------------------------
 
@@ -183,10 +195,12 @@ class Scheduler:
                         _LOG.log(_LEVELS[level], "%s", text)
                     case to_do.DropArtifacts(candidate_ids):
                         self._artifacts.forget(candidate_ids)
+                        self._stages.forget(candidate_ids)
                     case to_do.StoreDeviceEvents(changes):
                         self._batcher.store_changes(changes)
                     case _:
-                        task = group.create_task(self._queue_answer(self._begin(command), self._executor_of(command)))
+                        answer, executor = self._begin(command), self._executor_of(command)
+                        task = group.create_task(self._hand_in_answer(answer, executor, self._stages.begin(command)))
                         working.add(task)
                         task.add_done_callback(working.discard)
             if isinstance(events[0], ev.DeviceLeft):
@@ -242,9 +256,15 @@ class Scheduler:
             case _:
                 return None
 
-    async def _queue_answer(self, work: Awaitable[ev.Event | None], executor: DeviceExecutor | None) -> None:
+    async def _hand_in_answer(
+        self,
+        answer: Awaitable[ev.Event | None],
+        executor: DeviceExecutor | None,
+        note_end: Callable[[ev.Event | None], None],
+    ) -> None:
         """Hand in the event with which a command ends, unless its device has left meanwhile."""
-        event = await work
+        event = await answer
+        note_end(event)
         if event is not None and (executor is None or self._executors.get(executor.device_id) is executor):
             self._hand_in(event)
 

@@ -196,6 +196,9 @@ class Candidate:
     """Content hash of the sketch. Indices may shift between versions of the sketch rules."""
     decisions: tuple[int, ...]
     """Flat decision vector in the sketch's column order (see :mod:`fleet_tune.base.sketch`)."""
+    predicted_secs: float | None = field(default=None, compare=False)
+    """Run time that the search predicted when it proposed the candidate; None: it predicted none. Candidates are the
+    same whatever was predicted."""
 
     @cached_property
     def id(self) -> str:

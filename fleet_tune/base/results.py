@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from fleet_tune.base.latency_estimate import estimated_secs
+from fleet_tune.base.stages import StageProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,12 @@ class Progress:
     """Processes of the run that are gone or give no sign of life, each with the second of the run since which."""
     behind: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """By device id, the run whose turn it is while this one waits, and the second of the run since which."""
+    stages: Mapping[str, StageProgress] = field(default_factory=dict)
+    """State of each stage (:class:`fleet_tune.base.stages.Stage`). Empty before the tuning."""
+    loop_lag_secs: float = 0.0
+    """Longest recent delay of the scheduler's event loop."""
+    model_unix_secs: float | None = None
+    """When a cost model was last trained. None before, and where nothing is learnt."""
 
     @property
     def bounds(self) -> dict[str, str]:

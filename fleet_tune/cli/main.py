@@ -151,7 +151,7 @@ def _report_options(command: _F) -> _F:
     help="Compare the imported network with its framework, print tasks, weights, sketches, sources of learning and the "
     "plan; measure nothing.",
 )
-@run_options("metrics_port", "metrics_host")
+@run_options("metrics_port", "metrics_host", "metrics_push")
 @narration_options
 @_report_options
 def tune(

@@ -67,8 +67,9 @@ def tune(
     secs: float,
     precision: str | None = None,
     max_error: float | None = None,
+    serves_metrics: bool = False,
 ) -> dict[str, Any]:
-    """A run: the fields of :class:`fleet_tune.retuning.step_runner.TuneOutcome`."""
+    """A run: the fields of :class:`fleet_tune.retuning.step_runner.TuneOutcome`. ``serves_metrics``: on a free port."""
     from fleet_tune.base.config.request import run_request
     from fleet_tune.runs.run import run
 
@@ -84,6 +85,8 @@ def tune(
         max_error=max_error,
         store=store,
     )
+    if serves_metrics:
+        request = dataclasses.replace(request, metrics_port=0)
     finished = asyncio.run(run(request))
     ran = _outcome(finished, secs)
     return {**dataclasses.asdict(ran), "folder": None if ran.folder is None else str(ran.folder)}

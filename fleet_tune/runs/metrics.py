@@ -3,15 +3,14 @@
 Two sources feed it: durable records as they come (:meth:`Metrics.observe`: counters and histograms of this run), and
 snapshots of the session (:meth:`Metrics.update`: gauges).
 
-Two files in the run's output folder go with it: one by which Prometheus finds the endpoint while it is there (file_sd),
-and one with the last metrics, which stays (the textfile collector of node_exporter reads it).
+A file in the run's output folder keeps the last metrics (the textfile collector of node_exporter reads it).
+:mod:`fleet_tune.runs.metrics_targets` has the files by which Prometheus finds the endpoint while it is there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import math
 import os
 from collections import Counter as Tally
@@ -26,6 +25,7 @@ from prometheus_client import (
     Histogram,
     Metric,
     ProcessCollector,
+    push_to_gateway,
     start_http_server,
     write_to_textfile,
 )
@@ -34,13 +34,19 @@ from prometheus_client.registry import Collector
 from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.results import DeviceTime, ProcessRole, Progress, bound_by
+from fleet_tune.base.stages import DURATION_BOUNDS
 from fleet_tune.base.version import __version__
+from fleet_tune.runs.metrics_targets import publish_target
+from fleet_tune.runs.prediction_quality import PredictionQuality
+from fleet_tune.runs.stage_metrics import StageMetrics
 
 LOOPBACK = "127.0.0.1"
-TARGETS_FILE = "metrics-targets.json"
 TEXT_FILE = "metrics.prom"
 PHASES = ("starting", "describing", "tuning", "finishing", "finished", "compiling")
-_BUCKETS = (*(factor * 10.0**power for power in range(-4, 2) for factor in (1, 2, 5)), 100.0)
+PUSH_JOB = "fleet-tune"
+_PUSH_SECS = 5.0
+_LAST_TRIALS = 32
+"""Trials of a task by which the present cost model is judged."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +61,27 @@ class RunInfo:
 
 
 class Metrics:
-    """Serves the metrics of one run until :meth:`close`.
+    """The metrics of one run, served until :meth:`close`.
 
     Args:
-        port: 0 takes a free one (see ``.port``).
+        port: 0 takes a free one (see ``.port``); None: they are not served.
         host: address on which it listens.
         run: the run.
-        folder: where its two files are kept; None: nowhere.
+        folder: where the last metrics are kept; None: nowhere.
+        targets: where Prometheus looks for endpoints; None: nowhere.
 
     Raises :class:`UserError` where the port is taken or not allowed to this user, or the host has no such address. May
     be used from any thread.
     """
 
-    def __init__(self, port: int, host: str = LOOPBACK, run: RunInfo = RunInfo(), folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        port: int | None,
+        host: str = LOOPBACK,
+        run: RunInfo = RunInfo(),
+        folder: Path | None = None,
+        targets: Path | None = None,
+    ) -> None:
         registry = CollectorRegistry()
         counted = CollectorRegistry()
         registry.register(_WithoutCreated(counted))
@@ -81,23 +95,36 @@ class Metrics:
         self._phase = Gauge("fleet_tune_phase", "1 for the phase of the run.", ["phase"], registry=registry)
         self.enter("starting")
         self._registry = registry
+        self._network = run.network
         self._folder = folder
+        stages = StageMetrics()
+        registry.register(stages)
+        self._predictions = _PredictionMetrics(registry)
         self._trials = _TrialMetrics(counted)
         self._views = (
             _ThroughputMetrics(registry),
             _DeviceMetrics(registry, counted),
             _RestartMetrics(counted),
             _TaskMetrics(registry),
+            _RuntimeMetrics(registry, folder),
+            self._predictions,
+            stages,
         )
+        self.port: int | None = None
+        self._served = contextlib.ExitStack()
+        if port is None:
+            return
         try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+            server, thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:
             raise port_error(port, error, host) from error
-        self.port: int = self._server.server_port
-        if folder is not None:
-            targets = [{"targets": [f"{host}:{self.port}"], "labels": {"network": run.network}}]
+        for end in (thread.join, server.server_close, server.shutdown):
+            self._served.callback(end)
+        self.port = server.server_port
+        if targets is not None:
             with contextlib.suppress(OSError):  # Prometheus can be told the address otherwise
-                (folder / TARGETS_FILE).write_text(json.dumps(targets))
+                target = publish_target(targets, run.run, f"{host}:{self.port}", {"network": run.network})
+                self._served.callback(target.unlink, missing_ok=True)
 
     def observe(self, record: Record) -> None:
         """Counts a record that was made durable in this run; a revision is no trial."""
@@ -107,6 +134,7 @@ class Metrics:
         self._last.set_to_current_time()
         if not record.revision:
             self._trials.observe(record.measurement)
+        self._predictions.observe(record)
 
     def update(self, progress: Progress) -> None:
         """Shows a snapshot of the session."""
@@ -123,10 +151,13 @@ class Metrics:
         if self._folder is not None:
             with contextlib.suppress(OSError):  # the records are what counts
                 write_to_textfile(str(self._folder / TEXT_FILE), self._registry)
-                (self._folder / TARGETS_FILE).unlink(missing_ok=True)
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._served.close()
+
+    def push(self, gateway: str) -> None:
+        """Send the metrics to a push gateway, ``HOST:PORT`` or its URL, in place of those of the network's runs before.
+        Raises OSError where it does not take them."""
+        grouping = {"network": self._network or "module"}
+        push_to_gateway(gateway, PUSH_JOB, self._registry, grouping, timeout=_PUSH_SECS)
 
 
 class _TrialMetrics:
@@ -139,12 +170,12 @@ class _TrialMetrics:
         for outcome in Outcome:  # a rate over a counter is right from its first trial only if 0 was scraped before
             self._trials.labels(outcome.value)
         self._build = Histogram(
-            "fleet_tune_build_seconds", "Time to build a candidate.", buckets=_BUCKETS, registry=counted
+            "fleet_tune_build_seconds", "Time to build a candidate.", buckets=DURATION_BOUNDS, registry=counted
         )
         self._measure = Histogram(
             "fleet_tune_measure_seconds",
             "Time to measure a candidate on its device.",
-            buckets=_BUCKETS,
+            buckets=DURATION_BOUNDS,
             registry=counted,
         )
 
@@ -278,6 +309,59 @@ class _TaskMetrics:
                 self._network_best.labels(device_class).set(secs)
 
 
+class _RuntimeMetrics:
+    """The scheduler's loop, the cost model and the size of the record store."""
+
+    def __init__(self, registry: CollectorRegistry, folder: Path | None) -> None:
+        self._registry = registry
+        self._folder = folder
+        self._lag = Gauge(
+            "fleet_tune_scheduler_lag_seconds",
+            "Longest delay of the scheduler's event loop in the last half minute.",
+            registry=registry,
+        )
+        self._store = Gauge("fleet_tune_store_bytes", "Size of the run's record store.", registry=registry)
+        self._trained: Gauge | None = None
+
+    def update(self, progress: Progress) -> None:
+        """Shows a snapshot."""
+        self._lag.set(progress.loop_lag_secs)
+        if self._folder is not None:
+            self._store.set(sum(_size(self._folder / name) for name in ("records.db", "records.db-wal")))
+        if progress.model_unix_secs is not None:
+            if self._trained is None:  # absent before the first one
+                text = "When a cost model was last trained, since 1970; absent before."
+                self._trained = Gauge("fleet_tune_model_timestamp_seconds", text, registry=self._registry)
+            self._trained.set(progress.model_unix_secs)
+
+
+class _PredictionMetrics:
+    """How well the search predicts."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._quality = PredictionQuality(_LAST_TRIALS)
+        self._classes: set[str] = set()
+        self._correlation = Gauge(
+            "fleet_tune_prediction_rank_correlation",
+            "Rank correlation of predicted and measured run times, of each task's last trials; absent before there are "
+            "enough.",
+            ["device_class"],
+            registry=registry,
+        )
+
+    def observe(self, record: Record) -> None:
+        """Takes in a record."""
+        self._quality.observe(record)
+        self._classes.add(record.task_id.rpartition("@")[2])
+
+    def update(self, _progress: Progress) -> None:
+        """Shows what the records say by now."""
+        for device_class in self._classes:
+            known = self._quality.of_class(device_class)
+            if known is not None:
+                self._correlation.labels(device_class).set(known)
+
+
 class _WithoutCreated(Collector):
     """The metrics of another registry, without the ``_created`` series that the client library adds to each counter and
     histogram: a scrape knows the time of a restart without them, and the library's own switch is process-wide."""
@@ -289,6 +373,14 @@ class _WithoutCreated(Collector):
         for metric in self._registry.collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file, 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _set_all(gauge: Gauge, values: Mapping[str, int]) -> None:

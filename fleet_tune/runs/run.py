@@ -103,10 +103,11 @@ def _context(
     reporter = ProgressReporter(request.limits, on_progress, everyone)
     store = SharedStore(request, run_id, reporter, interruption)
     everyone.append(store)
-    if request.metrics_port is not None:
+    if request.metrics_port is not None or request.metrics_push is not None:
         network = "module" if isinstance(request.network, tuple) else str(request.network)
         run = RunInfo(network, run_id, method_of(request.method).name, str(request.seed))
-        everyone.append(RunMetrics(request.metrics_port, request.metrics_host, run, request.out))
+        port, host, gateway = request.metrics_port, request.metrics_host, request.metrics_push
+        everyone.append(RunMetrics(port, host, gateway, run, request.out))
     if follows_fleet:
         everyone.append(FleetFollower())
     everyone += companions

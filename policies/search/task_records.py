@@ -49,6 +49,11 @@ class Proposal:
     reason: str
     """Why the candidate was chosen."""
 
+    def candidate(self, task_id: str, sketch_id: str) -> Candidate:
+        """Return the candidate of a task, with the id of its sketch."""
+        predicted_secs = self.predicted_secs if math.isfinite(self.predicted_secs) else None
+        return Candidate(task_id, self.sketch, sketch_id, self.decisions, predicted_secs)
+
 
 def as_matrix(rows: Iterable[Sequence[int] | NDArray[np.int64]], width: int) -> Matrix:
     """Decision vectors as a matrix, also where there are none or they are empty."""

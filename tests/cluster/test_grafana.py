@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -16,6 +17,7 @@ import yaml
 
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.results import Progress, TaskProgress
+from fleet_tune.base.stages import DurationCounter, StageProgress
 from fleet_tune.runs.metrics import Metrics, RunInfo
 from tests.helpers.prometheus import scraping
 from tests.helpers.records import make_record
@@ -66,7 +68,14 @@ def _fill(metrics: Metrics, trials: int) -> None:
     """Metrics as a run in the middle has them."""
     measured = Measurement(Outcome.OK, (1e-3,), build_secs=0.2, measure_secs=0.03)
     metrics.observe(make_record(make_candidate("w@zen5", 1), measured, f"r{trials}"))
+    for number in range(8):
+        candidate = dataclasses.replace(make_candidate("w@zen5", number), predicted_secs=1.0 + number)
+        measured = Measurement(Outcome.OK, (1e-3 * (1 + number),))
+        metrics.observe(make_record(candidate, measured, f"p{trials}-{number}"))
     metrics.enter("tuning")
+    durations = DurationCounter()
+    for _ in range(trials):
+        durations.add(0.2)
     task = TaskProgress("conv@zen5", "conv 8x8", "zen5", 2, 1e9, 1, trials, 1e-3)
     vitals = {"a": {"speed": 1.0, "clock_hertz": 3e9, "temperature_celsius": 50.0}}
     progress = Progress(
@@ -84,6 +93,7 @@ def _fill(metrics: Metrics, trials: int) -> None:
         vitals=vitals,
         device_time={"zen5": {"measure": 0.6, "build": 0.4}},
         device_changes=trials,
+        stages={"build": StageProgress(trials, trials, 0, durations.histogram, durations.histogram)},
     )
     metrics.update(progress)
 

@@ -42,6 +42,7 @@ class RunRequest:
     address: str | None = None
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    metrics_push: str | None = None
     transfer_from: Path | None = None
     pretrained: bool = True
     collects: bool = False

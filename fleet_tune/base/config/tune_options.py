@@ -130,6 +130,10 @@ def _host(value: Any, flag: str) -> str:  # noqa: ARG001 - its message names the
     return values.listening_host(value)
 
 
+def _gateway(value: Any, flag: str) -> str:  # noqa: ARG001 - its message names the flag
+    return values.gateway(value)
+
+
 def _address(value: Any, flag: str) -> str | None:  # noqa: ARG001 - its message names the flag
     return values.cluster_address(value)
 
@@ -333,6 +337,16 @@ class TuneOptions(PlanOptions, total=False):
             "Address of this machine on which the metrics are served.",
             kind="text",
             default="127.0.0.1",
+        ),
+    ]
+    metrics_push: Annotated[
+        str | None,
+        Option(
+            "--metrics-push",
+            _optional(_gateway),
+            "Prometheus push gateway that gets the metrics, HOST:PORT or its URL.",
+            "Prometheus push gateway that gets the metrics, ``HOST:PORT`` or its URL.",
+            kind="text",
         ),
     ]
 

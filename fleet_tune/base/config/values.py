@@ -11,6 +11,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fleet_tune.base.errors import RequestError
 
@@ -114,6 +115,22 @@ def listening_host(value: Any) -> str:
             "give another with --metrics-host",
         )
     return value
+
+
+def gateway(value: Any) -> str:
+    """``value`` as the address of a push gateway. Raises :class:`RequestError`."""
+    text = value if isinstance(value, str) else ""
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        well = parts.scheme in ("http", "https") and is_host(parts.hostname or "") and (parts.port or 1) >= 1
+    except ValueError:  # a port that is none
+        well = False
+    if not well:
+        raise RequestError(
+            f"the address of a push gateway is HOST:PORT or its URL, not {shown(value)}",
+            "give another with --metrics-push",
+        )
+    return text
 
 
 def is_host(text: str) -> bool:

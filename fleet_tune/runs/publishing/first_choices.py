@@ -140,7 +140,7 @@ class FirstChoices:
         search = TaskSearch(entry.sketches, task.workload.flop, entry.abstraction, method, rng, pools_of(entry))
         search.observe(group_observations(records, {task.id: index}).get(task.id, []))
         proposed = search.propose(count)
-        return {Candidate(task.id, each.sketch, entry.sketches[each.sketch].id, each.decisions): 0 for each in proposed}
+        return {each.candidate(task.id, entry.sketches[each.sketch].id): 0 for each in proposed}
 
     def _measured(
         self, results: Sequence[BuildResult], revisions: Mapping[Candidate, int], device: Device, deadline: float

@@ -12,6 +12,7 @@ import pytest
 from actors.clients.recorder import RecorderClient
 from actors.scheduling import record_batcher
 from actors.scheduling.record_batcher import RecordBatcher, changes_to_store
+from actors.scheduling.stage_clock import StageClock
 from fleet_tune.base.device_state import DeviceEvent, DeviceState, Lease
 
 
@@ -53,7 +54,7 @@ class Bench:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.kept: list[int] = []
-        self.storing = RecordBatcher(cast("RecorderClient", self.recorder), self.kept.append)
+        self.storing = RecordBatcher(cast("RecorderClient", self.recorder), self.kept.append, StageClock())
 
     async def called(self, times: int) -> None:
         async with asyncio.timeout(30):

@@ -4,12 +4,14 @@ import dataclasses
 import json
 import math
 import re
+import socket
 import subprocess
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,11 @@ from prometheus_client.parser import text_string_to_metric_families
 import fleet_tune
 from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.base.errors import UserError
+from fleet_tune.base.processes import pid_namespace
 from fleet_tune.base.results import Progress, TaskProgress
-from fleet_tune.runs.metrics import PHASES, TARGETS_FILE, TEXT_FILE, Metrics, RunInfo
+from fleet_tune.base.stages import DurationCounter, StageProgress
+from fleet_tune.runs.companions.run_metrics import RunMetrics
+from fleet_tune.runs.metrics import PHASES, TEXT_FILE, Metrics, RunInfo
 from tests.helpers.prometheus import scraping
 from tests.helpers.records import make_record
 from tests.helpers.tasks import make_candidate
@@ -164,6 +169,7 @@ def test_no_latency_is_shown_before_there_is_one(metrics: Metrics) -> None:
 
 def test_every_metric_is_documented_and_every_documented_metric_exists(metrics: Metrics) -> None:
     _fill(metrics)
+    metrics.update(replace(_progress(devices={}, queues={}), model_unix_secs=1.7e9))
     served = set(re.findall(r"^# TYPE (fleet_tune_\S+)", _text(metrics), re.MULTILINE))
     documented = set(re.findall(r"^\| `(\w+)`", DOCS.read_text(), re.MULTILINE))
     assert served == {name for name in documented if not name.startswith("fleet_tune_retune_")}
@@ -197,15 +203,127 @@ def test_the_readings_of_a_device_end_with_it(metrics: Metrics) -> None:
 
 
 def test_the_folder_tells_where_they_are_and_keeps_the_last(tmp_path: Path) -> None:
-    served = Metrics(0, run=RunInfo("net.onnx"), folder=tmp_path)
-    targets = json.loads((tmp_path / TARGETS_FILE).read_text())
-    assert targets == [{"targets": [f"127.0.0.1:{served.port}"], "labels": {"network": "net.onnx"}}]
+    targets = tmp_path / "targets"
+    served = Metrics(0, run=RunInfo("net.onnx", "r1"), folder=tmp_path, targets=targets)
+    [target] = targets.iterdir()
+    assert json.loads(target.read_text()) == [
+        {"targets": [f"127.0.0.1:{served.port}"], "labels": {"network": "net.onnx"}}
+    ]
     _fill(served)
     assert not (tmp_path / TEXT_FILE).exists()
     served.close()
-    assert not (tmp_path / TARGETS_FILE).exists()
+    assert not list(targets.iterdir())
     families = {each.name: each for each in text_string_to_metric_families((tmp_path / TEXT_FILE).read_text())}
     assert [sample.value for sample in families["fleet_tune_network_best_seconds"].samples] == [pytest.approx(5e-3)]
+
+
+def test_files_of_processes_that_are_gone_are_removed_from_the_targets(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    namespace = pid_namespace().strip("pid:[]")
+    (tmp_path / f"old.{gone.pid}.1.{namespace}.json").write_text("[]")
+    (tmp_path / "by-hand.json").write_text("[]")
+    served = Metrics(0, run=RunInfo("net.onnx", "r1"), targets=tmp_path)
+    names = {path.name.partition(".")[0] for path in tmp_path.iterdir()}
+    served.close()
+    assert names == {"r1", "by-hand"}
+
+
+def test_prometheus_takes_the_folder_of_the_targets(tmp_path: Path, prometheus_dir: Path) -> None:
+    """As docs/metrics.md has it."""
+    [text] = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert "/metrics-targets/*.json" in text
+    config = tmp_path / "prometheus.yml"
+    served = Metrics(0, run=RunInfo("net.onnx", "r1"), targets=tmp_path / "metrics-targets")
+    config.write_text(text.replace("/home/me/.local/share/fleet-tune", str(tmp_path)))
+    checked = subprocess.run(
+        [prometheus_dir / "promtool", "check", "config", config],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    served.close()
+    assert checked.returncode == 0, checked.stderr
+    assert "FAILED" not in checked.stdout + checked.stderr
+
+
+def test_stages_become_counters_gauges_and_histograms(metrics: Metrics) -> None:
+    durations, waits = DurationCounter(), DurationCounter()
+    durations.add(0.3)
+    waits.add(3e-6)
+    waits.add(1e3)
+    stage = StageProgress(9, 5, 1, durations.histogram, waits.histogram)
+    metrics.update(replace(_progress(devices={}, queues={}), stages={"build": stage}))
+    samples = _samples(metrics)
+    events = {labels[0]: value for (name, labels), value in samples.items() if name.endswith("stage_candidates_total")}
+    assert events == {"begun": 9, "done": 5, "failed": 1}
+    assert samples["fleet_tune_stage_in_progress", ("build",)] == 3
+    assert samples["fleet_tune_stage_seconds_bucket", ("0.2", "build")] == 0
+    assert samples["fleet_tune_stage_seconds_bucket", ("0.5", "build")] == 1
+    assert samples["fleet_tune_stage_seconds_sum", ("build",)] == pytest.approx(0.3)
+    assert samples["fleet_tune_stage_wait_seconds_bucket", ("100.0", "build")] == 1
+    assert samples["fleet_tune_stage_wait_seconds_bucket", ("+Inf", "build")] == 2
+
+
+def test_the_runtime_says_how_it_is(tmp_path: Path) -> None:
+    (tmp_path / "records.db").write_bytes(b"x" * 100)
+    served = Metrics(0, folder=tmp_path)
+    served.update(_progress(devices={}, queues={}))
+    samples = _samples(served)
+    assert samples["fleet_tune_store_bytes", ()] == 100
+    assert samples["fleet_tune_scheduler_lag_seconds", ()] == 0
+    assert ("fleet_tune_model_timestamp_seconds", ()) not in samples
+    for number in range(8):
+        candidate = replace(make_candidate("w@zen5", number), predicted_secs=2.0 + number)
+        served.observe(make_record(candidate, Measurement(Outcome.OK, (1.0 + number,)), str(number)))
+    served.update(replace(_progress(devices={}, queues={}), loop_lag_secs=0.25, model_unix_secs=1.7e9))
+    samples = _samples(served)
+    served.close()
+    assert samples["fleet_tune_scheduler_lag_seconds", ()] == 0.25
+    assert samples["fleet_tune_model_timestamp_seconds", ()] == 1.7e9
+    assert samples["fleet_tune_prediction_rank_correlation", ("zen5",)] == pytest.approx(1.0)
+
+
+def test_a_push_gateway_gets_the_metrics_of_the_network(tmp_path: Path) -> None:
+    """A run without a port pushes alone."""
+    pushed: list[tuple[str, str, bytes]] = []
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            pushed.append((self.command, self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Gateway)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    address = f"127.0.0.1:{server.server_port}"
+    run = RunMetrics(None, "127.0.0.1", address, RunInfo("nets/a.onnx", "r1"), tmp_path)
+    run.before()
+    run.on_record(_record("a", Measurement(Outcome.OK, (1e-3,))))
+    run.close()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    [(command, path, body)] = pushed
+    assert command == "PUT"
+    assert path.startswith("/metrics/job/fleet-tune/network@base64/")
+    assert 'fleet_tune_trials_total{outcome="ok"} 1.0' in body.decode()
+
+
+def test_a_push_gateway_that_is_not_there_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    run = RunMetrics(None, "127.0.0.1", address, RunInfo("a.onnx", "r1"), tmp_path)
+    run.before()
+    run.close()
+    assert f"the push gateway {address} does not take the metrics" in caplog.text
+    assert (tmp_path / TEXT_FILE).is_file()
 
 
 def test_an_address_of_another_machine_is_a_user_error() -> None:

@@ -1,0 +1,60 @@
+"""Quality of the predictions of a run: rank correlation of predicted and measured run times."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+
+from fleet_tune.base.domain import Outcome, Record
+from policies.cost_models.rank_quality import rank_correlation
+
+LEAST = 8
+"""Number of trials of a task from which on its correlation counts."""
+
+
+class PredictionQuality:
+    """Compares predictions with measurements, task by task: what is predicted of different tasks says nothing of the
+    search.
+
+    Args:
+        last: number of each task's last trials that count; None: all.
+    """
+
+    def __init__(self, last: int | None = None) -> None:
+        self._last = last
+        self._pairs: dict[str, deque[tuple[float, float]]] = {}
+        self._known: dict[str, float] = {}
+        """Correlation of each task whose pairs have not changed since."""
+
+    def observe(self, record: Record) -> None:
+        """Take in a record. Revisions, failures and candidates without a prediction do not count."""
+        predicted = record.candidate.predicted_secs
+        if record.revision or predicted is None or record.measurement.outcome is not Outcome.OK:
+            return
+        pairs = self._pairs.setdefault(record.task_id, deque(maxlen=self._last))
+        pairs.append((predicted, record.measurement.cost_secs))
+        self._known.pop(record.task_id, None)
+
+    def of_task(self, task_id: str) -> float | None:
+        """Return Spearman's rank correlation of a task, from -1 to 1. None with fewer than :data:`LEAST` trials, or
+        where one of the two does not vary."""
+        pairs = self._pairs.get(task_id, ())
+        if len(pairs) < LEAST:
+            return None
+        if task_id not in self._known:
+            predicted, measured = np.array(pairs).T
+            self._known[task_id] = rank_correlation(predicted, measured)
+        known = self._known[task_id]
+        return None if np.isnan(known) else known
+
+    def of_class(self, device_class: str) -> float | None:
+        """Return the mean of a class's tasks, each with the weight of its trials. None without any."""
+        return self.of_tasks(each for each in self._pairs if each.rpartition("@")[2] == device_class)
+
+    def of_tasks(self, task_ids: Iterable[str]) -> float | None:
+        """Return the mean of some tasks, each with the weight of its trials. None without any."""
+        known = [(value, len(self._pairs[each])) for each in task_ids if (value := self.of_task(each)) is not None]
+        trials = sum(number for _, number in known)
+        return sum(value * number for value, number in known) / trials if trials else None
