@@ -28,19 +28,22 @@ def report(folder: Path, out: Path | None) -> None:
     "--every", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds between two looks."
 )
 @click.option("--once", is_flag=True, help="Show the run as it is now, and end.")
-def watch(folder: Path, every: float, once: bool) -> None:
+@click.option("--address", help="Address of a Ray cluster: FOLDER is one of its head node.")
+def watch(folder: Path, every: float, once: bool, address: str | None) -> None:
     """Show what the run with the output folder FOLDER is doing: its latency so far, its tasks, devices and failures.
 
     Ends when the run has ended, or at once if it ended before. Ctrl-C ends the view and leaves the run alone. The run
-    is seen to be under way on its own machine only.
+    is seen to be under way on its own machine, or with the cluster's --address.
     """
     from itertools import islice
 
+    from fleet_tune.base.config import values
     from fleet_tune.report.run import make_console
-    from fleet_tune.report.watching import RunWatcher, show
+    from fleet_tune.report.watching import looks, show, watcher_of
 
-    runs = RunWatcher(folder).looks(every)
-    show(make_console(), islice(runs, 1) if once else runs)
+    with watcher_of(folder, values.cluster_address(address)) as look:
+        runs = looks(look, every)
+        show(make_console(), islice(runs, 1) if once else runs)
 
 
 @click.command(short_help="Show runs, a store or retune in a browser.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich import box
@@ -16,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet_tune.base.device_state import DeviceEvent
+from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.files.lock_file import is_locked
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.report.run import TaskName, cut, fact_grid, format_clock, format_outcomes, plural
@@ -93,14 +96,37 @@ class RunWatcher:
             self._next_read = end + (end - begin) / _READ_SHARE
         return WatchedRun(self._folder, is_under_way, self._history, devices, last[0].unix_secs if last else None)
 
-    def looks(self, every_secs: float, sleep: Callable[[float], None] = time.sleep) -> Iterator[WatchedRun]:
-        """Yield the run every so often, the last time when it has ended."""
-        while True:
-            run = self.look()
-            yield run
-            if not run.is_under_way:
-                return
-            sleep(every_secs)
+
+def looks(
+    look: Callable[[], WatchedRun], every_secs: float, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[WatchedRun]:
+    """Yield what ``look`` returns every so often, the last time when the run has ended."""
+    while True:
+        run = look()
+        yield run
+        if not run.is_under_way:
+            return
+        sleep(every_secs)
+
+
+@contextlib.contextmanager
+def watcher_of(folder: Path, address: str | None) -> Iterator[Callable[[], WatchedRun]]:
+    """Yield a function that looks at the run in a folder: of this machine, or of the head node of the Ray cluster at
+    ``address``.
+
+    Raises :class:`RequestError` for a relative folder of a cluster, and :class:`ClusterError`; the function as
+    :meth:`RunWatcher.look`.
+    """
+    if address is None:
+        yield RunWatcher(folder).look
+        return
+    if not folder.is_absolute():
+        problem = f"{folder} would lie in a folder of the cluster that nobody knows"
+        raise RequestError(problem, "give the absolute path of the output folder on the head node")
+    from actors.clusters.head_node import on_head_node
+
+    with on_head_node(address, partial(RunWatcher, folder)) as call:
+        yield lambda: call("look")
 
 
 def show(console: Console, runs: Iterator[WatchedRun], now: Callable[[], float] = time.time) -> None:

@@ -17,7 +17,7 @@ from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.cli.main import main
 from fleet_tune.report.run import shortened_name
 from fleet_tune.report.run_history import CurvePoint
-from fleet_tune.report.watching import RunWatcher, WatchedRun, curve, render_run, run_line, show
+from fleet_tune.report.watching import RunWatcher, WatchedRun, curve, looks, render_run, run_line, show
 from fleet_tune.runs.preparing.out_folder import LOCK_FILE
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
@@ -68,7 +68,7 @@ def test_a_run_under_way_and_its_end(tmp_path: Path, lock: list[int]) -> None:
             release_lock(lock.pop())
 
     # Reading takes no time by this clock: it is read again at once.
-    runs = list(RunWatcher(tmp_path, clock=lambda: 0.0).looks(2.0, sleep))
+    runs = list(looks(RunWatcher(tmp_path, clock=lambda: 0.0).look, 2.0, sleep))
     assert moments == [2.0, 2.0]
     assert [(run.is_under_way, run.history.trials) for run in runs] == [(True, 1), (True, 3), (False, 3)]
     assert run_line(runs[0]) == "0:00 under way, 1 trial (1 ok), 1 of 2 tasks without a result on board"
