@@ -287,15 +287,6 @@ def apply_trace(module: tvm.IRModule, trace: str) -> tvm.IRModule:
     return tvm.IRModule({"main": with_plain_weights(scheduled, module["main"])})
 
 
-def scheduled_script(workload_module: str, trace: str) -> str:
-    """Return the function of a workload (:attr:`Workload.module`), scheduled by ``trace``, as TVM script.
-
-    Raises :class:`ScheduleError` where the trace does not fit the program.
-    """
-    text: str = apply_trace(parse_module(workload_module), trace)["main"].script(show_meta=False)
-    return text
-
-
 def arguments_of(workload_module: str) -> tuple[TensorSpec, ...]:
     """Return the arguments of a workload (:attr:`Workload.module`), outputs included. Raises ValueError for text that
     this version of TVM cannot read."""

@@ -13,6 +13,7 @@ from fleet_tune.base.domain import Outcome, Record, Task
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.latency_estimate import estimated_secs
 from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.runs.prediction_quality import PredictionQuality
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class RunHistory:
     trials: int
     measured_unix_secs: Mapping[str, Sequence[float]]
     """When each device gave its records, by its id."""
+    predictions: PredictionQuality
+    """How well the search predicted."""
 
     def gain(self, device_class: str, share: float) -> float | None:
         """Return the part of the latency that the last ``share`` of the time took away. None for a curve that is
@@ -148,6 +151,7 @@ class _Course:
         self._curves: dict[str, list[CurvePoint]] = {task.device_class.name: [] for task in tasks}
         self._by_class = {name: [task for task in tasks if task.device_class.name == name] for name in self._curves}
         self._measured: dict[str, array[float]] = {}
+        self._predictions = PredictionQuality()
         self._secs, self._trials = 0.0, 0
         self._before: Record | None = None
 
@@ -162,6 +166,7 @@ class _Course:
                 self._secs += max(0.0, record.unix_secs - self._before.unix_secs)
             self._before = record
             self._measured.setdefault(record.device_id, array("d")).append(record.unix_secs)
+            self._predictions.observe(record)
             task = self.tasks.get(record.task_id)
             if task is not None:
                 self._take(record, task)
@@ -206,4 +211,4 @@ class _Course:
             replace(each, outcomes=Counter(each.outcomes), failures=dict(each.failures)) for each in self.tasks.values()
         )
         measured = {device: times[:] for device, times in self._measured.items()}
-        return RunHistory(tasks, curves, self._secs, self._trials, measured)
+        return RunHistory(tasks, curves, self._secs, self._trials, measured, self._predictions.copy())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,26 +15,30 @@ LEAST = 8
 """Number of trials of a task from which on its correlation counts."""
 
 
+@dataclass
 class PredictionQuality:
     """Compares predictions with measurements, task by task: what is predicted of different tasks says nothing of the
-    search.
+    search."""
 
-    Args:
-        last: number of each task's last trials that count; None: all.
-    """
+    last: int | None = None
+    """Number of each task's last trials that count; None: all."""
+    _pairs: dict[str, deque[tuple[float, float]]] = field(default_factory=dict, init=False)
+    _known: dict[str, float] = field(default_factory=dict, init=False, compare=False)
+    """Correlation of each task whose pairs have not changed since."""
 
-    def __init__(self, last: int | None = None) -> None:
-        self._last = last
-        self._pairs: dict[str, deque[tuple[float, float]]] = {}
-        self._known: dict[str, float] = {}
-        """Correlation of each task whose pairs have not changed since."""
+    def copy(self) -> PredictionQuality:
+        """Return it as it is now."""
+        copied = PredictionQuality(self.last)
+        copied._pairs = {task_id: pairs.copy() for task_id, pairs in self._pairs.items()}
+        copied._known = self._known.copy()
+        return copied
 
     def observe(self, record: Record) -> None:
         """Take in a record. Revisions, failures and candidates without a prediction do not count."""
         predicted = record.candidate.predicted_secs
         if record.revision or predicted is None or record.measurement.outcome is not Outcome.OK:
             return
-        pairs = self._pairs.setdefault(record.task_id, deque(maxlen=self._last))
+        pairs = self._pairs.setdefault(record.task_id, deque(maxlen=self.last))
         pairs.append((predicted, record.measurement.cost_secs))
         self._known.pop(record.task_id, None)
 

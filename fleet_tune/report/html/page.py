@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devices.sketches.spaces import ScheduleError, scheduled_script
+from devices.sketches.schedule_texts import ScheduleTexts, schedule_texts
+from devices.sketches.spaces import ScheduleError
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.stores.reader import RecordReader
@@ -46,8 +47,11 @@ class _TaskRow:
     outcomes: str
     failures: tuple[tuple[str, str], ...]
     """Kind and first message of each kind of failure."""
-    script: str
-    """The best schedule as TVM script; a reason where there is none."""
+    rank_correlation: str
+    schedule: ScheduleTexts | None
+    """The best schedule; None where there is none."""
+    no_schedule: str
+    """Why there is none."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,8 @@ def _render(folder: Path, history: RunHistory, result: Mapping[str, Any], places
         charts={name: _charts(name, history) for name, points in history.curves.items() if points},
         rooflines=_rooflines(history, places),
         missing=[name for name, points in history.curves.items() if not points],
-        tasks=_rows(history.tasks, result, places),
+        tasks=_rows(history, result, places),
+        predictions=_predictions(history),
         several_classes=len(history.curves) > 1,
         facts=_facts(folder, history, outcomes, result),
         device_time={name: _shares(shares) for name, shares in result.get("device_time", {}).items()},
@@ -179,8 +184,9 @@ def _rooflines(history: RunHistory, places: _Places) -> dict[str, str]:
     return pictures
 
 
-def _rows(tasks: Sequence[TaskHistory], result: Mapping[str, Any], places: _Places) -> list[_TaskRow]:
+def _rows(history: RunHistory, result: Mapping[str, Any], places: _Places) -> list[_TaskRow]:
     """Return the rows of the tasks, those with the largest part of the network's time first."""
+    tasks = history.tasks
     placed = {
         kernel["task_id"]: kernel
         for network in result.get("networks", ())
@@ -216,23 +222,35 @@ def _rows(tasks: Sequence[TaskHistory], result: Mapping[str, Any], places: _Plac
                 rules.get(task.task.id, ""),
                 format_outcomes(task.outcomes),
                 tuple((kind.replace("_", " "), _shortened(text)) for kind, text in task.failures.items()),
-                _script(task),
+                _correlation(history.predictions.of_task(task.task.id)),
+                *_schedule(task),
             )
         )
     return rows
 
 
-def _script(task: TaskHistory) -> str:
+def _correlation(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
+
+
+def _schedule(task: TaskHistory) -> tuple[ScheduleTexts | None, str]:
+    """Return the best schedule of a task, or the reason why there is none."""
     if task.best is None:
-        return "No candidate of this task was verified."
+        return None, "No candidate of this task was verified."
     try:
-        return scheduled_script(task.task.workload.module, task.best.trace)
+        return schedule_texts(task.task.workload.module, task.best.trace), ""
     except (ScheduleError, ValueError) as error:  # ValueError: of TVM, for a program of another version
-        return f"The schedule does not fit the program any more: {error}"
+        return None, f"The schedule does not fit the program any more: {error}"
 
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]} …"
+
+
+def _predictions(history: RunHistory) -> list[tuple[str, str]]:
+    """Return the rank correlation of the predictions of each device class for which it is known."""
+    known = ((name, history.predictions.of_class(name)) for name in history.curves)
+    return [(name, _correlation(value)) for name, value in known if value is not None]
 
 
 def _facts(

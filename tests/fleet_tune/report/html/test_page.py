@@ -89,6 +89,7 @@ def test_a_run_that_has_not_ended(folder: Path, capsys: pytest.CaptureFixture[st
     assert "<increment> 8" in text  # escaped, and so are messages
     assert "First build error: <b>no</b>" in text
     assert "for i in T.parallel(8)" in text
+    assert "parallel 8 increment: increment from x" in text
     assert "6.300 ms at the end" in text  # three calls of 2 ms and their error
 
 
@@ -120,6 +121,15 @@ def test_a_run_that_has_ended_tells_of_its_network(task: Task, folder: Path) -> 
         assert told in text
     assert "stopped before its budget was used" in text
     assert "no result.json" not in text
+
+
+def test_the_quality_of_the_predictions_is_told(task: Task, folder: Path) -> None:
+    with RecordStore(folder / "records.db") as store:
+        for number in range(3, 11):
+            candidate = replace(make_candidate(task, number), predicted_secs=float(number))
+            store.append([make_record(candidate, ok(1e-3 * number))])
+    write_report(folder, folder / "page.html")
+    assert f"All tasks of {task.device_class.name}: 1.00." in read(folder / "page.html")
 
 
 def test_a_schedule_that_fits_no_more_is_told(task: Task, folder: Path) -> None:
