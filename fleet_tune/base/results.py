@@ -152,6 +152,9 @@ class Progress:
     """By device id, the run whose turn it is while this one waits, and the second of the run since which."""
     stages: Mapping[str, StageProgress] = field(default_factory=dict)
     """State of each stage (:class:`fleet_tune.base.stages.Stage`). Empty before the tuning."""
+    done_secs: float | None = None
+    """Second of the run at which the command is expected to end. None without a time budget, and before that is
+    known."""
     loop_lag_secs: float = 0.0
     """Longest recent delay of the scheduler's event loop."""
     model_unix_secs: float | None = None

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
@@ -57,6 +58,7 @@ class ProgressView:
         self._last_line_at = -math.inf
         self._last_phase = ""
         self._noticed = 0  # number of the last notice that has a line
+        self._end_told = False
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -83,6 +85,9 @@ class ProgressView:
                 self._tell(notice_line(notice), Detail.QUIET)
         for line in self._bests.lines(progress):
             self._tell(f"{format_clock(progress.elapsed_secs)} {line}", Detail.VERBOSE)
+        if progress.done_secs is not None and not self._end_told:
+            self._end_told = True
+            self._tell(end_line(progress, datetime.now().astimezone()), Detail.NORMAL)
         now = time.monotonic()
         if now - self._last_line_at >= _LINE_SECS or progress.phase != self._last_phase:
             begins = not self._last_phase and progress.doing
@@ -121,6 +126,17 @@ def steps_shown(console: Console, title: str, phase: str, narration: Narration |
         finally:
             ended.set()
             thread.join()
+
+
+def end_line(progress: Progress, now: datetime) -> str:
+    """The end of a run whose time budget counts, as times of the clock."""
+    assert progress.time_budget_secs is not None
+    assert progress.done_secs is not None
+
+    def clock(secs: float) -> str:
+        return (now + timedelta(seconds=secs - progress.elapsed_secs)).strftime("%H:%M:%S")
+
+    return f"tunes until {clock(progress.time_budget_secs)}, and is done at about {clock(progress.done_secs)}"
 
 
 def progress_line(progress: Progress) -> str:
@@ -186,6 +202,8 @@ def _left(progress: Progress) -> str:
     texts = []
     if progress.time_budget_secs is not None:
         texts.append(f"{format_clock(progress.time_budget_secs - progress.elapsed_secs)} left")
+        if progress.done_secs is not None:
+            texts[-1] += f" (done in about {format_clock(progress.done_secs - progress.elapsed_secs)})"
     if progress.trial_limit is not None:
         texts.append(f"{plural(max(0, progress.trial_limit - progress.trials), 'trial')} left")
     return " or ".join(texts)

@@ -39,6 +39,9 @@ class ProgressReporter:
         """The last snapshot of the tuning, or of what follows it; None before the tuning begins."""
         self.syncs_with = ""
         """Name of the team's store while its first synchronization goes on."""
+        self.finishing_secs: float | None = None
+        """Expected seconds between the end of the time budget and that of the command; None while they are not
+        known."""
         self._limits = limits
         self._on_progress = on_progress
         self._companions = companions
@@ -91,6 +94,8 @@ class ProgressReporter:
 
     def update(self, progress: Progress) -> None:
         """Report this snapshot of the tuning."""
+        if self.finishing_secs is not None and progress.time_budget_secs is not None:
+            progress = dataclasses.replace(progress, done_secs=progress.time_budget_secs + self.finishing_secs)
         self.last = progress
         self._enter(progress.phase)
         for companion in self._companions:

@@ -19,6 +19,7 @@ from fleet_tune.base.results import NetworkResult, Progress
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.context import RunContext
+from fleet_tune.runs.finishing_time import SPARE_SHARE
 from fleet_tune.runs.interruption import RunInterruptedError, beside
 from fleet_tune.runs.published import Published
 from fleet_tune.runs.publishing.compile_request import compile_request
@@ -28,10 +29,6 @@ from fleet_tune.runs.publishing.networks import publish_networks
 from fleet_tune.runs.publishing.task_results import task_results
 from fleet_tune.runs.publishing.untuned_times import UntunedTimes
 from fleet_tune.runs.tuned import Tuned
-
-# Share of a run's time that choosing between records by their time in the network, and waiting for a quiet host, may
-# take after it.
-_SPARE_SHARE = 0.1
 
 
 async def publish(context: RunContext, tuned: Tuned, hosts: RunHosts) -> Published:
@@ -111,7 +108,7 @@ def compile_tuned(
                 run_id=run_id,
             )
     compiling = dataclasses.replace(
-        compile_request(tuned, request.records, progress, _SPARE_SHARE * progress.elapsed_secs),
+        compile_request(tuned, request.records, progress, SPARE_SHARE * progress.elapsed_secs),
         run_id=run_id,
         suppliers=suppliers,
         classes=classes,  # a class keeps its folder whoever of the others takes part

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from actors.clients.calls import error_line
@@ -24,6 +25,7 @@ from fleet_tune.base.results import Progress
 from fleet_tune.base.task_data import MEASURED_BY
 from fleet_tune.runs.companion import Companion
 from fleet_tune.runs.context import RunContext
+from fleet_tune.runs.finishing_time import finishing_secs
 from fleet_tune.runs.interruption import RunInterruptedError, beside, close_started
 from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.prepared import Prepared
@@ -167,9 +169,11 @@ async def tune(
         stack.push_async_callback(close_started, starting)
         # The check is one thread's work of seconds: the actors start beside it, and wait for its end.
         async with beside(context.reporter.announce_waiting()):
-            prepared, session = await unless_interrupted(
-                asyncio.gather(in_thread(device_classes.check, prepared, lowering), starting)
+            (prepared, check_secs), session = await unless_interrupted(
+                asyncio.gather(in_thread(_checked, prepared, lowering), starting)
             )
+        if request.limits.time_budget_secs is not None:
+            context.reporter.finishing_secs = finishing_secs(request.limits.time_budget_secs, check_secs)
         tuning = RunTuning(context, hosts, session, prepared, feed)
         stack.callback(tuning.close)
         first_seq = await session.last_seq()
@@ -180,6 +184,12 @@ async def tune(
         # Read now: first choices that are measured to compile a task are no search of it.
         tried = await in_thread(tried_in, request.records, first_seq)
         return dataclasses.replace(tuned, tried=frozenset(tried))
+
+
+def _checked(prepared: Prepared, lowering: LoweringProcess) -> tuple[Prepared, float]:
+    """Return the checked network, and the seconds that the check took."""
+    began = time.monotonic()
+    return device_classes.check(prepared, lowering), time.monotonic() - began
 
 
 async def settle(context: RunContext, prepared: Prepared, hosts: RunHosts, lowering: LoweringProcess) -> Tuned:

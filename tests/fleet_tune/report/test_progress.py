@@ -5,6 +5,7 @@ import io
 import math
 import threading
 import time
+from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.console import Console
 from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.results import Notice, Progress, TaskProgress
 from fleet_tune.report import progress
-from fleet_tune.report.progress import ProgressView, progress_line
+from fleet_tune.report.progress import ProgressView, end_line, progress_line
 
 TASKS = tuple(
     TaskProgress(f"h{i}@zen5", f"task{i:02d}", "zen5", 1, 2e9, 2, 8, 1e-3, finished=i < 3, best_rule="rule")
@@ -45,6 +46,19 @@ def test_a_snapshot_in_one_line() -> None:
     assert progress_line(limited).endswith("3:45 left or 10 trials left")
     free = dataclasses.replace(PROGRESS, time_budget_secs=None, trials=0, outcomes={}, tasks=())
     assert progress_line(free) == "1:15 tuning, no trials, 3.2/s, no tasks"
+
+
+def test_the_end_is_told_once_the_budget_counts_and_then_how_far_it_is() -> None:
+    ending = dataclasses.replace(PROGRESS, done_secs=345.0)
+    assert progress_line(ending).endswith("3:45 left (done in about 4:30)")
+    now = datetime(2026, 11, 28, 14, 0, 0, tzinfo=UTC)
+    assert end_line(ending, now) == "tunes until 14:03:45, and is done at about 14:04:30"
+    console = Console(file=io.StringIO(), width=100)
+    view = ProgressView(console, "net")
+    with console.capture() as capture:
+        for snapshot in (PROGRESS, ending, ending):
+            view.update(snapshot)
+    assert capture.get().count("is done at about") == 1
 
 
 def test_what_bounds_the_run_is_shown() -> None:

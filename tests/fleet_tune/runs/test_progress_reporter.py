@@ -1,8 +1,9 @@
-"""Progress of a run that waits for the device of another run before it can begin."""
+"""Progress of a run that waits for the device of another run before it can begin, and its expected end."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from fleet_tune.base.config.request import run_request
 from fleet_tune.base.results import Progress
 from fleet_tune.runs import progress_reporter
+from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.interruption import beside
 from fleet_tune.runs.progress_reporter import ProgressReporter
 
@@ -36,3 +38,17 @@ async def test_a_run_that_waits_for_a_turn_says_again_and_again_for_what_and_for
     assert [each.doing for each in seen[1:4]] == [waiting] * 3
     assert seen[0].elapsed_secs < seen[1].elapsed_secs < seen[2].elapsed_secs < seen[3].elapsed_secs
     assert seen[-1].doing == "importing the network, starting the devices"
+
+
+def test_the_expected_end_is_the_budget_and_what_follows_it(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    reporter = ProgressReporter(run_request("net.onnx", out=tmp_path / "out", store="").limits, seen.append)
+    tuning = Progress("tuning", 30.0, 80.0, None, 1, 1, {"ok": 1}, 1.0, {}, {}, ())
+    reporter.update(tuning)
+    reporter.finishing_secs = 25.0
+    reporter.update(tuning)
+    reporter.update(replace(tuning, time_budget_secs=None))
+    reporter.update(replace(tuning, time_budget_secs=90.0))  # tasks are still being described
+    assert [each.done_secs for each in seen] == [None, 105.0, None, 115.0]
+    reporter.show("compiling", CompileProgress(95.0))
+    assert seen[-1].done_secs == 115.0
