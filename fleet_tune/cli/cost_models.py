@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fleet_tune.cli.options import cost_model_option, json_option
+from fleet_tune.report.json_output import json_line
 
 if TYPE_CHECKING:
     from fleet_tune.base.records.datasets.model_file import Manifest
@@ -87,7 +87,7 @@ def evaluate(model: Path, data: tuple[Path, ...], as_json: bool) -> None:
     make_console(stderr=as_json).print(render_quality(qualities, cost_models.summary(qualities)))
     if as_json:
         body = {"model": str(model), "tasks": [dataclasses.asdict(each) for each in qualities]}
-        click.echo(json.dumps({**body, "mean": dict(cost_models.summary(qualities))}))
+        click.echo(json_line({**body, "mean": dict(cost_models.summary(qualities))}))
 
 
 @model.command(short_help="Write the cost model of a run as a file.")
@@ -112,4 +112,4 @@ def _show(manifest: Manifest, out: Path, as_json: bool) -> None:
     if as_json:
         fields = dataclasses.asdict(manifest)
         del fields["header"]
-        click.echo(json.dumps({"file": str(out), "bytes": out.stat().st_size, **fields}))
+        click.echo(json_line({"file": str(out), "bytes": out.stat().st_size, **fields}))

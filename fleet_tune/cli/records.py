@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fleet_tune.cli.options import json_option, run_options
+from fleet_tune.report.json_output import json_line
 
 if TYPE_CHECKING:
     from fleet_tune.base.records.sharing.shared import CopyResult
@@ -125,7 +125,7 @@ def export(
         written = formats.export_metaschedule(_named(store), out.absolute(), device_class)
         if as_json:
             databases = {each.device_class: {"folder": str(each.folder), "records": each.records} for each in written}
-            click.echo(json.dumps({"records": sum(each.records for each in written), "databases": databases}))
+            click.echo(json_line({"records": sum(each.records for each in written), "databases": databases}))
         for each in [] if as_json else written:
             click.echo(f"{plural(each.records, 'record')} of {each.device_class} written: {each.folder}")
         return
@@ -201,7 +201,7 @@ def verify(store: str | None, as_json: bool) -> int:
         found = reader.integrity()
     if as_json:
         body = {"records": found.records, "damaged": found.damaged, "file": found.file, "orphans": found.orphans}
-        click.echo(json.dumps({"store": str(file), "sound": found.is_sound, **body}))
+        click.echo(json_line({"store": str(file), "sound": found.is_sound, **body}))
     elif found.is_sound:
         click.echo(f"{plural(found.records, 'record')}, all of them sound: {file}")
     if found.is_sound:
@@ -251,7 +251,7 @@ def prune(
     )
     removed, count = upkeep.pruned(_named(store), rule, dry_run, _place(store).server)
     if as_json:
-        click.echo(json.dumps({"records": count, "removed": 0 if dry_run else removed, "matching": removed}))
+        click.echo(json_line({"records": count, "removed": 0 if dry_run else removed, "matching": removed}))
     else:
         click.echo(f"{removed} of {plural(count, 'record')} {'would be' if dry_run else 'were'} removed")
 
@@ -327,7 +327,7 @@ def _print_copied(copied: CopyResult, word: str, as_json: bool, **more: int) -> 
     from fleet_tune.report.run import plural
 
     if as_json:
-        click.echo(json.dumps({"records": copied.records, "left_out": copied.left_out, **more}))
+        click.echo(json_line({"records": copied.records, "left_out": copied.left_out, **more}))
         return
     click.echo(f"{plural(copied.records, 'record')} {word}")
     if copied.left_out:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from types import FrameType
@@ -10,6 +9,7 @@ from types import FrameType
 import click
 
 from fleet_tune.cli.options import json_option
+from fleet_tune.report.json_output import json_line
 
 # What PostgreSQL takes: a bigint, and as many processes as it can have.
 _MOST_RECORDS, _MOST_CONNECTIONS = 2**63 - 1, 2**18 - 1
@@ -111,7 +111,7 @@ def keys_command(folder: Path, as_json: bool) -> None:
             each.name: {"records": each.records, "most_records": each.most_records, "connections": each.connections}
             for each in found
         }
-        click.echo(json.dumps(body))
+        click.echo(json_line({"keys": body}))
         return
     for each in found:
         most = "" if each.most_records is None else f" of {each.most_records}"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Sequence
 
 from rich.text import Text
 
 from fleet_tune.base.diagnosis import Diagnosis, Severity
+from fleet_tune.report.json_output import json_line
 
-SCHEMA = 1
 _MARKS = {Severity.GOOD: "ok", Severity.WARNING: "warning", Severity.PROBLEM: "problem"}
 _COLOURS = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.PROBLEM: "red"}
 _WIDTH = max(map(len, _MARKS.values()))
@@ -38,5 +37,4 @@ def summary(diagnoses: Sequence[Diagnosis]) -> str:
 
 def diagnoses_json(diagnoses: Sequence[Diagnosis]) -> str:
     """Return the diagnoses as one line of JSON."""
-    plain = {"schema": SCHEMA, "diagnoses": [dataclasses.asdict(each) for each in diagnoses]}
-    return json.dumps(plain, ensure_ascii=False)
+    return json_line({"diagnoses": [dataclasses.asdict(each) for each in diagnoses]})

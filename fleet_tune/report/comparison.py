@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet_tune.base.errors import RequestError
+from fleet_tune.report.json_output import json_line
 from fleet_tune.report.run import TaskName, plural
 from fleet_tune.report.run_history import TaskHistory, read_history
 from fleet_tune.report.words import NONE, format_secs
@@ -120,7 +120,7 @@ def comparison_json(comparison: RunComparison) -> str:
         "others": comparison.others,
         "tasks": tasks,
     }
-    return json.dumps(body, allow_nan=False)
+    return json_line(body)
 
 
 def _finite(secs: Sequence[float]) -> list[float | None]:

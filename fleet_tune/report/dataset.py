@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from rich.text import Text
 from fleet_tune.base.domain import Outcome
 from fleet_tune.base.results import Collected
 from fleet_tune.base.task_data import OUTCOMES, Dataset, TaskData
+from fleet_tune.report.json_output import json_line
 from fleet_tune.report.run import cut, fact_grid, format_outcomes, plural
 from fleet_tune.report.words import NONE, format_secs
 
@@ -66,7 +66,7 @@ def render_collected(result: Collected) -> RenderableType:
 
 def dataset_json(dataset: Dataset, path: Path) -> str:
     """One line of JSON text: the file, its network (``model``), the figures of every task; unknown ones are null."""
-    return _line(
+    return json_line(
         {
             "file": str(path),
             "bytes": path.stat().st_size,
@@ -80,7 +80,7 @@ def dataset_json(dataset: Dataset, path: Path) -> str:
 def collected_json(result: Collected) -> str:
     """One line of JSON text, by the names of :class:`fleet_tune.base.results.Collected` (the network's is
     ``model``)."""
-    return _line(
+    return json_line(
         {
             "model": result.network,
             "out": str(result.out),
@@ -113,7 +113,3 @@ def _facts(data: TaskData) -> dict[str, Any]:
 
 def _count(data: TaskData, outcome: Outcome) -> int:
     return int((data.outcome == OUTCOMES.index(outcome)).sum())
-
-
-def _line(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)

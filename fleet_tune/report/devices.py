@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from devices.host.vitals import CLOCK, TEMPERATURE
 from fleet_tune.base.device_state import DeviceEvent
+from fleet_tune.report.json_output import json_line
 from fleet_tune.report.run import cut
 from fleet_tune.report.words import NONE, format_secs
 from fleet_tune.runs.fleet.device_check import DeviceCheck, FleetListing, ListedDevice
@@ -47,7 +47,7 @@ def render_checks(checks: Sequence[DeviceCheck]) -> RenderableType:
 
 def checks_json(checks: Sequence[DeviceCheck]) -> str:
     """Return the checks as one line of JSON."""
-    return json.dumps({"devices": [dataclasses.asdict(check) for check in checks]}, ensure_ascii=False)
+    return json_line({"devices": [dataclasses.asdict(check) for check in checks]})
 
 
 def render_listing(listing: FleetListing) -> RenderableType:
@@ -90,13 +90,12 @@ def listing_json(listing: FleetListing) -> str:
                 "why": _why(device),
             }
         )
-    return json.dumps(
+    return json_line(
         {
             "devices": devices,
             "events": [_event(event) for event in listing.events],
             "records": None if listing.records is None else str(listing.records),
-        },
-        ensure_ascii=False,
+        }
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fleet_tune.base.records.files.atomic_file import write_atomically
 from fleet_tune.base.results import TuneResult
+from fleet_tune.report.json_output import SCHEMA
 from fleet_tune.report.run import to_json
 
 RESULT_FILE = "result.json"
@@ -16,7 +17,7 @@ def write_result(result: TuneResult) -> Path:
     """Write ``result.json`` into the output folder, in place of that of an earlier command, and return its absolute
     path. It is there whole or not at all. Raises OSError."""
     path = result.out.absolute() / RESULT_FILE
-    text = json.dumps(to_json(result), allow_nan=False, indent=2)
+    text = json.dumps({"schema": SCHEMA, **to_json(result)}, allow_nan=False, indent=2)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, f"{text}\n".encode())
     return path

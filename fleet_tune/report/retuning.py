@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fleet_tune.report.json_output import json_line
 from fleet_tune.report.words import NONE, format_secs, named
 from fleet_tune.retuning.version_repository import PublishedVersion
 from policies.retuning import allowance
@@ -90,7 +90,7 @@ def status_json(retuner: Retuner, moment: Moment, running: bool) -> str:
         "hook_failures": retuner.state.hook_failures,
         "events": [dataclasses.asdict(event) for event in retuner.state.events],
     }
-    return json.dumps(body, ensure_ascii=False)
+    return json_line(body)
 
 
 def render_versions(
@@ -134,7 +134,7 @@ def versions_json(found: Sequence[tuple[str, str, Sequence[PublishedVersion], in
         }
         for network, device_class, versions, current in found
     ]
-    return json.dumps(body, ensure_ascii=False)
+    return json_line({"deployments": body})
 
 
 def _doing(doing: ActionInProgress | None) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import io
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from fleet_tune.base.results import (
     TuneResult,
     bound_by,
 )
+from fleet_tune.report.json_output import json_line
 from fleet_tune.report.network import network_lines
 from fleet_tune.report.skipped import skipped_lines
 from fleet_tune.report.words import NONE, format_secs
@@ -307,7 +307,7 @@ def to_json(value: TuneResult | Plan) -> dict[str, Any]:
 
 def to_json_line(value: TuneResult | Plan) -> str:
     """One line of JSON text; see :func:`to_json`."""
-    return json.dumps(to_json(value), ensure_ascii=False, allow_nan=False)
+    return json_line(to_json(value))
 
 
 def save_svg(renderable: RenderableType, path: Path, title: str, width: int = 110) -> None:

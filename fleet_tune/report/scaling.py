@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.fleet_usage import SIMULATED, FleetUsage
+from fleet_tune.report.json_output import json_line
 from fleet_tune.report.words import NONE
 
 _BAR_WIDTH = 40
@@ -40,7 +40,7 @@ def scaling_json(uses: Sequence[FleetUsage]) -> str:
     rows: list[dict[str, Any]] = [
         {**dataclasses.asdict(use), "cpu_secs_a_record": use.cpu_secs_a_record} for use in uses
     ]
-    return json.dumps({"rows": rows})
+    return json_line({"rows": rows})
 
 
 def _devices(uses: Sequence[FleetUsage]) -> Table:

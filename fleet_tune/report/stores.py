@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -16,6 +14,7 @@ from rich.text import Text
 from fleet_tune.base.domain import Task
 from fleet_tune.base.records.sharing.maintenance import IntegrityReport, RecordVerdict, Statistics, TopTask
 from fleet_tune.base.records.stores.origin import MEASURED_BY, Origin
+from fleet_tune.report.json_output import json_line
 from fleet_tune.report.run import TaskName, cut, fact_grid, format_outcomes, plural
 from fleet_tune.report.words import NONE, format_secs
 
@@ -62,7 +61,7 @@ def top_json(top: Sequence[TopTask]) -> str:
                 "differences": list(each.differences),
             }
         )
-    return _line({"tasks": tasks})
+    return json_line({"tasks": tasks})
 
 
 def render_statistics(what: Statistics) -> RenderableType:
@@ -93,7 +92,7 @@ def _of(origin: Origin | None) -> str:
 
 def statistics_json(what: Statistics) -> str:
     """One line of JSON text."""
-    return _line(
+    return json_line(
         {
             "store": str(what.path),
             "file_bytes": what.file_bytes,
@@ -150,7 +149,7 @@ def render_why(
 
 def why_json(found: Sequence[tuple[Task, Sequence[RecordVerdict]]], shipped: Mapping[str, Sequence[str]]) -> str:
     """One line of JSON text: every candidate."""
-    return _line(
+    return json_line(
         {
             "tasks": [
                 {
@@ -189,7 +188,3 @@ def _table(*titles: str) -> Table:
     for title in titles:
         table.add_column(title)
     return table
-
-
-def _line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)

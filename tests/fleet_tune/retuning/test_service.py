@@ -351,7 +351,7 @@ def test_the_command_line_shows_what_is_kept_and_goes_back(config: RetuneConfig,
     assert each["next_hour"]["saved_secs"] > 0
     assert each["worth"] is False
     assert "not pay" in fleet_tune_here("retune", "status", file).stdout
-    [found] = json.loads(fleet_tune_here("retune", "versions", file, "resnet", "--json").stdout.splitlines()[-1])
+    [found] = fleet_tune_here("retune", "versions", file, "resnet", "--json").json()["deployments"]
     assert [version["version"] for version in found["versions"]] == [1, 2]
     done = fleet_tune_here("retune", "rollback", file, "resnet")
     assert done.returncode == 0
