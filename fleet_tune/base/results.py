@@ -160,6 +160,19 @@ class Progress:
     model_unix_secs: float | None = None
     """When a cost model was last trained. None before, and where nothing is learnt."""
 
+    def later(self, secs: float) -> Progress:
+        """Return the snapshot with all times counted from so many seconds before."""
+        budget_secs, done_secs = self.time_budget_secs, self.done_secs
+        return replace(
+            self,
+            elapsed_secs=self.elapsed_secs + secs,
+            time_budget_secs=None if budget_secs is None else budget_secs + secs,
+            done_secs=None if done_secs is None else done_secs + secs,
+            notices=tuple(replace(each, at_secs=each.at_secs + secs) for each in self.notices),
+            silent={name: since + secs for name, since in self.silent.items()},
+            behind={name: (title, since + secs) for name, (title, since) in self.behind.items()},
+        )
+
     @property
     def bounds(self) -> dict[str, str]:
         """Limits of each device class now; see :func:`bound_by`."""

@@ -42,6 +42,8 @@ class ProgressReporter:
         self.finishing_secs: float | None = None
         """Expected seconds between the end of the time budget and that of the command; None while they are not
         known."""
+        self.tuning_began: float | None = None
+        """Second of the run at which its tuning began; None before the first snapshot."""
         self._limits = limits
         self._on_progress = on_progress
         self._companions = companions
@@ -93,7 +95,10 @@ class ProgressReporter:
             self.update(last)
 
     def update(self, progress: Progress) -> None:
-        """Report this snapshot of the tuning."""
+        """Report this snapshot, which counts from the begin of the tuning."""
+        if self.tuning_began is None:
+            self.tuning_began = max(0.0, self.elapsed_secs - progress.elapsed_secs)
+        progress = progress.later(self.tuning_began)
         if self.finishing_secs is not None and progress.time_budget_secs is not None:
             progress = dataclasses.replace(progress, done_secs=progress.time_budget_secs + self.finishing_secs)
         self.last = progress

@@ -125,7 +125,7 @@ class SharedStore(Companion):
                     self._run_id,
                     self._request.limits,
                     last.tasks,
-                    tuning.elapsed_secs,
+                    tuning.elapsed_secs - (self._reporter.tuning_began or 0.0),
                     tuning.new_trials,
                     tuned.tried,
                 )

@@ -16,7 +16,7 @@ from fleet_tune.report.json_output import SCHEMA, json_line
 def test_every_output_has_the_version() -> None:
     assert json.loads(json_line({"a": [1, "ö"]})) == {"schema": SCHEMA, "a": [1, "ö"]}
     assert "ö" in json_line({"a": "ö"})
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="JSON compliant"):
         json_line({"a": math.inf})
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fleet_tune.base.config.request import run_request
-from fleet_tune.base.results import Progress
+from fleet_tune.base.results import Notice, Progress
 from fleet_tune.runs import progress_reporter
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.interruption import beside
@@ -43,6 +44,7 @@ async def test_a_run_that_waits_for_a_turn_says_again_and_again_for_what_and_for
 def test_the_expected_end_is_the_budget_and_what_follows_it(tmp_path: Path) -> None:
     seen: list[Progress] = []
     reporter = ProgressReporter(run_request("net.onnx", out=tmp_path / "out", store="").limits, seen.append)
+    reporter.started = time.monotonic() + 3600.0  # the run is as old as its tuning
     tuning = Progress("tuning", 30.0, 80.0, None, 1, 1, {"ok": 1}, 1.0, {}, {}, ())
     reporter.update(tuning)
     reporter.finishing_secs = 25.0
@@ -52,3 +54,22 @@ def test_the_expected_end_is_the_budget_and_what_follows_it(tmp_path: Path) -> N
     assert [each.done_secs for each in seen] == [None, 105.0, None, 115.0]
     reporter.show("compiling", CompileProgress(95.0))
     assert seen[-1].done_secs == 115.0
+
+
+def test_the_clock_of_a_run_goes_on_when_its_tuning_begins(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    reporter = ProgressReporter(run_request("net.onnx", out=tmp_path / "out", store="").limits, seen.append)
+    reporter.started = time.monotonic() - 30.0
+    reporter.announce()
+    notice = Notice(1, 0.5, "a line")
+    tuning = Progress("tuning", 1.0, 80.0, None, 1, 1, {"ok": 1}, 1.0, {}, {}, (), notices=(notice,))
+    reporter.update(tuning)
+    reporter.update(replace(tuning, elapsed_secs=2.0, silent={"the recorder": 1.5}, behind={"a": ("other", 1.5)}))
+    before, first, second = seen
+    began = first.elapsed_secs - 1.0
+    assert first.elapsed_secs >= before.elapsed_secs >= 30.0
+    assert first.time_budget_secs == pytest.approx(began + 80.0)
+    assert first.notices[0].at_secs == pytest.approx(began + 0.5)
+    assert second.elapsed_secs == pytest.approx(began + 2.0)
+    assert second.silent == {"the recorder": pytest.approx(began + 1.5)}
+    assert second.behind == {"a": ("other", pytest.approx(began + 1.5))}
