@@ -36,6 +36,7 @@ from fleet_tune.base.errors import UserError
 from fleet_tune.base.results import DeviceTime, ProcessRole, Progress, bound_by
 from fleet_tune.base.stages import DURATION_BOUNDS
 from fleet_tune.base.version import __version__
+from fleet_tune.runs.device_metrics import DeviceWorkMetrics
 from fleet_tune.runs.metrics_targets import publish_target
 from fleet_tune.runs.prediction_quality import PredictionQuality
 from fleet_tune.runs.stage_metrics import StageMetrics
@@ -100,6 +101,7 @@ class Metrics:
         stages = StageMetrics()
         registry.register(stages)
         self._predictions = _PredictionMetrics(registry)
+        self._work = DeviceWorkMetrics(counted)
         self._trials = _TrialMetrics(counted)
         self._views = (
             _ThroughputMetrics(registry),
@@ -108,6 +110,7 @@ class Metrics:
             _TaskMetrics(registry),
             _RuntimeMetrics(registry, folder),
             self._predictions,
+            self._work,
             stages,
         )
         self.port: int | None = None
@@ -135,6 +138,7 @@ class Metrics:
         if not record.revision:
             self._trials.observe(record.measurement)
         self._predictions.observe(record)
+        self._work.observe(record)
 
     def update(self, progress: Progress) -> None:
         """Shows a snapshot of the session."""
