@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import module_from_spec, spec_from_file_location
@@ -17,6 +15,7 @@ import torch
 
 from bench.processes import ROOT
 from bench.result import BenchError
+from devices.networks.frameworks.runners import NetworkSource
 
 Outputs = list[np.ndarray]
 
@@ -30,23 +29,10 @@ class Example:
     """An ONNX file in place of the module."""
     inputs: tuple[torch.Tensor, ...]
 
-    def torch_module(self) -> torch.nn.Module:
-        """Raises :class:`BenchError` for an ONNX file."""
-        if self.module is None:
-            raise BenchError(f"{self.file} is no torch module: PyTorch cannot run it")
-        return self.module
-
-    def onnx_file(self, folder: Path) -> Path:
-        """The network as an ONNX file, which is exported into ``folder`` where it is a module."""
-        if self.file is not None:
-            return self.file
-        path = folder / "model.onnx"
-        with _stdout_on_stderr():  # the side's answers are read from stdout
-            try:
-                torch.onnx.export(self.torch_module(), self.inputs, str(path), dynamo=False)
-            except Exception:  # the older exporter traces, which transformers' masks of today do not bear
-                torch.onnx.export(self.torch_module(), self.inputs, str(path), dynamo=True)
-        return path
+    @property
+    def source(self) -> NetworkSource:
+        """The network for the frameworks. PyTorch's sides run no ONNX file."""
+        return NetworkSource(self.module, self.file, self.inputs)
 
     @cached_property
     def expected(self) -> Outputs:
@@ -60,20 +46,6 @@ class Example:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = ort.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
         return as_arrays(session.run(None, feed(session.get_inputs(), self.inputs)))
-
-
-@contextlib.contextmanager
-def _stdout_on_stderr() -> Iterator[None]:
-    """Send to stderr what is printed for the block, by native code too."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
 
 
 def as_arrays(value: Any) -> Outputs:

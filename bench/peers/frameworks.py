@@ -11,10 +11,8 @@ gets its input in its own form (torch's or TVM's tensors, or arrays) and returns
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,9 +23,12 @@ import click
 import numpy as np
 import torch
 
-from bench.peers.example import Example, Outputs, as_arrays, feed, load
+from bench.peers.example import Example, Outputs, as_arrays, load
 from bench.processes import die_with_parent
 from bench.result import BenchError
+from devices.networks.frameworks import runners
+from devices.networks.frameworks.child import time_runs
+from devices.networks.frameworks.runners import NetworkSource, Run
 
 _WARM_SECS = 2.0
 _WARM_RUNS = 5
@@ -36,50 +37,6 @@ _FEWEST_RUNS = 10
 _LARGEST_ERROR = 1e-2
 # Of bytes, where the last bit of a float sum decides on a quantum, and of sides that choose bfloat16.
 _LARGEST_LOW_PRECISION_ERROR = 0.1
-
-
-def eager(example: Example, _folder: Path | None) -> Callable[[], Any]:
-    model, inputs = example.torch_module(), example.inputs
-    return lambda: model(*inputs)
-
-
-def compiled(example: Example, _folder: Path | None) -> Callable[[], Any]:
-    """torch.compile with freezing: weights become constants and are packed (needs a C++ compiler)."""
-    import torch._inductor.config as inductor
-
-    inductor.freezing = True  # type: ignore[attr-defined,unused-ignore]
-    frozen = torch.compile(example.torch_module())
-    return lambda: frozen(*example.inputs)
-
-
-def onnx_runtime(example: Example, _folder: Path | None) -> Callable[[], Any]:
-    import onnxruntime as ort
-
-    with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        path = str(example.onnx_file(Path(folder)))
-        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    arrays = feed(session.get_inputs(), example.inputs)
-    return lambda: session.run(None, arrays)
-
-
-def openvino(example: Example, _folder: Path | None, **settings: Any) -> Callable[[], Any]:
-    """OpenVINO with its hint for latency: one stream, whose threads are as many as all sides have."""
-    import openvino as ov
-
-    settings |= {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
-    with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
-        network = ov.Core().compile_model(example.onnx_file(Path(folder)), "CPU", settings)
-    request = network.create_infer_request()
-    for slot, tensor in enumerate(example.inputs):
-        request.set_input_tensor(slot, ov.Tensor(tensor.numpy(), shared_memory=True))
-
-    def run() -> Outputs:
-        request.infer()
-        return [request.get_output_tensor(slot).data for slot in range(len(network.outputs))]
-
-    return run
 
 
 def ours(example: Example, folder: Path | None) -> Callable[[], Any]:
@@ -106,12 +63,17 @@ def metaschedule(example: Example, folder: Path | None) -> Callable[[], Any]:
     return lambda: network(*tensors)
 
 
-SIDES: dict[str, Callable[[Example, Path | None], Callable[[], Any]]] = {
-    "eager": eager,
-    "compile": compiled,
-    "ort": onnx_runtime,
-    "openvino": openvino,
-    "openvino-f32": partial(openvino, INFERENCE_PRECISION_HINT="f32"),
+def _in(framework: Callable[[NetworkSource], Run]) -> Callable[[Example, Path | None], Run]:
+    """The side of a framework, which needs no folder."""
+    return lambda example, _: framework(example.source)
+
+
+SIDES: dict[str, Callable[[Example, Path | None], Run]] = {
+    "eager": _in(runners.eager),
+    "compile": _in(runners.compiled),
+    "ort": _in(runners.onnx_runtime),
+    "openvino": _in(runners.openvino),
+    "openvino-f32": _in(partial(runners.openvino, INFERENCE_PRECISION_HINT="f32")),
     "ours": ours,
     "metaschedule": metaschedule,
 }
@@ -123,19 +85,6 @@ def relative_error(actual: Outputs, expected: Outputs) -> float:
         raise BenchError(f"outputs of shapes {[a.shape for a in actual]}, expected {[e.shape for e in expected]}")
     scale = max(float(np.abs(e).max()) for e in expected)
     return max(float(np.abs(a - e).max()) for a, e in zip(actual, expected, strict=True)) / scale
-
-
-def time_runs(run: Callable[[], Any], least_secs: float, fewest: int) -> list[float]:
-    """Seconds of each single run, until ``least_secs`` have passed and at least ``fewest`` runs were made."""
-    secs: list[float] = []
-    gc.disable()
-    end = time.perf_counter() + least_secs
-    while time.perf_counter() < end or len(secs) < fewest:
-        start = time.perf_counter()
-        run()
-        secs.append(time.perf_counter() - start)
-    gc.enable()
-    return secs
 
 
 @click.command()

@@ -32,7 +32,7 @@ def onnx_runtime(example: Example, runs: int) -> tuple[list[_Times], float]:
     import onnxruntime as ort
 
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
-        file = str(example.onnx_file(Path(folder)))
+        file = str(example.source.onnx_file(Path(folder)))
 
         def session(profiled: bool) -> Any:
             options = ort.SessionOptions()
@@ -70,7 +70,7 @@ def openvino(example: Example, runs: int) -> tuple[list[_Times], float]:
         "INFERENCE_PRECISION_HINT": "f32",
     }
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
-        file = example.onnx_file(Path(folder))
+        file = example.source.onnx_file(Path(folder))
         plain = ov.Core().compile_model(file, "CPU", settings)
         profiled = ov.Core().compile_model(file, "CPU", {**settings, "PERF_COUNT": "YES"})
     shapes = {

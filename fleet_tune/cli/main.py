@@ -36,7 +36,7 @@ from fleet_tune.cli.options import (
 )
 from fleet_tune.cli.output import keep_output, lost_output
 from fleet_tune.cli.records import records as records_group
-from fleet_tune.cli.report import compare, dashboard, report, watch
+from fleet_tune.cli.report import compare, dashboard, frameworks, report, watch
 from fleet_tune.cli.retune import retune
 from fleet_tune.cli.scale import scale
 from fleet_tune.cli.store import store as store_group
@@ -109,6 +109,7 @@ cli.add_command(model_group)
 cli.add_command(records_group)
 cli.add_command(report)
 cli.add_command(compare)
+cli.add_command(frameworks)
 cli.add_command(watch)
 cli.add_command(dashboard)
 cli.add_command(scale)

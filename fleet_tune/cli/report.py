@@ -1,4 +1,5 @@
-"""``fleet-tune watch``, ``dashboard``, ``report`` and ``compare``: what a run does and did, and how two runs differ."""
+"""``fleet-tune watch``, ``dashboard``, ``report``, ``compare`` and ``frameworks``: what a run does and did, how two
+runs differ, and how its network compares with frameworks."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fleet_tune.cli.options import json_option
+from fleet_tune.cli.options import json_option, network_name, run_options
 
 
 @click.command(short_help="Write an HTML report of a run.")
@@ -85,3 +86,30 @@ def compare(first: Path, second: Path, rows: int, as_json: bool) -> None:
     make_console(stderr=as_json).print(render_comparison(comparison, rows))
     if as_json:
         click.echo(comparison_json(comparison))
+
+
+@click.command(short_help="Time a tuned network beside other frameworks.")
+@click.argument("network")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), default=8, show_default=True, help="Turns of half a second each."
+)
+@run_options("inputs", "trust_model")
+@json_option
+def frameworks(network: str, folder: Path, rounds: int, inputs: Path | None, trust_model: bool, as_json: bool) -> None:
+    """Time NETWORK as it was compiled into FOLDER in turn with PyTorch, torch.compile, ONNX Runtime and OpenVINO, as
+    far as they are installed and can run it.
+
+    NETWORK is what was tuned. The times are kept in FOLDER, where 'fleet-tune report' finds them.
+    """
+    from fleet_tune.base.activity import ACTIVITY
+    from fleet_tune.report.frameworks import render_times, times_json
+    from fleet_tune.report.progress import steps_shown
+    from fleet_tune.report.run import make_console
+    from fleet_tune.runs.framework_times import time_frameworks
+
+    with steps_shown(make_console(stderr=True), network_name(network), "timing"), ACTIVITY.step("starting") as say:
+        found = time_frameworks(network, folder, rounds=rounds, inputs=inputs, trusted=trust_model, say=say)
+    make_console(stderr=as_json).print(render_times(found))
+    if as_json:
+        click.echo(times_json(found))

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.version import __version__
+from fleet_tune.report.frameworks import TITLES as FRAMEWORK_TITLES
+from fleet_tune.report.frameworks import rows as framework_rows
 from fleet_tune.report.html.charts import step_chart
 from fleet_tune.report.html.environment import templates_of
 from fleet_tune.report.html.roofline import Place, devices_in, place, roofline
@@ -24,6 +27,7 @@ from fleet_tune.report.result_file import RESULT_FILE
 from fleet_tune.report.run import format_clock, format_outcomes, plural
 from fleet_tune.report.run_history import RunHistory, TaskHistory, read_history
 from fleet_tune.report.words import NONE, format_secs
+from fleet_tune.runs.framework_times import read_times
 
 REPORT_FILE = "report.html"
 _LAST_SHARE = 0.25
@@ -115,6 +119,7 @@ def _render(folder: Path, history: RunHistory, result: Mapping[str, Any], places
         version=__version__,
         has_result=bool(result),
         networks=[_network(each) for each in result.get("networks", ())],
+        **_frameworks(folder),
         charts={name: _charts(name, history) for name, points in history.curves.items() if points},
         rooflines=_rooflines(history, places),
         missing=[name for name, points in history.curves.items() if not points],
@@ -150,6 +155,16 @@ def _network(network: Mapping[str, Any]) -> dict[str, Any]:
         lines.append(("calls and allocation", format_secs(times["left_over_secs"])))
     remark = network["problem"] or ""
     return {"device_class": network["device_class"], "lines": lines, "remark": remark}
+
+
+def _frameworks(folder: Path) -> dict[str, Any]:
+    """Return what the page says of frameworks."""
+    found = read_times(folder)
+    if found is None:
+        return {"frameworks": []}
+    day = datetime.fromtimestamp(found.unix_secs).astimezone().date().isoformat()
+    machine = f"{found.cpu} with {plural(found.threads, 'thread')}, on {day}"
+    return {"frameworks": framework_rows(found), "framework_titles": FRAMEWORK_TITLES, "framework_machine": machine}
 
 
 def _charts(device_class: str, history: RunHistory) -> dict[str, Any]:

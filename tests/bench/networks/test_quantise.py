@@ -11,7 +11,7 @@ import torch
 
 from bench.networks.quantise import quantise
 from bench.peers.example import as_arrays, load, load_example
-from bench.peers.frameworks import eager, onnx_runtime, relative_error
+from bench.peers.frameworks import SIDES, relative_error
 from bench.result import BenchError
 
 MODEL = "examples/networks.py:mlp"
@@ -33,12 +33,12 @@ def test_a_quantised_network_has_the_inputs_of_the_module_and_nearly_its_outputs
     with torch.inference_mode():
         error = relative_error(example.expected, as_arrays(module(*inputs)))
     assert 0 < error < 0.1
-    assert relative_error(as_arrays(onnx_runtime(example, None)()), example.expected) < 0.05
+    assert relative_error(as_arrays(SIDES["ort"](example, None)()), example.expected) < 0.05
 
 
 def test_pytorch_says_that_it_cannot_run_an_onnx_file(quantised: Path) -> None:
-    with pytest.raises(BenchError, match="no torch module"):
-        eager(load(str(quantised)), None)
+    with pytest.raises(TypeError, match="no torch module"):
+        SIDES["eager"](load(str(quantised)), None)
 
 
 def test_inputs_that_are_missing_are_named(quantised: Path, tmp_path: Path) -> None:

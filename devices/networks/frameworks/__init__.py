@@ -1,0 +1,1 @@
+"""Networks in the frameworks that people use today."""

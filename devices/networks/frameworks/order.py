@@ -1,0 +1,24 @@
+"""Order for a process that runs a network in a framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OURS = "fleet-tune"
+"""Name of the compiled network among the frameworks."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a process runs."""
+
+    framework: str
+    """A name of :mod:`devices.networks.frameworks.runners`, or :data:`OURS`."""
+    spec: str
+    """The network."""
+    folder: str
+    """The compiled network."""
+    arrays: str
+    """An ``.npz`` file: its inputs ``input-0`` ..., and the outputs that are expected, ``output-0`` ..."""
+    threads: int
+    trusted: bool

@@ -1,0 +1,142 @@
+"""Runners of a network in other frameworks, as their users would run it: PyTorch eager, torch.compile with freezing,
+ONNX Runtime and OpenVINO, each on this machine's CPU and in the precision of the network."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from devices.networks.network import Array
+
+Run = Callable[[], Any]
+"""Runs the network once, and returns its outputs in the framework's own form."""
+
+
+@dataclass(frozen=True)
+class NetworkSource:
+    """A network as the user has it, with its inputs."""
+
+    module: torch.nn.Module | None
+    """None for an ONNX file."""
+    file: Path | None
+    """The ONNX file; None for a module."""
+    inputs: tuple[torch.Tensor, ...]
+
+    def torch_module(self) -> torch.nn.Module:
+        """Return the module. Raises TypeError for an ONNX file."""
+        if self.module is None:
+            raise TypeError(f"{self.file} is no torch module: PyTorch cannot run it")
+        return self.module
+
+    def onnx_file(self, folder: Path) -> Path:
+        """Return the network as an ONNX file. A module is exported into ``folder``."""
+        if self.file is not None:
+            return self.file
+        module, path = self.torch_module(), folder / "model.onnx"
+        with _stdout_on_stderr():
+            try:
+                torch.onnx.export(module, self.inputs, str(path), dynamo=False)
+            except Exception:  # the older exporter traces, which transformers' masks of today do not bear
+                torch.onnx.export(module, self.inputs, str(path), dynamo=True)
+        return path
+
+
+def eager(source: NetworkSource) -> Run:
+    """PyTorch eager."""
+    module, inputs = source.torch_module(), source.inputs
+    return lambda: module(*inputs)
+
+
+def compiled(source: NetworkSource) -> Run:
+    """torch.compile with freezing: weights become constants and are packed. It needs a C++ compiler."""
+    import torch._inductor.config as inductor
+
+    inductor.freezing = True  # type: ignore[attr-defined,unused-ignore]
+    frozen: Callable[..., Any] = torch.compile(source.torch_module())
+    return lambda: frozen(*source.inputs)
+
+
+def onnx_runtime(source: NetworkSource) -> Run:
+    """ONNX Runtime with all of its optimizations."""
+    import onnxruntime as ort
+
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-onnx-") as folder:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        path = str(source.onnx_file(Path(folder)))
+        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    slots = session.get_inputs()
+    arrays = {slot.name: tensor.numpy() for slot, tensor in zip(slots, source.inputs, strict=True)}
+    return lambda: session.run(None, arrays)
+
+
+def openvino(source: NetworkSource, **settings: Any) -> Run:
+    """OpenVINO with its hint for latency: one stream, whose threads are as many as torch has."""
+    import openvino as ov
+
+    settings |= {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-onnx-") as folder:
+        network = ov.Core().compile_model(source.onnx_file(Path(folder)), "CPU", settings)
+    request = network.create_infer_request()
+    for slot, tensor in enumerate(source.inputs):
+        request.set_input_tensor(slot, ov.Tensor(tensor.numpy(), shared_memory=True))
+
+    def run() -> list[Array]:
+        request.infer()
+        return [request.get_output_tensor(slot).data for slot in range(len(network.outputs))]
+
+    return run
+
+
+_OF_TORCH: Mapping[str, tuple[str, Callable[[NetworkSource], Run]]] = {
+    "PyTorch": ("torch", eager),
+    "torch.compile": ("torch", compiled),
+}
+_OF_ANY: Mapping[str, tuple[str, Callable[[NetworkSource], Run]]] = {
+    "ONNX Runtime": ("onnxruntime", onnx_runtime),
+    # It would compute float32 networks in bfloat16 where the CPU has that.
+    "OpenVINO": ("openvino", partial(openvino, INFERENCE_PRECISION_HINT="f32")),
+}
+
+
+def installed(is_torch: bool) -> tuple[str, ...]:
+    """Return the names of the frameworks that can run a network and are installed. ``is_torch``: it is a torch
+    module."""
+    known = {**_OF_TORCH, **_OF_ANY} if is_torch else _OF_ANY
+    return tuple(name for name, (package, _) in known.items() if find_spec(package) is not None)
+
+
+def runner(name: str, source: NetworkSource) -> Run:
+    """Return the runner of a network in a framework. Raises what the framework raises over the network."""
+    return {**_OF_TORCH, **_OF_ANY}[name][1](source)
+
+
+def as_arrays(outputs: Any) -> tuple[Array, ...]:
+    """Return outputs in a framework's own form as arrays."""
+    values = [outputs] if hasattr(outputs, "shape") else list(outputs)
+    return tuple(value.detach().numpy() if hasattr(value, "detach") else np.asarray(value) for value in values)
+
+
+@contextlib.contextmanager
+def _stdout_on_stderr() -> Iterator[None]:
+    """Send to stderr what is printed for the block, by native code too."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

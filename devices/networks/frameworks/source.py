@@ -1,0 +1,32 @@
+"""Reading of a network for other frameworks: nothing is translated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from devices.networks.frameworks.runners import NetworkSource
+from devices.networks.network import Array
+from devices.networks.torch.arrays import tensor_of
+from devices.networks.torch.program_file import load_program
+from devices.networks.user_file import call_function, checked_example, locate
+
+
+def read_source(spec: str, inputs: Sequence[Array], trusted: bool) -> NetworkSource:
+    """Read a network.
+
+    Args:
+        spec: a form of :mod:`devices.networks.frontend`.
+        inputs: its inputs.
+        trusted: run code that is in a ``.pt2`` file.
+
+    Raises :class:`NetworkError`.
+    """
+    file, function = locate(spec)
+    tensors = tuple(tensor_of(array) for array in inputs)
+    if file.suffix == ".onnx":
+        return NetworkSource(None, file.absolute(), tensors)
+    if function:
+        return NetworkSource(checked_example(call_function(file, function), spec)[0].eval(), None, tensors)
+    from devices.networks.torch import quantization  # noqa: F401 - registers the operators that the file may have
+
+    return NetworkSource(load_program(file, trusted).module(), None, tensors)

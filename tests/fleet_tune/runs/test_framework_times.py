@@ -1,0 +1,136 @@
+"""``fleet-tune frameworks``: a compiled network beside the frameworks that are installed. The processes are real."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from devices.networks.frameworks import runners
+from devices.networks.frontend import load_network
+from devices.networks.lowering import import_network
+from devices.networks.network_folder import compile_network
+from fleet_tune.base.errors import RequestError
+from fleet_tune.cli.main import main
+from fleet_tune.report.html.page import render_report
+from fleet_tune.runs.framework_times import FrameworkTime, FrameworkTimes, read_times, time_frameworks
+from tests.helpers.compiling import CLASS, trace
+from tests.helpers.records import make_record, ok
+from tests.helpers.tasks import make_candidate, make_task
+
+NETWORK = """
+import torch
+
+def square():
+    torch.manual_seed(0)
+    return torch.nn.Linear(64, 64, bias=False), (torch.rand(64, 64),)
+"""
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("network") / "net.py"
+    file.write_text(NETWORK)
+    return f"{file}:square"
+
+
+@pytest.fixture(scope="module")
+def folder(spec: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled network."""
+    lowered = import_network(load_network(spec), CLASS)
+    out = tmp_path_factory.mktemp("compiled")
+    return compile_network(lowered, {task.id: trace(task) for task in lowered.tasks}, out)
+
+
+@pytest.mark.timeout(300)
+def test_all_frameworks_take_turns_and_the_times_are_kept(
+    spec: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(runners._OF_TORCH, "absent", ("no_such_package", runners.eager))  # type: ignore[index]
+    assert main(["frameworks", spec, str(folder), "--rounds", "1", "--json"]) == 0
+    told = capsys.readouterr()
+    body = json.loads(told.out.splitlines()[-1])
+    names = [each["name"] for each in body["times"]]
+    assert names[:4] == ["fleet-tune", "PyTorch", "torch.compile", "ONNX Runtime"]
+    assert "absent" not in names
+    by_name = {each["name"]: each for each in body["times"]}
+    for name in ("fleet-tune", "PyTorch", "ONNX Runtime"):
+        each = by_name[name]
+        assert each["problem"] == ""
+        assert 0 < each["low_secs"] <= each["secs"] <= each["high_secs"]
+        assert each["relative_error"] < 1e-5
+    assert by_name["PyTorch"]["relative_error"] == 0.0
+    assert body["ratios"]["PyTorch"] == pytest.approx(by_name["PyTorch"]["secs"] / by_name["fleet-tune"]["secs"])
+    assert "ONNX Runtime" in told.err
+    kept = read_times(folder)
+    assert kept is not None
+    assert [each.name for each in kept.times] == names
+
+
+def test_a_framework_that_cannot_run_the_network_says_why(spec: str, folder: Path, tmp_path: Path) -> None:
+    """It is found installed here, and its process cannot import it."""
+    (tmp_path / "openvino").mkdir()
+    (tmp_path / "openvino" / "__init__.py").write_text("raise ImportError('made for another machine')")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        patch.syspath_prepend(str(tmp_path))
+        for name in [name for name in sys.modules if name.partition(".")[0] == "openvino"]:
+            patch.delitem(sys.modules, name)
+        found = time_frameworks(spec, folder, rounds=1)
+    [openvino] = [each for each in found.times if each.name == "OpenVINO"]
+    assert openvino.secs is None
+    assert "made for another machine" in openvino.problem
+    assert "OpenVINO" not in found.ratios
+
+
+def test_an_onnx_file_runs_in_what_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "square.onnx"
+    torch.onnx.export(torch.nn.Linear(64, 64, bias=False), (torch.rand(64, 64),), str(file), dynamo=False)
+    lowered = import_network(load_network(file), CLASS)
+    compile_network(lowered, {task.id: trace(task) for task in lowered.tasks}, tmp_path / "out")
+    found = time_frameworks(str(file), tmp_path / "out", rounds=1)
+    assert [each.name for each in found.times][:2] == ["fleet-tune", "ONNX Runtime"]
+    assert "PyTorch" not in found.ratios
+    assert found.times[0].relative_error is not None
+    assert found.times[0].relative_error < 1e-5
+
+
+def test_what_cannot_be_timed_is_refused(spec: str, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="has no compiled network"):
+        time_frameworks(spec, tmp_path, rounds=1)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in folder.iterdir():
+        if file.is_file():
+            (broken / file.name).write_bytes(file.read_bytes())
+    (broken / "network.so").write_bytes(b"no library")
+    with pytest.raises(RequestError, match="does not run here"):
+        time_frameworks(spec, broken, rounds=1)
+
+
+def test_the_report_shows_them(tmp_path: Path) -> None:
+    from fleet_tune.base.records.stores.store import RecordStore
+
+    task = make_task("a")
+    with RecordStore(tmp_path / "records.db") as store:
+        store.put_task(task)
+        store.append([make_record(make_candidate(task, 1), ok(1e-3))])
+    assert "fleet-tune frameworks NETWORK FOLDER" in render_report(tmp_path)
+    times = (FrameworkTime("fleet-tune", 1e-3, 0.9e-3, 1.1e-3, 1e-7), FrameworkTime("X", 2e-3, 1.9e-3, 2.1e-3, 0.0))
+    found = FrameworkTimes("net", "a CPU", 2, 1.7e9, (*times, FrameworkTime("Y", None, problem="no such operator")))
+    (tmp_path / "frameworks.json").write_text(json.dumps({**_plain(found)}))
+    page = render_report(tmp_path)
+    for told in ("2.00× as fast", "does not run: no such operator", "a CPU with 2 threads, on 2023-11-1"):
+        assert told in page
+    (tmp_path / "frameworks.json").write_text("{}")
+    assert "fleet-tune frameworks NETWORK FOLDER" in render_report(tmp_path)
+
+
+def _plain(found: FrameworkTimes) -> dict[str, object]:
+    import dataclasses
+
+    return dataclasses.asdict(replace(found))
