@@ -90,7 +90,7 @@ def main(
         "folder": str(network.folder),
         "tuned_secs": network.tuned_secs,
         "untuned_secs": network.untuned_secs,
-        "torch_secs": network.torch_secs,
+        "framework_secs": network.framework_secs,
         "max_rel_error": network.max_rel_error,
         "mean_rel_error": network.mean_rel_error,
         "store": None if result.store is None else dataclasses.asdict(result.store),

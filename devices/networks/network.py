@@ -38,6 +38,11 @@ class Intermediate:
 class Framework(Protocol):
     """The framework that the network came from, which computes the reference outputs."""
 
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
     def run(self) -> tuple[Array, ...]:
         """Return the outputs on the example inputs."""
         ...
@@ -104,8 +109,8 @@ class Network:
         return self.framework.run()
 
     def measure_framework_secs(self, threads: int, repeats: int = 20) -> float | None:
-        """Return the median seconds per run in PyTorch eager with ``threads`` threads; None for a network that is not
-        torch's."""
+        """Return the median seconds per run in the framework with ``threads`` threads; None where its speed says
+        nothing to the user."""
         return self.framework.measure_secs(threads, repeats)
 
 

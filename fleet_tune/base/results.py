@@ -405,8 +405,9 @@ class NetworkResult:
     folder: Path
     tuned_secs: float | None
     untuned_secs: float | None
-    torch_secs: float | None
-    """Latency in PyTorch. None if the network is an ONNX file or was not run on the tuning machine."""
+    framework_secs: float | None
+    """Latency in the network's own framework (:attr:`framework`). None if the network was not run on the tuning
+    machine."""
     max_abs_error: float | None
     """Largest absolute difference between the outputs of the published network and of the framework, on the example
     inputs."""
@@ -414,6 +415,8 @@ class NetworkResult:
     """The same difference, divided by the largest absolute value of the framework."""
     mean_rel_error: float | None = None
     """Mean absolute difference, divided by the same."""
+    framework: str = "the framework"
+    """Name of the framework that the network came from."""
     precision: str | None = None
     """Precision that the network was converted to. None: it is as it came."""
     converted: Mapping[str, int] = field(default_factory=dict)

@@ -37,9 +37,8 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
         yield "not checked", f"the network was not compared with its framework: {network.unchecked}", "yellow"
     else:
         where = "" if network.checked_on == "this machine" else f", on device {network.checked_on}"
-        framework = "PyTorch" if network.torch_secs is not None else "the framework"
-        error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {framework}"
-        yield "largest error", error + where, ""
+        error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative"
+        yield "largest error", f"{error}, against {network.framework}{where}", ""
         if network.precision is not None and network.mean_rel_error is not None:
             told = network.precision
             if told == Precision.AUTO:

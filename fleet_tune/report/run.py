@@ -288,8 +288,8 @@ def to_json(value: TuneResult | Plan) -> dict[str, Any]:
     """Return the result or plan as plain JSON values, by the names of the dataclasses (but the network's name is
     ``model``, as it always was).
 
-    It adds the derived figures ``gflops`` per task, ``speedup_over_untuned`` and ``speedup_over_torch`` per network,
-    and ``bounds`` by device class. Infinities and unknown values are null.
+    It adds the derived figures ``gflops`` per task, ``speedup_over_untuned`` and ``speedup_over_framework`` of each
+    network, and ``bounds`` by device class. Infinities and unknown values are null.
     """
     fields = _plain(value)
     plain: dict[str, Any] = {"model": fields.pop("network"), **fields}
@@ -299,7 +299,7 @@ def to_json(value: TuneResult | Plan) -> dict[str, Any]:
         plain["bounds"] = value.bounds
         for network, fields in zip(value.networks, plain["networks"], strict=True):
             fields["speedup_over_untuned"] = _speedup(network.untuned_secs, network.secs)
-            fields["speedup_over_torch"] = _speedup(network.torch_secs, network.secs)
+            fields["speedup_over_framework"] = _speedup(network.framework_secs, network.secs)
             if network.in_network is not None:
                 fields["in_network"] |= network.in_network.sums
     return plain
@@ -357,7 +357,7 @@ def _headline(result: TuneResult) -> Text:
             text.append(format_secs(network.secs), "bold yellow" if network.on_busy_host else "bold green")
             if network.on_busy_host:
                 text.append(" on a busy host", "yellow")
-        for name, secs in (("PyTorch", network.torch_secs), ("untuned", network.untuned_secs)):
+        for name, secs in ((network.framework, network.framework_secs), ("untuned", network.untuned_secs)):
             speedup = _speedup(secs, network.secs)
             if speedup is not None:
                 text.append(f", {_times(speedup)} as fast as {name}")
@@ -406,7 +406,7 @@ def _network_table(network: NetworkResult) -> Table:
     table = _table(network.device_class)
     _add_numbers(table, "latency", "tuned is")
     untuned = "untuned (of an earlier run)" if network.untuned_earlier else "untuned"
-    for name, secs in ((untuned, network.untuned_secs), ("PyTorch", network.torch_secs)):
+    for name, secs in ((untuned, network.untuned_secs), (network.framework, network.framework_secs)):
         speedup = _speedup(secs, network.tuned_secs)
         if speedup is not None:
             style = "green" if speedup >= 1 else "yellow"

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from devices.error_text import brief
 from devices.networks.comparison import compare
@@ -30,6 +30,7 @@ class _TorchFramework:
     """PyTorch eager on a module. Changes of its inputs or its buffers are undone after each run: the next one gives the
     same."""
 
+    name: ClassVar[str] = "PyTorch"
     module: torch.nn.Module
     inputs: tuple[torch.Tensor, ...]
 

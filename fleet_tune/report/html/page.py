@@ -136,12 +136,12 @@ def _render(folder: Path, history: RunHistory, result: Mapping[str, Any], places
 def _network(network: Mapping[str, Any]) -> dict[str, Any]:
     """Return the texts of a compiled network."""
     lines = [("published", str(network["published"]))]
-    for label, key in (("tuned", "tuned_secs"), ("untuned", "untuned_secs"), ("PyTorch", "torch_secs")):
+    for label, key in (("tuned", "tuned_secs"), ("untuned", "untuned_secs"), (network["framework"], "framework_secs")):
         if network[key] is not None:
             lines.append((label, format_secs(network[key])))
     for label, key in (
         ("speed-up over untuned", "speedup_over_untuned"),
-        ("speed-up over PyTorch", "speedup_over_torch"),
+        (f"speed-up over {network['framework']}", "speedup_over_framework"),
     ):
         if network.get(key) is not None:
             lines.append((label, f"{network[key]:.2f}×"))

@@ -42,7 +42,16 @@ def publish_class(
     )
     converted = {} if lowered.conversion is None else lowered.conversion.counts
     result = NetworkResult(
-        network.name, folder, None, None, None, None, None, precision=lowered.precision, converted=converted
+        network.name,
+        folder,
+        None,
+        None,
+        None,
+        None,
+        None,
+        framework=request.network.framework.name,
+        precision=lowered.precision,
+        converted=converted,
     )
     untuned_secs: float | None = None
     if runner is not None:

@@ -63,7 +63,7 @@ def found(result: NetworkResult) -> dict[str, Any]:
     }
     if result.special:
         known["special_values"] = result.special
-    names = ("tuned_secs", "untuned_secs", "torch_secs", "max_abs_error", "max_rel_error", "mean_rel_error")
+    names = ("tuned_secs", "untuned_secs", "framework_secs", "max_abs_error", "max_rel_error", "mean_rel_error")
     measured = {name: getattr(result, name) for name in names}
     if any(value is not None for value in measured.values()):
         known["measured"] = measured

@@ -158,11 +158,11 @@ class NetworkTiming:
         try:
             threads = network.fingerprint.threads
             measure = network.request.network.measure_framework_secs
-            torch_secs = self._runner.undisturbed(lambda: measure(threads, _FRAMEWORK_REPEATS))
+            framework_secs = self._runner.undisturbed(lambda: measure(threads, _FRAMEWORK_REPEATS))
         except Exception as error:
             network.warn(f"is not compared with its framework's time: {error}")
             return result
-        return dataclasses.replace(result, torch_secs=torch_secs)
+        return dataclasses.replace(result, framework_secs=framework_secs)
 
     def _instead_of(self, result: NetworkResult, untuned: Path | None, why: str) -> TimedNetwork:
         """The untuned network, if it is right, in place of a tuned one that was right and crashes when it is timed."""

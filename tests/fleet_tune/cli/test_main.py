@@ -34,7 +34,7 @@ RESULT = TuneResult(
     new_trials=8,
     elapsed_secs=65.0,
     interrupted=False,
-    networks=(NetworkResult("zen5", Path("out"), 2e-3, 0.5, 4e-3, 1e-6, 2e-6),),
+    networks=(NetworkResult("zen5", Path("out"), 2e-3, 0.5, 4e-3, 1e-6, 2e-6, framework="PyTorch"),),
 )
 
 
@@ -134,7 +134,7 @@ def test_json_is_the_last_line_of_stdout_and_alone_there(
     assert out.count("\n") == 1
     result = json.loads(out)
     assert result["model"] == "net"
-    assert result["networks"][0]["speedup_over_torch"] == 2.0
+    assert result["networks"][0]["speedup_over_framework"] == 2.0
     assert "as fast as PyTorch" in err
     assert tuned.requests
 

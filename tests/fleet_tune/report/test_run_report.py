@@ -25,6 +25,7 @@ from fleet_tune.base.results import (
     Transferred,
     TuneResult,
 )
+from fleet_tune.report.json_output import SCHEMA
 from fleet_tune.report.run import (
     format_clock,
     format_outcomes,
@@ -43,7 +44,7 @@ def _task(name: str, weight: int, best_secs: float, device_class: str = "zen5") 
 
 
 TASKS = (_task("conv[bold]", 2, 1e-3), _task("dense", 1, 6e-3), _task("pool", 1, math.inf))
-NETWORK = NetworkResult("zen5", Path("out"), 10e-3, 1.0, 25e-3, 1.5e-6, 2.5e-6)
+NETWORK = NetworkResult("zen5", Path("out"), 10e-3, 1.0, 25e-3, 1.5e-6, 2.5e-6, framework="PyTorch")
 RESULT = TuneResult("net", Path("out"), TASKS, {"ok": 20, "run_error": 4}, 12, 3725.0, False, (NETWORK,))
 
 
@@ -168,10 +169,10 @@ def test_a_run_that_was_interrupted_before_its_first_trial_has_no_empty_table() 
 
 
 def test_a_network_without_a_reference_time_shows_none() -> None:
-    network = dataclasses.replace(NETWORK, torch_secs=None, untuned_secs=None)
+    network = dataclasses.replace(NETWORK, framework_secs=None, untuned_secs=None)
     text = _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
     assert "as fast as" not in text
-    assert "against the framework" in text
+    assert "against PyTorch" in text
 
 
 def test_where_the_time_of_a_network_goes_is_told_by_tasks_and_in_sum() -> None:
@@ -228,7 +229,7 @@ def test_parts_of_a_latency_are_never_more_than_it() -> None:
 
 
 def test_a_network_slower_than_pytorch_is_told_as_it_is() -> None:
-    network = dataclasses.replace(NETWORK, torch_secs=5e-3)
+    network = dataclasses.replace(NETWORK, framework_secs=5e-3)
     assert "0.50× as fast as PyTorch" in _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
 
 
@@ -239,12 +240,12 @@ def test_what_was_wrong_and_what_was_done_is_told() -> None:
         *(Fallback(f"pool{at}", late, FallbackKernel.FIRST_CHOICE) for at in range(5)),
         Fallback("mask", late, FallbackKernel.UNSCHEDULED),
     )
-    network = dataclasses.replace(NETWORK, fallbacks=fallbacks, checked_on="board", torch_secs=None)
+    network = dataclasses.replace(NETWORK, fallbacks=fallbacks, checked_on="board", framework_secs=None)
     text = " ".join(_text(render_summary(dataclasses.replace(RESULT, networks=(network,))), 200).split())
     assert f"fallback conv: {wrong}: the next best of its records is used" in text
     assert f"fallback pool0, pool1, pool2 and 2 more: {late}: the analyzer's first choice is used" in text
     assert f"fallback mask: {late}: left as it was imported" in text
-    assert "2.5e-06 relative, against the framework, on device board" in text
+    assert "2.5e-06 relative, against PyTorch, on device board" in text
     plain = to_json(dataclasses.replace(RESULT, networks=(network,)))["networks"][0]
     assert plain["fallbacks"][0] == {"task": "conv", "reason": wrong, "used": "record"}
 
@@ -407,12 +408,12 @@ def test_what_is_left_out_is_told_before_and_after() -> None:
 
 def test_json_has_the_figures_and_no_infinity() -> None:
     result = json.loads(to_json_line(RESULT))
-    assert result == to_json(RESULT)
+    assert result == {"schema": SCHEMA, **to_json(RESULT)}
     assert result["out"] == "out"
     assert result["outcomes"] == {"ok": 20, "run_error": 4}
     assert [task["best_secs"] for task in result["tasks"]] == [1e-3, 6e-3, None]
     assert [task["gflops"] for task in result["tasks"]] == [pytest.approx(2000), pytest.approx(1000 / 3), 0]
-    assert result["networks"][0]["speedup_over_torch"] == pytest.approx(2.5)
+    assert result["networks"][0]["speedup_over_framework"] == pytest.approx(2.5)
     assert result["networks"][0]["speedup_over_untuned"] == pytest.approx(100)
     assert "\n" not in to_json_line(RESULT)
     plan = to_json(Plan("net", "fleet", {}, TASKS, None, 300.0))

@@ -52,7 +52,7 @@ def test_what_was_measured_is_told_with_what_it_is_compared_with() -> None:
     assert said["measured"] == {
         "tuned_secs": 1.0,
         "untuned_secs": 2.5,
-        "torch_secs": None,
+        "framework_secs": None,
         "max_abs_error": 1e-6,
         "max_rel_error": 1e-5,
         "mean_rel_error": None,

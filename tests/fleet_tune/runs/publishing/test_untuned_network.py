@@ -108,7 +108,7 @@ def test_where_an_earlier_run_has_timed_the_untuned_network_a_far_faster_one_is_
     assert result.tuned_secs is not None
     assert 0 < result.tuned_secs < 0.75
     assert (result.published, result.untuned_secs, result.untuned_earlier) == ("tuned", 1.5, True)
-    assert result.torch_secs is not None
+    assert result.framework_secs is not None
     assert not any("untuned" in each for each in progress.all)
     error, manifest = example.published(tmp_path)
     assert error < 1e-5
