@@ -14,6 +14,7 @@ from fleet_tune.base.errors import RequestError
 from fleet_tune.base.latency_estimate import estimated_secs
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.runs.prediction_quality import PredictionQuality
+from policies.retuning.benefit import Span, evidence, expected_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,21 @@ class RunHistory:
         points = self.curves[device_class]
         before = [point for point in points if point.secs <= self.secs * (1 - share)]
         return 1 - points[-1].network_secs / before[-1].network_secs if before else None
+
+    def expected_gain(self, device_class: str, more_secs: float) -> float | None:
+        """Return the part of the latency that so much more tuning is expected to take away, by what the last two
+        doublings of the time have (:mod:`policies.retuning.benefit`). None while the latency is not known."""
+        points = self.curves[device_class]
+        if not points or not self.secs > 0:
+            return None
+        spans = []
+        for begin in (self.secs / 4, self.secs / 2):
+            before, after = (
+                [point.network_secs for point in points if point.secs <= moment][-1:] for moment in (begin, 2 * begin)
+            )
+            if before:
+                spans.append(Span(begin, begin, math.log(before[0] / after[0]), 0.0))
+        return expected_share(evidence(spans).slope(), self.secs, more_secs)
 
 
 def read_history(folder: Path) -> RunHistory:

@@ -28,6 +28,7 @@ from fleet_tune.report.run import format_clock, format_outcomes, plural
 from fleet_tune.report.run_history import RunHistory, TaskHistory, read_history
 from fleet_tune.report.words import NONE, format_secs
 from fleet_tune.runs.framework_times import read_times
+from policies.retuning.benefit import HOUR_SECS
 
 REPORT_FILE = "report.html"
 _LAST_SHARE = 0.25
@@ -176,12 +177,13 @@ def _charts(device_class: str, history: RunHistory) -> dict[str, Any]:
     def number(value: float) -> str:
         return f"{value:.0f}"
 
-    gain = history.gain(device_class, _LAST_SHARE)
+    gain, expected = history.gain(device_class, _LAST_SHARE), history.expected_gain(device_class, HOUR_SECS)
     return {
         "last": format_secs(points[-1].network_secs),
         "time": step_chart({"": by_time}, f"{title} by time", "time of tuning", format_clock, format_secs),
         "trials": step_chart({"": by_trials}, f"{title} by trials", "trials", number, format_secs),
         "gain": None if gain is None else f"{gain:.1%}",
+        "next_hour": None if expected is None else f"{expected:.1%}",
     }
 
 

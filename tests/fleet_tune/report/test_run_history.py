@@ -143,3 +143,23 @@ def test_a_small_task_that_comes_late_counts_from_the_beginning(tmp_path: Path) 
     ranks = {secs: ok(secs).rank_secs for secs in (3.0, 2.0, 0.5, 0.25)}
     expected = [ranks[3.0] + ranks[0.5], *[ranks[2.0] + ranks[0.5]] * 2, *[ranks[2.0] + ranks[0.25]] * 2]
     assert [point.network_secs for point in points] == pytest.approx(expected)
+
+
+def test_more_tuning_is_expected_to_buy_what_the_last_doublings_did(tmp_path: Path) -> None:
+    """By hand: both doublings halve the latency, so the slope is (0.03 + 1 + 1/2) / (1 + 1 + 1/2) = 0.612, and another
+    1000 s are another doubling."""
+    path = database(
+        tmp_path,
+        record(TWICE, 1, 0.0, ok(1.0)),
+        record(ONCE, 1, 0.0, ok(2.0)),
+        record(TWICE, 2, 400.0, ok(0.5)),
+        record(ONCE, 2, 400.0, ok(1.0)),
+        record(TWICE, 3, 900.0, ok(0.25)),
+        record(ONCE, 3, 900.0, ok(0.5)),
+        record(ONCE, 4, 1000.0, ok(5.0)),
+    )
+    history = read_history(path.parent)
+    assert history.expected_gain("board", 1000.0) == pytest.approx(1 - 2**-0.612)
+    flat = replace(history, curves={"board": history.curves["board"][:1]})
+    assert flat.expected_gain("board", 1000.0) == pytest.approx(1 - 2 ** -(0.03 / 2.5))
+    assert replace(history, curves={"board": ()}).expected_gain("board", 1000.0) is None
