@@ -122,7 +122,7 @@ class Learner:
         return "" if error is None else error_line(error)
 
     async def trained(self) -> float | None:
-        """When a model was last trained, in unix seconds; None before."""
+        """Return the unix time of the last training; None before the first."""
         return self._trained_unix_secs
 
     async def _train_from_records(self) -> None:

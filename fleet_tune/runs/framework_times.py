@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from devices.host.machine import processor_name
-from devices.networks.frameworks.order import OURS, Order
+from devices.networks.frameworks.order import OURS, FrameworkOrder
 from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.files.atomic_file import write_atomically
@@ -59,7 +59,7 @@ class FrameworkTimes:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """How many times as long as fleet-tune each framework takes, by its name."""
+        """Time of each framework by its name, as a multiple of fleet-tune's."""
         ours = self.times[0].secs
         return {} if not ours else {each.name: each.secs / ours for each in self.times[1:] if each.secs is not None}
 
@@ -112,7 +112,7 @@ def time_frameworks(
         for name in names:
             say(f"starting {name}")
             side = stack.enter_context(
-                _started(Order(name, spec, str(folder.absolute()), str(arrays), threads, trusted), work)
+                _started(FrameworkOrder(name, spec, str(folder.absolute()), str(arrays), threads, trusted), work)
             )
             ready = side.answer()
             if "problem" in ready:
@@ -185,7 +185,7 @@ class _Side:
 
 
 @contextlib.contextmanager
-def _started(order: Order, work: Path) -> Iterator[_Side]:
+def _started(order: FrameworkOrder, work: Path) -> Iterator[_Side]:
     """Start the process of a framework, and end it with the block."""
     file = work / f"{order.framework}.json"
     file.write_text(json.dumps(dataclasses.asdict(order)))

@@ -340,7 +340,7 @@ class _RuntimeMetrics:
 
 
 class _PredictionMetrics:
-    """How well the search predicts."""
+    """Quality of the predictions of the search."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._quality = PredictionQuality(_LAST_TRIALS)

@@ -1,6 +1,6 @@
 """Process that runs one network in one framework: ``python -m devices.networks.frameworks.child ORDER PARENT``.
 
-``ORDER`` is a JSON file of :class:`devices.networks.frameworks.order.Order`. When the process is warm, it prints one
+``ORDER`` is a JSON file of :class:`devices.networks.frameworks.order.FrameworkOrder`. When the process is warm, it prints one
 JSON line: ``{"error": ...}`` with its relative error, or ``{"problem": ...}``, and ends. Then it answers each line of
 standard input, the least seconds to run for, with ``{"secs": [...]}``: the seconds of each single run.
 """
@@ -19,7 +19,7 @@ import torch
 from devices.error_text import brief
 from devices.host.children.child import die_with_parent
 from devices.networks.comparison import compare
-from devices.networks.frameworks.order import OURS, Order
+from devices.networks.frameworks.order import OURS, FrameworkOrder
 from devices.networks.frameworks.runners import Run, as_arrays, runner
 from devices.networks.frameworks.source import read_source
 
@@ -30,7 +30,7 @@ _FEWEST_RUNS = 5
 def main(order_file: str, parent: str) -> None:
     """Serve until standard input ends."""
     die_with_parent(int(parent))
-    order = Order(**json.loads(Path(order_file).read_text()))
+    order = FrameworkOrder(**json.loads(Path(order_file).read_text()))
     torch.set_num_threads(order.threads)
     with torch.no_grad():
         try:
@@ -43,7 +43,7 @@ def main(order_file: str, parent: str) -> None:
             _answer({"secs": time_runs(run, float(line), _FEWEST_RUNS)})
 
 
-def _ready(order: Order) -> tuple[Run, float]:
+def _ready(order: FrameworkOrder) -> tuple[Run, float]:
     """Return the warm runner, and the relative error of its outputs."""
     with np.load(order.arrays) as stored:
         inputs, expected = (
@@ -60,7 +60,7 @@ def _ready(order: Order) -> tuple[Run, float]:
     return run, error
 
 
-def _ours(order: Order, inputs: list[np.ndarray]) -> Run:
+def _ours(order: FrameworkOrder, inputs: list[np.ndarray]) -> Run:
     """Return the runner of the compiled network."""
     from devices.networks.network_folder import load
 

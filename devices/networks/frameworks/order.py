@@ -9,8 +9,8 @@ OURS = "fleet-tune"
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a process runs."""
+class FrameworkOrder:
+    """Work of one process."""
 
     framework: str
     """A name of :mod:`devices.networks.frameworks.runners`, or :data:`OURS`."""

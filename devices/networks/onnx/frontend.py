@@ -121,7 +121,8 @@ class _OnnxFramework:
         return relative if math.isfinite(relative) else 0.0
 
     def measure_secs(self, threads: int, repeats: int) -> float | None:
-        """None where ONNX Runtime does not read the network: the speed of ONNX's own evaluator says nothing."""
+        """Return the median seconds per run; None where ONNX Runtime does not read the network. The speed of ONNX's own
+        evaluator says nothing."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()

@@ -1,8 +1,8 @@
-// Asks for the main part of the page once a second, and shows what is new of it. What the reader has opened, focused and
+// Asks for the main part of the page twice a second, and shows what is new of it. What the reader has opened, focused and
 // scrolled stays as it is.
 "use strict";
 
-const EVERY_MS = 1000;
+const EVERY_MS = 500;
 const main = document.querySelector("main");
 const live = document.getElementById("live");
 let tag = null;

@@ -1,0 +1,189 @@
+"""What it takes to look at a run: the metrics endpoint at 100 records a second, a record's way to the page of the
+dashboard, and the report of a long run."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.result import BenchResult
+from bench.runs import synthetic_records
+from bench.tables import markdown
+from fleet_tune.base.domain import Record, Task
+from fleet_tune.base.results import Progress, TaskProgress
+from fleet_tune.base.stages import DurationCounter, Stage, StageProgress
+
+RECORDS_A_SEC = 100
+_SCRAPE_SECS = 5.0
+_LOOKS = 20
+_POLL_SECS = 0.5  # as fleet_tune/report/dashboard/static/live.js
+_PAGE_SECS = 60.0
+
+
+def run(dataset: Path, records: int, seconds: float) -> BenchResult:
+    """Take the three figures: ``records`` in the store of the page and of the report."""
+    tasks = synthetic_records.tasks_of(dataset)
+    cores = exporter_cores(tasks, synthetic_records.records(dataset), seconds)
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as made:
+        folder = Path(made)
+        coming = _in_time(synthetic_records.records(dataset))
+        _store(folder, tasks, list(itertools.islice(coming, records)))
+        page = asyncio.run(page_secs(folder, tasks, coming))
+        secs, size = report_cost(folder)
+    details = {
+        "records": records,
+        "tasks": len(tasks),
+        "exporter_cores": cores,
+        "page_secs": {"median": statistics.median(page), "max": max(page), "count": len(page)},
+        "report_secs": secs,
+        "report_bytes": size,
+    }
+    return BenchResult("observing", 100 * cores, None, None, "% of a core", details)
+
+
+def _in_time(records: Iterator[Record]) -> Iterator[Record]:
+    """The records, one each hundredth of a second."""
+    import dataclasses
+
+    for number, record in enumerate(records):
+        predicted = record.measurement.cost_secs * (1 + (number % 7) / 10)
+        candidate = dataclasses.replace(record.candidate, predicted_secs=predicted)
+        yield dataclasses.replace(record, unix_secs=1.7e9 + number / RECORDS_A_SEC, candidate=candidate)
+
+
+def _store(folder: Path, tasks: Sequence[Task], records: Sequence[Record]) -> None:
+    from fleet_tune.base.records.stores.store import RecordStore
+
+    with RecordStore(folder / "records.db") as store:
+        for task in tasks:
+            store.put_task(task)
+        for at in range(0, len(records), 4096):
+            store.append(records[at : at + 4096])
+
+
+def exporter_cores(tasks: Sequence[Task], records: Iterator[Record], seconds: float) -> float:
+    """Processor seconds a second of a process that takes in 100 records and two snapshots each second, and is scraped
+    every five seconds. The scrape's own side counts too."""
+    from fleet_tune.runs.metrics import Metrics
+
+    coming = _in_time(records)
+    known = list(itertools.islice(coming, int(seconds * RECORDS_A_SEC) + 64))
+    metrics = Metrics(0)
+    for record in known[:64]:  # imports and first children are no running cost
+        metrics.observe(record)
+    metrics.update(_snapshot(tasks, 64))
+    _scrape(metrics.port)
+    began, cpu = time.perf_counter(), time.process_time()
+    scraped = 0
+    for number, record in enumerate(known[64:]):
+        due = began + number / RECORDS_A_SEC
+        time.sleep(max(0.0, due - time.perf_counter()))
+        metrics.observe(record)
+        if number % (RECORDS_A_SEC // 2) == 0:
+            metrics.update(_snapshot(tasks, number))
+        if due - began >= (scraped + 1) * _SCRAPE_SECS:
+            scraped += 1
+            _scrape(metrics.port)
+    share = (time.process_time() - cpu) / (time.perf_counter() - began)
+    metrics.close()
+    return share
+
+
+def _snapshot(tasks: Sequence[Task], trials: int) -> Progress:
+    shown = tuple(
+        TaskProgress(
+            task.id, task.workload.name, task.device_class.name, task.weight, task.workload.flop, 4, trials, 1e-3
+        )
+        for task in tasks
+    )
+    durations = DurationCounter()
+    durations.add(0.3)
+    stages = {
+        stage.value: StageProgress(trials, trials, 0, durations.histogram, durations.histogram) for stage in Stage
+    }
+    devices = {f"board-{at}": "good" for at in range(100)}
+    return Progress(
+        "tuning", 1.0, 60.0, None, trials, trials, {"ok": trials}, 100.0, {"build": 1}, devices, shown, stages=stages
+    )
+
+
+def _scrape(port: int | None) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        answer.read()
+
+
+async def page_secs(folder: Path, tasks: Sequence[Task], coming: Iterator[Record]) -> list[float]:
+    """Seconds from when records are durable until the page shows them, as a browser asks for it."""
+    from tornado.httpclient import AsyncHTTPClient
+
+    from fleet_tune.base.records.stores.store import RecordStore
+    from fleet_tune.report.dashboard.server import serve, site_of
+
+    ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(site_of(folder), "127.0.0.1", 0, ready.set_result))
+    url = f"http://127.0.0.1:{await ready}/?part=main"
+    client = AsyncHTTPClient()
+    client.configure(None, defaults={"request_timeout": _PAGE_SECS})
+
+    async def look() -> bytes:
+        return (await client.fetch(url, request_timeout=_PAGE_SECS)).body
+
+    shown = await look()
+    waits = []
+    with RecordStore(folder / "records.db") as store:
+        for number in range(_LOOKS):
+            await asyncio.sleep(_POLL_SECS * (number % 5) / 5)  # a record comes at any moment between two polls
+            store.append([next(coming) for _ in tasks])
+            began, before = time.perf_counter(), shown
+            while shown == before:
+                await asyncio.sleep(_POLL_SECS)
+                shown = await look()
+            waits.append(time.perf_counter() - began)
+    serving.cancel()
+    return waits
+
+
+def report_cost(folder: Path) -> tuple[float, int]:
+    """Seconds and bytes of the report."""
+    from fleet_tune.report.html.page import write_report
+
+    began = time.perf_counter()
+    write_report(folder, folder / "report.html")
+    return time.perf_counter() - began, (folder / "report.html").stat().st_size
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    page = details["page_secs"]
+    rows = (
+        ("metrics at 100 records a second, % of a core", f"{100 * details['exporter_cores']:.2f}", "1"),
+        ("a record on the page, s: median (longest)", f"{page['median']:.2f} ({page['max']:.2f})", "1"),
+        (f"report of {details['records']:,} records, s", f"{details['report_secs']:.2f}", "10"),
+        ("its size, MB", f"{details['report_bytes'] / 1e6:.2f}", "5"),
+    )
+    return markdown(("figure", "measured", "asked, at most"), rows)
+
+
+BENCHMARK = Benchmark(
+    name="observing",
+    help="What metrics, the dashboard's page and the report of a run cost.",
+    options=(
+        options.dataset(),
+        options.count("--records", 100_000, "In the store of the page and the report."),
+        click.Option(["--seconds"], type=float, default=30.0, help="The metrics are served for these."),
+    ),
+    short=("--records", "10000", "--seconds", "5"),
+    run=run,
+    table=table,
+)
