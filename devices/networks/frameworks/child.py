@@ -1,8 +1,8 @@
 """Process that runs one network in one framework: ``python -m devices.networks.frameworks.child ORDER PARENT``.
 
 ``ORDER`` is a JSON file of :class:`devices.networks.frameworks.order.FrameworkOrder`. When the process is warm, it
-prints one JSON line: ``{"error": ...}`` with its relative error, or ``{"problem": ...}``, and ends. Then it answers each
-line of standard input, the least seconds to run for, with ``{"secs": [...]}``: the seconds of each single run.
+prints one JSON line: ``{"error": ...}`` with its relative error, or ``{"problem": ...}``, and ends. Then it answers
+each line of standard input, the least seconds to run for, with ``{"secs": [...]}``: the seconds of each single run.
 """
 
 from __future__ import annotations
