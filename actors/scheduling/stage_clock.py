@@ -17,12 +17,15 @@ class _StageCount:
     begun: int = 0
     done: int = 0
     failed: int = 0
+    returned: int = 0
     durations: DurationCounter = field(default_factory=DurationCounter)
     waits: DurationCounter = field(default_factory=DurationCounter)
 
     @property
     def progress(self) -> StageProgress:
-        return StageProgress(self.begun, self.done, self.failed, self.durations.histogram, self.waits.histogram)
+        return StageProgress(
+            self.begun, self.done, self.failed, self.returned, self.durations.histogram, self.waits.histogram
+        )
 
 
 class StageClock:
@@ -94,7 +97,7 @@ class StageClock:
 
     def _proposed(self, event: Event | None, count: int, began: float) -> None:
         if isinstance(event, Proposed):
-            self._stages[Stage.SEARCH].begun += len(event.candidates) - count  # it may have fewer
+            self._stages[Stage.SEARCH].returned += count - len(event.candidates)
             self._leave(Stage.SEARCH, len(event.candidates), 0, began)
             self._wait(each.id for each in event.candidates)
         else:
@@ -110,7 +113,7 @@ class StageClock:
         outcomes: Mapping[str, Outcome] = event.outcomes if isinstance(event, BatchMeasured) else {}
         well = sum(outcome is Outcome.OK for outcome in outcomes.values())
         not_tried = [each.id for each in candidates if each.id not in outcomes]
-        self._stages[Stage.MEASURE].begun -= len(not_tried)  # they come again
+        self._stages[Stage.MEASURE].returned += len(not_tried)
         self._leave(Stage.MEASURE, well, len(candidates) - len(not_tried) - well, began)
         self._wait(not_tried)
 

@@ -110,7 +110,7 @@ def _snapshot(tasks: Sequence[Task], trials: int) -> Progress:
     durations = DurationCounter()
     durations.add(0.3)
     stages = {
-        stage.value: StageProgress(trials, trials, 0, durations.histogram, durations.histogram) for stage in Stage
+        stage.value: StageProgress(trials, trials, 0, 0, durations.histogram, durations.histogram) for stage in Stage
     }
     devices = {f"board-{at}": "good" for at in range(100)}
     return Progress(

@@ -56,6 +56,8 @@ class StageProgress:
     """Number of candidates that left the stage for the next one."""
     failed: int = 0
     """Number of candidates that left it otherwise."""
+    returned: int = 0
+    """Number of candidates that left it as they came: they were asked for and not found, or come again."""
     durations: DurationHistogram = field(default_factory=DurationHistogram)
     """Seconds of each proposal, build, batch on a device, or commit."""
     waits: DurationHistogram = field(default_factory=DurationHistogram)
@@ -64,4 +66,4 @@ class StageProgress:
     @property
     def in_progress(self) -> int:
         """Number of candidates in the stage now."""
-        return self.begun - self.done - self.failed
+        return self.begun - self.done - self.failed - self.returned

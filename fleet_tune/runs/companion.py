@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from actors.run_hosts import RunHosts
 from actors.tuning_session import TuningSession
 from fleet_tune.base.domain import Record
-from fleet_tune.base.results import Progress
+from fleet_tune.base.results import NetworkResult, Progress
 from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.tuned import Tuned
 
@@ -58,6 +59,9 @@ class Companion:
 
     def on_phase(self, phase: str) -> None:
         """Take note of the phase of the run."""
+
+    def on_published(self, networks: Sequence[NetworkResult]) -> None:
+        """Take note of the networks that the run leaves."""
 
     def on_progress(self, progress: Progress) -> None:
         """Take note of a snapshot of the tuning."""

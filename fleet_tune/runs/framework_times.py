@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
+import select
 import statistics
 import subprocess
 import sys
@@ -24,7 +26,9 @@ from fleet_tune.base.records.files.atomic_file import write_atomically
 
 FRAMEWORKS_FILE = "frameworks.json"
 _MANIFEST = "manifest.json"
+_SCHEMA = 1
 _BLOCK_SECS = 0.5
+_ANSWER_SECS = 900.0
 _SETTLE_SECS = 0.3
 """Pause before each block: thread pools spin for a while after their last run."""
 
@@ -55,6 +59,8 @@ class FrameworkTimes:
     threads: int
     unix_secs: float
     """When they were taken."""
+    manifest: str
+    """Digest of the manifest of the compiled network: another one has other times."""
     times: tuple[FrameworkTime, ...]
 
     @property
@@ -133,20 +139,29 @@ def time_frameworks(
         processor_name(),
         threads,
         time.time(),
+        _digest(folder),
         tuple(_time_of(name, samples.get(name), errors.get(name), problems.get(name, "")) for name in names),
     )
-    write_atomically(folder / FRAMEWORKS_FILE, f"{json.dumps(dataclasses.asdict(found), indent=2)}\n".encode())
+    body = {"schema": _SCHEMA, **dataclasses.asdict(found)}
+    write_atomically(folder / FRAMEWORKS_FILE, f"{json.dumps(body, indent=2)}\n".encode())
     return found
 
 
 def read_times(folder: Path) -> FrameworkTimes | None:
-    """Return the times in an output folder; None where there are none that can be read."""
+    """Return the times of the network that is in an output folder now; None where there are none that can be read."""
     try:
         fields = json.loads((folder / FRAMEWORKS_FILE).read_text())
+        if fields.pop("schema") != _SCHEMA:
+            return None
         times = tuple(FrameworkTime(**each) for each in fields.pop("times"))
-        return FrameworkTimes(**fields, times=times)
+        found = FrameworkTimes(**fields, times=times)
+        return found if found.manifest == _digest(folder) else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.blake2b((folder / _MANIFEST).read_bytes(), digest_size=16).hexdigest()
 
 
 def _named(kind: str, arrays: tuple[Any, ...]) -> dict[str, Any]:
@@ -169,6 +184,9 @@ class _Side:
     def answer(self) -> Mapping[str, Any]:
         """Return its next answer."""
         assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], _ANSWER_SECS)
+        if not ready:
+            return {"problem": f"it does not answer within {_ANSWER_SECS:g} s"}
         line = self._process.stdout.readline()
         if not line:
             return {"problem": f"its process ended with code {self._process.wait()}"}

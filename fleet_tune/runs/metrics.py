@@ -14,7 +14,7 @@ import errno
 import math
 import os
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from prometheus_client.registry import Collector
 
 from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.base.errors import UserError
-from fleet_tune.base.results import DeviceTime, ProcessRole, Progress, bound_by
+from fleet_tune.base.results import DeviceTime, NetworkResult, ProcessRole, Progress, bound_by
 from fleet_tune.base.stages import DURATION_BOUNDS
 from fleet_tune.base.version import __version__
 from fleet_tune.runs.device_metrics import DeviceWorkMetrics
@@ -43,7 +43,7 @@ from fleet_tune.runs.stage_metrics import StageMetrics
 
 LOOPBACK = "127.0.0.1"
 TEXT_FILE = "metrics.prom"
-PHASES = ("starting", "describing", "tuning", "finishing", "finished", "compiling")
+PHASES = ("starting", "describing", "tuning", "finishing", "finished", "compiling", "ended")
 PUSH_JOB = "fleet-tune"
 _PUSH_SECS = 5.0
 _LAST_TRIALS = 32
@@ -86,7 +86,6 @@ class Metrics:
         registry = CollectorRegistry()
         counted = CollectorRegistry()
         registry.register(_WithoutCreated(counted))
-        ProcessCollector(registry=registry)
         labels = {**asdict(run), "version": __version__}
         info = Gauge("fleet_tune_run_info", "Always 1; the labels tell the run.", [*labels], registry=registry)
         info.labels(**labels).set(1)
@@ -96,13 +95,19 @@ class Metrics:
         self._phase = Gauge("fleet_tune_phase", "1 for the phase of the run.", ["phase"], registry=registry)
         self.enter("starting")
         self._registry = registry
-        self._network = run.network
+        self._run = run
         self._folder = folder
         stages = StageMetrics()
         registry.register(stages)
         self._predictions = _PredictionMetrics(registry)
         self._work = DeviceWorkMetrics(counted)
         self._trials = _TrialMetrics(counted)
+        self._latency = Gauge(
+            "fleet_tune_network_latency_seconds",
+            "Latency of a network as it was measured when it was compiled.",
+            ["device_class", "variant"],
+            registry=registry,
+        )
         self._views = (
             _ThroughputMetrics(registry),
             _DeviceMetrics(registry, counted),
@@ -118,7 +123,10 @@ class Metrics:
         if port is None:
             return
         try:
-            server, thread = start_http_server(port, addr=host, registry=registry)
+            served = CollectorRegistry()
+            served.register(_Labelled(registry, {}))
+            ProcessCollector(registry=served)
+            server, thread = start_http_server(port, addr=host, registry=served)
         except OSError as error:
             raise port_error(port, error, host) from error
         for end in (thread.join, server.server_close, server.shutdown):
@@ -126,7 +134,8 @@ class Metrics:
         self.port = server.server_port
         if targets is not None:
             with contextlib.suppress(OSError):  # Prometheus can be told the address otherwise
-                target = publish_target(targets, run.run, f"{host}:{self.port}", {"network": run.network})
+                address = f"{_reached_at(host)}:{self.port}"
+                target = publish_target(targets, run.run, address, {"network": run.network})
                 self._served.callback(target.unlink, missing_ok=True)
 
     def observe(self, record: Record) -> None:
@@ -150,17 +159,39 @@ class Metrics:
         for each in PHASES:
             self._phase.labels(each).set(each == phase)
 
+    def publish(self, networks: Sequence[NetworkResult]) -> None:
+        """Shows the latencies of the networks that the run leaves."""
+        for network in networks:
+            times = {
+                "published": network.secs,
+                "tuned": network.tuned_secs,
+                "untuned": network.untuned_secs,
+                "framework": network.framework_secs,
+            }
+            for which, secs in times.items():
+                if secs is not None:
+                    self._latency.labels(network.device_class, which).set(secs)
+
+    def end(self) -> None:
+        """Shows that the run is over."""
+        self.enter("ended")
+        text = "When the run ended, since 1970; absent before."
+        Gauge("fleet_tune_end_timestamp_seconds", text, registry=self._registry).set_to_current_time()
+
     def close(self) -> None:
         """Stops serving, frees the port, and leaves the last metrics in the folder."""
         if self._folder is not None:
+            file = CollectorRegistry()
+            # node_exporter reads the files of many runs, and has metrics of processes of its own.
+            file.register(_Labelled(self._registry, {"network": self._run.network, "run": self._run.run}))
             with contextlib.suppress(OSError):  # the records are what counts
-                write_to_textfile(str(self._folder / TEXT_FILE), self._registry)
+                write_to_textfile(str(self._folder / TEXT_FILE), file)
         self._served.close()
 
     def push(self, gateway: str) -> None:
         """Send the metrics to a push gateway, ``HOST:PORT`` or its URL, in place of those of the network's runs before.
         Raises OSError where it does not take them."""
-        grouping = {"network": self._network or "module"}
+        grouping = {"network": self._run.network or "module"}
         push_to_gateway(gateway, PUSH_JOB, self._registry, grouping, timeout=_PUSH_SECS)
 
 
@@ -366,6 +397,19 @@ class _PredictionMetrics:
                 self._correlation.labels(device_class).set(known)
 
 
+class _Labelled(Collector):
+    """The metrics of another registry, with more labels on each sample that does not have them."""
+
+    def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
+        self._registry = registry
+        self._labels = labels
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [sample._replace(labels={**self._labels, **sample.labels}) for sample in metric.samples]
+            yield metric
+
+
 class _WithoutCreated(Collector):
     """The metrics of another registry, without the ``_created`` series that the client library adds to each counter and
     histogram: a scrape knows the time of a restart without them, and the library's own switch is process-wide."""
@@ -377,6 +421,15 @@ class _WithoutCreated(Collector):
         for metric in self._registry.collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
+
+
+def _reached_at(host: str) -> str:
+    """Return the address at which this machine reaches what listens on ``host``."""
+    if host in ("0.0.0.0", ""):
+        return LOOPBACK
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host
 
 
 def _size(path: Path) -> int:

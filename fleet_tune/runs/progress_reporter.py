@@ -64,7 +64,8 @@ class ProgressReporter:
         if self.syncs_with:
             doing += f", synchronizing the store {self.syncs_with}"
         if self._on_progress is not None:
-            begun = (self.elapsed_secs, self._limits.time_budget_secs, self._limits.trials)
+            # The time budget counts from the begin of the tuning.
+            begun = (self.elapsed_secs, None, self._limits.trials)
             self._on_progress(Progress("starting", *begun, 0, 0, {}, 0.0, {}, {}, (), doing=doing))
 
     async def announce_waiting(self) -> None:
@@ -88,11 +89,8 @@ class ProgressReporter:
         await self._report(session.last_progress())
 
     async def _report(self, snapshot: Awaitable[Progress]) -> None:
-        last = self.last
         with contextlib.suppress(FleetTuneError):  # records raise the error of a scheduler that is gone
-            last = await snapshot
-        if last is not None:
-            self.update(last)
+            self.update(await snapshot)
 
     def update(self, progress: Progress) -> None:
         """Report this snapshot, which counts from the begin of the tuning."""
@@ -142,7 +140,7 @@ class ProgressReporter:
 
     def compile_progress(self) -> CompileProgress:
         """Progress of compiling, which goes on from the last snapshot."""
-        return CompileProgress() if self.last is None else CompileProgress(self.last.elapsed_secs, self.last.notices)
+        return CompileProgress(self.elapsed_secs, () if self.last is None else self.last.notices)
 
     def warn(self, text: str) -> None:
         """Add a notice to the last snapshot; a run without one only logs it."""

@@ -37,8 +37,8 @@ class StageMetrics(Collector):
             "fleet_tune_stage_wait_seconds", "Time that a candidate waits for the stage.", labels=["stage"]
         )
         for stage, progress in self._stages.items():
-            for event, number in (("begun", progress.begun), ("done", progress.done), ("failed", progress.failed)):
-                count.add_metric([stage, event], number)
+            for event in ("begun", "done", "failed", "returned"):
+                count.add_metric([stage, event], getattr(progress, event))
             running.add_metric([stage], progress.in_progress)
             durations.add_metric([stage], _buckets(progress.durations), progress.durations.total_secs)
             waits.add_metric([stage], _buckets(progress.waits), progress.waits.total_secs)

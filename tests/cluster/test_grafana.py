@@ -93,7 +93,7 @@ def _fill(metrics: Metrics, trials: int) -> None:
         vitals=vitals,
         device_time={"zen5": {"measure": 0.6, "build": 0.4}},
         device_changes=trials,
-        stages={"build": StageProgress(trials, trials, 0, durations.histogram, durations.histogram)},
+        stages={"build": StageProgress(trials, trials, 0, 0, durations.histogram, durations.histogram)},
     )
     metrics.update(progress)
 

@@ -17,6 +17,7 @@ from devices.sketches.spaces import ScheduleError
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import is_busy
 from fleet_tune.base.version import __version__
 from fleet_tune.report.frameworks import TITLES as FRAMEWORK_TITLES
 from fleet_tune.report.frameworks import rows as framework_rows
@@ -137,12 +138,13 @@ def _render(folder: Path, history: RunHistory, result: Mapping[str, Any], places
 def _network(network: Mapping[str, Any]) -> dict[str, Any]:
     """Return the texts of a compiled network."""
     lines = [("published", str(network["published"]))]
-    for label, key in (("tuned", "tuned_secs"), ("untuned", "untuned_secs"), (network["framework"], "framework_secs")):
-        if network[key] is not None:
+    framework = network.get("framework", "the framework")  # of an older version: absent, as its time
+    for label, key in (("tuned", "tuned_secs"), ("untuned", "untuned_secs"), (framework, "framework_secs")):
+        if network.get(key) is not None:
             lines.append((label, format_secs(network[key])))
     for label, key in (
         ("speed-up over untuned", "speedup_over_untuned"),
-        (f"speed-up over {network['framework']}", "speedup_over_framework"),
+        (f"speed-up over {framework}", "speedup_over_framework"),
     ):
         if network.get(key) is not None:
             lines.append((label, f"{network[key]:.2f}×"))
@@ -155,7 +157,9 @@ def _network(network: Mapping[str, Any]) -> dict[str, Any]:
         lines.append(("in kernels", format_secs(times["kernels_secs"])))
         lines.append(("calls and allocation", format_secs(times["left_over_secs"])))
     remark = network["problem"] or ""
-    return {"device_class": network["device_class"], "lines": lines, "remark": remark}
+    if is_busy(network.get("others_cores")):
+        remark += f" Timed on a busy host: other processes took {network['others_cores']:.1f} of its processor cores."
+    return {"device_class": network["device_class"], "lines": lines, "remark": remark.strip()}
 
 
 def _frameworks(folder: Path) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import threading
+from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
 
 from fleet_tune.base.domain import Record
-from fleet_tune.base.results import Progress
-from fleet_tune.runs.companion import Companion, OngoingTuning
+from fleet_tune.base.results import NetworkResult, Progress
+from fleet_tune.runs.companion import Companion
 from fleet_tune.runs.metrics import Metrics, RunInfo
 from fleet_tune.runs.metrics_targets import user_targets
 
@@ -39,30 +41,31 @@ class RunMetrics(Companion):
     ) -> None:
         self._port, self._host, self._gateway, self._run, self._folder = port, host, gateway, run, folder
         self._metrics: Metrics | None = None
-        self._problem = ""
+        self._pushes = True
+        self._ended = threading.Event()
+        self._pushing = threading.Thread(target=self._push_on, args=(gateway,), name="metrics-push", daemon=True)
 
     def before(self) -> None:
         """Open the port. Raises UserError where it is taken."""
         self._metrics = Metrics(self._port, self._host, self._run, self._folder, user_targets())
+        if self._gateway is not None:
+            self._pushing.start()
 
-    async def during(self, tuning: OngoingTuning) -> None:
-        """Push every few seconds. Tells the first failure in a row."""
-        while self._gateway is not None:
-            problem = await asyncio.to_thread(self._push)
-            if problem and not self._problem:
-                tuning.session.notice(problem, False)
-            self._problem = problem
-            await asyncio.sleep(_PUSH_EVERY_SECS)
+    def _push_on(self, gateway: str) -> None:
+        """Push every few seconds until the run ends."""
+        while not self._ended.wait(_PUSH_EVERY_SECS):
+            self._push(gateway)
 
-    def _push(self) -> str:
-        """Push. Return the problem in one line; empty for none."""
-        if self._metrics is None or self._gateway is None:
-            return ""
+    def _push(self, gateway: str) -> None:
+        """Push. The first failure in a row is told."""
+        assert self._metrics is not None
         try:
-            self._metrics.push(self._gateway)
-        except OSError as error:
-            return f"the push gateway {self._gateway} does not take the metrics: {error}"
-        return ""
+            self._metrics.push(gateway)
+            self._pushes = True
+        except (OSError, HTTPException, ValueError) as error:  # what answers there may be no gateway at all
+            if self._pushes:
+                _LOG.warning("the push gateway %s does not take the metrics: %s", gateway, error)
+            self._pushes = False
 
     def on_record(self, record: Record) -> None:
         """Count the record."""
@@ -74,6 +77,11 @@ class RunMetrics(Companion):
         if self._metrics is not None:
             self._metrics.enter(phase)
 
+    def on_published(self, networks: Sequence[NetworkResult]) -> None:
+        """Set the latencies."""
+        if self._metrics is not None:
+            self._metrics.publish(networks)
+
     def on_progress(self, progress: Progress) -> None:
         """Set the gauges."""
         if self._metrics is not None:
@@ -82,7 +90,9 @@ class RunMetrics(Companion):
     def close(self) -> None:
         """Free the port, and push for the last time."""
         if self._metrics is not None:
-            problem = self._push()
-            if problem and not self._problem:
-                _LOG.warning("%s", problem)
+            self._metrics.end()
+            if self._gateway is not None:
+                self._ended.set()
+                self._pushing.join()
+                self._push(self._gateway)
             self._metrics.close()

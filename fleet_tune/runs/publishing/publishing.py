@@ -47,6 +47,8 @@ async def publish(context: RunContext, tuned: Tuned, hosts: RunHosts) -> Publish
     if compiles and not context.interruption.came:
         reporter.show("compiling")
         networks = await _compiled(context, tuned, hosts)
+        for companion in context.companions:
+            companion.on_published(networks)
     async with beside(reporter.show_waits()):
         for companion in context.companions:
             await companion.after(tuned)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from tests.helpers.tasks import make_candidate, make_task
 
 NETWORK = """
 import torch
+
+print("what a user's file prints is no answer")
 
 def square():
     torch.manual_seed(0)
@@ -121,16 +124,15 @@ def test_the_report_shows_them(tmp_path: Path) -> None:
         store.append([make_record(make_candidate(task, 1), ok(1e-3))])
     assert "fleet-tune frameworks NETWORK FOLDER" in render_report(tmp_path)
     times = (FrameworkTime("fleet-tune", 1e-3, 0.9e-3, 1.1e-3, 1e-7), FrameworkTime("X", 2e-3, 1.9e-3, 2.1e-3, 0.0))
-    found = FrameworkTimes("net", "a CPU", 2, 1.7e9, (*times, FrameworkTime("Y", None, problem="no such operator")))
-    (tmp_path / "frameworks.json").write_text(json.dumps({**_plain(found)}))
+    (tmp_path / "manifest.json").write_text("{}")
+    digest = hashlib.blake2b(b"{}", digest_size=16).hexdigest()
+    failed = FrameworkTime("Y", None, problem="no such operator")
+    found = FrameworkTimes("net", "a CPU", 2, 1.7e9, digest, (*times, failed))
+    (tmp_path / "frameworks.json").write_text(json.dumps({"schema": 1, **dataclasses.asdict(found)}))
     page = render_report(tmp_path)
     for told in ("2.00× as fast", "does not run: no such operator", "a CPU with 2 threads, on 2023-11-1"):
         assert told in page
+    (tmp_path / "manifest.json").write_text('{"of": "another network"}')
+    assert "fleet-tune frameworks NETWORK FOLDER" in render_report(tmp_path)
     (tmp_path / "frameworks.json").write_text("{}")
     assert "fleet-tune frameworks NETWORK FOLDER" in render_report(tmp_path)
-
-
-def _plain(found: FrameworkTimes) -> dict[str, object]:
-    import dataclasses
-
-    return dataclasses.asdict(replace(found))

@@ -21,10 +21,10 @@ import fleet_tune
 from fleet_tune.base.domain import Measurement, Outcome, Record
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.processes import pid_namespace
-from fleet_tune.base.results import Progress, TaskProgress
+from fleet_tune.base.results import NetworkResult, Progress, TaskProgress
 from fleet_tune.base.stages import DurationCounter, StageProgress
 from fleet_tune.runs.companions.run_metrics import RunMetrics
-from fleet_tune.runs.metrics import PHASES, TEXT_FILE, Metrics, RunInfo
+from fleet_tune.runs.metrics import PHASES, TEXT_FILE, Metrics, RunInfo, _reached_at
 from tests.helpers.prometheus import scraping
 from tests.helpers.records import make_record
 from tests.helpers.tasks import make_candidate
@@ -170,9 +170,37 @@ def test_no_latency_is_shown_before_there_is_one(metrics: Metrics) -> None:
 def test_every_metric_is_documented_and_every_documented_metric_exists(metrics: Metrics) -> None:
     _fill(metrics)
     metrics.update(replace(_progress(devices={}, queues={}), model_unix_secs=1.7e9))
+    metrics.publish([NetworkResult("zen5", Path("out"), 2e-3, 0.5, 4e-3, 1e-6, 2e-6)])
+    metrics.end()
     served = set(re.findall(r"^# TYPE (fleet_tune_\S+)", _text(metrics), re.MULTILINE))
     documented = set(re.findall(r"^\| `(\w+)`", DOCS.read_text(), re.MULTILINE))
     assert served == {name for name in documented if not name.startswith("fleet_tune_retune_")}
+
+
+def test_what_was_measured_of_the_network_is_the_last_word(tmp_path: Path) -> None:
+    run = RunMetrics(None, "127.0.0.1", None, RunInfo("a.onnx", "r1"), tmp_path)
+    run.before()
+    run.on_phase("compiling")
+    run.on_published([NetworkResult("zen5", tmp_path, 2e-3, 0.5, None, 1e-6, 2e-6)])
+    run.close()
+    families = {each.name: each for each in text_string_to_metric_families((tmp_path / TEXT_FILE).read_text())}
+    latency = {each.labels["variant"]: each.value for each in families["fleet_tune_network_latency_seconds"].samples}
+    assert latency == {"published": 2e-3, "tuned": 2e-3, "untuned": 0.5}
+    phases = {each.labels["phase"] for each in families["fleet_tune_phase"].samples if each.value}
+    assert phases == {"ended"}
+    assert families["fleet_tune_end_timestamp_seconds"].samples[0].value > 0
+    assert not [name for name in families if name.startswith("process_")]
+    assert {
+        (each.labels["network"], each.labels["run"]) for family in families.values() for each in family.samples
+    } == {("a.onnx", "r1")}
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("::", "[::1]"), ("fe80::1", "[fe80::1]")],
+)
+def test_prometheus_gets_an_address_that_it_can_reach(host: str, address: str) -> None:
+    assert _reached_at(host) == address
 
 
 def test_times_are_time_stamps(metrics: Metrics) -> None:
@@ -253,11 +281,11 @@ def test_stages_become_counters_gauges_and_histograms(metrics: Metrics) -> None:
     durations.add(0.3)
     waits.add(3e-6)
     waits.add(1e3)
-    stage = StageProgress(9, 5, 1, durations.histogram, waits.histogram)
+    stage = StageProgress(9, 5, 1, 0, durations.histogram, waits.histogram)
     metrics.update(replace(_progress(devices={}, queues={}), stages={"build": stage}))
     samples = _samples(metrics)
     events = {labels[0]: value for (name, labels), value in samples.items() if name.endswith("stage_candidates_total")}
-    assert events == {"begun": 9, "done": 5, "failed": 1}
+    assert events == {"begun": 9, "done": 5, "failed": 1, "returned": 0}
     assert samples["fleet_tune_stage_in_progress", ("build",)] == 3
     assert samples["fleet_tune_stage_seconds_bucket", ("0.2", "build")] == 0
     assert samples["fleet_tune_stage_seconds_bucket", ("0.5", "build")] == 1
@@ -322,6 +350,28 @@ def test_a_push_gateway_that_is_not_there_is_a_warning(tmp_path: Path, caplog: p
     run = RunMetrics(None, "127.0.0.1", address, RunInfo("a.onnx", "r1"), tmp_path)
     run.before()
     run.close()
+    assert f"the push gateway {address} does not take the metrics" in caplog.text
+    assert (tmp_path / TEXT_FILE).is_file()
+
+
+def test_what_is_no_push_gateway_is_a_warning_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 20)
+                connection.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        run = RunMetrics(0, "127.0.0.1", address, RunInfo("a.onnx", "r1"), tmp_path)
+        run.before()
+        run.close()
+        thread.join()
     assert f"the push gateway {address} does not take the metrics" in caplog.text
     assert (tmp_path / TEXT_FILE).is_file()
 

@@ -6,9 +6,12 @@ import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from actors.clients.calls import ActorLostError
+from actors.tuning_session import TuningSession
 from fleet_tune.base.config.request import run_request
 from fleet_tune.base.results import Notice, Progress
 from fleet_tune.runs import progress_reporter
@@ -66,6 +69,7 @@ def test_the_clock_of_a_run_goes_on_when_its_tuning_begins(tmp_path: Path) -> No
     reporter.update(tuning)
     reporter.update(replace(tuning, elapsed_secs=2.0, silent={"the recorder": 1.5}, behind={"a": ("other", 1.5)}))
     before, first, second = seen
+    assert before.time_budget_secs is None  # it does not count yet
     began = first.elapsed_secs - 1.0
     assert first.elapsed_secs >= before.elapsed_secs >= 30.0
     assert first.time_budget_secs == pytest.approx(began + 80.0)
@@ -73,3 +77,18 @@ def test_the_clock_of_a_run_goes_on_when_its_tuning_begins(tmp_path: Path) -> No
     assert second.elapsed_secs == pytest.approx(began + 2.0)
     assert second.silent == {"the recorder": pytest.approx(began + 1.5)}
     assert second.behind == {"a": ("other", pytest.approx(began + 1.5))}
+
+
+async def test_a_snapshot_that_does_not_come_leaves_the_last_one_as_it_is(tmp_path: Path) -> None:
+    class Lost:
+        async def progress(self) -> Progress:
+            raise ActorLostError("the scheduler: its process ended")
+
+    seen: list[Progress] = []
+    reporter = ProgressReporter(run_request("net.onnx", out=tmp_path / "out", store="").limits, seen.append)
+    reporter.started = time.monotonic() - 30.0
+    reporter.update(Progress("tuning", 1.0, 80.0, None, 1, 1, {"ok": 1}, 1.0, {}, {}, ()))
+    last = reporter.last
+    await reporter.report(cast("TuningSession", Lost()))
+    assert reporter.last is last
+    assert len(seen) == 1

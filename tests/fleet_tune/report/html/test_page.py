@@ -124,6 +124,19 @@ def test_a_run_that_has_ended_tells_of_its_network(task: Task, folder: Path) -> 
     assert "no result.json" not in text
 
 
+def test_a_result_of_an_older_version_is_shown_without_what_it_does_not_have(folder: Path) -> None:
+    network = NetworkResult("board", folder, 8e-3, 16e-3, None, 1e-6, 2e-6, others_cores=0.5)
+    file = write_result(TuneResult("net", folder, (), {}, 2, 60.0, interrupted=False, networks=(network,)))
+    older = json.loads(file.read_text())
+    for name in ("framework", "framework_secs", "speedup_over_framework"):
+        del older["networks"][0][name]
+    file.write_text(json.dumps(older))
+    write_report(folder, folder / "page.html")
+    text = read(folder / "page.html")
+    assert "tuned 8.000 ms" in text
+    assert "Timed on a busy host: other processes took 0.5 of its processor cores." in text
+
+
 def test_the_quality_of_the_predictions_is_told(task: Task, folder: Path) -> None:
     with RecordStore(folder / "records.db") as store:
         for number in range(3, 11):
