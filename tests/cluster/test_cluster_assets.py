@@ -10,25 +10,52 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fleet_tune.base.results import Progress
+from fleet_tune.base.stages import StageProgress
+
 CLUSTER = Path(__file__).parents[2] / "cluster"
+PROMETHEUS = CLUSTER / "prometheus"
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [("check", "config", "prometheus.yml"), ("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")],
+    [
+        ("check", "config", "prometheus.yml"),
+        ("check", "rules", "alerts.yml"),
+        ("check", "rules", "recording.yml"),
+        ("test", "rules", "alerts_test.yml"),
+        ("test", "rules", "recording_test.yml"),
+    ],
     ids=" ".join,
 )
 def test_promtool_accepts(prometheus_dir: Path, arguments: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [prometheus_dir / "promtool", *arguments], cwd=CLUSTER, capture_output=True, text=True, timeout=60, check=False
+        [prometheus_dir / "promtool", *arguments],
+        cwd=PROMETHEUS,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_alert_has_a_test() -> None:
-    alerts = set(re.findall(r"alert: (\w+)", (CLUSTER / "alerts.yml").read_text()))
-    tested = set(re.findall(r"alertname: (\w+)", (CLUSTER / "alerts_test.yml").read_text()))
+    alerts = set(re.findall(r"alert: (\w+)", (PROMETHEUS / "alerts.yml").read_text()))
+    tested = set(re.findall(r"alertname: (\w+)", (PROMETHEUS / "alerts_test.yml").read_text()))
     assert alerts == tested
+
+
+def test_every_alert_has_a_runbook() -> None:
+    rules = (PROMETHEUS / "alerts.yml").read_text()
+    alerts = re.findall(r"alert: (\w+)", rules)
+    assert re.findall(r"runbook_url: cluster/prometheus/runbooks\.md#(\w+)", rules) == [each.lower() for each in alerts]
+    assert re.findall(r"^## (\w+)$", (PROMETHEUS / "runbooks.md").read_text(), re.MULTILINE) == alerts
+
+
+def test_every_recording_rule_has_a_test() -> None:
+    recorded = set(re.findall(r"record: (\S+)", (PROMETHEUS / "recording.yml").read_text()))
+    assert recorded == set(re.findall(r"- expr: (\S+)", (PROMETHEUS / "recording_test.yml").read_text()))
 
 
 def test_alerts_use_metrics_that_a_run_and_the_service_export(tmp_path: Path) -> None:
@@ -37,6 +64,8 @@ def test_alerts_use_metrics_that_a_run_and_the_service_export(tmp_path: Path) ->
     from fleet_tune.runs.metrics import Metrics
 
     metrics = Metrics(0)
+    stage = StageProgress()
+    metrics.update(Progress("tuning", 1.0, None, None, 0, 0, {}, 0.0, {}, {"a": "good"}, (), stages={"build": stage}))
     try:
         with urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as reply:
             families = list(text_string_to_metric_families(reply.read().decode()))
@@ -67,7 +96,8 @@ def _of_the_service(folder: Path) -> set[str]:
 
 def _rules() -> str:
     # Annotations speak of metrics too, but only expressions are evaluated.
-    return re.sub(r"annotations:\n(?: {10}.*\n?)*", "", (CLUSTER / "alerts.yml").read_text())
+    alerts, recorded = ((PROMETHEUS / f"{name}.yml").read_text() for name in ("alerts", "recording"))
+    return re.sub(r"annotations:\n(?: {10}.*\n?)*", "", alerts) + recorded
 
 
 def test_unit_starts_a_command_that_exists() -> None:
