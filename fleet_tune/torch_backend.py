@@ -80,6 +80,9 @@ def fleet_tune(
     except UserError as error:
         folder.cleanup()
         return _left(region, str(error))
+    except Exception as error:  # a fault of ours must not end a program that runs without us
+        folder.cleanup()
+        return _left(region, f"a fault of fleet-tune: {type(error).__name__}: {error}")
     run = _guarded(region, tuned, arguments, varying, folder)
     ours, original = _timed(run, region, arguments)
     if ours >= original:

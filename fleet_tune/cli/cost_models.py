@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fleet_tune.cli.options import cost_model_option, json_option
+from fleet_tune.cli.options import Number, WholeNumber, cost_model_option, json_option
 from fleet_tune.report.json_output import json_line
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _SOURCES_HELP = """
 _data = click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
 _model = click.argument("model", type=click.Path(path_type=Path))
 _out = click.option("--out", type=click.Path(path_type=Path), required=True, help="The .safetensors file to write.")
-_seed = click.option("--seed", type=click.IntRange(min=0, max=2**32 - 1), default=0, show_default=True)
+_seed = click.option("--seed", type=WholeNumber(min=0, max=2**32 - 1), default=0, show_default=True)
 
 
 @click.group(short_help="Cost models for 'tune --transfer-from'.")
@@ -59,7 +59,7 @@ def pretrain(
 @click.option(
     "--moa", is_flag=True, help="Train by momentum adaptation, a step for each task: neural cost models only."
 )
-@click.option("--momentum", type=click.FloatRange(0.0, 1.0), default=0.99, show_default=True, help="Momentum of --moa.")
+@click.option("--momentum", type=Number(0.0, 1.0), default=0.99, show_default=True, help="Momentum of --moa.")
 @json_option
 def finetune(model: Path, data: tuple[Path, ...], out: Path, moa: bool, momentum: float, as_json: bool) -> None:
     from fleet_tune.base.config import values

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fleet_tune.cli.options import json_option
+from fleet_tune.cli.options import WholeNumber, json_option
 
 if TYPE_CHECKING:
     from fleet_tune.base.config.fleet_file import FleetConfig
@@ -28,9 +28,7 @@ def _order(command: _F) -> _F:
 @click.command("list", short_help="Print the state of every device.")
 @_fleet_argument
 @click.option("--out", type=click.Path(path_type=Path), help="Output folder of a run. Default: that of the last run.")
-@click.option(
-    "--events", type=click.IntRange(0, 1_000_000), default=15, show_default=True, help="Last changes to show."
-)
+@click.option("--events", type=WholeNumber(0, 1_000_000), default=15, show_default=True, help="Last changes to show.")
 @json_option
 def list_command(fleet: Path, out: Path | None, events: int, as_json: bool) -> None:
     """Print the state of every device of FLEET, as the last run that used it knows it, and the last changes with their

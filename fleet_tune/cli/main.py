@@ -40,6 +40,7 @@ from fleet_tune.cli.report import compare, dashboard, frameworks, report, watch
 from fleet_tune.cli.retune import retune
 from fleet_tune.cli.scale import scale
 from fleet_tune.cli.store import store as store_group
+from fleet_tune.report.json_output import json_line
 from policies.cost_models.xgboost_module import spare_scikit_learn
 
 if TYPE_CHECKING:
@@ -279,9 +280,10 @@ def serve(arguments: tuple[str, ...]) -> int:
 
 
 @cli.command()
-def version() -> None:
+@json_option
+def version(as_json: bool) -> None:
     """Print the version."""
-    click.echo(f"{PROGRAM} {__version__}")
+    click.echo(json_line({"program": PROGRAM, "version": __version__}) if as_json else f"{PROGRAM} {__version__}")
 
 
 def _report(result: TuneResult, as_json: bool, svg: Path | None) -> int:

@@ -68,6 +68,35 @@ def _duration(_context: click.Context, _option: click.Parameter, value: str | No
     return None if value is None else duration(value)
 
 
+_LARGE = 1e9
+"""Upper bound of a number from which on it tells a reader nothing."""
+
+
+def _range_words(low: float | None, high: float | None) -> str:
+    """Return the range of an option in words, for its help and its errors."""
+    if high is None or high > _LARGE:
+        return "any number" if low is None else f"at least {low:g}"
+    return f"at most {high:g}" if low is None else f"from {low:g} to {high:g}"
+
+
+class WholeNumber(click.IntRange):
+    """A whole number in a range."""
+
+    name = "integer"
+
+    def _describe_range(self) -> str:
+        return _range_words(self.min, self.max)
+
+
+class Number(click.FloatRange):
+    """A number in a range."""
+
+    name = "float"
+
+    def _describe_range(self) -> str:
+        return _range_words(self.min, self.max)
+
+
 def json_option(command: _F) -> _F:
     """``--json``, as the argument ``as_json``."""
     return click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fleet_tune.cli.options import json_option, run_options
+from fleet_tune.cli.options import WholeNumber, json_option, run_options
 from fleet_tune.report.json_output import json_line
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 _class_option = click.option("--class", "device_class", metavar="NAME", help="Only this device class.")
 _rows_option = click.option(
-    "--rows", type=click.IntRange(1, 1_000_000), default=40, show_default=True, help="Rows to show of a table."
+    "--rows", type=WholeNumber(1, 1_000_000), default=40, show_default=True, help="Rows to show of a table."
 )
 
 
@@ -103,7 +103,7 @@ def stats(store: str | None, as_json: bool) -> None:
 )
 @click.option(
     "--keep-best",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     metavar="N",
     help="JSON lines only: the N best candidates of each task and of what it depends on, one record each.",
 )
@@ -218,7 +218,7 @@ def verify(store: str | None, as_json: bool) -> int:
 @_store_option
 @_class_option
 @click.option("--older-than", metavar="TIME", help="Records that were measured so long ago, as 90d or 12h.")
-@click.option("--keep-best", type=click.IntRange(min=0), metavar="N", help="Keep the N best candidates of each task.")
+@click.option("--keep-best", type=WholeNumber(min=0), metavar="N", help="Keep the N best candidates of each task.")
 @click.option("--other-versions", is_flag=True, help="Records of other versions of TVM or of fleet-tune.")
 @click.option("--dry-run", is_flag=True, help="Print their number; remove nothing.")
 @json_option

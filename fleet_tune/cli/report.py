@@ -7,30 +7,31 @@ from pathlib import Path
 
 import click
 
-from fleet_tune.cli.options import json_option, network_name, run_options
+from fleet_tune.cli.options import Number, WholeNumber, json_option, network_name, run_options
+from fleet_tune.report.json_output import json_line
 
 
 @click.command(short_help="Write an HTML report of a run.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The file. Default: report.html in FOLDER.")
-def report(folder: Path, out: Path | None) -> None:
+@json_option
+def report(folder: Path, out: Path | None, as_json: bool) -> None:
     """Write what the run with the output folder FOLDER did to one HTML file: latency, curves, tasks, failures and
     schedules. The run may be under way."""
     from fleet_tune.report.html.page import REPORT_FILE, write_report
 
     file = folder / REPORT_FILE if out is None else out
     write_report(folder, file)
-    click.echo(file.absolute())
+    click.echo(json_line({"file": str(file.absolute())}) if as_json else file.absolute())
 
 
 @click.command(short_help="Watch a run from another terminal.")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option(
-    "--every", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds between two looks."
-)
+@click.option("--every", type=Number(0.1, 3600), default=2.0, show_default=True, help="Seconds between two looks.")
 @click.option("--once", is_flag=True, help="Show the run as it is now, and end.")
 @click.option("--address", help="Address of a Ray cluster: FOLDER is one of its head node.")
-def watch(folder: Path, every: float, once: bool, address: str | None) -> None:
+@json_option
+def watch(folder: Path, every: float, once: bool, address: str | None, as_json: bool) -> None:
     """Show what the run with the output folder FOLDER is doing: its latency so far, its tasks, devices and failures.
 
     Ends when the run has ended, or at once if it ended before. Ctrl-C ends the view and leaves the run alone. The run
@@ -40,16 +41,18 @@ def watch(folder: Path, every: float, once: bool, address: str | None) -> None:
 
     from fleet_tune.base.config import values
     from fleet_tune.report.run import make_console
-    from fleet_tune.report.watching import looks, show, watcher_of
+    from fleet_tune.report.watching import looks, run_json, show, watcher_of
 
     with watcher_of(folder, values.cluster_address(address)) as look:
         runs = looks(look, every)
-        show(make_console(), islice(runs, 1) if once else runs)
+        last = show(make_console(stderr=as_json), islice(runs, 1) if once else runs)
+    if as_json and last is not None:
+        click.echo(run_json(last))
 
 
 @click.command(short_help="Show runs, a store or retune in a browser.")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0: any that is free.")
+@click.option("--port", type=WholeNumber(0, 65535), default=8765, show_default=True, help="0: any that is free.")
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -74,7 +77,7 @@ def dashboard(path: Path, port: int, host: str) -> int:
 @click.argument("first", metavar="A", type=click.Path(path_type=Path))
 @click.argument("second", metavar="B", type=click.Path(path_type=Path))
 @click.option(
-    "--rows", type=click.IntRange(1, 1_000_000), default=40, show_default=True, help="Rows to show of the tasks."
+    "--rows", type=WholeNumber(1, 1_000_000), default=40, show_default=True, help="Rows to show of the tasks."
 )
 @json_option
 def compare(first: Path, second: Path, rows: int, as_json: bool) -> None:
@@ -91,9 +94,7 @@ def compare(first: Path, second: Path, rows: int, as_json: bool) -> None:
 @click.command(short_help="Time a tuned network beside other frameworks.")
 @click.argument("network")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option(
-    "--rounds", type=click.IntRange(1, 1000), default=8, show_default=True, help="Turns of half a second each."
-)
+@click.option("--rounds", type=WholeNumber(1, 1000), default=8, show_default=True, help="Turns of half a second each.")
 @run_options("inputs", "trust_model")
 @json_option
 def frameworks(network: str, folder: Path, rounds: int, inputs: Path | None, trust_model: bool, as_json: bool) -> None:

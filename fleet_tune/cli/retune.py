@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fleet_tune.cli.options import json_option
+from fleet_tune.cli.options import WholeNumber, json_option
+from fleet_tune.report.json_output import json_line
 
 if TYPE_CHECKING:
     from fleet_tune.base.config.retune_file import RetuneConfig
@@ -106,11 +107,12 @@ def versions(file: Path, network: str | None, as_json: bool) -> None:
 @_class_option
 @click.option(
     "--to",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     metavar="VERSION",
     help="Version to go back to. Default: the one before the current one.",
 )
-def rollback(file: Path, network: str, device_class: str | None, to: int | None) -> None:
+@json_option
+def rollback(file: Path, network: str, device_class: str | None, to: int | None, as_json: bool) -> None:
     """Make an older version of NETWORK the current one. What is newer is not published again; the hook is run."""
     from fleet_tune.base.config.retune_file import load_retune
     from fleet_tune.retuning.running import roll_back
@@ -119,7 +121,12 @@ def rollback(file: Path, network: str, device_class: str | None, to: int | None)
     config = load_retune(file)
     places = _places(repository_of(config), network, device_class)
     before, after, problem = roll_back(config, *_only(places, network), to)
-    click.echo(f"{network}: version {after.number} is the current one now, in place of {before.number}")
+    if as_json:
+        click.echo(
+            json_line({"network": network, "current": after.number, "before": before.number, "hook_problem": problem})
+        )
+    else:
+        click.echo(f"{network}: version {after.number} is the current one now, in place of {before.number}")
     if problem:
         click.echo(f"warning: the hook failed: {problem}", err=True)
 

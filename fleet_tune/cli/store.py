@@ -8,7 +8,7 @@ from types import FrameType
 
 import click
 
-from fleet_tune.cli.options import json_option
+from fleet_tune.cli.options import WholeNumber, json_option
 from fleet_tune.report.json_output import json_line
 
 # What PostgreSQL takes: a bigint, and as many processes as it can have.
@@ -26,7 +26,7 @@ def store() -> None:
 @click.option(
     "--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on; '*': every one."
 )
-@click.option("--port", type=click.IntRange(1, 65535), default=5432, show_default=True)
+@click.option("--port", type=WholeNumber(1, 65535), default=5432, show_default=True)
 @click.option("--host", default="", metavar="NAME", help="Name by which others reach it, for their keys.")
 def serve(folder: Path, bind: str, port: int, host: str) -> int:
     """Serve the store in FOLDER until Ctrl-C or SIGTERM: a PostgreSQL of its own, made where there is none."""
@@ -72,18 +72,19 @@ def serve(folder: Path, bind: str, port: int, host: str) -> int:
 @click.argument("name")
 @click.option(
     "--records",
-    type=click.IntRange(0, _MOST_RECORDS),
+    type=WholeNumber(0, _MOST_RECORDS),
     metavar="N",
     help="Most records that it may add. Default: no limit.",
 )
 @click.option(
     "--connections",
-    type=click.IntRange(1, _MOST_CONNECTIONS),
+    type=WholeNumber(1, _MOST_CONNECTIONS),
     metavar="N",
     help="Most connections at a time. Default: no limit.",
 )
 @click.option("--remove", is_flag=True, help="Remove the key; its records stay.")
-def key(folder: Path, name: str, records: int | None, connections: int | None, remove: bool) -> None:
+@json_option
+def key(folder: Path, name: str, records: int | None, connections: int | None, remove: bool, as_json: bool) -> None:
     """Make the key NAME for the store that is served from FOLDER, or change its limits; print its file."""
     from fleet_tune.store_server.keys import put_key, remove_key
     from fleet_tune.store_server.server_folder import ServerFolder
@@ -91,10 +92,12 @@ def key(folder: Path, name: str, records: int | None, connections: int | None, r
     served = ServerFolder(folder.absolute())
     if remove:
         remove_key(served, name)
-        click.echo(f"the key {name} is removed")
+        told, body = f"the key {name} is removed", {"key": name, "removed": True, "file": None}
     else:
         path = put_key(served, name, records, connections)
-        click.echo(f"{path}: give it to who uses it, for --store @FILE")
+        told = f"{path}: give it to who uses it, for --store @FILE"
+        body = {"key": name, "removed": False, "file": str(path)}
+    click.echo(json_line(body) if as_json else told)
 
 
 @store.command("keys", short_help="Print the keys of a store.")

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
@@ -31,12 +32,16 @@ from fleet_tune.report.run import (
     plural,
     task_table,
 )
+from fleet_tune.report.run_history import CurvePoint
+from fleet_tune.report.watching import ASCII_STEPS, STEPS, curve
 from fleet_tune.report.words import estimate_text
 
 _LINE_SECS = 5.0
 _REFRESH_PER_SEC = 4.0
 _TABLE_FRAME_LINES = 4  # lines of a task table that are no tasks
 _NOTICES = 3  # of the last ones in the panel
+_OTHER_SPEED = 0.05
+"""Deviation of a device's speed that is shown."""
 _GOOD_STATES = ("good", "idle", "busy", "measuring")
 
 
@@ -78,7 +83,7 @@ class ProgressView:
     def update(self, progress: Progress) -> None:
         """Shows a snapshot. Lines are printed where there is no terminal, and into the log: at most one in 5 seconds
         and one per phase, and one for each notice at once."""
-        self._panel.progress = progress
+        self._panel.show(progress)
         for notice in progress.notices:
             if notice.number > self._noticed:
                 self._noticed = notice.number
@@ -225,7 +230,17 @@ class _Panel:
     def __init__(self, title: str) -> None:
         self.title = title
         self.progress: Progress | None = None
+        self._curves: dict[str, list[CurvePoint]] = {}
+        """Estimated latencies that were shown, by device class."""
         self._spinner = Spinner("dots", style="cyan")
+
+    def show(self, progress: Progress) -> None:
+        """Show a snapshot."""
+        self.progress = progress
+        for name, secs in progress.network_secs.items():
+            points = self._curves.setdefault(name, [])
+            if math.isfinite(secs) and (not points or secs != points[-1].network_secs):
+                points.append(CurvePoint(progress.elapsed_secs, progress.trials, secs))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         progress = self.progress
@@ -238,14 +253,14 @@ class _Panel:
         yield head
         if progress is None:
             return
-        facts = self._facts(progress)
+        facts = self._facts(progress, options)
         yield facts
         used = 1 + facts.row_count + _TABLE_FRAME_LINES
         rows = console.size.height - used
         if rows >= 2 and progress.tasks:
             yield Group(task_table(progress.tasks, limit=rows))
 
-    def _facts(self, progress: Progress) -> Table:
+    def _facts(self, progress: Progress, options: ConsoleOptions) -> Table:
         facts = fact_grid()
         clock = Table.grid(padding=(0, 1))
         share = _share_done(progress)
@@ -267,6 +282,9 @@ class _Panel:
             devices.append(", " if devices else "")
             devices.append(f"{name} ")
             devices.append(state, "green" if state in _GOOD_STATES else "yellow")
+            speed = progress.vitals.get(name, {}).get("speed", 1.0)
+            if abs(speed - 1) >= _OTHER_SPEED:
+                devices.append(f" at {speed:.0%} of its speed", "yellow")
         facts.add_row("devices", devices)
         if progress.behind:
             facts.add_row("waits", cut(_behind(progress), "yellow"))
@@ -275,6 +293,11 @@ class _Panel:
         if progress.device_time:
             facts.add_row("limited by", cut(format_bounds(progress.device_time)))
         facts.add_row("estimate", cut(_networks(progress), "bold"))
+        steps = ASCII_STEPS if options.ascii_only else STEPS
+        for points in self._curves.values():
+            if len(points) > 1:
+                end = replace(points[-1], secs=progress.elapsed_secs)
+                facts.add_row("", Text(curve([*points, end], steps)))
         for notice in progress.notices[-_NOTICES:]:
             facts.add_row("noticed", cut(notice_line(notice), "yellow"))
         return facts

@@ -19,18 +19,21 @@ from rich.text import Text
 
 from fleet_tune.base.device_state import DeviceEvent
 from fleet_tune.base.errors import RequestError
+from fleet_tune.base.records.datasets.sources import RECORDS_FILE
 from fleet_tune.base.records.files.lock_file import is_locked
 from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.report.json_output import json_line
 from fleet_tune.report.run import TaskName, cut, fact_grid, format_clock, format_outcomes, plural
 from fleet_tune.report.run_history import CurvePoint, HistoryReader, RunHistory, TaskHistory, records_of
 from fleet_tune.report.words import NONE, estimate_text, format_secs
+from fleet_tune.runs.prediction_quality import PredictionQuality
 from fleet_tune.runs.preparing.out_folder import LOCK_FILE
 
 _READ_SHARE = 0.1
 """Share of the time that may go into reading a run's records again."""
 _CURVE_COLUMNS = 48
-_STEPS = "▁▂▃▄▅▆▇█"
-_ASCII_STEPS = "_.-=+*#@"
+STEPS = "▁▂▃▄▅▆▇█"
+ASCII_STEPS = "_.-=+*#@"
 _FAILURES = 3
 _FRAME_LINES = 4  # lines of a table that are no rows
 
@@ -86,6 +89,8 @@ class RunWatcher:
         Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
         """
         is_under_way = is_locked(self._folder / LOCK_FILE)  # before the records: the last ones are not missed
+        if is_under_way and not (self._folder / RECORDS_FILE).is_file():  # the network is being imported
+            return WatchedRun(self._folder, True, RunHistory((), {}, 0.0, 0, {}, PredictionQuality()), {}, None)
         with RecordReader(records_of(self._folder)) as reader:
             seq, devices = reader.last_seq(), reader.device_states()
             last = reader.since(seq - 1, 1) if seq else []
@@ -129,8 +134,9 @@ def watcher_of(folder: Path, address: str | None) -> Iterator[Callable[[], Watch
         yield lambda: call("look")
 
 
-def show(console: Console, runs: Iterator[WatchedRun], now: Callable[[], float] = time.time) -> None:
-    """Show each run in place of the one before on a terminal, as a line elsewhere, and the last one whole."""
+def show(console: Console, runs: Iterator[WatchedRun], now: Callable[[], float] = time.time) -> WatchedRun | None:
+    """Show each run in place of the one before on a terminal, as a line elsewhere, and the last one whole. Return it;
+    None where there is none."""
     last: WatchedRun | None = None
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -144,6 +150,36 @@ def show(console: Console, runs: Iterator[WatchedRun], now: Callable[[], float] 
                 console.print(line, markup=False, soft_wrap=True)
     if last is not None:
         console.print(render_run(last, console, now(), whole=True))
+    return last
+
+
+def run_json(run: WatchedRun) -> str:
+    """Return the run as one line of JSON."""
+    history = run.history
+    return json_line(
+        {
+            "folder": str(run.folder.resolve()),
+            "is_under_way": run.is_under_way,
+            "secs": history.secs,
+            "trials": history.trials,
+            "last_record_unix_secs": run.last_record_unix_secs,
+            "network_secs": {
+                name: points[-1].network_secs if points else None for name, points in history.curves.items()
+            },
+            "devices": {name: event.state.word for name, event in run.devices.items()},
+            "failures": {kind: {"trials": count, "first": message} for kind, count, message in run.failures},
+            "tasks": [
+                {
+                    "task_id": each.task.id,
+                    "name": each.task.workload.name,
+                    "calls": each.task.weight,
+                    "trials": each.trials,
+                    "best_secs": each.best_secs if math.isfinite(each.best_secs) else None,
+                }
+                for each in history.tasks
+            ],
+        }
+    )
 
 
 def run_line(run: WatchedRun) -> str:
@@ -165,7 +201,9 @@ def render_run(run: WatchedRun, console: Console, now: float, *, whole: bool = F
     age = "" if run.last_record_unix_secs is None else f", the last {format_clock(now - run.last_record_unix_secs)} ago"
     facts.add_row("time", cut(f"{format_clock(history.secs)} of tuning"))
     facts.add_row("trials", cut(f"{history.trials}{age}"))
-    steps = _ASCII_STEPS if console.options.ascii_only else _STEPS
+    if not history.curves:
+        facts.add_row("network", cut("no tasks yet"))
+    steps = ASCII_STEPS if console.options.ascii_only else STEPS
     for name, points in history.curves.items():
         facts.add_row("network", cut(", ".join(_estimates(history, name)), "bold"))
         if points:
@@ -181,7 +219,7 @@ def render_run(run: WatchedRun, console: Console, now: float, *, whole: bool = F
     return facts if rows is not None and rows < 1 else Group(facts, _tasks(history, rows))
 
 
-def curve(points: Sequence[CurvePoint], steps: str = _STEPS) -> str:
+def curve(points: Sequence[CurvePoint], steps: str = STEPS) -> str:
     """Return a latency over the time as a line of characters, of which ``steps`` are the lowest to the highest. The
     lowest is zero."""
     most = max(point.network_secs for point in points)

@@ -120,11 +120,11 @@ class ProgressReporter:
         if self._on_progress is not None:
             self._on_progress(self.last)
 
-    async def show_compiling(self, compiling: CompileProgress) -> None:
-        """Report the progress of compiling until cancelled."""
+    async def show_compiling(self, compiling: CompileProgress, phase: str = "compiling") -> None:
+        """Report the progress after the tuning until cancelled."""
         while True:
             await asyncio.sleep(PROGRESS_SECS)
-            self.show("compiling", compiling)
+            self.show(phase, compiling)
 
     async def show_waits(self) -> None:
         """Show what this command waits for after the tuning, until cancelled."""

@@ -98,10 +98,13 @@ class RunTuning:
         """Wait for the tasks that are not described yet: nothing is compiled without them. A signal ends the wait."""
         if self.is_interrupted:
             return
-        if not all(feed.is_done for feed in self._feeds):
-            self._context.reporter.show("describing")
-        with contextlib.suppress(RunInterruptedError):
-            await self._context.interruption.unless(asyncio.gather(*(feed.wait() for feed in self._feeds)))
+        reporter = self._context.reporter
+        if all(feed.is_done for feed in self._feeds):
+            return
+        reporter.show("describing")
+        async with beside(reporter.show_compiling(reporter.compile_progress(), "describing")):
+            with contextlib.suppress(RunInterruptedError):
+                await self._context.interruption.unless(asyncio.gather(*(feed.wait() for feed in self._feeds)))
 
     def result(self) -> Tuned:
         """The value of the tuning that is over."""

@@ -396,3 +396,25 @@ def test_a_served_device_says_when_it_is_ready_and_ends_on_sigterm() -> None:
 def test_an_address_of_another_machine_cannot_be_served(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["device", "serve", "--host", "192.0.2.1", "--port", "9090"]) == 2
     assert capsys.readouterr().err.startswith("error: cannot listen on 192.0.2.1:9090")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["watch", "x", "--every", "0"], "from 0.1 to 3600"),
+        (["frameworks", "n.onnx", "x", "--rounds", "0"], "from 1 to 1000"),
+        (["store", "key", "x", "me", "--records", "-1"], "at least 0"),
+    ],
+)
+def test_ranges_are_told_in_words(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    assert told in capsys.readouterr().err
+    assert cli.main([*arguments[: 1 + (arguments[0] == "store")], "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "<=" not in shown
+    assert "RANGE" not in shown
+
+
+def test_the_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["version"] == fleet_tune.__version__

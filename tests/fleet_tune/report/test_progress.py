@@ -61,6 +61,24 @@ def test_the_end_is_told_once_the_budget_counts_and_then_how_far_it_is() -> None
     assert capture.get().count("is done at about") == 1
 
 
+def test_the_panel_has_the_curve_and_devices_that_are_slower_than_usual() -> None:
+    console = Console(file=io.StringIO(), width=100, height=24, force_terminal=True, color_system=None)
+    view = ProgressView(console, "net")
+    for number, secs in enumerate((4e-3, 4e-3, 2e-3, 1e-3)):
+        tasks = (dataclasses.replace(TASKS[0], best_secs=secs),)
+        vitals = {"local": {"speed": 0.8}, "board": {"speed": 1.01}}
+        view.update(dataclasses.replace(PROGRESS, elapsed_secs=10.0 * number, tasks=tasks, vitals=vitals))
+    with console.capture() as capture:
+        console.print(view._panel)
+    text = capture.get()
+    assert "local good at 80% of its speed" in text
+    assert "board lost at" not in text
+    [line] = [line for line in text.splitlines() if "█" in line]
+    steps = line.strip()
+    assert steps[0] == "█"
+    assert steps[-1] == "▃"  # a quarter of the highest
+
+
 def test_what_bounds_the_run_is_shown() -> None:
     bound = dataclasses.replace(PROGRESS, device_time={"zen5": {"measure": 0.42, "build": 0.5, "search": 0.08}})
     said = "builds on zen5 (devices measure 42% of the time)"

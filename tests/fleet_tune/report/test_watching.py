@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,30 @@ def test_a_run_under_way_and_its_end(tmp_path: Path, lock: list[int]) -> None:
     for part in ("3, the last 0:10 ago", "1 build error: no such thing", "first", "share"):
         assert part in text
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_a_run_that_imports_its_network_is_waited_for(tmp_path: Path, lock: list[int]) -> None:
+    def sleep(_: float) -> None:
+        _append(tmp_path, _record(ONCE, 1, 100.0, ok(3e-3)))
+        release_lock(lock.pop())
+
+    before, after = looks(RunWatcher(tmp_path).look, 2.0, sleep)
+    assert run_line(before) == "0:00 under way, no trials, no tasks"
+    assert "no tasks" in _text(before)
+    assert after.history.trials == 1
+
+
+def test_a_run_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _append(tmp_path, _record(ONCE, 1, 100.0, ok(3e-3)), _record(TWICE, 1, 100.0, failed(Outcome.BUILD_ERROR, "no")))
+    assert main(["watch", str(tmp_path), "--json"]) == 0
+    told = capsys.readouterr()
+    body = json.loads(told.out)
+    assert body["schema"] == 1
+    assert (body["is_under_way"], body["trials"]) == (False, 2)
+    assert body["failures"] == {"build_error": {"trials": 1, "first": "no"}}
+    assert [each["best_secs"] for each in body["tasks"]] == [pytest.approx(3.15e-3), None]
+    assert body["network_secs"] == {"board": None}
+    assert "2 trials" in told.err
 
 
 def test_a_long_run_is_not_read_at_every_look(tmp_path: Path, lock: list[int]) -> None:
