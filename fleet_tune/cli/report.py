@@ -79,14 +79,20 @@ def dashboard(path: Path, port: int, host: str) -> int:
 @click.option(
     "--rows", type=WholeNumber(1, 1_000_000), default=40, show_default=True, help="Rows to show of the tasks."
 )
+@click.option("--html", type=click.Path(path_type=Path), help="Write one HTML file too, with the curves of both.")
 @json_option
-def compare(first: Path, second: Path, rows: int, as_json: bool) -> None:
+def compare(first: Path, second: Path, rows: int, html: Path | None, as_json: bool) -> None:
     """Print the best of each task in the runs with the output folders A and B, those that differ most first."""
     from fleet_tune.report.comparison import compare_runs, comparison_json, render_comparison
     from fleet_tune.report.run import make_console
 
     comparison = compare_runs(first, second)
     make_console(stderr=as_json).print(render_comparison(comparison, rows))
+    if html is not None:
+        from fleet_tune.report.html.comparison_page import write_comparison
+
+        write_comparison(comparison, html)
+        click.echo(html.absolute(), err=as_json)
     if as_json:
         click.echo(comparison_json(comparison))
 

@@ -18,6 +18,11 @@ from fleet_tune.report.run import TaskName, plural
 from fleet_tune.report.run_history import TaskHistory, read_history
 from fleet_tune.report.words import NONE, format_secs
 
+NAMES = ("A", "B")
+"""Names of the two runs."""
+TITLES = ("task", "calls", "trials A", "trials B", "A", "B", "B is faster by")
+"""Columns of the table."""
+
 
 @dataclass(frozen=True)
 class TaskComparison:
@@ -80,25 +85,35 @@ def render_comparison(comparison: RunComparison, rows: int) -> RenderableType:
     """Render at most so many rows of tasks, and the sums of all."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("task")
-    for title in ("calls", "trials A", "trials B", "A", "B", "B is faster by"):
+    for title in TITLES[1:]:
         table.add_column(title, justify="right", no_wrap=True)
     for task in comparison.tasks[:rows]:
-        table.add_row(
-            TaskName(task.name),
-            str(task.calls),
-            *map(str, task.trials),
-            *map(format_secs, task.secs),
-            NONE if task.ratio is None else f"{task.ratio:.2f}×",
-        )
-    lines = [Text(f"{name}: {folder}") for name, folder in zip("AB", comparison.folders, strict=True)]
+        table.add_row(TaskName(task.name), *row_of(task))
+    lines = [f"{name}: {folder}" for name, folder in zip(NAMES, comparison.folders, strict=True)]
+    sums = sums_text(comparison)
+    if sums:
+        lines.append(f"All kernels, each timed alone: {sums}.")
+    return Group(table, *map(Text, [*lines, *alone_lines(comparison)]))
+
+
+def row_of(task: TaskComparison) -> tuple[str, ...]:
+    """Return the texts of a task in the columns :data:`TITLES` after its name."""
+    faster = NONE if task.ratio is None else f"{task.ratio:.2f}×"
+    return (str(task.calls), *map(str, task.trials), *map(format_secs, task.secs), faster)
+
+
+def sums_text(comparison: RunComparison) -> str:
+    """Return the sums of both runs in words; empty where there is none."""
     first, second = comparison.totals
-    if first and second:
-        sums = f"{format_secs(first)} in A, {format_secs(second)} in B, which is {first / second:.2f}× as fast"
-        lines.append(Text(f"All kernels, each timed alone: {sums}."))
-    for name, count in zip("AB", comparison.others, strict=True):
-        if count:
-            lines.append(Text(f"{plural(count, 'task')} of {name} alone."))
-    return Group(table, *lines)
+    if not (first and second):
+        return ""
+    return f"{format_secs(first)} in A, {format_secs(second)} in B, which is {first / second:.2f}× as fast"
+
+
+def alone_lines(comparison: RunComparison) -> list[str]:
+    """Return what is said of tasks that only one run has."""
+    counts = zip(NAMES, comparison.others, strict=True)
+    return [f"{plural(count, 'task')} of {name} alone." for name, count in counts if count]
 
 
 def comparison_json(comparison: RunComparison) -> str:

@@ -12,6 +12,7 @@ from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.cli.main import main
 from fleet_tune.report.comparison import compare_runs
+from fleet_tune.report.html.comparison_page import write_comparison
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
 
@@ -72,3 +73,24 @@ def test_runs_of_other_networks_and_folders_without_records_are_refused(tmp_path
         compare_runs(first, second)
     with pytest.raises(RequestError, match=r"has no records\.db"):
         compare_runs(first, tmp_path)
+
+
+def test_the_page_has_both_curves_and_all_tasks(
+    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "deep" / "page.html"
+    assert main(["compare", *map(str, folders), "--rows", "1", "--html", str(page)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(page)
+    text = page.read_text()
+    for told in ("<title>first and second: fleet-tune comparison</title>", "1.54× as fast", "1 task of B alone."):
+        assert told in text
+    assert "<td>large</td>" in text
+    assert "<td>small</td>" in text
+    assert "<script" not in text
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def test_a_page_that_cannot_be_written_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match="name another file: --html"):
+        write_comparison(compare_runs(*folders), tmp_path / "file" / "page.html")
