@@ -8,15 +8,19 @@ import math
 import re
 import threading
 import time
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from fleet_tune.base.domain import Measurement, Outcome
-from fleet_tune.base.results import Progress, TaskProgress
+from fleet_tune.base.results import NetworkResult, Progress, TaskProgress
 from fleet_tune.base.stages import DurationCounter, StageProgress
 from fleet_tune.runs.metrics import Metrics, RunInfo
 from tests.helpers.prometheus import scraping
@@ -67,7 +71,9 @@ def test_both_are_provisioned() -> None:
 def _fill(metrics: Metrics, trials: int) -> None:
     """Metrics as a run in the middle has them."""
     measured = Measurement(Outcome.OK, (1e-3,), build_secs=0.2, measure_secs=0.03)
-    metrics.observe(make_record(make_candidate("w@zen5", 1), measured, f"r{trials}"))
+    metrics.observe(
+        dataclasses.replace(make_record(make_candidate("w@zen5", 1), measured, f"r{trials}"), device_id="a")
+    )
     for number in range(8):
         candidate = dataclasses.replace(make_candidate("w@zen5", number), predicted_secs=1.0 + number)
         measured = Measurement(Outcome.OK, (1e-3 * (1 + number),))
@@ -88,19 +94,44 @@ def _fill(metrics: Metrics, trials: int) -> None:
         {"ok": trials},
         2.5,
         {"build": 4},
-        {"a": "good"},
+        {"a": "good" if trials % 2 else "lost"},
         (task,),
         vitals=vitals,
+        model_unix_secs=time.time(),
         device_time={"zen5": {"measure": 0.6, "build": 0.4}},
         device_changes=trials,
         stages={"build": StageProgress(trials, trials, 0, 0, durations.histogram, durations.histogram)},
     )
     metrics.update(progress)
+    metrics.publish([NetworkResult("zen5", Path("out"), 1e-3, 1e-2, None, 1e-6, 1e-6)])
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_dashboards_are_of_grafanas_schema(name: str) -> None:
+    """What the schema does not know gets lost on the way through its classes."""
+    register_default_plugins()
+    again = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(DASHBOARDS[name])))
+    assert list(_lost(DASHBOARDS[name], again)) == []
+    assert list(_lost({"panels": [{"titel": "x"}]}, {"panels": [{"title": "x"}]})) == ["/panels/0/titel"]
+
+
+def _lost(value: Any, again: Any, path: str = "") -> Iterator[str]:
+    """The places of a JSON value that are not the same in another one."""
+    if isinstance(value, dict) and isinstance(again, dict):
+        for key, each in value.items():
+            yield from _lost(each, again[key], f"{path}/{key}") if key in again else [f"{path}/{key}"]
+    elif isinstance(value, list) and isinstance(again, list) and len(value) == len(again):
+        for at, (one, other) in enumerate(zip(value, again, strict=True)):
+            yield from _lost(one, other, f"{path}/{at}")
+    elif value != again:
+        yield path
 
 
 def test_every_query_returns_data_of_a_run(prometheus_dir: Path, free_port: int, tmp_path: Path) -> None:
     metrics = Metrics(0, run=RunInfo("net.onnx", "r1", "fleet", "7"))
     unanswered = [query for dashboard in DASHBOARDS.values() for query in _queries(dashboard)]
+    rules = yaml.safe_load((GRAFANA.parent / "prometheus" / "recording.yml").read_text())
+    unanswered += [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     deadline, trials = time.monotonic() + _DEADLINE_SECS, 0
     try:
         with scraping(prometheus_dir, metrics.port, free_port, tmp_path) as query:
