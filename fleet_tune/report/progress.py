@@ -147,7 +147,9 @@ def end_line(progress: Progress, now: datetime) -> str:
 def progress_line(progress: Progress) -> str:
     """A snapshot in one line."""
     if progress.doing:
-        return f"{format_clock(progress.elapsed_secs)} {progress.phase}: {progress.doing}"
+        line = f"{format_clock(progress.elapsed_secs)} {progress.phase}: {progress.doing}"
+        ends_in = (progress.done_secs or 0.0) - progress.elapsed_secs
+        return f"{line} (done in about {format_clock(ends_in)})" if ends_in > 0 else line
     parts = [
         f"{format_clock(progress.elapsed_secs)} {progress.phase}",
         f"{plural(progress.trials, 'trial')} ({format_outcomes(progress.outcomes)})"

@@ -51,6 +51,9 @@ def test_a_snapshot_in_one_line() -> None:
 def test_the_end_is_told_once_the_budget_counts_and_then_how_far_it_is() -> None:
     ending = dataclasses.replace(PROGRESS, done_secs=345.0)
     assert progress_line(ending).endswith("3:45 left (done in about 4:30)")
+    compiling = dataclasses.replace(ending, phase="compiling", doing="timing the network", elapsed_secs=325.0)
+    assert progress_line(compiling) == "5:25 compiling: timing the network (done in about 0:20)"
+    assert progress_line(dataclasses.replace(compiling, elapsed_secs=350.0)) == "5:50 compiling: timing the network"
     now = datetime(2026, 11, 28, 14, 0, 0, tzinfo=UTC)
     assert end_line(ending, now) == "tunes until 14:03:45, and is done at about 14:04:30"
     console = Console(file=io.StringIO(), width=100)
