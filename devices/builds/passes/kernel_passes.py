@@ -13,6 +13,7 @@ from devices.builds.passes.byte_instructions import lower_byte_operators
 from devices.builds.passes.extremes import begin_at_infinity, propagate_nan, propagate_nan_on_device
 from devices.builds.passes.half_instructions import lower_half_operators
 from devices.builds.passes.joined_loads import join_byte_loads
+from devices.builds.passes.panel_prefetch import prefetch_next_panels
 from devices.builds.passes.serial_loops import serialize_parallel_loops
 from devices.builds.passes.stack_buffers import mark_cpu_functions, place_on_stack
 from devices.builds.passes.wide_vectors import split_wide_vectors
@@ -41,6 +42,7 @@ def _pipeline() -> Any:
                 join_byte_loads,
                 lower_byte_operators,
                 lower_half_operators,
+                prefetch_next_panels,
                 place_on_stack,
                 propagate_nan,
                 finalize_host(),

@@ -22,20 +22,20 @@ MOST_BYTES_TOGETHER = 64 << 10
 _KEEP_ALLOCATION = "disable_lower_builtin"
 # Attribute of functions that are for a CPU from the beginning. The host's part of a GPU's kernel gets the host's target
 # later, and what it allocates is memory of the GPU.
-_FOR_CPU = "fleet_tune.for_cpu"
+FOR_CPU = "fleet_tune.for_cpu"
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def mark_cpu_functions(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
     """First pass: mark the functions that are for a CPU."""
     target = function.attrs.get("target") if function.attrs else None
-    return function.with_attr(_FOR_CPU, True) if target is not None and target.kind.name == "llvm" else function
+    return function.with_attr(FOR_CPU, True) if target is not None and target.kind.name == "llvm" else function
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def place_on_stack(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
     """Last pass: keep small buffers from TVM's lowering to calls of the workspace pool."""
-    if not (function.attrs and function.attrs.get(_FOR_CPU)):
+    if not (function.attrs and function.attrs.get(FOR_CPU)):
         return function
     left = MOST_BYTES_TOGETHER
 
