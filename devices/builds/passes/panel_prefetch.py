@@ -10,7 +10,7 @@ Emerald Rapids, products of 128 rows with cold weights went from 276 to 336 GFLO
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,10 +65,14 @@ def _with_prefetches(rows: For) -> For:
             continue
         unrolled = _unrolled(rows, chain, panel)
         if unrolled is not None:
-            innermost = chain[-1]
-            body = structural_map(rows.body, (For, lambda loop: unrolled if loop.same_as(innermost) else loop))
+            body = _replaced(rows.body, chain[-1], unrolled)
             return For(rows.loop_var, rows.min, rows.extent, rows.kind, body, None, dict(rows.annotations))
     return rows
+
+
+def _replaced(body: Stmt, loop: For, by: For) -> Stmt:
+    """Return a statement with another loop in place of one."""
+    return structural_map(body, (For, lambda each: by if each.same_as(loop) else each))
 
 
 def _defined_in(body: Stmt) -> dict[Any, Any]:
@@ -126,8 +130,7 @@ def _panel_of(rows: For, chain: Sequence[For], values: dict[Any, Any]) -> _Panel
         step = steps[-1]
         element_bytes = tvm.DataType(dtype_of(load)).bits // 8
         is_in_order = all(
-            outer == inner * int(loop.extent)
-            for outer, inner, loop in zip(steps, steps[1:], chain[1:], strict=False)
+            outer == inner * int(loop.extent) for outer, inner, loop in zip(steps, steps[1:], chain[1:], strict=False)
         )
         if of_rows == 0 and step >= _lanes(index) and step * element_bytes % 4 == 0 and is_in_order:
             return _Panel(load.source, terms[-1], step, element_bytes)
@@ -140,12 +143,16 @@ def _lanes(index: Ramp) -> int:
 
 def _resolved(value: Any, values: dict[Any, Any]) -> Any:
     """Return an expression without the variables that are defined in the loop."""
-    while True:
-        found: list[Var] = []
-        structural_walk(value, [(Var, lambda each: found.append(each) if each in values else None)])
-        if not found:
-            return value
+    while _reads(value, values):
         value = structural_map(value, (Var, lambda each: values.get(each, each)))
+    return value
+
+
+def _reads(value: Any, variables: Collection[Any]) -> bool:
+    """Return true if an expression reads one of these variables."""
+    found: list[Var] = []
+    structural_walk(value, [(Var, found.append)])
+    return any(each in variables for each in found)
 
 
 def _unrolled(rows: For, chain: Sequence[For], panel: _Panel) -> For | None:

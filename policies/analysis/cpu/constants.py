@@ -98,6 +98,10 @@ class CpuConstants:
     chain."""
     usable_cache: float
     """Share of a cache that a tile can count on."""
+    kept_share: float
+    """Share of the second-level cache up to which all that it holds for reuse stays there."""
+    evicted_share: float
+    """Share of the reused data that is lost for each whole cache that is held beyond that."""
     page_bytes: int
     """Addresses that differ by a multiple of this are in the same set of an L1 cache, whatever its size."""
     conflict_free_share: float

@@ -116,7 +116,17 @@ class CpuModel:
     def _main_secs(self) -> Floats:
         """Seconds of the main statement: of its slowest level, and of the fills that prefetching does not hide."""
         slowest = smooth_max(self._compute_secs, self._l1_secs, self._l2_secs, self._memory_secs)
-        return slowest + self._program.constants.exposed_fills * (self._l1_secs + self._l2_secs)
+        exposed = self._program.constants.exposed_fills * (self._l1_secs + self._l2_secs)
+        return slowest + exposed + self._evicted_secs()
+
+    def _evicted_secs(self) -> Floats:
+        """Seconds to fill again what the second-level cache holds for reuse and loses before: the more of it is held,
+        the more pages share its sets, and the more of it the data that come next push out."""
+        constants, device = self._program.constants, self._device
+        held = self._held_l2 / device.l2_bytes
+        share = constants.evicted_share * np.maximum(held - constants.kept_share, 0.0)
+        cycles = self._busy * (self._program.hertz * device.cores)
+        return share * self._into_l1 / (cycles * constants.l2_fill_bytes_per_cycle)
 
     def _launch_secs(self) -> float:
         """Seconds to start the main statement."""
