@@ -17,18 +17,18 @@ _OF = ("network", "device_class")
 
 
 class RetuneMetrics(Collector):
-    """Serves the metrics of a service on loopback until :meth:`close`; ``port`` 0 takes a free one. Raises
-    :class:`UserError` where the port is taken."""
+    """Serves the metrics of a service until :meth:`close`; ``port`` 0 takes a free one. Raises :class:`UserError` where
+    the port is taken, or the host is no address of this machine."""
 
-    def __init__(self, service: Service, steps: StepRunner, port: int) -> None:
+    def __init__(self, service: Service, steps: StepRunner, port: int, host: str = LOOPBACK) -> None:
         self._service = service
         self._steps = steps
         registry = CollectorRegistry()
         registry.register(self)
         try:
-            self._server, self._thread = start_http_server(port, addr=LOOPBACK, registry=registry)
+            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:
-            raise port_error(port, error) from error
+            raise port_error(port, error, host) from error
         self.port: int = self._server.server_port
 
     def collect(self) -> Iterator[Metric]:
@@ -44,13 +44,13 @@ class RetuneMetrics(Collector):
         unreadable = _gauge("unreadable", "1 where the network's file cannot be read.", _OF[:1])
         for name in retuner.view.subjects:
             unreadable.add_metric([name], name in state.file_problems)
-        pending = _gauge("pending_seconds", "How long a trigger has not been acted on.", (*_OF, "trigger"))
+        pending = _gauge("pending_since_timestamp_seconds", "When a trigger was seen that waits.", (*_OF, "trigger"))
         for each in retuner.view.active():
             labels = [each.network, each.device_class]
             failures.add_metric(labels, each.failures)
             bound.add_metric(labels, retuner.valuation.bound_secs(each))
             for trigger in list(each.pending):
-                pending.add_metric([*labels, str(trigger.trigger)], now - trigger.since)
+                pending.add_metric([*labels, str(trigger.trigger)], trigger.since)
             if each.version is not None:
                 version.add_metric(labels, each.version)
                 rolled_back.add_metric(labels, service.repository.is_rolled_back(*labels))

@@ -61,7 +61,7 @@ def run_service(config: RetuneConfig, once: bool = False) -> int:
                 if config.metrics_port is not None:
                     from fleet_tune.retuning.metrics import RetuneMetrics
 
-                    stack.callback(RetuneMetrics(service, steps, config.metrics_port).close)
+                    stack.callback(RetuneMetrics(service, steps, config.metrics_port, config.metrics_host).close)
                 _LOG.info("keeping %d networks tuned in %s", len(config.networks), config.folder)
                 service.run(once)
             if stop.is_set() or once:

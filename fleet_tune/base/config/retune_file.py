@@ -9,7 +9,8 @@
     store_mb = 4096                  # above this the store is pruned; default: 4096 of its own, never one that is named
     address = "auto"                 # a Ray cluster; default: an embedded one for each run
     hook = ["./deploy.sh"]           # a command that is run after each publish
-    metrics_port = 9465              # Prometheus metrics on 127.0.0.1
+    metrics_port = 9465              # Prometheus metrics
+    metrics_host = "127.0.0.1"       # address of this machine on which they are served
 
     [[network]]
     name = "resnet18"                # unique; a folder of this name
@@ -152,10 +153,19 @@ class _RetuneFile(Frozen):
     address: Annotated[str, Field(min_length=1, max_length=_MOST_PATH)] | None = None
     hook: Annotated[tuple[_PathText, ...], Field(min_length=1, strict=False)] | None = None
     metrics_port: Annotated[int, Field(ge=1, le=values.MAX_PORT)] | None = None
+    metrics_host: str = "127.0.0.1"
     network: Annotated[tuple[NetworkConfig, ...], Field(strict=False)] = ()
     time: TimeConfig = TimeConfig()
     watch: WatchConfig = WatchConfig()
     publish: PublishConfig = PublishConfig()
+
+    @field_validator("metrics_host")
+    @classmethod
+    def _host_parses(cls, text: str) -> str:
+        try:
+            return values.listening_host(text)
+        except RequestError as error:
+            raise ValueError(error.problem) from error
 
     @field_validator("address")
     @classmethod
@@ -180,6 +190,7 @@ class RetuneConfig(Frozen):
     hook: tuple[str, ...]
     """Command that is called after a version was published. Empty for none."""
     metrics_port: int | None
+    metrics_host: str
     networks: tuple[NetworkConfig, ...]
     time: TimeConfig
     watch: WatchConfig
@@ -239,6 +250,7 @@ def load_retune(path: Path) -> RetuneConfig:
         address=file.address,
         hook=() if file.hook is None else _command(folder, file.hook),
         metrics_port=file.metrics_port,
+        metrics_host=file.metrics_host,
         networks=tuple(_resolved(folder, network) for network in file.network),
         time=file.time,
         watch=file.watch,
@@ -293,6 +305,7 @@ _KIND = FileKind(
         "address": 'HOST:PORT of a Ray cluster, or "auto"',
         "hook": 'a command as a list of words, as ["./deploy.sh", "production"]',
         "metrics_port": f"a whole number from 1 to {values.MAX_PORT}",
+        "metrics_host": "an address of this machine",
         "name": NAME_FORM,
         "path": "file.py:function, an .onnx file or a .pt2 file",
         "calls_per_day": "how often it runs a day: a number above 0",
