@@ -191,7 +191,8 @@ def _with_values(node: Any, known: dict[Any, Any]) -> Any:
 
 
 def _prefetch(rows: For, chain: Sequence[For], panel: _Panel, part: Var, steps: int) -> Stmt:
-    """Return the prefetch of a line of the next panel: another one for each part of each of the rows."""
+    """Return the prefetch of a line of the next panel: another one for each part of each of the rows, and the last one
+    again once all are there."""
     dtype = dtype_of(panel.start)
 
     def number(value: int) -> IntImm:
@@ -207,6 +208,9 @@ def _prefetch(rows: For, chain: Sequence[For], panel: _Panel, part: Var, steps: 
     for loop in chain:
         panel_steps *= int(loop.extent)
     line = line * number(int(chain[-1].extent) // steps) + as_index(part)
+    lines = -(-panel_steps * panel.step * panel.element_bytes // _LINE_BYTES)
+    if int(rows.extent) * panel_steps // steps > lines:
+        line = tirx.min(line, number(lines - 1))
     at = panel.start + number(panel_steps * panel.step) + line * number(_LINE_BYTES // panel.element_bytes)
     address = tirx.address_of(BufferLoad(panel.buffer, [at]))
     arguments = (IntImm("int32", value) for value in (_READ, _ALL_LEVELS, _DATA))

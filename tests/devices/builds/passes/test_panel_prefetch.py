@@ -78,7 +78,8 @@ def test_the_product_is_the_same_and_prefetches_where_the_blocks_are_many(
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4)
 
 
-def test_all_blocks_together_prefetch_the_next_panel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [64, 80, 400])
+def test_all_blocks_together_prefetch_the_next_panel(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The places that are prefetched, for all values of the loops."""
     places: list[Any] = []
 
@@ -87,7 +88,7 @@ def test_all_blocks_together_prefetch_the_next_panel_once(monkeypatch: pytest.Mo
         return BufferLoad(buffer, indices)
 
     monkeypatch.setattr(panel_prefetch, "BufferLoad", load)
-    rows, terms, lanes = 64, 32, 32
+    terms, lanes = 32, 32
     built(product(rows, 128, terms, 4, lanes))
     [place] = places
     variables: list[Any] = []
