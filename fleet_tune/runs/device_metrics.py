@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Summary
 
 from fleet_tune.base.domain import Outcome, Record
 from fleet_tune.base.results import Progress
-from fleet_tune.base.stages import DURATION_BOUNDS
 
 _LOST, _GOOD = "lost", "good"
 
@@ -34,11 +33,11 @@ class DeviceWorkMetrics:
             "fleet_tune_device_measure_seconds", "Time that a device has measured.", ["device"], registry=counted
         )
         self._losses = Counter("fleet_tune_device_losses", "Losses of a device.", ["device"], registry=counted)
-        self._away = Histogram(
+        # Buckets of each device would be most of what a large fleet exports.
+        self._away = Summary(
             "fleet_tune_device_return_seconds",
             "Time from the loss of a device until it works again.",
             ["device"],
-            buckets=DURATION_BOUNDS,
             registry=counted,
         )
         self._states: Mapping[str, str] = {}

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import math
 import os
+import threading
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from prometheus_client import (
     start_http_server,
     write_to_textfile,
 )
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from fleet_tune.base.domain import Measurement, Outcome, Record
@@ -99,7 +101,8 @@ class Metrics:
         self._folder = folder
         stages = StageMetrics()
         registry.register(stages)
-        self._predictions = _PredictionMetrics(registry)
+        self._predictions = _PredictionMetrics()
+        registry.register(self._predictions)
         self._work = DeviceWorkMetrics(counted)
         self._trials = _TrialMetrics(counted)
         self._latency = Gauge(
@@ -114,7 +117,6 @@ class Metrics:
             _RestartMetrics(counted),
             _TaskMetrics(registry),
             _RuntimeMetrics(registry, folder),
-            self._predictions,
             self._work,
             stages,
         )
@@ -370,31 +372,33 @@ class _RuntimeMetrics:
             self._trained.set(progress.model_unix_secs)
 
 
-class _PredictionMetrics:
-    """Quality of the predictions of the search."""
+class _PredictionMetrics(Collector):
+    """How well the search predicts, as of each scrape: what changes with every record is not computed for each."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self) -> None:
         self._quality = PredictionQuality(_LAST_TRIALS)
         self._classes: set[str] = set()
-        self._correlation = Gauge(
-            "fleet_tune_prediction_rank_correlation",
-            "Rank correlation of predicted and measured run times, of each task's last trials; absent before there are "
-            "enough.",
-            ["device_class"],
-            registry=registry,
-        )
+        self._lock = threading.Lock()
 
     def observe(self, record: Record) -> None:
         """Takes in a record."""
-        self._quality.observe(record)
-        self._classes.add(record.task_id.rpartition("@")[2])
+        with self._lock:
+            self._quality.observe(record)
+            self._classes.add(record.task_id.rpartition("@")[2])
 
-    def update(self, _progress: Progress) -> None:
-        """Shows what the records say by now."""
-        for device_class in self._classes:
-            known = self._quality.of_class(device_class)
-            if known is not None:
-                self._correlation.labels(device_class).set(known)
+    def collect(self) -> Iterator[Metric]:
+        correlation = GaugeMetricFamily(
+            "fleet_tune_prediction_rank_correlation",
+            "Rank correlation of predicted and measured run times, of each task's last trials; absent before there are "
+            "enough.",
+            labels=["device_class"],
+        )
+        with self._lock:
+            for device_class in sorted(self._classes):
+                known = self._quality.of_class(device_class)
+                if known is not None:
+                    correlation.add_metric([device_class], known)
+        yield correlation
 
 
 class _Labelled(Collector):

@@ -34,7 +34,7 @@ def test_the_development_sets_are_there() -> None:
 
 def test_constants_by_name() -> None:
     values = dict(values_of(FITTED))
-    assert len(values) == 53
+    assert len(values) == 55
     assert set(values) > KEPT
     assert values["moves.cycles"] == FITTED.moves.cycles
     changed = with_value(with_value(FITTED, "moves.cycles", 7.0), "row_cycles", 3.0)

@@ -110,6 +110,7 @@ def test_the_options_reach_the_run(
     assert collect.requests == [request]
     out, err = capsys.readouterr()
     assert json.loads(out) == {
+        "schema": 1,
         "model": "net",
         "out": "out",
         "dataset": "out/dataset.ftd",

@@ -70,6 +70,7 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(called(capsys, *arguments, "--json", code=code)[0].splitlines()[-1])
+    assert body.pop("schema") == 1
     return body
 
 
