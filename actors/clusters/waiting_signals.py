@@ -12,7 +12,8 @@ import ctypes
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from unittest import mock
 
 from fleet_tune.base.errors import StartInterruptedError
 
@@ -28,7 +29,7 @@ class Start:
         """Ray's servers that were started by now, by name."""
         self.asked = False
         """True once a signal has asked to end."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._may_end = False
         self._thread = threading.get_ident()
         self._over = threading.Event()
@@ -42,11 +43,23 @@ class Start:
         self._may_end = True
         watching.start()
         try:
-            yield
+            with mock.patch.object(threading.Thread, "start", self._starting_undivided(threading.Thread.start)):
+                yield
         finally:
             self._over.set()
             self.commit()
             watching.join()
+
+    def _starting_undivided(self, start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+        """Wrap the start of a thread. The interpreter gives a new thread the number of the one that starts it, until it
+        runs, and with it the error that ends the start of Ray. The new thread would end with the error, and the one
+        that starts it would wait forever."""
+
+        def started(thread: threading.Thread) -> None:
+            with self.undivided() if threading.get_ident() == self._thread else contextlib.nullcontext():
+                start(thread)
+
+        return started
 
     @contextlib.contextmanager
     def undivided(self) -> Iterator[None]:

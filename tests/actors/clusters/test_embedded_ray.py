@@ -228,3 +228,30 @@ def test_an_address_where_something_else_listens_is_told_at_once(says: bytes) ->
         # Not connected(): another test of this process may have a cluster, which that would use.
         with pytest.raises(ClusterError, match=r"what listens there is not Ray.*--address"):
             _connect(address, Path("/tmp"))
+
+
+STARTING_THREADS = """
+import os, signal, threading
+from actors.clusters.waiting_signals import Start, signals_wait
+from fleet_tune.base.errors import StartInterruptedError
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+for _ in range(20):
+    start = Start()
+    with signals_wait():
+        try:
+            with start.ends_with_signals():
+                os.kill(os.getpid(), signal.SIGTERM)
+                while True:
+                    threading.Thread(target=int).start()
+        except StartInterruptedError:
+            print("ended", flush=True)
+"""
+
+
+def test_a_signal_ends_a_start_that_is_starting_threads() -> None:
+    """The error that ends it must not arrive in a thread that has just been made."""
+    command = [sys.executable, "-c", STARTING_THREADS]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECS, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.split() == ["ended"] * 20
