@@ -373,7 +373,7 @@ class _RuntimeMetrics:
 
 
 class _PredictionMetrics(Collector):
-    """How well the search predicts, as of each scrape: what changes with every record is not computed for each."""
+    """Quality of the predictions, as of each scrape: what changes with every record is not computed for each."""
 
     def __init__(self) -> None:
         self._quality = PredictionQuality(_LAST_TRIALS)
