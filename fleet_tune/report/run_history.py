@@ -64,7 +64,8 @@ class RunHistory:
         younger."""
         points = self.curves[device_class]
         before = [point for point in points if point.secs <= self.secs * (1 - share)]
-        return 1 - points[-1].network_secs / before[-1].network_secs if before else None
+        # The same sum in another order may differ in its last digit.
+        return max(0.0, 1 - points[-1].network_secs / before[-1].network_secs) if before else None
 
     def expected_gain(self, device_class: str, more_secs: float) -> float | None:
         """Return the part of the latency that so much more tuning is expected to take away, by what the last two

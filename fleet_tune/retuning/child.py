@@ -67,9 +67,10 @@ def tune(
     secs: float,
     precision: str | None = None,
     max_error: float | None = None,
-    serves_metrics: bool = False,
+    metrics_host: str | None = None,
 ) -> dict[str, Any]:
-    """A run: the fields of :class:`fleet_tune.retuning.step_runner.TuneOutcome`. ``serves_metrics``: on a free port."""
+    """A run: the fields of :class:`fleet_tune.retuning.step_runner.TuneOutcome`. ``metrics_host``: its metrics are
+    served there on a free port; None: they are not."""
     from fleet_tune.base.config.request import run_request
     from fleet_tune.runs.run import run
 
@@ -85,8 +86,8 @@ def tune(
         max_error=max_error,
         store=store,
     )
-    if serves_metrics:
-        request = dataclasses.replace(request, metrics_port=0)
+    if metrics_host is not None:
+        request = dataclasses.replace(request, metrics_port=0, metrics_host=metrics_host)
     finished = asyncio.run(run(request))
     ran = _outcome(finished, secs)
     return {**dataclasses.asdict(ran), "folder": None if ran.folder is None else str(ran.folder)}

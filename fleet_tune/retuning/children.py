@@ -119,7 +119,7 @@ class ProcessStepRunner:
             store=self._config.server or str(self._config.store),
             address=self._config.address,
             secs=secs,
-            serves_metrics=self._config.metrics_port is not None,
+            metrics_host=None if self._config.metrics_port is None else self._config.metrics_host,
         )
         return TuneOutcome(**{**answer, "folder": None if answer["folder"] is None else Path(answer["folder"])})
 

@@ -132,13 +132,9 @@ def _panel_of(rows: For, chain: Sequence[For], values: dict[Any, Any]) -> _Panel
         is_in_order = all(
             outer == inner * int(loop.extent) for outer, inner, loop in zip(steps, steps[1:], chain[1:], strict=False)
         )
-        if of_rows == 0 and step >= _lanes(index) and step * element_bytes % 4 == 0 and is_in_order:
+        if of_rows == 0 and step >= int(index.lanes) and is_in_order:
             return _Panel(load.source, terms[-1], step, element_bytes)
     return None
-
-
-def _lanes(index: Ramp) -> int:
-    return int(index.lanes)
 
 
 def _resolved(value: Any, values: dict[Any, Any]) -> Any:

@@ -181,13 +181,17 @@ def _charts(device_class: str, history: RunHistory) -> dict[str, Any]:
     def number(value: float) -> str:
         return f"{value:.0f}"
 
-    gain, expected = history.gain(device_class, _LAST_SHARE), history.expected_gain(device_class, HOUR_SECS)
+    gain = history.gain(device_class, _LAST_SHARE)
+    # Further than to twice its time, what a run has gained says nothing.
+    more_secs = min(HOUR_SECS, history.secs)
+    expected = history.expected_gain(device_class, more_secs)
     return {
         "last": format_secs(points[-1].network_secs),
         "time": step_chart({"": by_time}, f"{title} by time", "time of tuning", format_clock, format_secs),
         "trials": step_chart({"": by_trials}, f"{title} by trials", "trials", number, format_secs),
         "gain": None if gain is None else f"{gain:.1%}",
-        "next_hour": None if expected is None else f"{expected:.1%}",
+        "more": format_clock(more_secs),
+        "expected": None if expected is None else f"{expected:.1%}",
     }
 
 

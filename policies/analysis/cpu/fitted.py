@@ -11,6 +11,8 @@ rows/znver4-1 (row-wise kernels) and strided/znver4-2. 'python -m bench fit-anal
 values on the same sets, searches for better ones, and says how far they are apart. On 2026-11-25 it went (--limit 60)
 from 0.420 to 0.371 in log seconds, with constants of 0.5 to 1.9 times these; whether a search finds faster kernels with
 those was not tried, so they are not used.
+'kept_share' and 'evicted_share' came on 2026-11-28 from products on two cores of an Emerald Rapids, whose loss they
+give less than half of (docs/lab/kernels.md).
 """
 """Data, date and command that the values come from."""
 

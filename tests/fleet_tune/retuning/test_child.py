@@ -16,9 +16,9 @@ class AskedError(Exception):
     """Ends a run that is not to be made."""
 
 
-@pytest.mark.parametrize(("serves_metrics", "port"), [(True, 0), (False, None)])
+@pytest.mark.parametrize(("host", "port"), [("10.0.0.7", 0), (None, None)])
 def test_a_run_serves_metrics_on_a_free_port_where_the_service_does(
-    serves_metrics: bool, port: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: str | None, port: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[RunRequest] = []
 
@@ -38,6 +38,6 @@ def test_a_run_serves_metrics_on_a_free_port_where_the_service_does(
             store="",
             address=None,
             secs=60.0,
-            serves_metrics=serves_metrics,
+            metrics_host=host,
         )
-    assert [request.metrics_port for request in asked] == [port]
+    assert [(request.metrics_port, request.metrics_host) for request in asked] == [(port, host or "127.0.0.1")]
