@@ -126,7 +126,7 @@ def watcher_of(folder: Path, address: str | None) -> Iterator[Callable[[], Watch
         yield RunWatcher(folder).look
         return
     if not folder.is_absolute():
-        problem = f"{folder} would lie in a folder of the cluster that nobody knows"
+        problem = f"with --address a folder has an absolute path, and {folder} is relative"
         raise RequestError(problem, "give the absolute path of the output folder on the head node")
     from actors.clusters.head_node import on_head_node
 

@@ -393,11 +393,12 @@ class _PredictionMetrics(Collector):
             "enough.",
             labels=["device_class"],
         )
-        with self._lock:
-            for device_class in sorted(self._classes):
-                known = self._quality.of_class(device_class)
-                if known is not None:
-                    correlation.add_metric([device_class], known)
+        with self._lock:  # not for long: the run waits for it when a record comes
+            quality, classes = self._quality.copy(), sorted(self._classes)
+        for device_class in classes:
+            known = quality.of_class(device_class)
+            if known is not None:
+                correlation.add_metric([device_class], known)
         yield correlation
 
 
