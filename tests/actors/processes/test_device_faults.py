@@ -213,7 +213,7 @@ async def test_crashing_candidates_are_recorded_and_no_fault_of_the_device(tuned
     await run(made.start(trials=100))
     events, outcomes = checked(made, trials=100)
     assert set(outcomes) == {Outcome.OK, Outcome.RUN_ERROR}
-    assert "lost" not in [event.kind for event in events]
+    assert "lost" not in [event.kind for event in events], events
 
 
 async def test_a_device_is_drained_and_resumed_from_outside(tuned: Callable[..., Fleet], tmp_path: Path) -> None:
