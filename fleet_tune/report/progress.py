@@ -33,16 +33,13 @@ from fleet_tune.report.run import (
     task_table,
 )
 from fleet_tune.report.run_history import CurvePoint
+from fleet_tune.report.run_state import behind_text, heading, left_text, silent_text, state_rows
 from fleet_tune.report.watching import ASCII_STEPS, STEPS, curve
 from fleet_tune.report.words import estimate_text
 
 _LINE_SECS = 5.0
 _REFRESH_PER_SEC = 4.0
 _TABLE_FRAME_LINES = 4  # lines of a task table that are no tasks
-_NOTICES = 3  # of the last ones in the panel
-_OTHER_SPEED = 0.05
-"""Deviation of a device's speed that is shown."""
-_GOOD_STATES = ("good", "idle", "busy", "measuring")
 
 
 class ProgressView:
@@ -159,20 +156,16 @@ def progress_line(progress: Progress) -> str:
         _networks(progress),
     ]
     if progress.behind:
-        parts.append(f"waits: {_behind(progress)}")
+        parts.append(f"waits: {behind_text(progress)}")
     if progress.silent:
-        parts.append(f"without a sign of life: {_silent(progress)}")
+        parts.append(f"without a sign of life: {silent_text(progress)}")
     if progress.device_time:
         parts.append(f"limited by {format_bounds(progress.device_time)}")
     awaited = _awaited(progress)
     if awaited:
         parts.append(f"{plural(awaited, 'task')} still being described")
-    left = _left(progress)
+    left = left_text(progress)
     return ", ".join([*parts, left] if left else parts)
-
-
-def _heading(progress: Progress) -> str:
-    return f"{progress.phase}: {progress.doing}" if progress.doing else progress.phase
 
 
 def _awaited(progress: Progress) -> int:
@@ -188,32 +181,6 @@ def _networks(progress: Progress) -> str:
         missing = sum(not math.isfinite(task.best_secs) for task in tasks)
         texts.append(estimate_text(device_class, secs, missing, len(tasks), "network "))
     return ", ".join(texts) or "no tasks"
-
-
-def _silent(progress: Progress) -> str:
-    """The processes that are gone or hang, each with how long it is so."""
-    return ", ".join(
-        f"{name} for {format_clock(max(0.0, progress.elapsed_secs - since))}" for name, since in progress.silent.items()
-    )
-
-
-def _behind(progress: Progress) -> str:
-    """The devices on which it is another run's turn, each with that run and how long this one has waited."""
-    return ", ".join(
-        f"device {name} for {title}, {format_clock(max(0.0, progress.elapsed_secs - since))} so far"
-        for name, (title, since) in progress.behind.items()
-    )
-
-
-def _left(progress: Progress) -> str:
-    texts = []
-    if progress.time_budget_secs is not None:
-        texts.append(f"{format_clock(progress.time_budget_secs - progress.elapsed_secs)} left")
-        if progress.done_secs is not None:
-            texts[-1] += f" (done in about {format_clock(progress.done_secs - progress.elapsed_secs)})"
-    if progress.trial_limit is not None:
-        texts.append(f"{plural(max(0, progress.trial_limit - progress.trials), 'trial')} left")
-    return " or ".join(texts)
 
 
 def _share_done(progress: Progress) -> float | None:
@@ -250,7 +217,7 @@ class _Panel:
         head.add_row(
             self._spinner,
             Text(self.title, "bold"),
-            Text(_heading(progress) if progress else "starting", "cyan"),
+            Text(heading(progress) if progress else "starting", "cyan"),
         )
         yield head
         if progress is None:
@@ -267,7 +234,7 @@ class _Panel:
         clock = Table.grid(padding=(0, 1))
         share = _share_done(progress)
         bar = [] if share is None else [ProgressBar(total=1.0, completed=share, width=30, complete_style="cyan")]
-        clock.add_row(format_clock(progress.elapsed_secs), *bar, _left(progress))
+        clock.add_row(format_clock(progress.elapsed_secs), *bar, left_text(progress))
         facts.add_row("time", clock)
         facts.add_row(
             "trials",
@@ -279,27 +246,12 @@ class _Panel:
         facts.add_row("tasks", cut(f"{len(progress.tasks)}, {finished} of them finished{described}"))
         queues = ", ".join(f"{name} {length}" for name, length in progress.queues.items())
         facts.add_row("queues", cut(queues))
-        devices = cut("")
-        for name, state in progress.devices.items():
-            devices.append(", " if devices else "")
-            devices.append(f"{name} ")
-            devices.append(state, "green" if state in _GOOD_STATES else "yellow")
-            speed = progress.vitals.get(name, {}).get("speed", 1.0)
-            if abs(speed - 1) >= _OTHER_SPEED:
-                devices.append(f" at {speed:.0%} of its speed", "yellow")
-        facts.add_row("devices", devices)
-        if progress.behind:
-            facts.add_row("waits", cut(_behind(progress), "yellow"))
-        if progress.silent:
-            facts.add_row("silent", cut(_silent(progress), "yellow"))
-        if progress.device_time:
-            facts.add_row("limited by", cut(format_bounds(progress.device_time)))
+        for label, text in state_rows(progress):
+            facts.add_row(label, text)
         facts.add_row("estimate", cut(_networks(progress), "bold"))
         steps = ASCII_STEPS if options.ascii_only else STEPS
         for points in self._curves.values():
             if len(points) > 1:
                 end = replace(points[-1], secs=progress.elapsed_secs)
                 facts.add_row("", Text(curve([*points, end], steps)))
-        for notice in progress.notices[-_NOTICES:]:
-            facts.add_row("noticed", cut(notice_line(notice), "yellow"))
         return facts

@@ -7,9 +7,10 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -22,12 +23,15 @@ from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.datasets.sources import RECORDS_FILE
 from fleet_tune.base.records.files.lock_file import is_locked
 from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.results import Progress
 from fleet_tune.report.json_output import json_line
 from fleet_tune.report.run import TaskName, cut, fact_grid, format_clock, format_outcomes, plural
 from fleet_tune.report.run_history import CurvePoint, HistoryReader, RunHistory, TaskHistory, records_of
+from fleet_tune.report.run_state import heading, left_text, state_rows
 from fleet_tune.report.words import NONE, estimate_text, format_secs
 from fleet_tune.runs.prediction_quality import PredictionQuality
 from fleet_tune.runs.preparing.out_folder import LOCK_FILE
+from fleet_tune.runs.progress_file import saved_progress
 
 _READ_SHARE = 0.1
 """Share of the time that may go into reading a run's records again."""
@@ -35,6 +39,8 @@ _CURVE_COLUMNS = 48
 STEPS = "▁▂▃▄▅▆▇█"
 ASCII_STEPS = "_.-=+*#@"
 _FAILURES = 3
+_SILENT_SECS = 10.0
+"""A run that has said nothing for longer may hang."""
 _FRAME_LINES = 4  # lines of a table that are no rows
 
 
@@ -50,6 +56,10 @@ class WatchedRun:
     """The last change of each device."""
     last_record_unix_secs: float | None
     """None before the first record."""
+    progress: Progress | None = None
+    """The last snapshot, without tasks. None once the run has ended, and while it has given none."""
+    silent_secs: float = 0.0
+    """Age of the snapshot in seconds."""
 
     @property
     def state(self) -> str:
@@ -68,20 +78,27 @@ class WatchedRun:
         return [(kind, count, messages[kind]) for kind, count in counts.most_common()]
 
 
+_NO_HISTORY = RunHistory((), {}, 0.0, 0, {}, PredictionQuality())
+
+
 class RunWatcher:
     """Reads a run's folder again and again.
 
     Args:
         folder: output folder of the run.
         clock: time in seconds.
+        now: seconds since 1970.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._clock = folder, clock
+    def __init__(
+        self, folder: Path, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
+    ) -> None:
+        self._folder, self._clock, self._now = folder, clock, now
         self._reader = HistoryReader(folder)
         self._history: RunHistory | None = None
         self._seq = -1
         self._next_read = -math.inf
+        self._sent: RunHistory | None = None
 
     def look(self) -> WatchedRun:
         """Return the run as it is now. Long runs take time to read: what was read last stands for a while.
@@ -89,8 +106,10 @@ class RunWatcher:
         Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
         """
         is_under_way = is_locked(self._folder / LOCK_FILE)  # before the records: the last ones are not missed
+        saved = saved_progress(self._folder) if is_under_way else None
+        said = (None, 0.0) if saved is None else (saved.progress, max(0.0, self._now() - saved.unix_secs))
         if is_under_way and not (self._folder / RECORDS_FILE).is_file():  # the network is being imported
-            return WatchedRun(self._folder, True, RunHistory((), {}, 0.0, 0, {}, PredictionQuality()), {}, None)
+            return WatchedRun(self._folder, True, _NO_HISTORY, {}, None, *said)
         with RecordReader(records_of(self._folder)) as reader:
             seq, devices = reader.last_seq(), reader.device_states()
             last = reader.since(seq - 1, 1) if seq else []
@@ -99,7 +118,17 @@ class RunWatcher:
             self._history, self._seq = self._reader.read(), seq
             end = self._clock()
             self._next_read = end + (end - begin) / _READ_SHARE
-        return WatchedRun(self._folder, is_under_way, self._history, devices, last[0].unix_secs if last else None)
+        last_secs = last[0].unix_secs if last else None
+        return WatchedRun(self._folder, is_under_way, self._history, devices, last_secs, *said)
+
+    def look_for_changes(self) -> tuple[WatchedRun, bool]:
+        """:meth:`look`, and whether the history is another one than at the last call; where it is not, it is left out:
+        a cluster need not send it again."""
+        run = self.look()
+        if run.history is self._sent:
+            return replace(run, history=_NO_HISTORY), False
+        self._sent = run.history
+        return run, True
 
 
 def looks(
@@ -131,7 +160,20 @@ def watcher_of(folder: Path, address: str | None) -> Iterator[Callable[[], Watch
     from actors.clusters.head_node import on_head_node
 
     with on_head_node(address, partial(RunWatcher, folder)) as call:
-        yield lambda: call("look")
+        yield with_last_history(partial(call, "look_for_changes"))
+
+
+def with_last_history(look: Callable[[], tuple[WatchedRun, bool]]) -> Callable[[], WatchedRun]:
+    """Return a function that looks and puts the last history into a run that comes without one."""
+    history = _NO_HISTORY
+
+    def whole() -> WatchedRun:
+        nonlocal history
+        run, is_new = look()
+        history = run.history if is_new else history
+        return replace(run, history=history)
+
+    return whole
 
 
 def show(console: Console, runs: Iterator[WatchedRun], now: Callable[[], float] = time.time) -> WatchedRun | None:
@@ -163,6 +205,7 @@ def run_json(run: WatchedRun) -> str:
             "secs": history.secs,
             "trials": history.trials,
             "last_record_unix_secs": run.last_record_unix_secs,
+            "now": None if run.progress is None else _now_json(run.progress, run.silent_secs),
             "network_secs": {
                 name: points[-1].network_secs if points else None for name, points in history.curves.items()
             },
@@ -182,6 +225,22 @@ def run_json(run: WatchedRun) -> str:
     )
 
 
+def _now_json(progress: Progress, silent_secs: float) -> dict[str, Any]:
+    return {
+        "phase": progress.phase,
+        "doing": progress.doing,
+        "secs": progress.elapsed_secs,
+        "time_budget_secs": progress.time_budget_secs,
+        "done_secs": progress.done_secs,
+        "trial_limit": progress.trial_limit,
+        "limited_by": progress.bounds,
+        "devices": dict(progress.devices),
+        "vitals": {name: dict(values) for name, values in progress.vitals.items()},
+        "silent_secs": silent_secs,
+        "notices": [{"secs": each.at_secs, "text": each.text, "times": each.times} for each in progress.notices],
+    }
+
+
 def run_line(run: WatchedRun) -> str:
     """Return the run in one line."""
     history = run.history
@@ -189,7 +248,12 @@ def run_line(run: WatchedRun) -> str:
     for task in history.tasks:
         outcomes.update(task.outcomes)
     trials = f"{plural(history.trials, 'trial')} ({format_outcomes(outcomes)})" if history.trials else "no trials"
-    return ", ".join([f"{format_clock(history.secs)} {run.state}", trials, *_estimates(history)])
+    parts = [f"{format_clock(history.secs)} {run.state}", trials, *_estimates(history)]
+    if run.progress is not None:
+        parts[0] += f", {heading(run.progress)}"
+        left = left_text(run.progress)
+        parts += [left] if left else []
+    return ", ".join(parts)
 
 
 def render_run(run: WatchedRun, console: Console, now: float, *, whole: bool = False) -> RenderableType:
@@ -197,9 +261,14 @@ def render_run(run: WatchedRun, console: Console, now: float, *, whole: bool = F
     seconds since 1970."""
     history = run.history
     facts = fact_grid()
-    facts.add_row("run", cut(f"{run.folder.resolve().name}: {run.state}"))
+    progress = run.progress
+    doing = "" if progress is None else f", {heading(progress)}"
+    facts.add_row("run", cut(f"{run.folder.resolve().name}: {run.state}{doing}"))
+    if run.silent_secs > _SILENT_SECS:
+        facts.add_row("silent", cut(f"the run has said nothing for {format_clock(run.silent_secs)}", "yellow"))
     age = "" if run.last_record_unix_secs is None else f", the last {format_clock(now - run.last_record_unix_secs)} ago"
-    facts.add_row("time", cut(f"{format_clock(history.secs)} of tuning"))
+    left = left_text(progress) if progress is not None else ""
+    facts.add_row("time", cut(", ".join([f"{format_clock(history.secs)} of tuning", *([left] if left else [])])))
     facts.add_row("trials", cut(f"{history.trials}{age}"))
     if not history.curves:
         facts.add_row("network", cut("no tasks yet"))
@@ -211,8 +280,12 @@ def render_run(run: WatchedRun, console: Console, now: float, *, whole: bool = F
             gain = history.gain(name, 0.25)
             if gain is not None:
                 facts.add_row("", cut(f"the last quarter of the time took {gain:.1%} away"))
-    states = ", ".join(f"{name} {event.state.word}" for name, event in run.devices.items())
-    facts.add_row("devices", cut(states or NONE))
+    if progress is None or not progress.devices:
+        states = ", ".join(f"{name} {event.state.word}" for name, event in run.devices.items())
+        facts.add_row("devices", cut(states or NONE))
+    if progress is not None:
+        for label, text in state_rows(progress):
+            facts.add_row(label, text)
     for kind, count, message in run.failures[: None if whole else _FAILURES]:
         facts.add_row("failed", cut(f"{count} {kind.replace('_', ' ')}: {' '.join(message.split())}", "yellow"))
     rows = None if whole else console.size.height - facts.row_count - _FRAME_LINES

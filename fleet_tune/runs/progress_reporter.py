@@ -17,6 +17,7 @@ from fleet_tune.base.results import Progress
 from fleet_tune.base.waits import WAITS
 from fleet_tune.runs.companion import Companion
 from fleet_tune.runs.compile_progress import CompileProgress
+from fleet_tune.runs.progress_file import ProgressFile
 
 PROGRESS_SECS = 0.5
 _LOG = logging.getLogger(__name__)
@@ -29,10 +30,15 @@ class ProgressReporter:
         limits: when the run ends.
         on_progress: is called with every snapshot.
         companions: those are told the snapshots of the tuning too.
+        file: keeps the snapshots for other processes; None: nothing does.
     """
 
     def __init__(
-        self, limits: Limits, on_progress: Callable[[Progress], None] | None, companions: Sequence[Companion] = ()
+        self,
+        limits: Limits,
+        on_progress: Callable[[Progress], None] | None,
+        companions: Sequence[Companion] = (),
+        file: ProgressFile | None = None,
     ) -> None:
         self.started = time.monotonic()
         self.last: Progress | None = None
@@ -47,12 +53,18 @@ class ProgressReporter:
         self._limits = limits
         self._on_progress = on_progress
         self._companions = companions
+        self._file = file
         self._waits_for = ""
 
     @property
     def elapsed_secs(self) -> float:
         """Seconds since the run began."""
         return time.monotonic() - self.started
+
+    def close(self) -> None:
+        """Remove the file of the snapshots."""
+        if self._file is not None:
+            self._file.close()
 
     def announce(self, waits_for: str = "") -> None:
         """Report that the run has not begun to tune, and what it waits for, if anything."""
@@ -63,10 +75,9 @@ class ProgressReporter:
         doing = waits_for or ACTIVITY.text or "importing the network, starting the devices"
         if self.syncs_with:
             doing += f", synchronizing the store {self.syncs_with}"
-        if self._on_progress is not None:
-            # The time budget counts from the begin of the tuning.
-            begun = (self.elapsed_secs, None, self._limits.trials)
-            self._on_progress(Progress("starting", *begun, 0, 0, {}, 0.0, {}, {}, (), doing=doing))
+        # The time budget counts from the begin of the tuning.
+        begun = (self.elapsed_secs, None, self._limits.trials)
+        self._pass_on(Progress("starting", *begun, 0, 0, {}, 0.0, {}, {}, (), doing=doing))
 
     async def announce_waiting(self) -> None:
         """Repeat what the run does or waits for, with the time that has passed, until cancelled."""
@@ -103,8 +114,7 @@ class ProgressReporter:
         self._enter(progress.phase)
         for companion in self._companions:
             companion.on_progress(progress)
-        if self._on_progress is not None:
-            self._on_progress(progress)
+        self._pass_on(progress)
 
     def show(self, phase: str, compiling: CompileProgress | None = None) -> None:
         """Report the last snapshot with another phase, and with the progress of compiling: after the tuning there are
@@ -117,8 +127,7 @@ class ProgressReporter:
             self.last = dataclasses.replace(
                 self.last, elapsed_secs=compiling.elapsed_secs, doing=compiling.doing, notices=compiling.notices
             )
-        if self._on_progress is not None:
-            self._on_progress(self.last)
+        self._pass_on(self.last)
 
     async def show_compiling(self, compiling: CompileProgress, phase: str = "compiling") -> None:
         """Report the progress after the tuning until cancelled."""
@@ -131,8 +140,14 @@ class ProgressReporter:
         while True:
             await asyncio.sleep(PROGRESS_SECS)
             waits = _waits()
-            if waits and self.last is not None and self._on_progress is not None:
-                self._on_progress(dataclasses.replace(self.last, doing=waits))
+            if waits and self.last is not None:
+                self._pass_on(dataclasses.replace(self.last, doing=waits))
+
+    def _pass_on(self, progress: Progress) -> None:
+        if self._file is not None:
+            self._file.write(progress)
+        if self._on_progress is not None:
+            self._on_progress(progress)
 
     def _enter(self, phase: str) -> None:
         for companion in self._companions:

@@ -37,6 +37,7 @@ from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.metrics import RunInfo
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.preparation import prepare
+from fleet_tune.runs.progress_file import ProgressFile
 from fleet_tune.runs.progress_reporter import ProgressReporter
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ async def run(
             check_source(request.transfer_from)
         check_store(request.records)
         context = _context(request, on_progress, follows_fleet, companions)
+        stack.callback(context.reporter.close)
         for companion in context.companions:
             companion.before()
             stack.callback(companion.close)
@@ -100,7 +102,7 @@ def _context(
 ) -> RunContext:
     everyone: list[Companion] = []
     run_id, interruption = uuid.uuid4().hex[:12], Interruption()
-    reporter = ProgressReporter(request.limits, on_progress, everyone)
+    reporter = ProgressReporter(request.limits, on_progress, everyone, ProgressFile(request.out))
     store = SharedStore(request, run_id, reporter, interruption)
     everyone.append(store)
     if request.metrics_port is not None or request.metrics_push is not None:

@@ -16,6 +16,7 @@ from fleet_tune.report.html.charts import Point, TimelineRow, step_chart, timeli
 from fleet_tune.report.html.environment import templates_of
 from fleet_tune.report.run import format_clock, format_outcomes, plural
 from fleet_tune.report.run_history import CurvePoint, RunHistory, TaskHistory
+from fleet_tune.report.run_state import heading, state_rows
 from fleet_tune.report.watching import WatchedRun
 from fleet_tune.report.words import NONE, estimate_text, format_secs
 
@@ -62,8 +63,10 @@ def run_page(run: WatchedRun, events: Sequence[DeviceEvent], report: str) -> str
     history = run.history
     outcomes: Counter[str] = sum((task.outcomes for task in history.tasks), start=Counter())
     last = run.last_record_unix_secs
+    now = [] if run.progress is None else [(label, text.plain) for label, text in state_rows(run.progress)]
     facts = [
-        ("state", run.state),
+        ("state", run.state if run.progress is None else f"{run.state}, {heading(run.progress)}"),
+        *now,
         ("time of tuning", format_clock(history.secs)),
         ("trials", f"{history.trials} ({format_outcomes(outcomes)})" if history.trials else "none"),
         ("last record", NONE if last is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last))),

@@ -15,11 +15,23 @@ from fleet_tune.base.domain import Measurement, Outcome, Record, Task
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.files.lock_file import is_locked, release_lock, take_lock
 from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import Notice, Progress
 from fleet_tune.cli.main import main
 from fleet_tune.report.run import shortened_name
 from fleet_tune.report.run_history import CurvePoint
-from fleet_tune.report.watching import RunWatcher, WatchedRun, curve, looks, render_run, run_line, show
+from fleet_tune.report.watching import (
+    RunWatcher,
+    WatchedRun,
+    curve,
+    looks,
+    render_run,
+    run_json,
+    run_line,
+    show,
+    with_last_history,
+)
 from fleet_tune.runs.preparing.out_folder import LOCK_FILE
+from fleet_tune.runs.progress_file import ProgressFile
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
 
@@ -78,6 +90,71 @@ def test_a_run_under_way_and_its_end(tmp_path: Path, lock: list[int]) -> None:
     for part in ("3, the last 0:10 ago", "1 build error: no such thing", "first", "share"):
         assert part in text
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_what_a_run_does_now(tmp_path: Path, lock: list[int]) -> None:
+    _append(tmp_path, _record(ONCE, 1, 100.0, ok(3e-3)))
+    snapshot = Progress(
+        "tuning",
+        20.0,
+        80.0,
+        None,
+        1,
+        1,
+        {"ok": 1},
+        1.0,
+        {},
+        {"first": "busy", "second": "cooling"},
+        (),
+        vitals={"first": {"speed": 0.8}, "second": {"speed": 1.01}},
+        notices=(Notice(1, 7.0, "device second is hot"),),
+        device_time={"board": {"measure": 0.25, "build": 0.75}},
+        silent={"recorder": 8.0},
+        done_secs=100.0,
+    )
+    ProgressFile(tmp_path, lambda: 120.0).write(snapshot)
+    run = RunWatcher(tmp_path, now=lambda: 123.0).look()
+    text = _text(run)
+    for part in (
+        "under way, tuning",
+        "1:00 left (done in about 1:20)",
+        "first busy at 80% of its speed, second cooling",
+        "builds on board (devices measure 25% of the time)",
+        "recorder for 0:12",
+        "0:07 device second is hot",
+    ):
+        assert part in text
+    assert "has said nothing" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "has said nothing for 0:42" in _text(RunWatcher(tmp_path, now=lambda: 162.0).look())
+    assert run_line(run).startswith("0:00 under way, tuning, 1 trial (1 ok), ")
+    assert run_line(run).endswith(", 1:00 left (done in about 1:20)")
+    now = json.loads(run_json(run))["now"]
+    assert (now["phase"], now["silent_secs"], now["limited_by"]) == ("tuning", 3.0, {"board": "build"})
+    assert now["notices"] == [{"secs": 7.0, "text": "device second is hot", "times": 1}]
+    release_lock(lock.pop())
+    ended = RunWatcher(tmp_path).look()  # it was killed, and its last snapshot stands there
+    assert ended.progress is None
+    assert "tuning" not in run_line(ended)
+    assert json.loads(run_json(ended))["now"] is None
+
+
+@pytest.mark.usefixtures("lock")
+def test_a_history_is_sent_once(tmp_path: Path) -> None:
+    _append(tmp_path, _record(ONCE, 1, 100.0, ok(3e-3)))
+    watcher = RunWatcher(tmp_path, clock=lambda: 0.0)
+    sent: list[int] = []
+
+    def look() -> tuple[WatchedRun, bool]:
+        run, is_new = watcher.look_for_changes()
+        sent.append(run.history.trials)
+        return run, is_new
+
+    whole = with_last_history(look)
+    assert [whole().history.trials for _ in range(2)] == [1, 1]
+    _append(tmp_path, _record(ONCE, 2, 101.0, ok(2e-3)))
+    assert [whole().history.trials for _ in range(2)] == [2, 2]
+    assert sent == [1, 0, 2, 0]
 
 
 def test_a_run_that_imports_its_network_is_waited_for(tmp_path: Path, lock: list[int]) -> None:

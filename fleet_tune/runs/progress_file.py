@@ -1,0 +1,63 @@
+"""The last snapshot of a run in its output folder, by which other processes see what the run does now."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from fleet_tune.base.records.files.atomic_file import write_atomically
+from fleet_tune.base.results import Progress
+
+PROGRESS_FILE = "progress.json"
+_EVERY_SECS = 1.0
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedProgress:
+    """A snapshot as it is kept, without tasks: those are in the records."""
+
+    unix_secs: float
+    """When it was written, in seconds since 1970."""
+    progress: Progress
+
+
+class ProgressFile:
+    """Writes the snapshots of a run, at most one a second and each new phase.
+
+    Args:
+        folder: output folder of the run.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._clock = folder / PROGRESS_FILE, clock
+        self._written = SavedProgress(0.0, Progress("", 0.0, None, None, 0, 0, {}, 0.0, {}, {}, ()))
+
+    def write(self, progress: Progress) -> None:
+        """Write a snapshot. A file that cannot be written is not worth a run: it is told to the debug log."""
+        now, before = self._clock(), self._written
+        if progress.phase == before.progress.phase and 0.0 <= now - before.unix_secs < _EVERY_SECS:
+            return
+        self._written = SavedProgress(now, replace(progress, tasks=()))
+        try:
+            write_atomically(self._path, msgspec.json.encode(self._written), durable=False)
+        except OSError as error:
+            _LOG.debug("%s cannot be written: %s", self._path, error)
+
+    def close(self) -> None:
+        """Remove the file: a run that has ended does nothing now."""
+        self._path.unlink(missing_ok=True)
+
+
+def saved_progress(folder: Path) -> SavedProgress | None:
+    """Return the last snapshot of the run with this output folder; None without one that this version can read."""
+    try:
+        return msgspec.json.decode((folder / PROGRESS_FILE).read_bytes(), type=SavedProgress)
+    except (OSError, msgspec.DecodeError):
+        return None
