@@ -23,17 +23,12 @@ from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.results import NetworkResult, Progress, TaskProgress
 from fleet_tune.base.stages import DurationCounter, StageProgress
 from fleet_tune.runs.metrics import Metrics, RunInfo
+from tests.helpers.dashboards import DASHBOARDS, GRAFANA, all_queries
 from tests.helpers.prometheus import scraping
 from tests.helpers.records import make_record
 from tests.helpers.tasks import make_candidate
 
-GRAFANA = Path(__file__).parents[2] / "cluster" / "grafana"
-DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(GRAFANA.glob("*.json"))}
 _DEADLINE_SECS = 60
-
-
-def _queries(dashboard: dict[str, Any]) -> list[str]:
-    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
@@ -129,9 +124,7 @@ def _lost(value: Any, again: Any, path: str = "") -> Iterator[str]:
 
 def test_every_query_returns_data_of_a_run(prometheus_dir: Path, free_port: int, tmp_path: Path) -> None:
     metrics = Metrics(0, run=RunInfo("net.onnx", "r1", "fleet", "7"))
-    unanswered = [query for dashboard in DASHBOARDS.values() for query in _queries(dashboard)]
-    rules = yaml.safe_load((GRAFANA.parent / "prometheus" / "recording.yml").read_text())
-    unanswered += [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    unanswered = all_queries()
     deadline, trials = time.monotonic() + _DEADLINE_SECS, 0
     try:
         with scraping(prometheus_dir, metrics.port, free_port, tmp_path) as query:
@@ -140,7 +133,7 @@ def test_every_query_returns_data_of_a_run(prometheus_dir: Path, free_port: int,
                 trials += 1
                 _fill(metrics, trials)  # rates need two scrapes of a counter that grows
                 threading.Event().wait(0.1)
-                answers = {each: query(each.replace("$instance", ".*")) for each in unanswered}
+                answers = {each: query(each) for each in unanswered}
                 unanswered = [each for each, values in answers.items() if all(map(math.isnan, values))]
     finally:
         metrics.close()
