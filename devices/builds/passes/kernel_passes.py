@@ -16,6 +16,7 @@ from devices.builds.passes.joined_loads import join_byte_loads
 from devices.builds.passes.panel_prefetch import prefetch_next_panels
 from devices.builds.passes.serial_loops import serialize_parallel_loops
 from devices.builds.passes.stack_buffers import mark_cpu_functions, place_on_stack
+from devices.builds.passes.unrolled_selections import with_selections_folded
 from devices.builds.passes.wide_vectors import split_wide_vectors
 from devices.cuda.lowering import lowered_for_cuda
 from devices.cuda.vector_stores import separate_vector_stores
@@ -32,6 +33,7 @@ def use_kernel_passes() -> None:
 
 def _pipeline() -> Any:
     lowering, finalize_host, finalize_device = default_s_tir_pipeline()
+    lowering = with_selections_folded(lowering)
     lowering = tvm.transform.Sequential(
         [mark_cpu_functions, serialize_parallel_loops, split_wide_vectors, begin_at_infinity, lowering]
     )

@@ -58,8 +58,9 @@ def _with_prefetches(rows: For) -> For:
     """Return a loop over blocks of rows whose innermost loops prefetch; any other loop as it is."""
     if not _is_plain(rows) or int(rows.extent) < 2:
         return rows
-    values = _defined_in(rows.body)
-    for chain in _chains(rows.body):
+    chains = list(_chains(rows.body))
+    values = _defined_in(rows.body) if chains else {}
+    for chain in chains:
         panel = _panel_of(rows, chain, values)
         if panel is None:
             continue
@@ -93,14 +94,16 @@ def _is_plain(loop: For) -> bool:
 
 
 def _chains(statement: Stmt) -> Iterator[tuple[For, ...]]:
-    """Yield the plain loops around each other in a statement, down to an innermost one."""
+    """Yield the plain loops around each other in a statement, down to an innermost one that is small enough to be
+    unrolled: the transforms of Winograd's algorithm have thousands of statements, and need no look at each."""
     if isinstance(statement, SeqStmt):
         for each in statement:
             yield from _chains(each)
     elif isinstance(statement, For) and _is_plain(statement):
         inner = list(_chains(statement.body))
         yield from ((statement, *each) for each in inner)
-        if not inner and _is_straight(statement.body):
+        is_small = len(_statements(statement.body)) * min(_STEPS) <= _MOST_STATEMENTS
+        if not inner and is_small and _is_straight(statement.body):
             yield (statement,)
 
 

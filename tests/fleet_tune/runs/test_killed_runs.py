@@ -116,7 +116,7 @@ def test_nothing_is_left_of_runs_that_are_killed_at_any_moment(tmp_path: Path) -
     rng = random.Random(0)
     left: set[Path] = set()
     temporary = tmp_path
-    for number, point in enumerate(itertools.chain(*((point, "", "") for point in POINTS), ["raylet"])):
+    for number, point in enumerate(itertools.chain(*((point, "") for point in POINTS), ["raylet"])):
         run = KilledRun(tmp_path, number)
         if point:
             run.kill_at(point)

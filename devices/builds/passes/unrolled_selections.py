@@ -1,0 +1,110 @@
+"""Selections whose index is a number once loops are unrolled.
+
+The transforms of Winograd's algorithm select a row of a matrix by the number of an iteration. TVM unrolls their loops
+and then simplifies each copy with all the rows that it does not take, and LLVM compiles them: most of the time of such
+a build. Here the rows that are not taken go first, between TVM's passes. What is left reads each element of the padded
+image several times, in branches; it is read once. Builds of recorded candidates took 0.37 times as long, and the
+kernels as long as before (docs/lab/kernels.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import Call, TensorLoad
+from tvm.ir.instrument import pass_instrument
+from tvm.tirx import EQ, Bind, Broadcast, BufferStore, IntImm, PrimFunc, Select, SeqStmt, Stmt, Var
+from tvm_ffi import structural_hash, structural_map, structural_walk
+
+_UNROLLING = "tirx.UnrollLoop"
+_OF_TVM = ("tirx.", "s_tir.")
+_BRANCH = "prim.if_then_else"
+
+
+def with_selections_folded(lowering: Any) -> Any:
+    """Return TVM's lowering of kernels with :func:`fold_selections` after the unrolling of loops."""
+
+    @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
+    def lower(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+        unrolled = _run(lowering, module, context, lambda is_before: is_before)
+        return _run(lowering, fold_selections(unrolled), context, lambda is_before: not is_before)
+
+    return lower
+
+
+@tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
+def fold_selections(function: PrimFunc, _module: object, _context: object) -> PrimFunc:
+    """Pass that replaces each selection by what it selects, where that is known. Elements that a function with such
+    selections reads in branches, again and again, are read once."""
+    body = structural_map(function.body, (Select, _selected))
+    if body.same_as(function.body):
+        return function
+    written: list[Any] = []
+    structural_walk(body, [(BufferStore, lambda store: written.append(store.buffer))])
+    return function.with_body(structural_map(body, (SeqStmt, partial(_read_once, written=written))))
+
+
+def _selected(selection: Select) -> Any:
+    condition = selection.condition
+    if isinstance(condition, Broadcast):  # of a vectorised loop inside
+        condition = condition.value
+    if not (isinstance(condition, EQ) and isinstance(condition.a, IntImm) and isinstance(condition.b, IntImm)):
+        return selection
+    return selection.true_value if int(condition.a) == int(condition.b) else selection.false_value
+
+
+def _read_once(run: SeqStmt, written: Sequence[Any]) -> Stmt:
+    """Return a run of stores that reads what it reads in branches more than once before all of them; any other
+    sequence as it is. ``written``: the buffers that the function writes, of which nothing is moved."""
+    if not all(isinstance(each, BufferStore) for each in run):
+        return run
+    counts: Counter[int] = Counter()
+    branches: dict[int, Any] = {}
+
+    def note(call: Call) -> None:
+        if _is_branch(call):
+            key = structural_hash(call)
+            counts[key] += 1
+            branches.setdefault(key, call)
+
+    structural_walk(run, [(Call, note)])
+    variables: dict[int, Var] = {}
+    for key, branch in branches.items():
+        loads: list[TensorLoad] = []
+        structural_walk(branch, [(TensorLoad, loads.append)])
+        if counts[key] > 1 and not any(load.source.same_as(each) for load in loads for each in written):
+            variables[key] = Var("element", branch.ty)
+
+    def known(call: Call) -> Any:
+        return variables.get(structural_hash(call), call) if _is_branch(call) else call
+
+    reads = [Bind(variable, branches[key]) for key, variable in variables.items()]
+    return SeqStmt([*reads, *structural_map(run, (Call, known))]) if reads else run
+
+
+def _is_branch(call: Call) -> bool:
+    return getattr(call.op, "name", "") == _BRANCH
+
+
+def _run(lowering: Any, module: tvm.IRModule, context: Any, wants: Callable[[bool], bool]) -> tvm.IRModule:
+    """Return the module after those passes of a lowering that are wanted. ``wants``: is told of each pass whether it is
+    one up to the unrolling of loops."""
+    is_before = True
+
+    @pass_instrument
+    class Chosen:
+        def should_run(self, _module: tvm.IRModule, info: Any) -> bool:
+            nonlocal is_before
+            wanted = not info.name.startswith(_OF_TVM) or wants(is_before)
+            is_before = is_before and info.name != _UNROLLING
+            return wanted
+
+    instruments = [*(context.instruments or ()), Chosen()]
+    options = (context.opt_level, context.required_pass, context.disabled_pass)
+    with tvm.transform.PassContext(*options, instruments=instruments, config=dict(context.config)):
+        return lowering(module)
