@@ -24,8 +24,8 @@ ROWS, TERMS, LANES = 3, 4, 16
 
 
 def transform(is_intermediate: bool = False) -> tvm.IRModule:
-    """``y[i, p, :] = sum_t MATRIX[p, t] * x[i + t - 1, :]`` with zeros before the first row of x. The loop over ``p`` is
-    unrolled. ``is_intermediate``: the result is ``y + 1``."""
+    """``y[i, p, :] = sum_t MATRIX[p, t] * x[i + t - 1, :]`` with zeros before the first row of x. The loop over ``p``
+    is unrolled. ``is_intermediate``: the result is ``y + 1``."""
     x = te.placeholder((8, LANES), "float32", name="x")
 
     def row(i: Any, p: Any, lane: Any) -> Any:
