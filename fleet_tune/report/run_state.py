@@ -1,4 +1,4 @@
-"""What a run does now, in words: what its own view and those that watch it show alike."""
+"""The state of a run in words, for its own view and for those that watch it."""
 
 from __future__ import annotations
 

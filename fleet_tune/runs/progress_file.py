@@ -1,4 +1,4 @@
-"""The last snapshot of a run in its output folder, by which other processes see what the run does now."""
+"""The last snapshot of a run in its output folder, for other processes."""
 
 from __future__ import annotations
 
