@@ -23,7 +23,7 @@ from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.results import NetworkResult, Progress, TaskProgress
 from fleet_tune.base.stages import DurationCounter, StageProgress
 from fleet_tune.runs.metrics import Metrics, RunInfo
-from tests.helpers.dashboards import DASHBOARDS, GRAFANA, all_queries
+from tests.helpers.grafana import DASHBOARDS, GRAFANA, all_queries
 from tests.helpers.prometheus import scraping
 from tests.helpers.records import make_record
 from tests.helpers.tasks import make_candidate

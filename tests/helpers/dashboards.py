@@ -1,20 +1,32 @@
-"""The queries of the dashboards and of Prometheus' recording rules."""
+"""A dashboard in a process of its own, and a real browser."""
 
 from __future__ import annotations
 
-import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import yaml
+import pytest
 
-GRAFANA = Path(__file__).parents[2] / "cluster" / "grafana"
-DASHBOARDS: dict[str, Any] = {path.stem: json.loads(path.read_text()) for path in sorted(GRAFANA.glob("*.json"))}
+CHROMIUM = shutil.which("chromium")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None and not os.environ.get("CI"), reason="needs Chromium: apt-get install chromium"
+)
 
 
-def all_queries() -> list[str]:
-    """Return all queries, for every instance."""
-    panels = [panel for dashboard in DASHBOARDS.values() for panel in dashboard["panels"]]
-    queries = [target["expr"].replace("$instance", ".*") for panel in panels for target in panel["targets"]]
-    rules = yaml.safe_load((GRAFANA.parent / "prometheus" / "recording.yml").read_text())
-    return queries + [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+@contextmanager
+def dashboard(path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run ``fleet-tune dashboard`` on a path; yields its address and its process."""
+    command = [sys.executable, "-m", "fleet_tune", "dashboard", str(path), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            address = process.stdout.readline().strip()
+            assert address.startswith("http://127.0.0.1:"), process.wait()
+            yield address.rstrip("/"), process
+        finally:
+            process.kill()

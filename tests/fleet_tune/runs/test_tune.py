@@ -29,7 +29,7 @@ from fleet_tune.base.records.sharing.shared import SharedReader
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from tests.helpers.commands import Done, fleet_tune_here
-from tests.helpers.dashboards import all_queries
+from tests.helpers.grafana import all_queries
 from tests.helpers.guide_cluster import free_ports
 from tests.helpers.prometheus import scraping
 
