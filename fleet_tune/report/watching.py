@@ -38,8 +38,9 @@ _READ_SHARE = 0.1
 _CURVE_COLUMNS = 48
 STEPS = "▁▂▃▄▅▆▇█"
 ASCII_STEPS = "_.-=+*#@"
+_LINE_SECS = 10.0
 _FAILURES = 3
-_SILENT_SECS = 10.0
+_SILENT_SECS = 30.0
 """A run that has said nothing for longer may hang."""
 _FRAME_LINES = 4  # lines of a table that are no rows
 
@@ -177,19 +178,21 @@ def with_last_history(look: Callable[[], tuple[WatchedRun, bool]]) -> Callable[[
 
 
 def show(console: Console, runs: Iterator[WatchedRun], now: Callable[[], float] = time.time) -> WatchedRun | None:
-    """Show each run in place of the one before on a terminal, as a line elsewhere, and the last one whole. Return it;
-    None where there is none."""
+    """Show each run in place of the one before on a terminal, and the last one whole. Elsewhere a line is printed where
+    its results or its phase are others, and every ten seconds. Return the last run; None where there is none."""
     last: WatchedRun | None = None
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, transient=True) as live:
             for last in runs:
                 live.update(render_run(last, console, now()), refresh=True)
     else:
-        line = ""
+        told, told_at = "", -math.inf
         for last in runs:
-            before, line = line, run_line(last)
-            if line != before:
-                console.print(line, markup=False, soft_wrap=True)
+            phase = "" if last.progress is None else last.progress.phase
+            news = f"{phase} {run_line(replace(last, progress=None))}"
+            if news != told or now() >= told_at + _LINE_SECS:
+                told, told_at = news, now()
+                console.print(run_line(last), markup=False, soft_wrap=True)
     if last is not None:
         console.print(render_run(last, console, now(), whole=True))
     return last
@@ -237,6 +240,8 @@ def _now_json(progress: Progress, silent_secs: float) -> dict[str, Any]:
         "devices": dict(progress.devices),
         "vitals": {name: dict(values) for name, values in progress.vitals.items()},
         "silent_secs": silent_secs,
+        "silent_processes": {name: progress.elapsed_secs - since for name, since in progress.silent.items()},
+        "waits_for_runs": {name: title for name, (title, _) in progress.behind.items()},
         "notices": [{"secs": each.at_secs, "text": each.text, "times": each.times} for each in progress.notices],
     }
 
@@ -265,7 +270,7 @@ def render_run(run: WatchedRun, console: Console, now: float, *, whole: bool = F
     doing = "" if progress is None else f", {heading(progress)}"
     facts.add_row("run", cut(f"{run.folder.resolve().name}: {run.state}{doing}"))
     if run.silent_secs > _SILENT_SECS:
-        facts.add_row("silent", cut(f"the run has said nothing for {format_clock(run.silent_secs)}", "yellow"))
+        facts.add_row("", cut(f"the run has said nothing for {format_clock(run.silent_secs)}", "yellow"))
     age = "" if run.last_record_unix_secs is None else f", the last {format_clock(now - run.last_record_unix_secs)} ago"
     left = left_text(progress) if progress is not None else ""
     facts.add_row("time", cut(", ".join([f"{format_clock(history.secs)} of tuning", *([left] if left else [])])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -47,17 +48,25 @@ class ProgressFile:
         self._written = SavedProgress(now, replace(progress, tasks=()))
         try:
             write_atomically(self._path, msgspec.json.encode(self._written), durable=False)
-        except OSError as error:
+        except (OSError, TypeError, ValueError) as error:
             _LOG.debug("%s cannot be written: %s", self._path, error)
 
     def close(self) -> None:
         """Remove the file: a run that has ended does nothing now."""
-        self._path.unlink(missing_ok=True)
+        remove_progress(self._path.parent)
+
+
+def remove_progress(folder: Path) -> None:
+    """Remove what a run has written into this folder, also one that was killed meanwhile. A file that cannot be removed
+    stays."""
+    for file in (folder / PROGRESS_FILE, *folder.glob(f".{PROGRESS_FILE}.*.part")):
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def saved_progress(folder: Path) -> SavedProgress | None:
     """Return the last snapshot of the run with this output folder; None without one that this version can read."""
     try:
         return msgspec.json.decode((folder / PROGRESS_FILE).read_bytes(), type=SavedProgress)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError):
         return None

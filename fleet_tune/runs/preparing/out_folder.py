@@ -12,6 +12,7 @@ from pathlib import Path
 from fleet_tune.base.errors import DiskFullError, OutputFolderError
 from fleet_tune.base.records.files.lock_file import LockedError, release_lock, take_lock
 from fleet_tune.base.records.files.network_drive import network_drive
+from fleet_tune.runs.progress_file import remove_progress
 
 LOCK_FILE = "run.lock"
 _LOG = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ def _locked(out: Path) -> Iterator[None]:
         raise OutputFolderError(
             f"the output folder {out} cannot be locked: {error.strerror}", "choose another folder with --out"
         ) from error
+    remove_progress(out)
     try:
         yield
     finally:

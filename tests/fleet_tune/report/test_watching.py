@@ -126,7 +126,7 @@ def test_what_a_run_does_now(tmp_path: Path, lock: list[int]) -> None:
         assert part in text
     assert "has said nothing" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
-    assert "has said nothing for 0:42" in _text(RunWatcher(tmp_path, now=lambda: 162.0).look())
+    assert "the run has said nothing for 0:42" in _text(RunWatcher(tmp_path, now=lambda: 162.0).look())
     assert run_line(run).startswith("0:00 under way, tuning, 1 trial (1 ok), ")
     assert run_line(run).endswith(", 1:00 left (done in about 1:20)")
     now = json.loads(run_json(run))["now"]
@@ -203,6 +203,29 @@ def test_a_small_terminal_shows_the_first_tasks(tmp_path: Path) -> None:
     rows = 13
     assert "and 2 more" in _text(run, height=rows - 1) or "and 2 more" in _text(run, height=rows - 2)
     assert "share" not in _text(run, height=5)
+
+
+def test_a_line_comes_with_news_and_every_ten_seconds(tmp_path: Path, lock: list[int]) -> None:
+    _append(tmp_path, _record(ONCE, 1, 100.0, ok(1e-3)))
+    tuning = Progress("tuning", 20.0, 80.0, None, 1, 1, {"ok": 1}, 1.0, {}, {}, ())
+    run, stream, moment = RunWatcher(tmp_path).look(), io.StringIO(), 100.0
+
+    def runs() -> Iterator[WatchedRun]:
+        nonlocal moment
+        for at, progress in (
+            (100.0, tuning),
+            (102.0, replace(tuning, elapsed_secs=22.0)),  # less is left
+            (104.0, replace(tuning, phase="compiling")),
+            (113.0, replace(tuning, phase="compiling", doing="linking")),
+            (114.0, replace(tuning, phase="compiling", doing="timing")),
+        ):
+            moment = at
+            yield replace(run, progress=progress)
+
+    show(Console(file=stream, width=80), runs(), now=lambda: moment)
+    lines = [line for line in stream.getvalue().splitlines() if line.startswith("0:00 under way")]
+    assert [line.split(", ")[1] for line in lines] == ["tuning", "compiling", "compiling: timing"]
+    release_lock(lock.pop())
 
 
 def test_lines_where_there_is_no_terminal(tmp_path: Path) -> None:

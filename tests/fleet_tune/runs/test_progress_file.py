@@ -10,6 +10,7 @@ import pytest
 
 from fleet_tune.base.results import Notice, NotTried, Progress, TaskProgress
 from fleet_tune.base.stages import DurationHistogram, StageProgress
+from fleet_tune.runs.preparing.out_folder import LOCK_FILE, held_folder
 from fleet_tune.runs.progress_file import PROGRESS_FILE, ProgressFile, saved_progress
 
 TASK = TaskProgress("a@board", "matmul 8", "board", 1, 1e9, 1, 1, 1e-3)
@@ -71,13 +72,27 @@ def test_the_file_goes_with_the_run(tmp_path: Path) -> None:
     assert saved_progress(tmp_path) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"unix_secs": 1.0}', b'{"unix_secs": 1.0, "progress": {"phase": 3}}'])
+def test_what_a_killed_run_has_left_goes_before_the_folder_is_used(tmp_path: Path) -> None:
+    ProgressFile(tmp_path).write(TUNING)
+    (tmp_path / f".{PROGRESS_FILE}.ab12.part").touch()
+    with held_folder(tmp_path):
+        assert sorted(os.listdir(tmp_path)) == [LOCK_FILE]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'"\xff"', b'{"unix_secs": 1.0}', b'{"unix_secs": 1.0, "progress": {"phase": 3}}']
+)
 def test_a_file_of_another_version_tells_nothing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / PROGRESS_FILE).write_bytes(content)
     assert saved_progress(tmp_path) is None
 
 
-def test_a_folder_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_or_removed_does_not_end_the_run(tmp_path: Path) -> None:
     file = ProgressFile(tmp_path / "gone")
     file.write(TUNING)
+    file.close()
+    (tmp_path / PROGRESS_FILE).mkdir()
+    file = ProgressFile(tmp_path)
+    file.write(TUNING)
+    file.write(replace(TUNING, phase="another", doing="\udc80"))
     file.close()

@@ -28,6 +28,7 @@ from examples.networks import mlp
 from fleet_tune.base.records.sharing.shared import SharedReader
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.runs.progress_file import saved_progress
 from tests.helpers.commands import Done, fleet_tune_here
 from tests.helpers.grafana import all_queries
 from tests.helpers.guide_cluster import free_ports
@@ -321,6 +322,7 @@ def test_a_run_serves_metrics_and_is_resumed_after_a_kill(
         unanswered[:] = [each for each in unanswered if all(map(math.isnan, query(each)))]
         return not unanswered
 
+    wait_until(lambda: saved_progress(run_.out), "what the run does")
     with scraping(prometheus_dir, free_port, free_ports(1)[0], tmp_path) as query:
         wait_until(answered, "answers to all queries")
     run_.until_records(8)
@@ -345,6 +347,7 @@ def test_a_run_serves_metrics_and_is_resumed_after_a_kill(
     assert folder.exists()
     assert run_here(run_.out, "--trials", str(stored + 10), "--json").json()["new_trials"] == 10
     assert not folder.exists()
+    assert saved_progress(run_.out) is None
     with RecordReader(run_.out / "records.db") as reader:
         assert max(Counter(record.candidate.id for record in reader if record.revision == 0).values()) == 1
 
