@@ -22,6 +22,7 @@ from rich.text import Text
 from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.results import Progress
 from fleet_tune.report.narration import Detail, Narration, NewBests
+from fleet_tune.report.progress_text import behind_text, heading, left_text, silent_text, state_rows
 from fleet_tune.report.run import (
     cut,
     fact_grid,
@@ -33,7 +34,6 @@ from fleet_tune.report.run import (
     task_table,
 )
 from fleet_tune.report.run_history import CurvePoint
-from fleet_tune.report.run_state import behind_text, heading, left_text, silent_text, state_rows
 from fleet_tune.report.watching import ASCII_STEPS, STEPS, curve
 from fleet_tune.report.words import estimate_text
 

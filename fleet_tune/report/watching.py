@@ -25,9 +25,9 @@ from fleet_tune.base.records.files.lock_file import is_locked
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import Progress
 from fleet_tune.report.json_output import json_line
+from fleet_tune.report.progress_text import heading, left_text, state_rows
 from fleet_tune.report.run import TaskName, cut, fact_grid, format_clock, format_outcomes, plural
 from fleet_tune.report.run_history import CurvePoint, HistoryReader, RunHistory, TaskHistory, records_of
-from fleet_tune.report.run_state import heading, left_text, state_rows
 from fleet_tune.report.words import NONE, estimate_text, format_secs
 from fleet_tune.runs.prediction_quality import PredictionQuality
 from fleet_tune.runs.preparing.out_folder import LOCK_FILE

@@ -14,9 +14,9 @@ from fleet_tune.base.records.sharing.maintenance import Statistics, TopTask
 from fleet_tune.base.version import __version__
 from fleet_tune.report.html.charts import Point, TimelineRow, step_chart, timeline
 from fleet_tune.report.html.environment import templates_of
+from fleet_tune.report.progress_text import heading, state_rows
 from fleet_tune.report.run import format_clock, format_outcomes, plural
 from fleet_tune.report.run_history import CurvePoint, RunHistory, TaskHistory
-from fleet_tune.report.run_state import heading, state_rows
 from fleet_tune.report.watching import WatchedRun
 from fleet_tune.report.words import NONE, estimate_text, format_secs
 

@@ -17,6 +17,7 @@ from fleet_tune.base.records.files.lock_file import is_locked, release_lock, tak
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import Notice, Progress
 from fleet_tune.cli.main import main
+from fleet_tune.report.dashboard.pages import run_page
 from fleet_tune.report.run import shortened_name
 from fleet_tune.report.run_history import CurvePoint
 from fleet_tune.report.watching import (
@@ -132,6 +133,9 @@ def test_what_a_run_does_now(tmp_path: Path, lock: list[int]) -> None:
     now = json.loads(run_json(run))["now"]
     assert (now["phase"], now["silent_secs"], now["limited_by"]) == ("tuning", 3.0, {"board": "build"})
     assert now["notices"] == [{"secs": 7.0, "text": "device second is hot", "times": 1}]
+    page = run_page(run, [], "report")
+    for part in ("under way, tuning", "first busy at 80% of its speed", "0:07 device second is hot"):
+        assert part in page
     release_lock(lock.pop())
     ended = RunWatcher(tmp_path).look()  # it was killed, and its last snapshot stands there
     assert ended.progress is None

@@ -47,7 +47,7 @@ def silent_text(progress: Progress) -> str:
     )
 
 
-def speed_text(progress: Progress, device: str) -> str:
+def _speed_text(progress: Progress, device: str) -> str:
     """Return the speed of a device that noise or heat slows down: `` at 80% of its speed``. Empty at its usual one."""
     speed = progress.vitals.get(device, {}).get("speed", 1.0)
     return f" at {speed:.0%} of its speed" if abs(speed - 1) >= _OTHER_SPEED else ""
@@ -60,7 +60,7 @@ def state_rows(progress: Progress) -> Iterator[tuple[str, Text]]:
         devices.append(", " if devices else "")
         devices.append(f"{name} ")
         devices.append(state, "green" if state in _GOOD_STATES else "yellow")
-        devices.append(speed_text(progress, name), "yellow")
+        devices.append(_speed_text(progress, name), "yellow")
     if progress.devices:
         yield "devices", devices
     if progress.behind:
