@@ -215,8 +215,8 @@ class Device(Protocol):
         """Return the seconds of one round trip to the device's server. Raises DeviceUnreachableError."""
 
     def probe_secs(self) -> float:
-        """Return the seconds of one run of the probe, the one of :attr:`Fingerprint.probe_secs`: some milliseconds of
-        work, which show how fast the device is now.
+        """Return the seconds of one run of the probe, the one of :attr:`Fingerprint.probe_secs`: a millisecond of
+        arithmetic, which shows how fast the device is now.
 
         Raises DeviceUnreachableError where the device does not answer, ProbeError where it answers and the kernel
         fails.

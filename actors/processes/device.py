@@ -169,6 +169,7 @@ class DeviceActor:
             self._prepare(task_id, of_task)
         fetched = [unpacked(one) for one in artifacts]
         measured: list[MeasuredArtifact] = []
+        checked_again = self._run_oracles(tasks)  # before the window: who builds need not stand still for seconds
         asked = time.monotonic()
         with self._window.quiet():
             waits = {DeviceTime.WINDOW: time.monotonic() - asked}
@@ -177,7 +178,6 @@ class DeviceActor:
                 before_secs = self._first_probe(self._recorder(recorder), next(iter(tasks)))
             except (DeviceUnreachableError, ProbeError) as error:
                 return BatchMeasured(self._device_id, epoch, {}, error.detail)
-            checked_again = self._run_oracles(tasks)
             while len(measured) < len(fetched) and not _lost(measured):
                 stretch, before_secs = self._steady_stretch(fetched[len(measured) :], rule, before_secs)
                 measured += stretch
@@ -215,14 +215,14 @@ class DeviceActor:
         self._host_oracles.wait(task_id, _ORACLE_WAIT_SECS)
         if self._host_oracles.is_computing(task_id):
             return self._awaits_oracle(task_id, epoch)
+        checked_again = self._run_oracles({task_id: task})
+        if self._host_oracles.is_computing(task_id):
+            return self._awaits_oracle(task_id, epoch)
         with self._window.quiet():
             try:
                 before_secs = self._first_probe(self._recorder(recorder), task_id)
             except (DeviceUnreachableError, ProbeError) as error:
                 return ShootOutMeasured(self._device_id, epoch, error.detail)
-            checked_again = self._run_oracles({task_id: task})
-            if self._host_oracles.is_computing(task_id):
-                return self._awaits_oracle(task_id, epoch)
             # Pairs need no speed, but those that meet nobody do: that of before the tournament, until it is over.
             speed = self._speed.between(before_secs, before_secs)
             found = tournament(lambda asked: _at(self._ask(asked), speed), artifacts, task.incumbent, rule)

@@ -228,7 +228,7 @@ def test_what_is_merged_into_the_folder_of_a_run_is_no_trial_of_it(
         opened.bind({"network": "a network"})
         opened.put_task(dataclasses.replace(CONV, weight=5))
     with sqlite3.connect(out) as connection:  # the folder's device takes twice as long for the probe
-        connection.execute("UPDATE meta SET value = '0.002' WHERE key = 'probe 2 unit: dev'")
+        connection.execute("UPDATE meta SET value = '0.002' WHERE key = 'probe 3 unit: dev'")
     with SharedReader(out) as reader:
         trials, efforts = reader.counts(CONV.id), reader.efforts()
     assert told(capsys, "merge", store, "--store", out.parent)["records"] == 3

@@ -20,7 +20,7 @@ from fleet_tune.base.records.stores.traces import unpack_trace
 
 # Seconds of the probe of a device at speed 1, by its id, and the speed at which people see the seconds of a class, by
 # its name. Another probe needs other keys.
-PROBE = "2"
+PROBE = "3"
 UNIT = f"probe {PROBE} unit: "
 SHOWN = f"probe {PROBE} shown: "
 

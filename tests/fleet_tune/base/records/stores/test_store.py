@@ -154,7 +154,7 @@ def test_the_unit_of_a_device_and_the_speed_of_what_is_shown_are_given_once(stor
         assert store.probed("a", "zen5", 8e-4) == (2e-3, 4.0)
         assert reader.shown_speeds() == {"zen5": 4.0}
         store.show_at("zen5", 2.0)  # of a shared store: the last run's
-        store.bind({"probe 2 shown: damaged": "nonsense", "probe 2 shown: none": "0"})
+        store.bind({"probe 3 shown: damaged": "nonsense", "probe 3 shown: none": "0"})
         assert reader.shown_speeds() == {"zen5": 2.0}
 
 
