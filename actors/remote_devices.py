@@ -168,6 +168,13 @@ class RemoteDevice:
             return Measurement(Outcome.DEVICE_LOST, detail=error.detail)
         return measurement
 
+    def secs_in_turn(self, artifacts: Sequence[Artifact]) -> float | None:
+        try:
+            secs: float | None = self._asked("secs_in_turn", artifacts)
+        except DeviceUnreachableError:
+            return None
+        return secs
+
     def load_network(self, library: bytes, arguments: Sequence[Array]) -> RemoteNetwork:
         """Raises UncheckedError where it cannot be loaded."""
         try:

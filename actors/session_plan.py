@@ -12,6 +12,7 @@ from actors.run_hosts import RunHosts
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.device_state import DeviceState
 from fleet_tune.base.domain import Limits, Record, StopRule
+from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.results import Progress
 from fleet_tune.base.search_task import SearchTask
 from policies.runs.cluster.turns import RunShare
@@ -71,12 +72,13 @@ def snapshot_without_trials(
     records: Sequence[Record],
     states: Mapping[str, DeviceState],
     shown_speeds: Mapping[str, float],
+    calls: Mapping[str, CallSecs],
 ) -> Progress:
     """The last snapshot of a run of which every task is settled, so that no session is started. ``records``,
-    ``states``, ``shown_speeds``: those of the run's store."""
+    ``states``, ``shown_speeds``, ``calls``: those of the run's store."""
     run = run_plan(plan, hosts, dict.fromkeys((entry.task.id for entry in plan.tasks), 0))
     bandit = plan.method.make_task_bandit(plan.seed)
-    return last_snapshot(run, bandit, records, states, hosts.absent.notices, shown_speeds)
+    return last_snapshot(run, bandit, records, states, hosts.absent.notices, shown_speeds, calls)
 
 
 def planned(entry: SearchTask, searcher: int, settled: str) -> PlannedTask:

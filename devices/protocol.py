@@ -3,7 +3,7 @@ searcher, builder and device. No TVM: actors hand these values on without loadin
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -249,6 +249,11 @@ class Device(Protocol):
 
         Raises ValueError for an artifact without a candidate, or of a task whose oracle was not added.
         """
+
+    def secs_in_turn(self, artifacts: Sequence[Artifact]) -> float | None:
+        """Return the seconds of one call of each kernel, one after the other as in a network
+        (:mod:`devices.timing.in_turn`). None where the device cannot tell: it has no CPU of its own for that, or it was
+        lost, which its next call finds."""
 
     def close(self) -> None:
         """Release the device. May be called twice."""

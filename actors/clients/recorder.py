@@ -22,6 +22,7 @@ from actors.clients.calls import (
 from fleet_tune.base.device_state import DeviceEvent, DeviceState
 from fleet_tune.base.domain import Record, Task
 from fleet_tune.base.errors import RecorderLostError
+from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.records.stores.codec import readable_records
 from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.base.records.stores.pages import unpack_pages
@@ -71,6 +72,18 @@ class RecorderClient(RestartedClient):
             lambda: self._actor.shown_speeds.remote(), "read the speeds of devices"
         )
         return speeds
+
+    def calls_timed_and_wait(self, device_class: str, timed: CallSecs) -> None:
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.calls_timed`. For an actor without an event
+        loop."""
+        self.fetched(lambda actor: actor.calls_timed.remote(device_class, timed), "note what calls take")
+
+    async def timed_calls(self) -> dict[str, CallSecs]:
+        """What calls take on each class, where it is known."""
+        calls: dict[str, CallSecs] = await self._asked(
+            lambda: self._actor.timed_calls.remote(), "read what calls take on devices"
+        )
+        return calls
 
     async def store(
         self, batches: Sequence[tuple[Sequence[bytes], int | None]], events: Sequence[DeviceEvent] = ()

@@ -26,6 +26,7 @@ from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, Device, MeasureRequest
 from fleet_tune.base.domain import Fingerprint, Incumbent, Measurement, Outcome, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, ProbeError
+from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.records.stores.codec import encode_record
 from fleet_tune.base.records.stores.reader import split_task_id
 from fleet_tune.base.results import DeviceTime
@@ -93,6 +94,7 @@ class DeviceActor:
         self._host_oracles = HostOracles(folder=own_window_folder())
         self._speed = Speedometer()
         self._shown_speed: float | None = None  # of its class, once the store has said it
+        self._in_turn = 0  # number of incumbents when they were last timed in turn
         self._recorded_by: tuple[ByValue[RecorderClient], RecorderClient] | None = None
         self._target: str | None = None  # canonical text, once the device was asked
 
@@ -183,6 +185,9 @@ class DeviceActor:
                 measured += stretch
             lost = _lost(measured)
             vitals = {} if lost else {**self._device.vitals(), **self._speeds(before_secs)}
+            calls = None if lost else self._time_calls(before_secs)
+        if calls is not None:
+            self._recorder(recorder).calls_timed_and_wait(split_task_id(next(iter(tasks)))[1], calls)
         outcomes: dict[str, Outcome] = {}
         records: list[bytes] = []
         for artifact, measurement in measured:
@@ -192,7 +197,7 @@ class DeviceActor:
                 about = (self._run_id, self._device_id)
                 records.append(encode_record(make_record(artifact.candidate, artifact.trace, measurement, *about)))
         unchecked = self._unchecked_of(tasks, checked_again)
-        return BatchMeasured(self._device_id, epoch, outcomes, lost, vitals, waits, records, unchecked)
+        return BatchMeasured(self._device_id, epoch, outcomes, lost, vitals, waits, records, unchecked, calls)
 
     @_in_turn
     def shoot_out(
@@ -414,6 +419,23 @@ class DeviceActor:
             told = self._device_id, split_task_id(task_id)[1], self._speed.usual_secs
             self._speed.unit_secs, self._shown_speed = recorder.probed_and_wait(*told)
         return secs
+
+    def _time_calls(self, probe_secs: float) -> CallSecs | None:
+        """Time the incumbents in turn, each time that there are twice as many as before. Return what a call takes
+        longer than alone; None where that is not known anew."""
+        count = len(self._rivals)
+        if count < max(1, 2 * self._in_turn):
+            return None
+        secs = self._device.secs_in_turn(list(self._rivals.values()))
+        after_secs = self._probe_or(probe_secs)
+        if secs is not None and changed(probe_secs, after_secs):
+            return None  # another batch tells
+        self._in_turn = count
+        if secs is None:
+            return None
+        alone_secs = sum(self._incumbents[each].rank_secs for each in self._rivals)
+        speed, _ = self._speed.between(probe_secs, after_secs)
+        return CallSecs(max(0.0, secs * speed - alone_secs) / count, count)
 
     def _speeds(self, probe_secs: float) -> dict[str, float]:
         assert self._shown_speed is not None

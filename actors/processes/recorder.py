@@ -20,6 +20,7 @@ from actors.heartbeat import Heartbeat, heartbeat
 from fleet_tune.base.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.base.domain import Candidate, Measurement, Record, Task
 from fleet_tune.base.errors import StaleLeaseError, StoreInUseError
+from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.records.stores.codec import decode_record, encode_record
 from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.base.records.stores.pages import RecentPages, Row, pack_page
@@ -156,6 +157,14 @@ class Recorder:
     async def shown_speeds(self) -> dict[str, float]:
         """See :meth:`fleet_tune.base.records.stores.reader.RecordReader.shown_speeds`."""
         return await asyncio.get_running_loop().run_in_executor(self._reading, self._reader.shown_speeds)
+
+    async def calls_timed(self, device_class: str, timed: CallSecs) -> None:
+        """See :meth:`fleet_tune.base.records.stores.store.RecordStore.calls_timed`."""
+        await self._in_thread(self._store.calls_timed, device_class, timed)
+
+    async def timed_calls(self) -> dict[str, CallSecs]:
+        """See :meth:`fleet_tune.base.records.stores.reader.RecordReader.timed_calls`."""
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._reader.timed_calls)
 
     async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[bytes]:
         """Pages of committed records (:mod:`fleet_tune.base.records.stores.pages`): all with ``seq > cursor`` up to

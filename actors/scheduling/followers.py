@@ -75,9 +75,10 @@ class OrderFollower:
     async def run(self, now: Callable[[], float]) -> None:
         """Hand in the states, then look for orders every second, for ever. ``now``: the second of the run."""
         latest = {} if self._orders is None else await asyncio.to_thread(self._orders.latest)
-        states, speeds = await self._recorder.device_states(), await self._recorder.shown_speeds()
+        states = await self._recorder.device_states()
+        speeds, calls = await self._recorder.shown_speeds(), await self._recorder.timed_calls()
         wanted = {device_id: (order.admin, order.reason) for device_id, order in latest.items()}
-        self._hand_in(ev.DevicesRestored(states, wanted, time.time() - now(), speeds))
+        self._hand_in(ev.DevicesRestored(states, wanted, time.time() - now(), speeds, calls))
         cursor = max((order.seq for order in latest.values()), default=0)
         warned = False
         while self._orders is not None:

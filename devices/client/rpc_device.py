@@ -8,12 +8,13 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from devices.client import fingerprint as fingerprints
 from devices.client.connection import Connection
 from devices.client.measuring import LoadedCandidate
 from devices.client.network import LoadedNetwork
-from devices.client.output_check import Oracle, OracleTimeoutError
+from devices.client.output_check import Oracle, OracleTimeoutError, sent_bytes
 from devices.client.probe import Probe
 from devices.client.session import NO_KEY, ServerKey, SessionLostError, SessionRefusedError, SessionTimeoutError
 from devices.client.session_loss import DAMAGE, ILLEGAL, loss_measurement
@@ -23,6 +24,7 @@ from devices.protocol import Artifact, MeasureRequest, OracleOutputs, measurable
 from devices.targets import TargetError, default_device_class_name
 from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
+from devices.timing.in_turn import IN_TURN_SECS, TurnArguments, encode_turns
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Fingerprint, Measurement, Outcome, StopRule
 from fleet_tune.base.errors import DeviceKeyError, DeviceUnreachableError, ProbeError, UncheckedError, UserError
@@ -168,6 +170,12 @@ class RpcDevice:
             measurement = self._measure_once(request)
         return dataclasses.replace(measurement, build_secs=artifact.build_secs, measure_secs=time.monotonic() - started)
 
+    def secs_in_turn(self, artifacts: Sequence[Artifact]) -> float | None:
+        try:
+            return self._connection.once_more_on_loss(lambda bench: self._secs_in_turn(bench, artifacts))
+        except Exception:  # it tells people how long a network takes, and nothing depends on it
+            return None
+
     def load_network(self, library: bytes, arguments: Sequence[Array]) -> LoadedNetwork:
         """Load a compiled network on the device, with its inputs and parameters. It is lost with the session: the next
         measurement that fails may end it.
@@ -186,6 +194,20 @@ class RpcDevice:
 
     def close(self) -> None:
         self._connection.close()
+
+    def _secs_in_turn(self, bench: Workbench, artifacts: Sequence[Artifact]) -> float | None:
+        if not bench.session.ours or bench.kind != "cpu":
+            return None
+        loaded: list[Any] = []
+        for artifact in artifacts:
+            with bench.session.deadline(self._config.patience.sending_secs(sent_bytes(artifact))):
+                module = bench.load(artifact.library)
+                positive = self._oracles[artifact.task_id].positive
+                loaded += [module, *bench.arguments(artifact, module, positive)]
+        turns = encode_turns([TurnArguments.of(each) for each in artifacts])
+        timeout_secs = self._config.patience.candidate_secs
+        with bench.session.deadline(2 * (IN_TURN_SECS + timeout_secs)):
+            return float(bench.session.function("fleet_tune.secs_in_turn")(turns, timeout_secs, *loaded))
 
     def _measure_once(self, request: MeasureRequest) -> Measurement:
         oracle = self._oracles[request.artifact.task_id]

@@ -3,6 +3,8 @@
 - ``fleet_tune.evaluate(module, entry, request, *tensors)``: the adaptive evaluator (:mod:`devices.timing.evaluator`);
 - ``fleet_tune.time_in_place(module, kind, budget_secs, *tensors)``: JSON text of the times of a network's kernels
   (:mod:`devices.timing.in_network`);
+- ``fleet_tune.secs_in_turn(turns, timeout_secs, *modules and tensors)``: seconds of a round of kernels
+  (:mod:`devices.timing.in_turn`);
 - ``fleet_tune.describe()``: JSON text about the machine (:func:`devices.host.machine.describe`);
 - ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
 - ``fleet_tune.vitals(kind)``: JSON text about temperature and clock (:mod:`devices.host.vitals`);
@@ -19,7 +21,8 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +43,7 @@ from devices.timing.evaluator import (
     kill_after,
 )
 from devices.timing.in_network import time_in_place
+from devices.timing.in_turn import decode_turns, one_round, round_secs
 from fleet_tune.base.cpus import QuotaGroups
 
 # Factor on the rule's timeout after which the kernel ends the process of a batch.
@@ -65,7 +69,6 @@ class SessionFunctions:
         self._decide = decide
         self._upload_bytes = upload_bytes
         self._realtime = realtime
-        self._priority: RealtimePriority | None = None
         sizes = cache_sizes()
         self._copies = WeightCopies(sizes.get("3", sizes.get("2", 0)))
         self._files = Path()
@@ -73,6 +76,7 @@ class SessionFunctions:
         functions = {
             "fleet_tune.evaluate": self._evaluate,
             "fleet_tune.time_in_place": _time_in_place,
+            "fleet_tune.secs_in_turn": self._secs_in_turn,
             "fleet_tune.describe": lambda: json.dumps(describe()),
             "fleet_tune.native_target": native_target,
             "fleet_tune.vitals": lambda kind: json.dumps(read_vitals(kind=kind)),
@@ -87,6 +91,9 @@ class SessionFunctions:
         """Run TVM's server loop over ``connection``, until the client closes it. ``files``: folder for uploads."""
         self._files = files
         self._last_exit = last_exit
+        # Not before the session: this process may have other rights then.
+        self._priority = RealtimePriority(self._realtime)
+        self._quotas = QuotaGroups()
         threads, cpus = int(os.environ["TVM_NUM_THREADS"]), sorted(os.sched_getaffinity(0))
         if threads <= len(cpus):
             bind_pool(cpus[:threads])
@@ -103,20 +110,26 @@ class SessionFunctions:
         if asked.device_kind == "cpu":
             sets = self._copies.argument_sets(tensors, asked.weights, rule.weights_bytes)
         run_batch = batch_timer(module, entry, device, sets, rule.flush_bytes)
-        if self._priority is None:  # not before the session: this process may have other rights then
-            self._priority = RealtimePriority(self._realtime)
-            self._quotas = QuotaGroups()
-        priority = self._priority
 
         def guarded(runs: int) -> float:
-            with kill_after(rule.timeout_secs * _TIMEOUT_SLACK), priority.raised():
-                secs = run_batch(runs)
-            pin_beside_pool()
-            return secs
+            with self._undisturbed(rule.timeout_secs * _TIMEOUT_SLACK):
+                return run_batch(runs)
 
         before = self._quotas.throttling()
         evaluation = evaluate(guarded, rule, asked.incumbent_secs, self._decide)
         return encode_evaluation(replace(evaluation, throttled=self._quotas.throttling().since(before).share))
+
+    def _secs_in_turn(self, turns: str, timeout_secs: float, *objects: Any) -> float:
+        run = one_round(decode_turns(turns), objects)
+        return round_secs(run, lambda: self._undisturbed(timeout_secs))
+
+    @contextmanager
+    def _undisturbed(self, timeout_secs: float) -> Iterator[None]:
+        """Run kernels with cores of their own, as far as the host allows it. They end this process after
+        ``timeout_secs``."""
+        with kill_after(timeout_secs), self._priority.raised():
+            yield
+        pin_beside_pool()
 
     def _link(self, archive: str, library: str) -> str:
         """Link files of this session, given by their names."""

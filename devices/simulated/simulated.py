@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -315,6 +315,12 @@ class SimulatedDevice:
         secs = self._clock.now_secs - started
         self.elapsed_secs += secs
         return replace(measurement, build_secs=request.artifact.build_secs, measure_secs=secs)
+
+    def secs_in_turn(self, artifacts: Sequence[Artifact]) -> float | None:
+        if self._lost():
+            return None
+        calm_secs = [self._landscape.run_secs(each.candidate) for each in artifacts if each.candidate]
+        return sum(each or 0.0 for each in calm_secs) / self._speed * self._drift.at(self._clock.now_secs)
 
     def close(self) -> None:
         """Do nothing."""

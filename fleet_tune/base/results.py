@@ -155,6 +155,8 @@ class Progress:
     done_secs: float | None = None
     """Second of the run at which the command is expected to end. None without a time budget, and before that is
     known."""
+    call_secs: Mapping[str, float] = field(default_factory=dict)
+    """What a call takes longer in the network than a kernel alone by device class, where that is known."""
     loop_lag_secs: float = 0.0
     """Longest recent delay of the scheduler's event loop."""
     model_unix_secs: float | None = None
@@ -184,7 +186,7 @@ class Progress:
         classes: dict[str, list[tuple[float, float, float]]] = {}
         for task in self.tasks:
             classes.setdefault(task.device_class, []).append((task.weight, task.flop, task.best_secs))
-        return {name: estimated_secs(tasks) for name, tasks in classes.items()}
+        return {name: estimated_secs(tasks, self.call_secs.get(name, 0.0)) for name, tasks in classes.items()}
 
 
 @dataclass(frozen=True, slots=True)

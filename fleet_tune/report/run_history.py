@@ -105,7 +105,7 @@ class HistoryReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._course = _Course([], {}, {})
+        self._course = _Course([], {}, {}, {})
         self._seq = 0
         """Number of the last record that was read."""
 
@@ -115,14 +115,14 @@ class HistoryReader:
         Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
         """
         with RecordReader(records_of(self._folder)) as reader:
-            speeds, tasks = reader.shown_speeds(), reader.tasks()
+            speeds, calls, tasks = reader.shown_speeds(), reader.call_secs(), reader.tasks()
             new = self._new(reader)
             # A revision says that what was known of an earlier candidate was wrong.
-            if self._course.is_of(tasks, speeds) and not any(record.revision for record in new):
+            if self._course.is_of(tasks, speeds, calls) and not any(record.revision for record in new):
                 self._course.extend(new)
             else:
                 everything = list(reader)
-                self._course = _Course(tasks, speeds, _revised_ranks(everything))
+                self._course = _Course(tasks, speeds, calls, _revised_ranks(everything))
                 self._course.extend(everything)
                 new = everything
             self._seq = max([self._seq, *(record.seq for record in new)])
@@ -156,14 +156,19 @@ class _Course:
     Args:
         tasks: of the run.
         speeds: at which the seconds of each device class are shown.
+        call_secs: what a call takes longer in the network than a kernel alone, by device class.
         revised: seconds of the candidates that were measured again.
     """
 
     def __init__(
-        self, tasks: Sequence[Task], speeds: Mapping[str, float], revised: Mapping[tuple[str, str], float]
+        self,
+        tasks: Sequence[Task],
+        speeds: Mapping[str, float],
+        call_secs: Mapping[str, float],
+        revised: Mapping[tuple[str, str], float],
     ) -> None:
         self.tasks = {task.id: TaskHistory(task) for task in tasks}
-        self._speeds, self._revised = speeds, revised
+        self._speeds, self._call_secs, self._revised = speeds, call_secs, revised
         self._best: dict[str, float] = dict.fromkeys(self.tasks, math.inf)
         self._curves: dict[str, list[CurvePoint]] = {task.device_class.name: [] for task in tasks}
         self._by_class = {name: [task for task in tasks if task.device_class.name == name] for name in self._curves}
@@ -172,9 +177,11 @@ class _Course:
         self._secs, self._trials = 0.0, 0
         self._before: Record | None = None
 
-    def is_of(self, tasks: Sequence[Task], speeds: Mapping[str, float]) -> bool:
-        """Return true if the run has these tasks and speeds still."""
-        return self._speeds == speeds and [each.task for each in self.tasks.values()] == list(tasks)
+    def is_of(self, tasks: Sequence[Task], speeds: Mapping[str, float], call_secs: Mapping[str, float]) -> bool:
+        """Return true if the run has these tasks, speeds and calls still."""
+        if (self._speeds, self._call_secs) != (speeds, call_secs):
+            return False
+        return [each.task for each in self.tasks.values()] == list(tasks)
 
     def extend(self, records: Iterable[Record]) -> None:
         """Take in the next records."""
@@ -208,7 +215,8 @@ class _Course:
                     replace(point, network_secs=point.network_secs + added) for point in self._curves[name]
                 ]
             tasks = self._by_class[name]
-            network_secs = estimated_secs((each.weight, each.workload.flop, self._best[each.id]) for each in tasks)
+            bests = [(each.weight, each.workload.flop, self._best[each.id]) for each in tasks]
+            network_secs = estimated_secs(bests, self._call_secs.get(name, 0.0))
             if math.isfinite(network_secs):
                 self._curves[name].append(CurvePoint(self._secs, self._trials, network_secs))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fleet_tune.base.device_state import Admin, DeviceState
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.results import DeviceTime, ProcessRole
 from fleet_tune.base.timeouts import DeviceTimeouts
 from policies.runs.planned_task import PlannedTask
@@ -136,6 +137,8 @@ class DevicesRestored:
     """Unix time of second 0 of the run."""
     shown_speeds: Mapping[str, float] = field(default_factory=dict)
     """Speed at which people see the seconds of each class, where the store knows it."""
+    calls: Mapping[str, CallSecs] = field(default_factory=dict)
+    """What calls take on each class, where the store knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +238,8 @@ class BatchMeasured:
     event on without them."""
     unchecked: Mapping[str, str] = field(default_factory=dict)
     """Why candidates of a task are not verified on this device, by the task's id; empty where they are from now on."""
+    calls: CallSecs | None = None
+    """What calls take on the device's class, at speed 1; None where that was not measured with the batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fleet_tune.base.device_state import DeviceState
 from fleet_tune.base.domain import Record
+from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.results import Progress
 from policies.runs.commands import CatchUpRecords, StoreDeviceEvents
 from policies.runs.events import (
@@ -30,14 +31,15 @@ def last_snapshot(
     states: Mapping[str, DeviceState],
     notices: Iterable[str] = (),
     shown_speeds: Mapping[str, float] | None = None,
+    calls: Mapping[str, CallSecs] | None = None,
 ) -> Progress:
     """Return the snapshot of such a run at its end, at its second 0. ``plan``: every task of it is settled.
     ``records``: those of its store. ``states``: of devices, as the store knows them. ``notices``: the first ones.
-    ``shown_speeds``: see :class:`~policies.runs.events.DevicesRestored`.
+    ``shown_speeds``, ``calls``: see :class:`~policies.runs.events.DevicesRestored`.
     Raises ValueError for a run that wants something done."""
     state = RunState(plan, bandit)
     events: deque[Event] = deque(map(NoticePosted, notices))
-    restored = DevicesRestored(states, shown_speeds=shown_speeds or {})
+    restored = DevicesRestored(states, shown_speeds=shown_speeds or {}, calls=calls or {})
     events += (restored, RecordsCommitted(records), RecordsCaughtUp())
     while events:
         for command in state.handle(events.popleft(), 0.0):

@@ -186,6 +186,7 @@ class RunState:
             device_time_whole=self._usage.whole,
             restarts=dict(self._restarts),
             not_tried=self._run_end.not_tried,
+            call_secs=self._measuring.leases.call_secs,
             tasks=tuple(task.progress(self._shown_speed(task)) for task in tasks if not task.is_left_out),
         )
 
@@ -245,8 +246,8 @@ class RunState:
                     self.fleet.happened(device_id, health.AdminChanged(admin, reason), now)
                 if device_id in self._measuring.leases.lanes:
                     self._look_at.append(device_id)
-            case DevicesRestored(states, orders, began_unix_secs, shown_speeds):
-                self._measuring.leases.restore_speeds(shown_speeds)
+            case DevicesRestored(states, orders, began_unix_secs, shown_speeds, calls):
+                self._measuring.leases.restore(shown_speeds, calls)
                 self.fleet.restore(states, orders, began_unix_secs, now)
                 self._run_end.devices_restored()
             case RecordsCaughtUp():

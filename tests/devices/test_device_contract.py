@@ -115,6 +115,16 @@ def test_failures_are_values_and_the_next_candidate_is_measured(ready: Bench, wh
     assert ready.measure("ok", number=1).verified
 
 
+def test_kernels_run_in_turn_where_the_device_can(ready: Bench) -> None:
+    kernels = [ready.make("ok"), ready.make("ok", number=1)]
+    secs = ready.device.secs_in_turn(kernels)
+    assert (secs is None) == isinstance(ready.device, RecordedDevice)
+    assert secs is None or secs > 0
+    ready.lost.add_oracle(ready.make("ok", oracle=True))
+    assert ready.lost.secs_in_turn(kernels) is None
+    assert ready.measure("ok").verified
+
+
 def test_a_lost_device_is_a_value_and_for_the_fingerprint_an_error(bench: Bench) -> None:
     bench.lost.add_oracle(bench.make("ok", oracle=True))
     lost = bench.lost.measure(MeasureRequest(bench.make("ok"), math.inf, RULE))

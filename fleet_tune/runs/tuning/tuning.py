@@ -215,7 +215,8 @@ async def settle(context: RunContext, prepared: Prepared, hosts: RunHosts, lower
                 take_speeds(prepared.found, store, prepared.device_ids)
         with RecordReader(request.records) as reader:
             states = {name: event.state for name, event in reader.device_states().items()}
-            return checked, snapshot_without_trials(plan, hosts, list(reader), states, reader.shown_speeds())
+            views = reader.shown_speeds(), reader.timed_calls()
+            return checked, snapshot_without_trials(plan, hosts, list(reader), states, *views)
 
     async with beside(context.reporter.announce_waiting()):
         prepared, last = await unless_interrupted(in_thread(settled))

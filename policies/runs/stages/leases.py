@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fleet_tune.base.latency_estimate import CallSecs
 from policies.measuring import health
 from policies.runs.fleet import Fleet
 from policies.runs.tasks import Trial
@@ -66,6 +67,7 @@ class Leases:
         self._leased: Counter[str] = Counter()  # devices with a lease by class
         self._on_devices: Counter[str] = Counter()  # candidates on them by class
         self._shown_speeds: dict[str, float] = {}  # by class
+        self._calls: dict[str, CallSecs] = {}  # by class
 
     # Devices ---------------------------------------------------------------------------------------------------------
 
@@ -178,6 +180,19 @@ class Leases:
                     self._shown_speeds[device_class] = lane.vitals["shown_speed"]
         return self._shown_speeds.get(device_class)
 
-    def restore_speeds(self, speeds: Mapping[str, float]) -> None:
-        """Take in the shown speeds of classes that the store knows."""
+    def calls_timed(self, device_class: str, timed: CallSecs) -> None:
+        """Take in what calls take on a class, unless it is known from more kernels."""
+        known = self._calls.get(device_class)
+        if known is None or known.kernels < timed.kernels:
+            self._calls[device_class] = timed
+
+    @property
+    def call_secs(self) -> dict[str, float]:
+        """What a call takes longer in a network than a kernel alone, by class, in seconds as people see them."""
+        speeds = {name: self.shown_speed(name) for name in self._calls}
+        return {name: calls.secs / (speeds[name] or 1.0) for name, calls in self._calls.items()}
+
+    def restore(self, speeds: Mapping[str, float], calls: Mapping[str, CallSecs]) -> None:
+        """Take in the shown speeds and the calls of classes that the store knows."""
         self._shown_speeds.update(speeds)
+        self._calls.update(calls)

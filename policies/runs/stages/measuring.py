@@ -153,6 +153,8 @@ class MeasureStage:
         lane = self.leases.lanes[device_id]
         batch = lane.batch
         lane.vitals = event.vitals
+        if event.calls is not None:
+            self.leases.calls_timed(lane.device_class, event.calls)
         lost = [trial for trial in batch if event.outcomes.get(trial.candidate.id) is Outcome.DEVICE_LOST]
         ended = [trial for trial in batch if event.outcomes.get(trial.candidate.id) is Outcome.KILLED]
         measured = len(event.outcomes) - len(lost) - len(ended)

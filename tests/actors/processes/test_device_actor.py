@@ -24,6 +24,7 @@ from fleet_tune.base.domain import (
     Record,
     StopRule,
 )
+from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.records.stores.codec import decode_record
 from policies.runs.events import BatchMeasured, BatchPostponed, ShootOutMeasured
 from tests.helpers.devices import make_fingerprint
@@ -46,6 +47,7 @@ class Steady:
         self.coming: list[float] = []  # of the next probes, in place of kernel_secs
         self.by_candidate: dict[str, float] = {}  # in place of run_secs
         self.asked: list[MeasureRequest] = []
+        self.in_turn = []
 
     def fingerprint(self) -> Fingerprint:
         return make_fingerprint(DeviceClass("class", "target"), SIMULATED_CPU, probe_secs=self.kernel_secs)
@@ -60,6 +62,13 @@ class Steady:
         return {}
 
     def add_oracle(self, artifact: Artifact) -> None: ...
+
+    turn_secs: float | None = None
+    in_turn: list[int]  # kernels of each round
+
+    def secs_in_turn(self, artifacts: Sequence[Artifact]) -> float | None:
+        self.in_turn.append(len(artifacts))
+        return self.turn_secs
 
     oracle_problem = ""
     oracles_run = 0
@@ -86,6 +95,7 @@ class Stored:
         self.records: list[Record] = []
         self.units: dict[str, float] = {}
         self.speeds: dict[str, float] = {}
+        self.calls: list[CallSecs] = []
 
     def get(self) -> Stored:
         """Return it as it is: all is in one process."""
@@ -94,6 +104,10 @@ class Stored:
     def probed_and_wait(self, device_id: str, device_class: str, usual_secs: float) -> tuple[float, float]:
         unit_secs = self.units.setdefault(device_id, usual_secs)
         return unit_secs, self.speeds.setdefault(device_class, unit_secs / usual_secs)
+
+    def calls_timed_and_wait(self, device_class: str, timed: CallSecs) -> None:
+        del device_class
+        self.calls.append(timed)
 
     def append_and_wait(self, records: Sequence[Record], epoch: int | None = None) -> None:
         del epoch
@@ -384,3 +398,58 @@ def test_a_shoot_out_is_postponed_while_its_oracle_runs_on_the_host(begun: bool)
     measured = bench.actor.shoot_out(entered, places, StopRule(), bench.stored, 2)
     assert measured == ShootOutMeasured("device", 2, unchecked={"task": ""})
     assert [each.measurement.verified for each in bench.stored.records] == [True]
+
+
+def _of_task(task_id: str, secs: float, bench: Bench) -> Artifact:
+    artifact = Artifact(task_id, Candidate(task_id, 0, "s", (int(secs),)), b"", (), (), (), (), "", 0.0)
+    assert artifact.candidate is not None
+    bench.device.by_candidate[artifact.candidate.id] = secs
+    return artifact
+
+
+def _measure_tasks(bench: Bench, *artifacts: Artifact) -> BatchMeasured:
+    places = {
+        each.task_id: TaskArtifacts([ray.put(Artifact(each.task_id, None, b"", (), (), (), (), "", 0.0))])
+        for each in artifacts
+    }
+    references = [ray.put(each) for each in artifacts]
+    return bench.actor.measure(references, places, StopRule(), bench.stored, 1)
+
+
+def test_incumbents_run_in_turn_each_time_that_there_are_twice_as_many() -> None:
+    bench = Bench()
+    bench.device.turn_secs = 8.0
+    # Tasks are ranked by their seconds and 5 % for the error: 4.2, 2.1.
+    first = _measure_tasks(bench, _of_task("a@board", 4.0, bench)).calls
+    second = _measure_tasks(bench, _of_task("b@board", 2.0, bench)).calls
+    assert first == CallSecs(pytest.approx(3.8), 1)
+    assert second == CallSecs(pytest.approx(0.85), 2)
+    assert _measure_tasks(bench, _of_task("c@board", 1.0, bench)).calls is None
+    bench.device.turn_secs = 6.0
+    report = _measure_tasks(bench, _of_task("d@board", 1.0, bench))
+    assert report.calls == CallSecs(0.0, 4), "nothing is faster in turn than alone"
+    assert bench.device.in_turn == [1, 2, 4]
+    assert bench.stored.calls == [first, second, report.calls]
+
+
+def test_incumbents_run_in_turn_once_more_where_the_speed_changed() -> None:
+    bench = Bench()
+    bench.device.turn_secs = 5.0
+    # Fifteen probes at the beginning, one after the measurement, one after the round.
+    bench.device.coming = [1.0] * 16 + [2.0]
+    assert _measure_tasks(bench, _of_task("a@board", 4.0, bench)).calls is None
+    bench.device.kernel_secs = 0.5
+    report = _measure_tasks(bench, _of_task("b@board", 1.0, bench))
+    # At the double speed 5 s are 10, and the incumbents take 4.2 and 2.1 alone and 5 % more where the speed is unusual.
+    assert report.calls is not None
+    assert report.calls.kernels == 2
+    assert report.calls.secs == pytest.approx((10 - 4.2 - 2.1) / 2, rel=0.2)
+    assert bench.stored.calls == [report.calls]
+
+
+def test_a_device_that_cannot_run_kernels_in_turn_is_not_asked_each_time() -> None:
+    bench = Bench()
+    for number in range(1, 4):
+        assert _measure_tasks(bench, _of_task("a@board", float(number), bench)).calls is None
+    assert bench.device.in_turn == [1]
+    assert bench.stored.calls == []

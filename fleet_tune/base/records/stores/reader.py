@@ -13,6 +13,7 @@ from typing import Self
 from fleet_tune.base.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.base.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.base.errors import RecordStoreError, UnreadableRecordError
+from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.records.stores.codec import decode_record, decode_state, readable_records
 from fleet_tune.base.records.stores.database import is_unfinished, open_for_reading
 from fleet_tune.base.records.stores.store_errors import translated
@@ -23,6 +24,7 @@ from fleet_tune.base.records.stores.traces import unpack_trace
 PROBE = "3"
 UNIT = f"probe {PROBE} unit: "
 SHOWN = f"probe {PROBE} shown: "
+CALLS = f"probe {PROBE} calls: "
 
 # The stored form of a record: seq, body, number of the sketch's trace, packed trace.
 _RecordRow = tuple[int, bytes, int | None, bytes]
@@ -266,6 +268,18 @@ class RecordReader:
                 if 0 < speed < math.inf:
                     found[key.removeprefix(SHOWN)] = speed
         return found
+
+    def timed_calls(self) -> dict[str, CallSecs]:
+        """What a call takes longer in a network than a kernel alone by class, in seconds at speed 1
+        (:meth:`~fleet_tune.base.records.stores.store.RecordStore.calls_timed`)."""
+        rows = self._rows("SELECT key, value FROM meta WHERE substr(key, 1, ?) = ?", len(CALLS), CALLS)
+        found = {key.removeprefix(CALLS): CallSecs.decoded(value) for key, value in rows}
+        return {name: calls for name, calls in found.items() if calls is not None}
+
+    def call_secs(self) -> dict[str, float]:
+        """:meth:`timed_calls` in seconds as people see them."""
+        speeds = self.shown_speeds()
+        return {name: calls.secs / speeds.get(name, 1.0) for name, calls in self.timed_calls().items()}
 
     def shown_secs(self, record: Record) -> float:
         """Return the seconds of a record as people see them in every view: those by which it is chosen, at the speed at

@@ -19,12 +19,13 @@ from typing import Any, Self
 from fleet_tune.base.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.base.domain import Outcome, Record, Task, Workload
 from fleet_tune.base.errors import OutputFolderError, RecordStoreError, StoreInUseError
+from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.records.files.lock_file import LockedError, release_lock, take_lock, wait_for_lock
 from fleet_tune.base.records.stores.classes import with_classes
 from fleet_tune.base.records.stores.codec import encode_record, encode_state
 from fleet_tune.base.records.stores.database import open_for_writing
 from fleet_tune.base.records.stores.origin import Effort, Origin, encode_origin
-from fleet_tune.base.records.stores.reader import SHOWN, UNIT, split_task_id
+from fleet_tune.base.records.stores.reader import CALLS, SHOWN, UNIT, split_task_id
 from fleet_tune.base.records.stores.store_errors import translated
 from fleet_tune.base.records.stores.traces import pack_trace
 
@@ -145,6 +146,15 @@ class RecordStore:
             )
             (speed,) = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
             return unit_secs, float(speed)
+
+    def calls_timed(self, device_class: str, timed: CallSecs) -> None:
+        """Store what calls take on a class, in seconds at speed 1, unless it is known from more kernels."""
+        with self._transaction() as connection:
+            key = CALLS + device_class
+            row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+            known = None if row is None else CallSecs.decoded(row[0])
+            if known is None or known.kernels < timed.kernels:
+                _put_meta(connection, {key: timed.encoded()})
 
     def show_at(self, device_class: str, speed: float) -> None:
         """Set the speed at which people see the seconds of a class: that of the last run that has measured on it."""

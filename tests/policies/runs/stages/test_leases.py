@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fleet_tune.base.latency_estimate import CallSecs
 from policies.measuring import health
 from policies.runs.fleet import Fleet
 from policies.runs.stages.leases import Leases, Work
@@ -58,6 +59,17 @@ def test_the_device_that_has_been_idle_for_the_longest_is_first(leases: Leases) 
     assert leases.first_idle("board") == "b"
     leases.set_busy(leases.lanes["b"])
     assert leases.idle_devices("board") == ["a"]
+
+
+def test_what_calls_take_is_shown_at_the_speed_of_the_class(leases: Leases) -> None:
+    assert leases.call_secs == {}
+    leases.calls_timed("board", CallSecs(6.0, 4))
+    assert leases.call_secs == {"board": 6.0}
+    leases.restore({"board": 2.0}, {})
+    leases.calls_timed("board", CallSecs(8.0, 2))
+    assert leases.call_secs == {"board": 3.0}, "it is known from more kernels"
+    leases.restore({}, {"board": CallSecs(1.0, 9)})
+    assert leases.call_secs == {"board": 0.5}
 
 
 def test_the_shown_speed_of_a_class_stays_as_it_was_first_told(leases: Leases) -> None:

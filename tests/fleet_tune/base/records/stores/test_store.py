@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from fleet_tune.base.device_state import Admin, Connectivity, DeviceState, Health, Lease
 from fleet_tune.base.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.base.errors import DiskFullError, OutputFolderError, RecordStoreError
+from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.records.stores.classes import classes_in
 from fleet_tune.base.records.stores.database import SCHEMA_VERSION
 from fleet_tune.base.records.stores.reader import RecordReader
@@ -156,6 +157,19 @@ def test_the_unit_of_a_device_and_the_speed_of_what_is_shown_are_given_once(stor
         store.show_at("zen5", 2.0)  # of a shared store: the last run's
         store.bind({"probe 3 shown: damaged": "nonsense", "probe 3 shown: none": "0"})
         assert reader.shown_speeds() == {"zen5": 2.0}
+
+
+def test_what_calls_take_is_known_from_the_most_kernels(store: RecordStore, path: Path) -> None:
+    with RecordReader(path) as reader:
+        assert reader.timed_calls() == {}
+        store.calls_timed("zen5", CallSecs(4e-6, 2))
+        store.calls_timed("zen5", CallSecs(2e-6, 8))
+        store.calls_timed("zen5", CallSecs(9e-6, 8))  # another device of the class
+        store.calls_timed("orin", CallSecs(0.0, 1))
+        store.bind({"probe 3 calls: damaged": "nonsense"})
+        assert reader.timed_calls() == {"zen5": CallSecs(2e-6, 8), "orin": CallSecs(0.0, 1)}
+        store.show_at("zen5", 4.0)
+        assert reader.call_secs() == {"zen5": 0.5e-6, "orin": 0.0}
 
 
 def test_the_seconds_that_people_see_are_those_that_decide(store: RecordStore, path: Path) -> None:
@@ -334,6 +348,8 @@ import resource, sys
 from pathlib import Path
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.base.errors import DiskFullError
+from fleet_tune.base.latency_estimate import CallSecs
+from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.records.stores.store import RecordStore
 
 store = RecordStore(Path(sys.argv[1]))
