@@ -36,6 +36,9 @@ from policies.runs.events import BatchMeasured, BatchPostponed, ShootOutMeasured
 
 # Of measuring between two probes of a quiet window; a probe takes a fiftieth of it.
 _STRETCH_SECS = 0.5
+# Incumbents are timed in turn so often, with so many batches in between.
+_CALL_ROUNDS = 3
+_CALL_PAUSE = 8
 # Probes in a row in the first quiet window of a run, within so many seconds: their median is what is usual. The first
 # one after others have worked on the host may take half as long again.
 _FIRST_PROBES = 15
@@ -94,7 +97,7 @@ class DeviceActor:
         self._host_oracles = HostOracles(folder=own_window_folder())
         self._speed = Speedometer()
         self._shown_speed: float | None = None  # of its class, once the store has said it
-        self._in_turn = 0  # number of incumbents when they were last timed in turn
+        self._calls = _Calls()
         self._recorded_by: tuple[ByValue[RecorderClient], RecorderClient] | None = None
         self._target: str | None = None  # canonical text, once the device was asked
 
@@ -291,8 +294,10 @@ class DeviceActor:
         if limit_secs is not None:
             rule = dataclasses.replace(rule, timeout_secs=limit_secs)
         following_rule, confirm = following(rule, incumbent_secs), confirmation(rule, incumbent_secs)
-        measured = self._ask(MeasureRequest(artifact, incumbent_secs, following_rule, confirm))
         rival = self._rivals.get(artifact.task_id)
+        # A duel decides better than a second measurement does.
+        second = confirm if rival is None else None
+        measured = self._ask(MeasureRequest(artifact, incumbent_secs, following_rule, second))
         if measured.verified and rival is not None and confirm is not None:
             result = duel(self._ask, rival, incumbent, artifact, following_rule, verified=True)
             if not (result.rival_failed and result.measured.outcome.blames_candidate):
@@ -421,21 +426,20 @@ class DeviceActor:
         return secs
 
     def _time_calls(self, probe_secs: float) -> CallSecs | None:
-        """Time the incumbents in turn, each time that there are twice as many as before. Return what a call takes
-        longer than alone; None where that is not known anew."""
+        """Time the incumbents in turn, where that is due. Return what a call takes longer than alone; None where that
+        is not known anew."""
         count = len(self._rivals)
-        if count < max(1, 2 * self._in_turn):
+        if not self._calls.is_due(count):
             return None
         secs = self._device.secs_in_turn(list(self._rivals.values()))
         after_secs = self._probe_or(probe_secs)
         if secs is not None and changed(probe_secs, after_secs):
             return None  # another batch tells
-        self._in_turn = count
         if secs is None:
-            return None
+            return self._calls.timed(None)
         alone_secs = sum(self._incumbents[each].rank_secs for each in self._rivals)
         speed, _ = self._speed.between(probe_secs, after_secs)
-        return CallSecs(max(0.0, secs * speed - alone_secs) / count, count)
+        return self._calls.timed(max(0.0, secs * speed - alone_secs) / count)
 
     def _speeds(self, probe_secs: float) -> dict[str, float]:
         assert self._shown_speed is not None
@@ -464,6 +468,36 @@ class DeviceActor:
         self._connected = None
         self._incumbents.clear()
         self._rivals.clear()
+
+
+class _Calls:
+    """When a device times its incumbents in turn, and the result.
+
+    It does so each time that there are twice as many as before, three times each with batches in between: others may
+    use the caches and the memory of the host for some seconds, which the probe does not tell. The least counts.
+    """
+
+    def __init__(self) -> None:
+        self._kernels = 0
+        self._left = 0  # rounds to come
+        self._pause = 0  # batches until the next one
+        self._least_secs = math.inf
+
+    def is_due(self, kernels: int) -> bool:
+        """Return true if so many incumbents are to be timed with this batch; to be asked once for a batch."""
+        if kernels >= max(1, 2 * self._kernels):
+            self._kernels, self._left, self._pause, self._least_secs = kernels, _CALL_ROUNDS, 0, math.inf
+        elif self._pause:
+            self._pause -= 1
+        return bool(self._left) and not self._pause
+
+    def timed(self, secs: float | None) -> CallSecs | None:
+        """Take in the seconds of a call; None where the device cannot tell. Return what is new."""
+        self._left, self._pause = 0 if secs is None else self._left - 1, _CALL_PAUSE
+        if secs is None or secs >= self._least_secs:
+            return None
+        self._least_secs = secs
+        return CallSecs(secs, self._kernels)
 
 
 def _lost(measured: Sequence[MeasuredArtifact]) -> str:

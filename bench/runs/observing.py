@@ -4,11 +4,13 @@ dashboard, and the report of a long run."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,13 @@ from fleet_tune.base.stages import DurationCounter, Stage, StageProgress
 
 RECORDS_A_SEC = 100
 _SCRAPE_SECS = 5.0
+_SCRAPER = """
+import sys, time, urllib.request
+while True:
+    urllib.request.urlopen(sys.argv[1], timeout=60).read()
+    print("scraped", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
 _LOOKS = 20
 _POLL_SECS = 0.5  # as fleet_tune/report/dashboard/static/live.js
 _PAGE_SECS = 60.0
@@ -74,8 +83,8 @@ def _store(folder: Path, tasks: Sequence[Task], records: Sequence[Record]) -> No
 
 def exporter_cores(tasks: Sequence[Task], records: Iterator[Record], seconds: float) -> float:
     """Processor seconds a second that the metrics take of a process which takes in 100 records and two snapshots each
-    second, and is scraped every five seconds. What the same loop takes without metrics does not count; the client's
-    side of a scrape does."""
+    second, and is scraped every five seconds by another one. What the same loop takes without metrics does not
+    count."""
     from fleet_tune.runs.metrics import Metrics
 
     known = list(itertools.islice(_in_time(records), int(seconds * RECORDS_A_SEC) + 64))
@@ -83,9 +92,9 @@ def exporter_cores(tasks: Sequence[Task], records: Iterator[Record], seconds: fl
     for record in known[:64]:  # imports and first children are no running cost
         metrics.observe(record)
     metrics.update(_snapshot(tasks, 64))
-    _scrape(metrics.port)
-    without = _cores(tasks, known[64:], lambda _: None, lambda _: None, lambda: None)
-    whole = _cores(tasks, known[64:], metrics.observe, metrics.update, lambda: _scrape(metrics.port))
+    without = _cores(tasks, known[64:], lambda _: None, lambda _: None)
+    with _scraped(metrics.port):
+        whole = _cores(tasks, known[64:], metrics.observe, metrics.update)
     metrics.close()
     return whole - without
 
@@ -95,20 +104,15 @@ def _cores(
     records: Sequence[Record],
     observe: Callable[[Record], None],
     update: Callable[[Progress], None],
-    scrape: Callable[[], None],
 ) -> float:
-    """Processor seconds a second of a loop with 100 records and two snapshots each second, and a scrape every five."""
+    """Processor seconds a second of a loop with 100 records and two snapshots each second."""
     began, cpu = time.perf_counter(), time.process_time()
-    scraped = 0
     for number, record in enumerate(records):
         due = began + number / RECORDS_A_SEC
         time.sleep(max(0.0, due - time.perf_counter()))
         observe(record)
         if number % (RECORDS_A_SEC // 2) == 0:
             update(_snapshot(tasks, number))
-        if due - began >= (scraped + 1) * _SCRAPE_SECS:
-            scraped += 1
-            scrape()
     return (time.process_time() - cpu) / (time.perf_counter() - began)
 
 
@@ -130,9 +134,15 @@ def _snapshot(tasks: Sequence[Task], trials: int) -> Progress:
     )
 
 
-def _scrape(port: int | None) -> None:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-        answer.read()
+@contextlib.contextmanager
+def _scraped(port: int | None) -> Iterator[None]:
+    """Have another process scrape the metrics, the first time at once."""
+    command = [sys.executable, "-c", _SCRAPER, f"http://127.0.0.1:{port}/metrics", str(_SCRAPE_SECS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as scraper:
+        assert scraper.stdout is not None
+        assert scraper.stdout.readline(), "the metrics are not served"
+        yield
+        scraper.kill()
 
 
 async def page_secs(folder: Path, tasks: Sequence[Task], coming: Iterator[Record]) -> list[float]:

@@ -16,6 +16,10 @@ class CallSecs:
     kernels: int
     """Number of kernels that ran in turn."""
 
+    def replaces(self, known: CallSecs | None) -> bool:
+        """Return true if this is known better: from more kernels, or from as many in a quieter moment."""
+        return known is None or (-self.kernels, self.secs) < (-known.kernels, known.secs)
+
     def encoded(self) -> str:
         """Return it as text."""
         return f"{self.secs!r} of {self.kernels}"

@@ -181,9 +181,8 @@ class Leases:
         return self._shown_speeds.get(device_class)
 
     def calls_timed(self, device_class: str, timed: CallSecs) -> None:
-        """Take in what calls take on a class, unless it is known from more kernels."""
-        known = self._calls.get(device_class)
-        if known is None or known.kernels < timed.kernels:
+        """Take in what calls take on a class, unless it is known better."""
+        if timed.replaces(self._calls.get(device_class)):
             self._calls[device_class] = timed
 
     @property

@@ -148,12 +148,12 @@ class RecordStore:
             return unit_secs, float(speed)
 
     def calls_timed(self, device_class: str, timed: CallSecs) -> None:
-        """Store what calls take on a class, in seconds at speed 1, unless it is known from more kernels."""
+        """Store what calls take on a class, in seconds at speed 1, unless it is known better."""
         with self._transaction() as connection:
             key = CALLS + device_class
             row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
             known = None if row is None else CallSecs.decoded(row[0])
-            if known is None or known.kernels < timed.kernels:
+            if timed.replaces(known):
                 _put_meta(connection, {key: timed.encoded()})
 
     def show_at(self, device_class: str, speed: float) -> None:

@@ -165,6 +165,7 @@ def test_what_calls_take_is_known_from_the_most_kernels(store: RecordStore, path
         store.calls_timed("zen5", CallSecs(4e-6, 2))
         store.calls_timed("zen5", CallSecs(2e-6, 8))
         store.calls_timed("zen5", CallSecs(9e-6, 8))  # another device of the class
+        store.calls_timed("zen5", CallSecs(1e-6, 4))
         store.calls_timed("orin", CallSecs(0.0, 1))
         store.bind({"probe 3 calls: damaged": "nonsense"})
         assert reader.timed_calls() == {"zen5": CallSecs(2e-6, 8), "orin": CallSecs(0.0, 1)}
