@@ -29,16 +29,17 @@ WINDOW = 16
 """Trials that lately means in ours."""
 
 
-def ucb(rewards: Floats, visits: Floats, exploration: float = EXPLORATION) -> Floats:
-    """Bansor equations 3 and 5: ``r_i + C sqrt(2 log N / N_i)`` with ``N`` the sum of all visits, shape ``(k,)``.
+def ucb(rewards: Floats, visits: Floats, exploration: float = EXPLORATION, total: float | None = None) -> Floats:
+    """Bansor equations 3 and 5: ``r_i + C sqrt(2 log N / N_i)``, shape ``(k,)``. ``N`` is ``total``; the sum of the
+    visits where that is None.
 
     An arm without a visit (or with a number of them that is negative or NaN) scores infinity: it is tried first. A
     reward that is NaN counts as 0, an infinite one as 1 or 0. No arm gives an empty array.
     """
     visits = np.maximum(np.nan_to_num(np.asarray(visits, dtype=np.float64), nan=0.0), 0.0)
     rewards = np.nan_to_num(np.asarray(rewards, dtype=np.float64), nan=0.0, posinf=1.0, neginf=0.0)
-    total = max(float(visits.sum()), 1.0)
-    bonus = exploration * np.sqrt(2.0 * math.log(total) / np.maximum(visits, 1e-9))
+    rounds = max(float(visits.sum()) if total is None else total, 1.0)
+    bonus = exploration * np.sqrt(2.0 * math.log(rounds) / np.maximum(visits, 1e-9))
     return np.where(visits > 0, rewards + bonus, np.inf)
 
 
@@ -294,7 +295,10 @@ class UcbTasks:
         bounds = np.array([self.gradient.bound(states[at]) for at in open_tasks])
         largest = _largest(gradients)
         most = bounds / largest if largest > 0 else np.full(len(bounds), np.inf)
-        scores = np.minimum(ucb(rewards, visits / round_trials, self.exploration), np.maximum(most, rewards))
+        # N(E) counts the rounds of the whole network, those of finished tasks too.
+        rounds = sum(state.visits for state in states) / round_trials
+        upper = ucb(rewards, visits / round_trials, self.exploration, rounds)
+        scores = np.minimum(upper, np.maximum(most, rewards))
         best = int(scores.argmax())
         return TaskChoice(
             open_tasks[best], f"UCB {scores[best]:.3f}: reward {rewards[best]:.3f} after {int(visits[best])} trials"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +38,29 @@ def test_ucb_by_hand() -> None:
     assert scores[2] == INF
     assert ucb(np.array([NAN, 1.0]), np.array([1, 1]))[0] < 1.0
     assert ucb(np.empty(0), np.empty(0)).shape == (0,)
+
+
+class ByWeight:
+    """A gradient that is the task's weight."""
+
+    def __call__(self, states: Sequence[TaskState], at: int, round_trials: int, /) -> float:  # noqa: ARG002
+        return states[at].weight
+
+    def bound(self, state: TaskState, /) -> float:  # noqa: ARG002
+        return INF
+
+
+def test_rounds_of_finished_tasks_count_in_equation_5() -> None:
+    """``N(E)`` is of the whole network. Of 10 rounds: 1 + 0.3 sqrt(2 ln 10 / 8) = 1.228, 0.73 + 0.3 sqrt(2 ln 10 / 2) =
+    1.185. Of 100 rounds: 1.322 and 1.374."""
+    often, seldom = TaskState(1.0, 1e9, (1.0,) * 8), TaskState(0.73, 1e9, (1.0,) * 2)
+    bandit = TaskBandit(0, UcbTasks(gradient=ByWeight()))
+    alone = bandit.choose([often, seldom])
+    with_finished = bandit.choose([often, seldom, TaskState(1.0, 1e9, (1.0,) * 90, finished=True)])
+    assert alone is not None
+    assert with_finished is not None
+    assert (alone.index, with_finished.index) == (0, 1)
+    assert ucb(np.array([1.0]), np.array([8.0]), 0.3, 100.0)[0] == pytest.approx(1.3219, abs=1e-4)
 
 
 def test_sketch_rewards_by_hand() -> None:
