@@ -1,7 +1,8 @@
-"""Pruner's equation 1 as it stands, also for CPUs: a variant, for comparison.
+"""Pruner's equation 1 as it stands: a variant, for comparison.
 
-The analyzer of a CPU (:mod:`policies.analysis.cpu.model`) is a model of its own; the paper has GPUs alone. Here the
-symbols of a CPU program (:mod:`policies.analysis.symbols` says what each of them is there) go into the penalties and
+Our analyzers differ from it. That of CUDA (:mod:`policies.analysis.cuda`) limits the L0 term and adds the start of each
+kernel; that of CPUs (:mod:`policies.analysis.cpu.model`), which the paper does not have, is a model of its own. Here
+the symbols of a program (:mod:`policies.analysis.symbols` says what each of them is on a CPU) go into the penalties and
 into equation 1 word for word: ``L = sum_s S8_s / U_p + S5_s / U_m``, with the ``1 + S2 / S1`` of the paper, over all
 statements of the program.
 """
@@ -23,9 +24,15 @@ Left = Literal["", "compute", "memory"]
 """Penalties that are left out: none, ``P_l0c``, ``P_l1c`` and ``P_l2c``, or ``P_l0m``, ``P_l1m`` and ``P_l2m``."""
 
 
-def equation_1_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, without: Left = "") -> Floats:
+def equation_1_log_secs(
+    sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, without: Left = "", *, penalised: bool = False
+) -> Floats:
     """The natural logarithm of equation 1's seconds, ``(n,)``, plus infinity where the analyzer rules a candidate out;
-    0 where the sketch is not described. ``without``: penalties that count as 1 (table 10 of the paper)."""
+    0 where the sketch is not described.
+
+    ``without``: penalties that count as 1 (table 10 of the paper). ``penalised``: see
+    :func:`policies.search.fitness.analyzer_log_secs`.
+    """
     log_secs = np.zeros(len(matrix))
     if not sketch.statements:
         return log_secs
@@ -35,7 +42,8 @@ def equation_1_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstractio
         for each in evaluation.statement_symbols():
             compute, memory = statement_secs(each, _less(penalties(each, limit), without), limit)
             total = total + compute + memory
-        log_secs[rows] = np.where(evaluation.feasible, np.log(total), np.inf)
+        allowed = evaluation.within_limits if penalised else evaluation.feasible
+        log_secs[rows] = np.where(allowed, np.log(total), np.inf)
     return log_secs
 
 

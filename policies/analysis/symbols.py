@@ -28,8 +28,10 @@ penalty ``l0_t`` the share of a multiprocessor's tensor cores that these keep bu
 ``l1_c`` and ``l2_c`` are of schedulers and multiprocessors. The peak of such a statement is that of the tensor cores,
 which is the maker's figure (:mod:`devices.cuda.tensor_cores`). Neither was compared with measurements.
 
-Penalties: every one lies in (0, 1], 1 is best, except ``l0_c``, which the paper leaves unbounded
-(``1 + S2 / S1``; only its relation between candidates matters).
+Penalties: every one lies in (0, 1], 1 is best, except ``l0_c``, which the paper leaves unbounded: ``1 + S2 / S1``. Only
+its relation between candidates matters. The paper prints a small 2 behind ``S_2``. It is no exponent here: the paper
+calls the term a compute-to-memory ratio, and the released code (``feature_psa.cc``, ``psa_model.py``) has ``1 +
+operations / memory workload`` of a thread, without a square.
 """
 
 from __future__ import annotations

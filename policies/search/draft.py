@@ -18,7 +18,7 @@ from policies.analysis.analyzer import analyse, feasible
 from policies.arrays import Floats, Matrix
 from policies.features.table import symbolic_features
 from policies.search.candidates import CandidateSet
-from policies.search.fitness import CalibratedFitness, analyzer_log_secs
+from policies.search.fitness import CalibratedFitness, Equation1Fitness, analyzer_log_secs
 from policies.search.fitness import Fitness as Fitness
 from policies.space.sampling import crossover, enumerate_all, mutate, row_keys, sample, space_size, unique_rows
 from policies.space.variants import of_few_variants, with_few_places
@@ -108,7 +108,7 @@ def scores(
 
     ``penalised``: see :class:`DraftSettings`.
     """
-    if isinstance(fitness, CalibratedFitness):
+    if isinstance(fitness, CalibratedFitness | Equation1Fitness):
         return fitness.log_secs(sketch, matrix, device)
     if fitness is None and sketch.described:
         return analyzer_log_secs(sketch, matrix, device, penalised=penalised)

@@ -16,6 +16,7 @@ import numpy as np
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import core_names, models
+from policies.analysis.equation_1 import equation_1_log_secs
 from policies.arrays import Features, Floats, Matrix
 from policies.features.table import PREDICTED, JointLayout, symbolic_features
 from policies.search.calibration import Calibration
@@ -93,6 +94,24 @@ class CalibratedFitness:
             predicted[~evaluation.feasible] = np.inf
             scores[chunk] = predicted
         return scores
+
+
+@dataclass(frozen=True)
+class Equation1Fitness:
+    """Pruner's equation 1 as it stands as the fitness of one sketch. ``penalised``: see :func:`analyzer_log_secs`."""
+
+    sketch: Sketch
+    device: DeviceAbstraction
+    penalised: bool
+
+    def __call__(self, matrix: Matrix, features: Features, analytic_log_secs: Floats) -> Floats:
+        """Compute the fitness like any other one."""
+        del features, analytic_log_secs
+        return self.log_secs(self.sketch, matrix, self.device)
+
+    def log_secs(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
+        """The same, ``(n,)``, plus infinity where a candidate is not worth building."""
+        return equation_1_log_secs(sketch, matrix, device, penalised=self.penalised)
 
 
 def analyzer_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, *, penalised: bool = False) -> Floats:

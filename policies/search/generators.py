@@ -20,6 +20,7 @@ from policies.search.acquisition import Acquisition
 from policies.search.annealing import AnnealingSettings, Chains
 from policies.search.candidates import CandidateSet
 from policies.search.draft import DraftSettings, Fitness
+from policies.search.fitness import Equation1Fitness
 from policies.search.prediction import Predictor
 from policies.search.spaces import Space
 from policies.search.task_records import TaskRecords
@@ -121,24 +122,19 @@ class LatentGenerator:
     initial: int = 0
     """Random candidates beside a whole draft of ``settings.size``; proportionally fewer beside a smaller one."""
     published: bool = False
-    """True if the analyzer on CPUs is equation 1 as it stands (:mod:`policies.analysis.equation_1`)."""
+    """True if the analyzer is equation 1 as it stands (:mod:`policies.analysis.equation_1`)."""
 
     def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
         space = search.spaces[sketch]
-
-        def published(matrix: Matrix, features: NDArray[np.float32], analytic: Floats) -> Floats:
-            del features, analytic
-            return equation_1_log_secs(space.sketch, matrix, space.device)
-
-        own = self.published and space.device.kind == "cpu"
         settings = replace(self.settings.shared_by(sketches), penalised=space.device.kind == "cuda")
-        drafted = _drafted(search, sketch, settings, published if own else None, count)
+        equation_1 = Equation1Fitness(space.sketch, space.device, settings.penalised) if self.published else None
+        drafted = _drafted(search, sketch, settings, equation_1, count)
         wanted = math.ceil(self.initial * len(drafted.matrix) / self.settings.size)
         if wanted:
             drawn = space.draw(wanted, search.rng, search.records.tried_keys(sketch) | set(row_keys(drafted.matrix)))
             drafted = drafted.followed_by(drawn.take(np.flatnonzero(np.isfinite(drawn.log_secs))))
-        if own:
+        if equation_1 is not None:
             # What stands in for the model until there is one is this analyzer too, not ours.
             analytic = np.full(len(drafted.matrix), np.nan)
             if space.sketch.statements:

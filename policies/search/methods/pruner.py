@@ -34,7 +34,8 @@ steps, mutation 0.85) drafts 512 candidates, 50 random ones join them (line 10; 
 wants 50 of them at least), PaCM verifies them all, rounds of ten measurements of which a tenth is random, Ansor's
 gradient over the tasks. The draft is new each round (its code renews it every second one), and is not bred further on
 the cost model. PaCM reads the paper's features, ours with ``pruner:pacm-analyzer``. The analyzer is ours, without its
-calibration: on CUDA equation 1, on CPUs a model of its own, and equation 1 with ``pruner:equation-1``."""
+calibration: on CUDA equation 1 with a limited L0 term and the start of each kernel, on CPUs a model of its own; with
+``pruner:equation-1`` equation 1 as it is published."""
 
 MOA_PRUNER: Method = replace(
     PRUNER,

@@ -11,7 +11,9 @@ import pytest
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Choice, Location, Sketch, Tile
 from policies.analysis.analyzer import feasible
+from policies.analysis.equation_1 import equation_1_log_secs
 from policies.search.draft import DraftSettings, draft, evaluate, scores
+from policies.search.fitness import Equation1Fitness
 from policies.space.sampling import is_valid, sample, space_size, unique_rows
 from policies.space.variants import chosen_variants
 
@@ -131,6 +133,13 @@ def test_pruners_draft_breeds_from_what_asks_too_much_of_a_memory(threads: Sketc
     found = draft(threads, gpu, np.random.default_rng(0), settings)
     assert feasible(threads, found.matrix, gpu).all()
     assert np.isfinite(found.log_secs).all()
+    published = Equation1Fitness(threads, gpu, penalised=True)
+    assert np.isinf(scores(threads, rows, gpu, published)).tolist() == [False, True]
+    by_equation_1 = draft(threads, gpu, np.random.default_rng(0), settings, published)
+    assert feasible(threads, by_equation_1.matrix, gpu).all()
+    expected = equation_1_log_secs(threads, by_equation_1.matrix, gpu)
+    np.testing.assert_allclose(by_equation_1.log_secs, expected)
+    assert by_equation_1.log_secs.tolist() == sorted(by_equation_1.log_secs.tolist())
     # In its first generation it has met both kinds.
     drawn = sample(threads, SMALL.population, np.random.default_rng(0))
     bred = np.isfinite(scores(threads, drawn, gpu, penalised=True))
