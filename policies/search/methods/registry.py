@@ -28,7 +28,8 @@ def method_named(name: str) -> Method:
     A name may go on with a cost model that replaces the method's own, with ``offline``, and with an evaluator
     (:data:`policies.measuring.evaluators.EVALUATORS`): ``autotvm:boosted``, ``pruner:offline``, ``ansor:pacm:offline``,
     ``adatune:deterministic``. ``pruner:equation-1`` drafts by Pruner's equation 1 as it is published. Such a method has
-    the whole name. With another model, or with one that is never trained, it does not start from a shipped model by itself.
+    the whole name. With another model, or with one that is never trained, it does not start from a shipped model by
+    itself.
     """
     base, *changes = name.split(":")
     choose = f"choose one of: {', '.join(METHOD_NAMES)}"
