@@ -250,10 +250,14 @@ class Device(Protocol):
         Raises ValueError for an artifact without a candidate, or of a task whose oracle was not added.
         """
 
-    def secs_in_turn(self, artifacts: Sequence[Artifact]) -> float | None:
-        """Return the seconds of one call of each kernel, one after the other as in a network
-        (:mod:`devices.timing.in_turn`). None where the device cannot tell: it has no CPU of its own for that, or it was
-        lost, which its next call finds."""
+    def round_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:
+        """Return the seconds of a round of kernels, each called once as in a network
+        (:mod:`devices.timing.kernel_round`).
+
+        None where the device cannot tell: only CPUs behind our own server can, loading the kernels must not take longer
+        than ``budget_secs``, and of the loss of a device its next call tells. The round itself may take
+        :func:`devices.timing.kernel_round.most_secs` of the longest measurement beyond that.
+        """
 
     def close(self) -> None:
         """Release the device. May be called twice."""

@@ -25,18 +25,19 @@ from devices.host.children.child import without_torch
 from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, Device, MeasureRequest
 from fleet_tune.base.domain import Fingerprint, Incumbent, Measurement, Outcome, StopRule
-from fleet_tune.base.errors import DeviceUnreachableError, ProbeError
+from fleet_tune.base.errors import DeviceUnreachableError, ProbeError, RecorderLostError
 from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.records.stores.codec import encode_record
 from fleet_tune.base.records.stores.reader import split_task_id
 from fleet_tune.base.results import DeviceTime
 from policies.measuring.adaptive_stopping import confirmation, following
+from policies.measuring.deadline import ROUND_LOAD_SECS
 from policies.measuring.speed import Speedometer, changed
 from policies.runs.events import BatchMeasured, BatchPostponed, ShootOutMeasured
 
-# Of measuring between two probes of a quiet window; a probe takes a fiftieth of it.
+# Of measuring between two probes of a quiet window.
 _STRETCH_SECS = 0.5
-# Incumbents are timed in turn so often, with so many batches in between.
+# Rounds of a series, and batches from one to the next.
 _CALL_ROUNDS = 3
 _CALL_PAUSE = 8
 # Probes in a row in the first quiet window of a run, within so many seconds: their median is what is usual. The first
@@ -97,7 +98,7 @@ class DeviceActor:
         self._host_oracles = HostOracles(folder=own_window_folder())
         self._speed = Speedometer()
         self._shown_speed: float | None = None  # of its class, once the store has said it
-        self._calls = _Calls()
+        self._call_rounds = _CallRounds()
         self._recorded_by: tuple[ByValue[RecorderClient], RecorderClient] | None = None
         self._target: str | None = None  # canonical text, once the device was asked
 
@@ -174,7 +175,11 @@ class DeviceActor:
             self._prepare(task_id, of_task)
         fetched = [unpacked(one) for one in artifacts]
         measured: list[MeasuredArtifact] = []
-        checked_again = self._run_oracles(tasks)  # before the window: who builds need not stand still for seconds
+        # Before the window: who builds need not stand still for seconds.
+        try:
+            checked_again = self._run_oracles(tasks)
+        except DeviceUnreachableError as error:
+            return BatchMeasured(self._device_id, epoch, {}, error.detail)
         asked = time.monotonic()
         with self._window.quiet():
             waits = {DeviceTime.WINDOW: time.monotonic() - asked}
@@ -182,7 +187,8 @@ class DeviceActor:
                 # What went away between two batches was lost by no candidate.
                 before_secs = self._first_probe(self._recorder(recorder), next(iter(tasks)))
             except (DeviceUnreachableError, ProbeError) as error:
-                return BatchMeasured(self._device_id, epoch, {}, error.detail)
+                unchecked = self._unchecked_of(tasks, checked_again)
+                return BatchMeasured(self._device_id, epoch, {}, error.detail, unchecked=unchecked)
             while len(measured) < len(fetched) and not _lost(measured):
                 stretch, before_secs = self._steady_stretch(fetched[len(measured) :], rule, before_secs)
                 measured += stretch
@@ -190,7 +196,8 @@ class DeviceActor:
             vitals = {} if lost else {**self._device.vitals(), **self._speeds(before_secs)}
             calls = None if lost else self._time_calls(before_secs)
         if calls is not None:
-            self._recorder(recorder).calls_timed_and_wait(split_task_id(next(iter(tasks)))[1], calls)
+            with contextlib.suppress(RecorderLostError):  # the records tell of it
+                self._recorder(recorder).calls_timed_and_wait(split_task_id(next(iter(tasks)))[1], calls)
         outcomes: dict[str, Outcome] = {}
         records: list[bytes] = []
         for artifact, measurement in measured:
@@ -223,14 +230,18 @@ class DeviceActor:
         self._host_oracles.wait(task_id, _ORACLE_WAIT_SECS)
         if self._host_oracles.is_computing(task_id):
             return self._awaits_oracle(task_id, epoch)
-        checked_again = self._run_oracles({task_id: task})
+        try:
+            checked_again = self._run_oracles({task_id: task})
+        except DeviceUnreachableError as error:
+            return ShootOutMeasured(self._device_id, epoch, error.detail)
         if self._host_oracles.is_computing(task_id):
             return self._awaits_oracle(task_id, epoch)
         with self._window.quiet():
             try:
                 before_secs = self._first_probe(self._recorder(recorder), task_id)
             except (DeviceUnreachableError, ProbeError) as error:
-                return ShootOutMeasured(self._device_id, epoch, error.detail)
+                unchecked = self._unchecked_of([task_id], checked_again)
+                return ShootOutMeasured(self._device_id, epoch, error.detail, unchecked=unchecked)
             # Pairs need no speed, but those that meet nobody do: that of before the tournament, until it is over.
             speed = self._speed.between(before_secs, before_secs)
             found = tournament(lambda asked: _at(self._ask(asked), speed), artifacts, task.incumbent, rule)
@@ -296,13 +307,16 @@ class DeviceActor:
         following_rule, confirm = following(rule, incumbent_secs), confirmation(rule, incumbent_secs)
         rival = self._rivals.get(artifact.task_id)
         # A duel decides better than a second measurement does.
-        second = confirm if rival is None else None
+        meets_rival = rival is not None and artifact.task_id not in self._unchecked
+        second = None if meets_rival else confirm
         measured = self._ask(MeasureRequest(artifact, incumbent_secs, following_rule, second))
         if measured.verified and rival is not None and confirm is not None:
             result = duel(self._ask, rival, incumbent, artifact, following_rule, verified=True)
             if not (result.rival_failed and result.measured.outcome.blames_candidate):
                 # The search learns what trials of its sketch take; what a winner takes beyond that is no argument.
                 measured = dataclasses.replace(result.measured, measure_secs=measured.measure_secs)
+            else:
+                measured = self._ask(MeasureRequest(artifact, incumbent_secs, confirm.rule, placed_anew=True))
         self._consider(artifact, _at(measured, (speed, 0.0)))
         return dataclasses.replace(measured, build_secs=artifact.build_secs)
 
@@ -323,10 +337,13 @@ class DeviceActor:
     def _run_oracles(self, tasks: Mapping[str, TaskArtifacts]) -> list[str]:
         """Run the oracles of these tasks that have not run. One that takes too long here runs on the host, in the
         background; where it cannot, it is tried again here with the next batch, a few times. Meanwhile nothing of its
-        task is checked here. Return the tasks that are checked from now on and were not before."""
+        task is checked here. Return the tasks that are checked from now on and were not before. Raises
+        DeviceUnreachableError."""
         checked_again = []
+        self._device.ping()
         for task_id, of_task in tasks.items():
-            problem = self._oracle_problem(task_id, of_task)
+            with self._window.working():
+                problem = self._oracle_problem(task_id, of_task)
             if problem:
                 self._unchecked[task_id] = problem
             elif self._unchecked.pop(task_id, None):
@@ -426,20 +443,19 @@ class DeviceActor:
         return secs
 
     def _time_calls(self, probe_secs: float) -> CallSecs | None:
-        """Time the incumbents in turn, where that is due. Return what a call takes longer than alone; None where that
-        is not known anew."""
+        """Run the incumbents in a round, where that is due. Return what a call takes longer than a kernel alone; None
+        where that is not known anew."""
         count = len(self._rivals)
-        if not self._calls.is_due(count):
+        if not self._call_rounds.is_due(count):
             return None
-        secs = self._device.secs_in_turn(list(self._rivals.values()))
+        secs = self._device.round_secs(list(self._rivals.values()), ROUND_LOAD_SECS)
         after_secs = self._probe_or(probe_secs)
-        if secs is not None and changed(probe_secs, after_secs):
-            return None  # another batch tells
-        if secs is None:
-            return self._calls.timed(None)
+        self._window.check()
+        if secs is None or changed(probe_secs, after_secs):
+            return None
         alone_secs = sum(self._incumbents[each].rank_secs for each in self._rivals)
         speed, _ = self._speed.between(probe_secs, after_secs)
-        return self._calls.timed(max(0.0, secs * speed - alone_secs) / count)
+        return self._call_rounds.timed(max(0.0, secs * speed - alone_secs) / count)
 
     def _speeds(self, probe_secs: float) -> dict[str, float]:
         assert self._shown_speed is not None
@@ -466,35 +482,44 @@ class DeviceActor:
         self._opened.close()
         self._opened = contextlib.ExitStack()
         self._connected = None
+        self._call_rounds = _CallRounds()
         self._incumbents.clear()
         self._rivals.clear()
 
 
-class _Calls:
-    """When a device times its incumbents in turn, and the result.
+class _CallRounds:
+    """When a device runs its incumbents in a round, and what a call takes beyond the kernel alone.
 
-    It does so each time that there are twice as many as before, three times each with batches in between: others may
-    use the caches and the memory of the host for some seconds, which the probe does not tell. The least counts.
+    It does so in series: a first one, and others each time that there are twice as many incumbents, or twice as many
+    batches, as before. A series has three rounds with batches in between, and the least counts: others may use the
+    caches and the memory of the host for some seconds, which the probe does not tell.
     """
 
     def __init__(self) -> None:
-        self._kernels = 0
+        self._kernels = 0  # of the series
+        self._batches = 0
+        self._began = 0  # batch with which the series began
         self._left = 0  # rounds to come
         self._pause = 0  # batches until the next one
         self._least_secs = math.inf
 
     def is_due(self, kernels: int) -> bool:
-        """Return true if so many incumbents are to be timed with this batch; to be asked once for a batch."""
-        if kernels >= max(1, 2 * self._kernels):
-            self._kernels, self._left, self._pause, self._least_secs = kernels, _CALL_ROUNDS, 0, math.inf
-        elif self._pause:
-            self._pause -= 1
-        return bool(self._left) and not self._pause
+        """Return true if so many incumbents are to run in a round with this batch; to be asked once for a batch."""
+        self._batches += 1
+        self._pause = max(0, self._pause - 1)
+        if kernels < max(1, self._kernels):
+            return False
+        if kernels >= 2 * self._kernels or (not self._left and self._batches >= 2 * self._began):
+            self._kernels, self._began = kernels, self._batches
+            self._left, self._pause, self._least_secs = _CALL_ROUNDS, 0, math.inf
+        if not self._left or self._pause:
+            return False
+        self._left, self._pause = self._left - 1, _CALL_PAUSE
+        return True
 
-    def timed(self, secs: float | None) -> CallSecs | None:
-        """Take in the seconds of a call; None where the device cannot tell. Return what is new."""
-        self._left, self._pause = 0 if secs is None else self._left - 1, _CALL_PAUSE
-        if secs is None or secs >= self._least_secs:
+    def timed(self, secs: float) -> CallSecs | None:
+        """Take in the seconds of a call from the round. Return what is new."""
+        if secs >= self._least_secs:
             return None
         self._least_secs = secs
         return CallSecs(secs, self._kernels)

@@ -42,6 +42,13 @@ class DeviceWindow:
             yield
             window.check()
 
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Use the device without a window of its own, and let the measurements of others on its host wait meanwhile."""
+        window = self.of_host() if self._shares_host else None
+        with contextlib.nullcontext() if window is None else window.working():
+            yield
+
     def of_host(self) -> QuietWindow | None:
         """Return the window of this host, in which what runs beside the device stands still; None where the host has
         none."""

@@ -139,10 +139,12 @@ def _scraped(port: int | None) -> Iterator[None]:
     """Have another process scrape the metrics, the first time at once."""
     command = [sys.executable, "-c", _SCRAPER, f"http://127.0.0.1:{port}/metrics", str(_SCRAPE_SECS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as scraper:
-        assert scraper.stdout is not None
-        assert scraper.stdout.readline(), "the metrics are not served"
-        yield
-        scraper.kill()
+        try:
+            assert scraper.stdout is not None
+            assert scraper.stdout.readline(), "the metrics are not served"
+            yield
+        finally:
+            scraper.kill()
 
 
 async def page_secs(folder: Path, tasks: Sequence[Task], coming: Iterator[Record]) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,10 +25,12 @@ from devices.protocol import Artifact, MeasureRequest, OracleOutputs, measurable
 from devices.targets import TargetError, default_device_class_name
 from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
-from devices.timing.in_turn import IN_TURN_SECS, TurnArguments, encode_turns
+from devices.timing.kernel_round import RoundArguments, encode_round, most_secs
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Fingerprint, Measurement, Outcome, StopRule
 from fleet_tune.base.errors import DeviceKeyError, DeviceUnreachableError, ProbeError, UncheckedError, UserError
+
+_LOG = logging.getLogger(__name__)
 
 
 class RpcDevice:
@@ -72,6 +75,7 @@ class RpcDevice:
             cache_bytes=cache_bytes,
             server_key=server_key,
         )
+        self._cache_bytes = cache_bytes
         self._decide = load_decide(decide)
         self._oracles: dict[str, Oracle] = {}
         self._probe: Probe | None = None
@@ -170,11 +174,16 @@ class RpcDevice:
             measurement = self._measure_once(request)
         return dataclasses.replace(measurement, build_secs=artifact.build_secs, measure_secs=time.monotonic() - started)
 
-    def secs_in_turn(self, artifacts: Sequence[Artifact]) -> float | None:
-        try:
-            return self._connection.once_more_on_loss(lambda bench: self._secs_in_turn(bench, artifacts))
-        except Exception:  # it tells people how long a network takes, and nothing depends on it
+    def round_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:
+        if sum(map(sent_bytes, artifacts)) > self._cache_bytes:  # all of it is on the device at a time
             return None
+        try:
+            return self._round_secs(self._connection.workbench(), artifacts, time.monotonic() + budget_secs)
+        except SessionLostError:
+            self._connection.close()
+        except Exception:  # it tells people how long a network takes, and nothing depends on it
+            _LOG.debug("kernels did not run in a round", exc_info=True)
+        return None
 
     def load_network(self, library: bytes, arguments: Sequence[Array]) -> LoadedNetwork:
         """Load a compiled network on the device, with its inputs and parameters. It is lost with the session: the next
@@ -195,19 +204,24 @@ class RpcDevice:
     def close(self) -> None:
         self._connection.close()
 
-    def _secs_in_turn(self, bench: Workbench, artifacts: Sequence[Artifact]) -> float | None:
+    def _round_secs(self, bench: Workbench, artifacts: Sequence[Artifact], deadline: float) -> float | None:
         if not bench.session.ours or bench.kind != "cpu":
             return None
+        measure = bench.session.function("fleet_tune.round_secs")  # which a server of an older version lacks
         loaded: list[Any] = []
+        arguments: list[RoundArguments] = []
         for artifact in artifacts:
-            with bench.session.deadline(self._config.patience.sending_secs(sent_bytes(artifact))):
+            oracle = self._oracles[artifact.task_id]
+            left_secs = deadline - time.monotonic()
+            if left_secs <= 0:
+                return None
+            with bench.session.deadline(left_secs):
                 module = bench.load(artifact.library)
-                positive = self._oracles[artifact.task_id].positive
-                loaded += [module, *bench.arguments(artifact, module, positive)]
-        turns = encode_turns([TurnArguments.of(each) for each in artifacts])
+                loaded += [module, *bench.arguments(artifact, module, oracle.positive)]
+            arguments.append(RoundArguments.of(artifact, not (oracle.positive or oracle.plan.rounds)))
         timeout_secs = self._config.patience.candidate_secs
-        with bench.session.deadline(2 * (IN_TURN_SECS + timeout_secs)):
-            return float(bench.session.function("fleet_tune.secs_in_turn")(turns, timeout_secs, *loaded))
+        with bench.session.deadline(most_secs(timeout_secs)):
+            return float(measure(encode_round(arguments), timeout_secs, *loaded))
 
     def _measure_once(self, request: MeasureRequest) -> Measurement:
         oracle = self._oracles[request.artifact.task_id]

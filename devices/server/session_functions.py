@@ -3,8 +3,8 @@
 - ``fleet_tune.evaluate(module, entry, request, *tensors)``: the adaptive evaluator (:mod:`devices.timing.evaluator`);
 - ``fleet_tune.time_in_place(module, kind, budget_secs, *tensors)``: JSON text of the times of a network's kernels
   (:mod:`devices.timing.in_network`);
-- ``fleet_tune.secs_in_turn(turns, timeout_secs, *modules and tensors)``: seconds of a round of kernels
-  (:mod:`devices.timing.in_turn`);
+- ``fleet_tune.round_secs(arguments, timeout_secs, *modules and tensors)``: seconds of a round of kernels
+  (:mod:`devices.timing.kernel_round`);
 - ``fleet_tune.describe()``: JSON text about the machine (:func:`devices.host.machine.describe`);
 - ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
 - ``fleet_tune.vitals(kind)``: JSON text about temperature and clock (:mod:`devices.host.vitals`);
@@ -43,7 +43,7 @@ from devices.timing.evaluator import (
     kill_after,
 )
 from devices.timing.in_network import time_in_place
-from devices.timing.in_turn import decode_turns, one_round, round_secs
+from devices.timing.kernel_round import decode_round, median_secs, one_round
 from fleet_tune.base.cpus import QuotaGroups
 
 # Factor on the rule's timeout after which the kernel ends the process of a batch.
@@ -76,7 +76,7 @@ class SessionFunctions:
         functions = {
             "fleet_tune.evaluate": self._evaluate,
             "fleet_tune.time_in_place": _time_in_place,
-            "fleet_tune.secs_in_turn": self._secs_in_turn,
+            "fleet_tune.round_secs": self._round_secs,
             "fleet_tune.describe": lambda: json.dumps(describe()),
             "fleet_tune.native_target": native_target,
             "fleet_tune.vitals": lambda kind: json.dumps(read_vitals(kind=kind)),
@@ -119,9 +119,9 @@ class SessionFunctions:
         evaluation = evaluate(guarded, rule, asked.incumbent_secs, self._decide)
         return encode_evaluation(replace(evaluation, throttled=self._quotas.throttling().since(before).share))
 
-    def _secs_in_turn(self, turns: str, timeout_secs: float, *objects: Any) -> float:
-        run = one_round(decode_turns(turns), objects)
-        return round_secs(run, lambda: self._undisturbed(timeout_secs))
+    def _round_secs(self, arguments: str, timeout_secs: float, *objects: Any) -> float:
+        run = one_round(decode_round(arguments), objects)
+        return median_secs(run, lambda: self._undisturbed(timeout_secs))
 
     @contextmanager
     def _undisturbed(self, timeout_secs: float) -> Iterator[None]:

@@ -316,7 +316,7 @@ class SimulatedDevice:
         self.elapsed_secs += secs
         return replace(measurement, build_secs=request.artifact.build_secs, measure_secs=secs)
 
-    def secs_in_turn(self, artifacts: Sequence[Artifact]) -> float | None:
+    def round_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:  # noqa: ARG002
         if self._lost():
             return None
         calm_secs = [self._landscape.run_secs(each.candidate) for each in artifacts if each.candidate]

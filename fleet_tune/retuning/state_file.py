@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fleet_tune.base.errors import DiskFullError, RetuneError
 from fleet_tune.base.records.files.atomic_file import write_atomically
+from fleet_tune.base.records.stores.reader import PROBE
 from policies.retuning.state import ServiceState
 
 STATE_FILE = "state.json"
@@ -22,7 +23,7 @@ def load_state(path: Path) -> ServiceState:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return ServiceState()
+        return ServiceState(probe=PROBE)
     except OSError as error:
         raise RetuneError(f"cannot read {path}: {error.strerror}", "see to its permissions") from error
     try:
@@ -36,6 +37,10 @@ def load_state(path: Path) -> ServiceState:
         ) from error
     if state.schema_version > _SCHEMA:
         raise RetuneError(f"{path} is of a newer version of fleet-tune", "install that version")
+    if state.probe != PROBE:  # networks were timed beside another one: each is timed anew
+        for deployment in state.deployments:
+            deployment.baselines.clear()
+        state.probe = PROBE
     return state
 
 

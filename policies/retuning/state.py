@@ -230,6 +230,8 @@ class ServiceState:
     """State of the service, as it is stored."""
 
     schema_version: int = 1
+    probe: str = ""
+    """Version of the devices' probe (:data:`fleet_tune.base.records.stores.reader.PROBE`) in the baselines."""
     files: dict[str, str] = field(default_factory=dict)
     """Digest of each network's file when it was looked at."""
     file_problems: dict[str, str] = field(default_factory=dict)

@@ -181,7 +181,7 @@ class Leases:
         return self._shown_speeds.get(device_class)
 
     def calls_timed(self, device_class: str, timed: CallSecs) -> None:
-        """Take in what calls take on a class, unless it is known better."""
+        """Take in what calls take on a class, unless it is known from more kernels."""
         if timed.replaces(self._calls.get(device_class)):
             self._calls[device_class] = timed
 
@@ -189,7 +189,7 @@ class Leases:
     def call_secs(self) -> dict[str, float]:
         """What a call takes longer in a network than a kernel alone, by class, in seconds as people see them."""
         speeds = {name: self.shown_speed(name) for name in self._calls}
-        return {name: calls.secs / (speeds[name] or 1.0) for name, calls in self._calls.items()}
+        return {name: calls.secs / speed for name, calls in self._calls.items() if (speed := speeds[name])}
 
     def restore(self, speeds: Mapping[str, float], calls: Mapping[str, CallSecs]) -> None:
         """Take in the shown speeds and the calls of classes that the store knows."""

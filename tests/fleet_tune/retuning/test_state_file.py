@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet_tune.base.records.stores.reader import PROBE
 from fleet_tune.retuning.state_file import load_state, save_state
 from policies.retuning.state import AskDevices, CheckVersion, ServiceState, TuneDeployment
 
@@ -30,4 +31,17 @@ def test_a_stored_action_is_read_as_what_it_was() -> None:
 
 
 def test_there_is_a_new_state_where_there_is_no_file(tmp_path: Path) -> None:
-    assert load_state(tmp_path / "state.json") == ServiceState()
+    assert load_state(tmp_path / "state.json") == ServiceState(probe=PROBE)
+
+
+def test_what_was_timed_beside_another_probe_is_timed_anew(tmp_path: Path) -> None:
+    stored = _STATES / "state_check.json"
+    state = load_state(stored)
+    assert any(each.baselines for each in state.deployments)
+    older = tmp_path / "state.json"
+    older.write_text(stored.read_text().replace('"probe": "3"', '"probe": "2"'))
+    read = load_state(older)
+    assert read.probe == PROBE
+    assert [each.baselines for each in read.deployments] == [{} for _ in state.deployments]
+    older.write_text(stored.read_text().replace(' "probe": "3",\n', ""))
+    assert load_state(older) == read

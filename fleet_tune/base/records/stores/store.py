@@ -148,7 +148,7 @@ class RecordStore:
             return unit_secs, float(speed)
 
     def calls_timed(self, device_class: str, timed: CallSecs) -> None:
-        """Store what calls take on a class, in seconds at speed 1, unless it is known better."""
+        """Store what calls take on a class, in seconds at speed 1, unless it is known from more kernels."""
         with self._transaction() as connection:
             key = CALLS + device_class
             row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()

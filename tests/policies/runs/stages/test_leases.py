@@ -64,8 +64,9 @@ def test_the_device_that_has_been_idle_for_the_longest_is_first(leases: Leases) 
 def test_what_calls_take_is_shown_at_the_speed_of_the_class(leases: Leases) -> None:
     assert leases.call_secs == {}
     leases.calls_timed("board", CallSecs(6.0, 4))
-    assert leases.call_secs == {"board": 6.0}
+    assert leases.call_secs == {}, "no seconds are known before the speed is"
     leases.restore({"board": 2.0}, {})
+    assert leases.call_secs == {"board": 3.0}
     leases.calls_timed("board", CallSecs(8.0, 2))
     assert leases.call_secs == {"board": 3.0}, "it is known from more kernels"
     leases.restore({}, {"board": CallSecs(1.0, 9)})

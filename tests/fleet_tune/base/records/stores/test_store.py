@@ -164,13 +164,13 @@ def test_what_calls_take_is_known_from_the_most_kernels(store: RecordStore, path
         assert reader.timed_calls() == {}
         store.calls_timed("zen5", CallSecs(4e-6, 2))
         store.calls_timed("zen5", CallSecs(2e-6, 8))
-        store.calls_timed("zen5", CallSecs(9e-6, 8))  # another device of the class
-        store.calls_timed("zen5", CallSecs(1e-6, 4))
+        store.calls_timed("zen5", CallSecs(9e-6, 4))  # another device of the class
+        store.calls_timed("zen5", CallSecs(3e-6, 8))  # the last one of as many
         store.calls_timed("orin", CallSecs(0.0, 1))
         store.bind({"probe 3 calls: damaged": "nonsense"})
-        assert reader.timed_calls() == {"zen5": CallSecs(2e-6, 8), "orin": CallSecs(0.0, 1)}
+        assert reader.timed_calls() == {"zen5": CallSecs(3e-6, 8), "orin": CallSecs(0.0, 1)}
         store.show_at("zen5", 4.0)
-        assert reader.call_secs() == {"zen5": 0.5e-6, "orin": 0.0}
+        assert reader.call_secs() == {"zen5": 0.75e-6, "orin": 0.0}
 
 
 def test_the_seconds_that_people_see_are_those_that_decide(store: RecordStore, path: Path) -> None:
@@ -349,8 +349,6 @@ import resource, sys
 from pathlib import Path
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.base.errors import DiskFullError
-from fleet_tune.base.latency_estimate import CallSecs
-from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.records.stores.store import RecordStore
 
 store = RecordStore(Path(sys.argv[1]))
