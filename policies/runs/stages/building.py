@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from fleet_tune.base.domain import Measurement, Outcome
@@ -14,10 +13,6 @@ from policies.runs.plan import InFlightLimits
 from policies.runs.tasks import OracleBuild, Trial, killed
 from policies.runs.times.timers import Timers
 
-_AHEAD = 8
-"""Jobs at the front of the queue that a builder chooses from, and times in a row that the first one is passed over."""
-_REMEMBERED = 64
-"""Tasks of which a worker keeps the sketches (:mod:`devices.builds.worker`)."""
 _LONG = "a build takes long"  # with spaces, which the name of no device has
 
 
@@ -27,10 +22,8 @@ Buildable = Trial | OracleBuild
 class BuildStage:
     """Queue of jobs in front of builders, each of which builds one job at a time.
 
-    The builder that was free last gets the next job: only as many builders start their workers as the devices need. It
-    takes one of the first of the queue whose task it has built before, else one whose task nobody has: a worker derives
-    the sketches of each task that it builds, which takes as long as a build. The granting bounds the queue; a job that
-    a lost builder leaves is requeued even if the queue is full.
+    The builder that was free last gets the next job: only as many builders start their workers as the devices need. The
+    granting bounds the queue; a job that a lost builder leaves is requeued even if the queue is full.
 
     Args:
         builders: numbers of the builders.
@@ -47,8 +40,6 @@ class BuildStage:
         self._jobs: dict[int, Buildable] = {}
         self._began: dict[int, float] = {}  # when each builder was given its job, the last one last
         self._of_class: Counter[str] = Counter()  # jobs that wait or are worked on
-        self._built: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)  # tasks, the last one last
-        self._passed_over = 0  # times in a row that the first job of the queue was not the next one
         self._there = set(builders)
         self._free = sorted(self._there, reverse=True)  # the last one is the next
         self._failures: dict[int, int] = {}  # how often each builder has failed by itself since it built something
@@ -114,7 +105,6 @@ class BuildStage:
     def remove_builder(self, builder: int) -> None:
         """Remove a builder. Its job is the next to be built, and the job is not blamed."""
         self._there.discard(builder)
-        self._built.pop(builder, None)
         self._failures.pop(builder, None)
         self._absences.pop(builder, None)
         if builder in self._free:
@@ -127,34 +117,11 @@ class BuildStage:
         """Give every free builder a job, as long as there are some."""
         commands = []
         while self._free and self._queue:
-            builder = self._free.pop()
-            job = self._taken_by(builder)
+            builder, job = self._free.pop(), self._queue.popleft()
             self._jobs[builder], self._began[builder] = job, now
             self._timers.at(now + self._flow.gather_secs, _LONG)
             commands.append(Build(builder, job.task, job.candidate, self._limit_of(job)))
         return commands
-
-    def _taken_by(self, builder: int) -> Buildable:
-        """Take the next job for a builder out of the queue."""
-        at, first = 0, self._queue[0]
-        # Oracles and finalists come in the order in which they are wanted.
-        if isinstance(first, Trial) and not first.is_finalist and self._passed_over < _AHEAD:
-            ahead = [job.task.id for job in itertools.islice(self._queue, _AHEAD)]
-            known = self._built[builder]
-            others = {task_id for each, tasks in self._built.items() if each != builder for task_id in tasks}
-            mine = (at for at, task_id in enumerate(ahead) if task_id in known)
-            nobodys = (at for at, task_id in enumerate(ahead) if task_id not in others)
-            at = next(mine, next(nobodys, 0))
-        job = self._queue[at]
-        del self._queue[at]
-        self._passed_over = self._passed_over + 1 if at else 0
-        if job.candidate is not None:  # an oracle needs no sketches
-            built = self._built[builder]
-            built[job.task.id] = None
-            built.move_to_end(job.task.id)
-            if len(built) > _REMEMBERED:
-                built.popitem(last=False)
-        return job
 
     def works(self, builder: int) -> bool:
         """Return true if the builder has a job."""
@@ -180,7 +147,6 @@ class BuildStage:
         seen its job: that is the next to be built. The caller lets the builder :meth:`rest`.
         """
         job = self._taken_from(builder)
-        self._built.pop(builder, None)
         if job is None:
             return None
         if cause is BuilderLossCause.ABSENT:

@@ -6,9 +6,9 @@ from fleet_tune.base.domain import Outcome
 from policies.runs.events import BuilderLossCause
 from policies.runs.plan import InFlightLimits
 from policies.runs.stages.building import BuildStage
-from policies.runs.tasks import OracleBuild, Trial
+from policies.runs.tasks import OracleBuild
 from policies.runs.times.timers import Timers
-from tests.helpers.tasks import make_candidate, make_task
+from tests.helpers.tasks import make_task
 
 
 def stage(builders: int, *names: str) -> BuildStage:
@@ -143,54 +143,3 @@ def test_a_builder_that_rests_and_leaves_does_not_come_back() -> None:
     assert not builds.hopeless, "another machine may come"
     builds.add_builders([2])
     assert started(builds) == ["first"]
-
-
-def trial(name: str, number: int) -> Trial:
-    task = make_task(name)
-    return Trial(task, make_candidate(task.id, number))
-
-
-def test_a_builder_goes_on_with_its_tasks_and_leaves_those_of_others() -> None:
-    builds = stage(2)
-    for name in ("a", "a", "b", "c", "b"):
-        builds.add(trial(name, builds.waiting))
-    assert started(builds) == ["a", "b"]
-    assert builds.ended(0, 1.0) is not None
-    assert started(builds) == ["a"]
-    assert builds.ended(1, 1.0) is not None
-    assert started(builds) == ["b"]
-    assert builds.ended(0, 1.0) is not None
-    assert started(builds) == ["c"]
-
-
-def test_a_builder_that_has_nothing_of_its_own_takes_the_first_job() -> None:
-    builds = stage(2)
-    for name in ("a", "b", "a", "a"):
-        builds.add(trial(name, builds.waiting))
-    assert started(builds) == ["a", "b"]
-    assert builds.ended(1, 1.0) is not None
-    assert started(builds) == ["a"]
-
-
-def test_the_first_job_is_passed_over_a_few_times_only() -> None:
-    builds = stage(1)
-    builds.add(trial("a", 0))
-    assert started(builds) == ["a"]
-    builds.add(trial("b", 0))
-    for number in range(1, 21):
-        builds.add(trial("a", number))
-    order = []
-    for _ in range(12):
-        assert builds.ended(0, 1.0) is not None
-        order += started(builds)
-    assert order == ["a"] * 8 + ["b"] + ["a"] * 3
-
-
-def test_a_lost_builder_knows_no_task() -> None:
-    builds = stage(2)
-    for name in ("a", "b", "b", "a"):
-        builds.add(trial(name, builds.waiting))
-    assert started(builds) == ["a", "b"]
-    assert builds.lost(0, "killed", BuilderLossCause.OUTSIDE) is None
-    builds.rested(0)
-    assert started(builds) == ["a"], "nobody has built it, and the other one has built b"
