@@ -32,6 +32,7 @@ from devices.networks.graph.attention import group_attention
 from devices.networks.graph.block_names import rename_blocks
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.float_order import replace_sorts
+from devices.networks.graph.image_convolutions import read_images_as_given
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
 from devices.networks.graph.legalization import LEGALIZED
 from devices.networks.graph.lifted_views import lift_views
@@ -413,6 +414,8 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
             step = f"the conversion to {conversion.precision}"
             module = steps.needed(step, partial(convert, conversion, name), module)
         module = steps.optional("products of 16 bits", lambda each: half_products(each, target), module)
+        if target.kind.name == "llvm":
+            module = steps.optional("images as they are given", read_images_as_given, module)
         libraries = relax.pipeline.library_dispatch_passes(target)
         if target.kind.name == "llvm":
             module = steps.optional("attention in one kernel", group_attention, module)

@@ -12,6 +12,7 @@ from tvm.ir import GenericConst
 from tvm.tirx import Select, const, rsqrt
 
 from devices.networks.graph import float_order
+from devices.networks.graph.image_convolutions import legalize_convolution
 from devices.networks.graph.regions import adaptive_regions
 from devices.networks.graph.scatters import scatter_elements, scatter_nd
 
@@ -142,6 +143,7 @@ LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     **float_order.LEGALIZED,
     "relax.add": _legalize_boolean(topi.logical_or),
     "relax.multiply": _legalize_product,
+    "relax.nn.conv2d": legalize_convolution,
     "relax.nn.group_norm": _legalize_group_norm,
     "relax.nn.softmax": _legalize_softmax,
     "relax.scatter_elements": _legalize_scatter_elements,
