@@ -19,7 +19,7 @@ def test_depthwise_and_relu6_stay_in_one_layout() -> None:
     )  # fmt: skip
     lowered, network = imported(module, torch.randn(1, 3, 12, 12))
     agrees(lowered, network)
-    assert sum("transpose" in name for name in names(lowered)) == 1  # of the input
+    assert not any("transpose" in name for name in names(lowered))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_only_the_convolutions_that_are_worth_it_have_channels_last() -> None:
     lowered, network = imported(StemAndMixer(), torch.randn(1, 3, 8, 8))
     agrees(lowered, network)
     shown = [task.workload.name for task in lowered.tasks]
-    assert [name for name in shown if "transpose" in name] == ["transpose 8x8x3", "transpose_reshape 32x64"]
+    assert [name for name in shown if "transpose" in name] == ["transpose_reshape 32x64"]
     assert [name for name in shown if "conv" in name] == [
         "conv2d_add_relu 8x8x32", "conv2d_add 8x8x32", "conv1d_add 32x64"
     ]  # fmt: skip
@@ -82,7 +82,7 @@ def test_inverted_residuals_with_squeeze_and_excitation_are_one_chain_of_channel
     chain = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), *(InvertedResidual() for _ in range(3)), nn.AdaptiveAvgPool2d(1))
     lowered, network = imported(chain, torch.randn(1, 3, 24, 24))
     agrees(lowered, network)
-    assert [task.workload.name for task in lowered.tasks if "transpose" in task.workload.name] == ["transpose 24x24x3"]
+    assert not any("transpose" in name for name in names(lowered))
 
 
 @pytest.mark.parametrize(
