@@ -79,7 +79,7 @@ class RecorderClient(RestartedClient):
         self.fetched(lambda actor: actor.calls_timed.remote(device_class, timed), "note what calls take")
 
     async def timed_calls(self) -> dict[str, CallSecs]:
-        """What calls take on each class, where it is known."""
+        """Return the extra time of a call on each class, where it is known."""
         calls: dict[str, CallSecs] = await self._asked(
             lambda: self._actor.timed_calls.remote(), "read what calls take on devices"
         )

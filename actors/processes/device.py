@@ -16,6 +16,7 @@ from actors.clients.device import TaskArtifacts
 from actors.clients.recorder import RecorderClient
 from actors.clusters.nodes import Windows, own_window_folder
 from actors.heartbeat import Heartbeat, heartbeat
+from actors.processes.call_rounds import CallRounds
 from actors.processes.device_window import DeviceWindow
 from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
@@ -37,9 +38,6 @@ from policies.runs.events import BatchMeasured, BatchPostponed, ShootOutMeasured
 
 # Of measuring between two probes of a quiet window.
 _STRETCH_SECS = 0.5
-# Rounds of a series, and batches from one to the next.
-_CALL_ROUNDS = 3
-_CALL_PAUSE = 8
 # Probes in a row in the first quiet window of a run, within so many seconds: their median is what is usual. The first
 # one after others have worked on the host may take half as long again.
 _FIRST_PROBES = 15
@@ -98,7 +96,7 @@ class DeviceActor:
         self._host_oracles = HostOracles(folder=own_window_folder())
         self._speed = Speedometer()
         self._shown_speed: float | None = None  # of its class, once the store has said it
-        self._call_rounds = _CallRounds()
+        self._call_rounds = CallRounds()
         self._recorded_by: tuple[ByValue[RecorderClient], RecorderClient] | None = None
         self._target: str | None = None  # canonical text, once the device was asked
 
@@ -482,47 +480,9 @@ class DeviceActor:
         self._opened.close()
         self._opened = contextlib.ExitStack()
         self._connected = None
-        self._call_rounds = _CallRounds()
+        self._call_rounds = CallRounds()
         self._incumbents.clear()
         self._rivals.clear()
-
-
-class _CallRounds:
-    """When a device runs its incumbents in a round, and what a call takes beyond the kernel alone.
-
-    It does so in series: a first one, and others each time that there are twice as many incumbents, or twice as many
-    batches, as before. A series has three rounds with batches in between, and the least counts: others may use the
-    caches and the memory of the host for some seconds, which the probe does not tell.
-    """
-
-    def __init__(self) -> None:
-        self._kernels = 0  # of the series
-        self._batches = 0
-        self._began = 0  # batch with which the series began
-        self._left = 0  # rounds to come
-        self._pause = 0  # batches until the next one
-        self._least_secs = math.inf
-
-    def is_due(self, kernels: int) -> bool:
-        """Return true if so many incumbents are to run in a round with this batch; to be asked once for a batch."""
-        self._batches += 1
-        self._pause = max(0, self._pause - 1)
-        if kernels < max(1, self._kernels):
-            return False
-        if kernels >= 2 * self._kernels or (not self._left and self._batches >= 2 * self._began):
-            self._kernels, self._began = kernels, self._batches
-            self._left, self._pause, self._least_secs = _CALL_ROUNDS, 0, math.inf
-        if not self._left or self._pause:
-            return False
-        self._left, self._pause = self._left - 1, _CALL_PAUSE
-        return True
-
-    def timed(self, secs: float) -> CallSecs | None:
-        """Take in the seconds of a call from the round. Return what is new."""
-        if secs >= self._least_secs:
-            return None
-        self._least_secs = secs
-        return CallSecs(secs, self._kernels)
 
 
 def _lost(measured: Sequence[MeasuredArtifact]) -> str:

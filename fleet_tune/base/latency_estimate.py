@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CallSecs:
-    """What a call takes longer in a network than a kernel alone, as devices of a class have measured it."""
+    """Extra time of a call: it takes longer in a network than a kernel alone. Devices of a class have measured it."""
 
     secs: float
     """Mean over the kernels."""

@@ -187,7 +187,7 @@ class Leases:
 
     @property
     def call_secs(self) -> dict[str, float]:
-        """What a call takes longer in a network than a kernel alone, by class, in seconds as people see them."""
+        """Extra time of a call in a network by class, in seconds as people see them."""
         speeds = {name: self.shown_speed(name) for name in self._calls}
         return {name: calls.secs / speed for name, calls in self._calls.items() if (speed := speeds[name])}
 

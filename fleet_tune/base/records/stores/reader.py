@@ -270,7 +270,7 @@ class RecordReader:
         return found
 
     def timed_calls(self) -> dict[str, CallSecs]:
-        """What a call takes longer in a network than a kernel alone by class, in seconds at speed 1
+        """Extra time of a call in a network by class, in seconds at speed 1
         (:meth:`~fleet_tune.base.records.stores.store.RecordStore.calls_timed`)."""
         rows = self._rows("SELECT key, value FROM meta WHERE substr(key, 1, ?) = ?", len(CALLS), CALLS)
         found = {key.removeprefix(CALLS): CallSecs.decoded(value) for key, value in rows}
