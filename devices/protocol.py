@@ -235,7 +235,7 @@ class Device(Protocol):
     def run_oracle(self, task_id: str) -> str:
         """Run the oracle of a task, if it has not run, so that no measurement waits for it. Return why it takes too
         long here, in one line: then candidates are not verified. Empty otherwise; other failures of it are those of the
-        first measurement that needs it."""
+        first measurement that needs it. Raises DeviceUnreachableError where nobody answers at its address."""
 
     def use_oracle_outputs(self, task_id: str, outputs: OracleOutputs) -> None:
         """Compare candidates of a task with these outputs, which another processor computed: its oracle need not run

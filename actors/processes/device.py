@@ -338,7 +338,6 @@ class DeviceActor:
         task is checked here. Return the tasks that are checked from now on and were not before. Raises
         DeviceUnreachableError."""
         checked_again = []
-        self._device.ping()
         for task_id, of_task in tasks.items():
             with self._window.working():
                 problem = self._oracle_problem(task_id, of_task)

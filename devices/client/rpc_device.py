@@ -17,7 +17,14 @@ from devices.client.measuring import LoadedCandidate
 from devices.client.network import LoadedNetwork
 from devices.client.output_check import Oracle, OracleTimeoutError, sent_bytes
 from devices.client.probe import Probe
-from devices.client.session import NO_KEY, ServerKey, SessionLostError, SessionRefusedError, SessionTimeoutError
+from devices.client.session import (
+    NO_KEY,
+    ServerKey,
+    SessionLostError,
+    SessionRefusedError,
+    SessionTimeoutError,
+    SessionUnreachedError,
+)
 from devices.client.session_loss import DAMAGE, ILLEGAL, loss_measurement
 from devices.client.workbench import Workbench
 from devices.error_text import last_line
@@ -147,6 +154,7 @@ class RpcDevice:
 
     def run_oracle(self, task_id: str) -> str:
         oracle = self._oracles[task_id]
+        unreached: DeviceUnreachableError | None = None
         if not oracle.has_run and not oracle.is_given_up:
             # What else may go wrong meets the first candidate that is checked too, and has its rules there.
             with contextlib.suppress(Exception):
@@ -154,6 +162,10 @@ class RpcDevice:
                     oracle.runs(self._connection.once_more_on_loss(_answering))
                 except OracleTimeoutError:
                     self._lost_exit()
+                except SessionUnreachedError as error:
+                    unreached = DeviceUnreachableError(self.device_id, str(error))
+        if unreached is not None:
+            raise unreached
         return oracle.problem
 
     def use_oracle_outputs(self, task_id: str, outputs: OracleOutputs) -> None:

@@ -53,11 +53,7 @@ class Steady:
     def fingerprint(self) -> Fingerprint:
         return make_fingerprint(DeviceClass("class", "target"), SIMULATED_CPU, probe_secs=self.kernel_secs)
 
-    is_gone = False
-
     def ping(self) -> float:
-        if self.is_gone:
-            raise DeviceUnreachableError("device", "gone")
         return 0.0
 
     def probe_secs(self) -> float:
@@ -75,11 +71,14 @@ class Steady:
         self.rounds.append(len(artifacts))
         return self.kernels_secs
 
+    is_gone = False
     oracle_problem = ""
     oracles_run = 0
     outputs: OracleOutputs | None = None
 
     def run_oracle(self, task_id: str) -> str:  # noqa: ARG002
+        if self.is_gone:
+            raise DeviceUnreachableError("device", "gone")
         self.oracles_run += 1
         return self.oracle_problem
 
