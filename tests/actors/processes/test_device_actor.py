@@ -72,6 +72,7 @@ class Steady:
         return self.kernels_secs
 
     is_gone = False
+    failing = ""  # id of a candidate
     oracle_problem = ""
     oracles_run = 0
     outputs: OracleOutputs | None = None
@@ -88,6 +89,8 @@ class Steady:
     def measure(self, request: MeasureRequest) -> Measurement:
         self.asked.append(request)
         assert request.artifact.candidate is not None
+        if request.artifact.candidate.id == self.failing:
+            return Measurement(Outcome.RUN_ERROR, detail="it fails")
         run_secs = self.by_candidate.get(request.artifact.candidate.id, self.run_secs)
         return Measurement(Outcome.OK, (run_secs,), verified=run_secs < request.incumbent_secs)
 
@@ -512,3 +515,18 @@ def test_a_device_that_is_gone_runs_no_oracle() -> None:
     report = _measure_tasks(bench, _of_task("a@board", 4.0, bench))
     assert (report.outcomes, report.detail) == ({}, "gone")
     assert bench.device.oracles_run == 0
+
+
+def test_where_the_incumbent_fails_in_the_duel_the_candidate_is_measured_again() -> None:
+    bench = Bench()
+    rival = _of_task("a@board", 4.0, bench)
+    _measure_tasks(bench, rival)
+    assert rival.candidate is not None
+    bench.device.failing = rival.candidate.id
+    oracle = ray.put(Artifact("a@board", None, b"", (), (), (), (), "", 0.0))
+    places = {"a@board": TaskArtifacts([oracle], Incumbent(rival.candidate.id, 4.0, 4.2))}
+    bench.actor.measure([ray.put(_of_task("a@board", 2.0, bench))], places, StopRule(), bench.stored, 1)
+    last = bench.device.asked[-1]
+    assert last.artifact.candidate != rival.candidate
+    assert last.placed_anew
+    assert last.rule.race_factor == math.inf
