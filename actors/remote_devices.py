@@ -168,9 +168,9 @@ class RemoteDevice:
             return Measurement(Outcome.DEVICE_LOST, detail=error.detail)
         return measurement
 
-    def round_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:
+    def extra_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:
         try:
-            secs: float | None = self._asked("round_secs", artifacts, budget_secs)
+            secs: float | None = self._asked("extra_secs", artifacts, budget_secs)
         except DeviceUnreachableError:
             return None
         return secs

@@ -250,13 +250,13 @@ class Device(Protocol):
         Raises ValueError for an artifact without a candidate, or of a task whose oracle was not added.
         """
 
-    def round_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:
-        """Return the seconds of a round of kernels, each called once as in a network
-        (:mod:`devices.timing.kernel_round`).
+    def extra_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:
+        """Return the seconds that kernels take longer in a round, each called once as in a network, than alone
+        (:mod:`devices.timing.kernel_round`). Noise may bring it below 0.
 
         None where the device cannot tell: only CPUs behind our own server can, loading the kernels must not take longer
-        than ``budget_secs``, and of the loss of a device its next call tells. The round itself may take
-        :func:`devices.timing.kernel_round.most_secs` of the longest measurement beyond that.
+        than ``budget_secs``, and of the loss of a device its next call tells. Timing may take as long as the longest
+        measurement beyond that, and :data:`devices.timing.kernel_round.ROUNDS_SECS`.
         """
 
     def close(self) -> None:

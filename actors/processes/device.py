@@ -445,14 +445,12 @@ class DeviceActor:
         count = len(self._rivals)
         if not self._call_rounds.is_due(count):
             return None
-        secs = self._device.round_secs(list(self._rivals.values()), ROUND_LOAD_SECS)
-        after_secs = self._probe_or(probe_secs)
+        secs = self._device.extra_secs(list(self._rivals.values()), ROUND_LOAD_SECS)
         self._window.check()
-        if secs is None or changed(probe_secs, after_secs):
+        if secs is None:
             return None
-        alone_secs = sum(self._incumbents[each].rank_secs for each in self._rivals)
-        speed, _ = self._speed.between(probe_secs, after_secs)
-        return self._call_rounds.timed(max(0.0, secs * speed - alone_secs) / count)
+        speed, _ = self._speed.between(probe_secs, probe_secs)
+        return self._call_rounds.timed(max(0.0, secs * speed) / count, count)
 
     def _speeds(self, probe_secs: float) -> dict[str, float]:
         assert self._shown_speed is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -17,13 +16,13 @@ from devices.client.workbench import Workbench
 from devices.error_text import last_line
 from devices.timing.arguments import Array
 from devices.timing.in_network import InNetworkTimes
+from devices.timing.run_series import calm_secs
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
 from fleet_tune.base.timeouts import DeviceTimeouts
 
 # Seconds to link and load a library of many kernels, and to run an unscheduled network on a small board.
 _LOAD_SECS = 600.0
 _RUN_SECS = 600.0
-_REPEATS = 50
 # Signals that end the process on the device by the network's fault. SIGKILL is mostly a device short of memory.
 _CRASHES = (*DAMAGE, "SIGFPE")
 
@@ -71,12 +70,11 @@ class LoadedNetwork:
             return flatten(self._machine.get_outputs("main"))
 
     def measure_within(self, budget_secs: float) -> float:
-        """Return the median seconds per run, over at least one run and runs that take about ``budget_secs``. Raises as
-        :meth:`outputs`."""
+        """Return the seconds of a run, as far as nothing disturbs it (:func:`devices.timing.run_series.calm_secs`),
+        over runs that take about ``budget_secs``. Raises as :meth:`outputs`."""
         with self._running():
             (first_secs,) = self._timed(1)
-            repeats = min(_REPEATS, int(budget_secs / first_secs))
-            return statistics.median(self._timed(repeats)) if repeats > 1 else first_secs
+            return first_secs if first_secs > budget_secs / 2 else calm_secs(self._timed, first_secs, budget_secs)
 
     def in_place(self, budget_secs: float) -> InNetworkTimes:
         """Return the time of each kernel within the network, over runs that take about ``budget_secs``.

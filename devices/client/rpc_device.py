@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from devices.protocol import Artifact, MeasureRequest, OracleOutputs, measurable
 from devices.targets import TargetError, default_device_class_name
 from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
-from devices.timing.kernel_round import RoundArguments, encode_round, most_secs
+from devices.timing.kernel_round import ROUNDS_SECS, RoundArguments, encode_round
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Fingerprint, Measurement, Outcome, StopRule
 from fleet_tune.base.errors import DeviceKeyError, DeviceUnreachableError, ProbeError, UncheckedError, UserError
@@ -186,11 +187,11 @@ class RpcDevice:
             measurement = self._measure_once(request)
         return dataclasses.replace(measurement, build_secs=artifact.build_secs, measure_secs=time.monotonic() - started)
 
-    def round_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:
+    def extra_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:
         if sum(map(sent_bytes, artifacts)) > self._cache_bytes:  # all of it is on the device at a time
             return None
         try:
-            return self._round_secs(self._connection.workbench(), artifacts, time.monotonic() + budget_secs)
+            return self._extra_secs(self._connection.workbench(), artifacts, time.monotonic() + budget_secs)
         except SessionLostError:
             self._connection.close()
         except Exception:  # it tells people how long a network takes, and nothing depends on it
@@ -216,10 +217,10 @@ class RpcDevice:
     def close(self) -> None:
         self._connection.close()
 
-    def _round_secs(self, bench: Workbench, artifacts: Sequence[Artifact], deadline: float) -> float | None:
+    def _extra_secs(self, bench: Workbench, artifacts: Sequence[Artifact], deadline: float) -> float | None:
         if not bench.session.ours or bench.kind != "cpu":
             return None
-        measure = bench.session.function("fleet_tune.round_secs")  # which a server of an older version lacks
+        measure = bench.session.function("fleet_tune.extra_secs")  # which a server of an older version lacks
         loaded: list[Any] = []
         arguments: list[RoundArguments] = []
         for artifact in artifacts:
@@ -232,8 +233,9 @@ class RpcDevice:
                 loaded += [module, *bench.arguments(artifact, module, oracle.positive)]
             arguments.append(RoundArguments.of(artifact, not (oracle.positive or oracle.plan.rounds)))
         timeout_secs = self._config.patience.candidate_secs
-        with bench.session.deadline(most_secs(timeout_secs)):
-            return float(measure(encode_round(arguments), timeout_secs, *loaded))
+        with bench.session.deadline(timeout_secs + ROUNDS_SECS):
+            secs = float(measure(encode_round(arguments), timeout_secs, *loaded))
+        return secs if math.isfinite(secs) else None
 
     def _measure_once(self, request: MeasureRequest) -> Measurement:
         oracle = self._oracles[request.artifact.task_id]

@@ -45,6 +45,7 @@ from devices.networks.manifest import (
 from devices.rpc.remote_linking import linked
 from devices.targets import device_kind, is_native
 from devices.timing.in_network import InNetworkTimes, time_in_place
+from devices.timing.run_series import calm_secs
 from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import OutputFolderError, UserError
 
@@ -152,28 +153,21 @@ class CompiledNetwork:
             return _POOLS.in_substitute(self.measure_secs, inputs, repeats, warmups)
         single = isinstance(inputs, np.ndarray) or is_torch(inputs)
         tensors = self._converted((inputs,) if single else tuple(inputs))
-        times = []
-        with self._lock:
-            self._start_threads()
-            for at in range(warmups + repeats):
-                start = time.perf_counter()
-                self._main(*tensors, *self._parameters)
-                self._device.sync()
-                if at >= warmups:
-                    times.append(time.perf_counter() - start)
-        return statistics.median(times)
+        return statistics.median(self._timed(tensors, warmups + repeats)[warmups:])
 
-    def measure_within(self, inputs: Sequence[Any], budget_secs: float, repeats: int = 50) -> float:
-        """Return the median seconds of a run, over 1 to ``repeats`` runs that take about ``budget_secs``."""
-        first_secs = self.measure_secs(inputs, repeats=1, warmups=0)
+    def measure_within(self, inputs: Sequence[Any], budget_secs: float) -> float:
+        """Return the seconds of a run, as far as nothing disturbs it (:func:`devices.timing.run_series.calm_secs`),
+        over runs that take about ``budget_secs``."""
+        if _POOLS.is_lost:
+            return _POOLS.in_substitute(self.measure_within, inputs, budget_secs)
+        tensors = self._converted(tuple(inputs))
+        (first_secs,) = self._timed(tensors, 1)
+        if first_secs > budget_secs / 2:
+            return first_secs
         # A long run is warm after the first one: further warm-ups would take most of the time.
-        is_long = first_secs >= _LONG_SECS
-        affordable = min(repeats, int((budget_secs - first_secs * is_long) / first_secs))
-        return (
-            self.measure_secs(inputs, affordable, 0 if is_long else min(3, affordable))
-            if affordable > 0
-            else first_secs
-        )
+        if first_secs < _LONG_SECS:
+            first_secs = self._timed(tensors, min(3, int(budget_secs / first_secs)))[-1]
+        return calm_secs(lambda runs: self._timed(tensors, runs), first_secs, budget_secs)
 
     def in_place(self, inputs: Sequence[Any], budget_secs: float) -> InNetworkTimes:
         """Return the time of each kernel in a run on ``inputs``, over runs that take about ``budget_secs``."""
@@ -184,6 +178,18 @@ class CompiledNetwork:
             self._start_threads()
             arguments = [*tensors, *self._parameters]
             return time_in_place(self._machine, self._module, self._device, arguments, budget_secs)
+
+    def _timed(self, tensors: Sequence[Any], runs: int) -> list[float]:
+        """Return the seconds of each of several runs."""
+        times = []
+        with self._lock:
+            self._start_threads()
+            for _ in range(runs):
+                start = time.perf_counter()
+                self._main(*tensors, *self._parameters)
+                self._device.sync()
+                times.append(time.perf_counter() - start)
+        return times
 
     def _converted(self, inputs: tuple[Any, ...]) -> list[Any]:
         """Check the inputs and return them as TVM tensors."""

@@ -3,8 +3,8 @@
 - ``fleet_tune.evaluate(module, entry, request, *tensors)``: the adaptive evaluator (:mod:`devices.timing.evaluator`);
 - ``fleet_tune.time_in_place(module, kind, budget_secs, *tensors)``: JSON text of the times of a network's kernels
   (:mod:`devices.timing.in_network`);
-- ``fleet_tune.round_secs(arguments, timeout_secs, *modules and tensors)``: seconds of a round of kernels
-  (:mod:`devices.timing.kernel_round`);
+- ``fleet_tune.extra_secs(arguments, timeout_secs, *modules and tensors)``: seconds that kernels take longer in a round
+  than alone, NaN where that takes too long (:mod:`devices.timing.kernel_round`);
 - ``fleet_tune.describe()``: JSON text about the machine (:func:`devices.host.machine.describe`);
 - ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
 - ``fleet_tune.vitals(kind)``: JSON text about temperature and clock (:mod:`devices.host.vitals`);
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,15 @@ from devices.timing.evaluator import (
     kill_after,
 )
 from devices.timing.in_network import time_in_place
-from devices.timing.kernel_round import decode_round, median_secs, one_round
+from devices.timing.kernel_round import (
+    ROUNDS_SECS,
+    KernelsAlone,
+    decode_round,
+    extra_secs,
+    loaded_kernels,
+    most_round_secs,
+    one_round,
+)
 from fleet_tune.base.cpus import QuotaGroups
 
 # Factor on the rule's timeout after which the kernel ends the process of a batch.
@@ -76,7 +85,7 @@ class SessionFunctions:
         functions = {
             "fleet_tune.evaluate": self._evaluate,
             "fleet_tune.time_in_place": _time_in_place,
-            "fleet_tune.round_secs": self._round_secs,
+            "fleet_tune.extra_secs": self._extra_secs,
             "fleet_tune.describe": lambda: json.dumps(describe()),
             "fleet_tune.native_target": native_target,
             "fleet_tune.vitals": lambda kind: json.dumps(read_vitals(kind=kind)),
@@ -119,9 +128,12 @@ class SessionFunctions:
         evaluation = evaluate(guarded, rule, asked.incumbent_secs, self._decide)
         return encode_evaluation(replace(evaluation, throttled=self._quotas.throttling().since(before).share))
 
-    def _round_secs(self, arguments: str, timeout_secs: float, *objects: Any) -> float:
-        run = one_round(decode_round(arguments), objects)
-        return median_secs(run, lambda: self._undisturbed(timeout_secs))
+    def _extra_secs(self, arguments: str, timeout_secs: float, *objects: Any) -> float:
+        kernels = loaded_kernels(decode_round(arguments), objects)
+        alone = KernelsAlone(kernels, self._copies)
+        with self._undisturbed(timeout_secs + ROUNDS_SECS):
+            secs = extra_secs(one_round(kernels), alone.secs, most_round_secs(timeout_secs))
+        return math.nan if secs is None else secs
 
     @contextmanager
     def _undisturbed(self, timeout_secs: float) -> Iterator[None]:

@@ -196,7 +196,7 @@ class RecordedDevice:
         self.elapsed_secs += measured.measure_secs
         return replace(measured, build_secs=artifact.build_secs)
 
-    def round_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:  # noqa: ARG002
+    def extra_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:  # noqa: ARG002
         return None
 
     def close(self) -> None:

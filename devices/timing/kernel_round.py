@@ -1,9 +1,11 @@
-"""The time of a round of kernels: each runs once, one after the other, as in a network.
+"""What kernels take longer in a round, one after the other as in a network, than each of them alone.
 
 A kernel that runs again and again finds its input where its last run left it, often in the cache of the same core. In a
 network it finds what another kernel wrote, perhaps on another core, and a call costs something too. So kernels take
 longer in a round than alone. Here the output of each kernel is the input of the next one: two pieces of memory take
 turns, as a network's storage does.
+
+Rounds and kernels alone are timed in turn: what slows the machine for a moment slows both.
 """
 
 from __future__ import annotations
@@ -13,16 +15,22 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from devices.protocol import Artifact
 from devices.timing.arguments import is_float, nbytes
+from devices.timing.cold_weights import WeightCopies
+from devices.timing.evaluator import batch_timer
 
-ROUNDS_SECS = 0.1
-"""Time for the rounds."""
-_LEAST_ROUNDS, _MOST_ROUNDS = 2, 100
+ROUNDS_SECS = 0.3
+"""Time for all of it, unless one comparison takes longer."""
+_ROUNDS = 3
+_LEAST_RUNS, _MOST_RUNS = 3, 100
+_BATCH_SECS = 5e-4
+"""Time of the runs of a kernel alone, for which there are not fewer than the least."""
+_COMPARISON = 8
+"""Most rounds that a comparison takes the time of: rounds and kernels alone, each with one that does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,8 @@ class RoundArguments:
     """Position of the input that the kernel before it writes; None for none."""
     writes: int | None
     """Position of the output that the next kernel reads; None for none."""
+    weights: tuple[int, ...] = ()
+    """Positions of the weights."""
 
     @classmethod
     def of(cls, artifact: Artifact, any_values: bool) -> RoundArguments:
@@ -51,7 +61,7 @@ class RoundArguments:
             return nbytes(artifact.args[at])
 
         reads = max(inputs, key=size, default=None) if any_values else None
-        return cls(len(artifact.args), reads, max(outputs, key=size, default=None))
+        return cls(len(artifact.args), reads, max(outputs, key=size, default=None), artifact.packed)
 
 
 def encode_round(arguments: Sequence[RoundArguments]) -> str:
@@ -61,26 +71,45 @@ def encode_round(arguments: Sequence[RoundArguments]) -> str:
 
 def decode_round(text: str) -> list[RoundArguments]:
     """Return what :func:`encode_round` wrote."""
-    return [RoundArguments(**each) for each in json.loads(text)]
+    return [RoundArguments(**{**each, "weights": tuple(each["weights"])}) for each in json.loads(text)]
 
 
-def one_round(arguments: Sequence[RoundArguments], objects: Sequence[Any]) -> Callable[[], None]:
-    """Return a function that calls all kernels once.
+@dataclass(frozen=True, slots=True)
+class LoadedKernel:
+    """A kernel of a round, with its own tensors."""
+
+    arguments: RoundArguments
+    module: Any
+    tensors: Sequence[Any]
+
+    def size(self, at: int | None) -> int:
+        """Return the bytes of an argument, 0 for None."""
+        return 0 if at is None else _bytes(self.tensors[at])
+
+
+def loaded_kernels(arguments: Sequence[RoundArguments], objects: Sequence[Any]) -> list[LoadedKernel]:
+    """Return the kernels of a round.
 
     Args:
         arguments: of the kernels.
         objects: the module and the tensors of each kernel, one after the other.
     """
-    calls: list[tuple[Any, list[Any]]] = []
+    kernels = []
     place = 0
     for each in arguments:
-        module, tensors = objects[place], list(objects[place + 1 : place + 1 + each.count])
+        kernels.append(LoadedKernel(each, objects[place], list(objects[place + 1 : place + 1 + each.count])))
         place += 1 + each.count
-        calls.append((module["main"], tensors))
+    return kernels
+
+
+def one_round(kernels: Sequence[LoadedKernel]) -> Callable[[], None]:
+    """Return a function that calls all kernels once, each with the output of the one before it."""
+    kernels = in_chain(kernels)
+    calls = [(each.module["main"], list(each.tensors)) for each in kernels]
     passed_on = [
         (tensors, at, (number + is_output) % 2)
-        for number, (each, (_, tensors)) in enumerate(zip(arguments, calls, strict=True))
-        for is_output, at in enumerate((each.reads, each.writes))
+        for number, (each, (_, tensors)) in enumerate(zip(kernels, calls, strict=True))
+        for is_output, at in enumerate((each.arguments.reads, each.arguments.writes))
         if at is not None
     ]
     if passed_on:
@@ -98,24 +127,74 @@ def one_round(arguments: Sequence[RoundArguments], objects: Sequence[Any]) -> Ca
     return run
 
 
-def median_secs(run: Callable[[], None], undisturbed: Callable[[], AbstractContextManager[None]]) -> float:
-    """Return the median seconds of a round, for about :data:`ROUNDS_SECS`, two rounds at least, beside a first one that
-    makes pages.
+def in_chain(kernels: Sequence[LoadedKernel]) -> list[LoadedKernel]:
+    """Return the kernels in an order in which each reads about as much as the one before it writes, as in a network:
+    what was written long before is no longer in the caches. The first one reads most."""
+    left = sorted(kernels, key=lambda each: each.size(each.arguments.reads), reverse=True)
+    chain = left[:1]
+    del left[:1]
+    while left:
+        written = chain[-1].size(chain[-1].arguments.writes)
+        nearest = min(left, key=lambda each: abs(math.log((1 + each.size(each.arguments.reads)) / (1 + written))))
+        left.remove(nearest)
+        chain.append(nearest)
+    return chain
 
-    ``undisturbed``: makes the context of each round.
+
+class KernelsAlone:
+    """Times kernels of this process' CPU, each by itself.
+
+    Weights are as cold as in the round: between two runs of a kernel it reads those of all others.
     """
-    secs: list[float] = []
-    while len(secs) <= _LEAST_ROUNDS or (sum(secs) < ROUNDS_SECS and len(secs) <= _MOST_ROUNDS):
-        with undisturbed():
-            began = time.perf_counter()
-            run()
-            secs.append(time.perf_counter() - began)
-    return statistics.median(secs[1:])
+
+    def __init__(self, kernels: Sequence[LoadedKernel], copies: WeightCopies) -> None:
+        self._kernels = kernels
+        self._copies = copies
+        self._weights_bytes = sum(_bytes(each.tensors[at]) for each in kernels for at in each.arguments.weights)
+
+    def secs(self) -> float:
+        """Return the sum of the kernels' seconds a run."""
+        return sum(map(self._secs_of, self._kernels))
+
+    def _secs_of(self, kernel: LoadedKernel) -> float:
+        import tvm
+
+        sets = self._copies.argument_sets(kernel.tensors, kernel.arguments.weights, self._weights_bytes)
+        run_batch = batch_timer(kernel.module, "main", tvm.cpu(), sets)
+        first_secs = run_batch(1)
+        return run_batch(min(_MOST_RUNS, max(_LEAST_RUNS, math.ceil(_BATCH_SECS / max(first_secs, 1e-9)))))
 
 
-def most_secs(round_secs: float) -> float:
-    """Return the longest time of :func:`median_secs`, with rounds of ``round_secs`` at most."""
-    return ROUNDS_SECS + (_LEAST_ROUNDS + 1) * round_secs
+def extra_secs(run_round: Callable[[], None], alone_secs: Callable[[], float], most_round_secs: float) -> float | None:
+    """Return the seconds by which a round takes longer than the kernels alone: the median of comparisons, for about
+    :data:`ROUNDS_SECS`, one at least. Below 0 where noise is all that there is.
+
+    Args:
+        run_round: calls each kernel once.
+        alone_secs: returns the sum of the kernels' seconds alone.
+        most_round_secs: limit of a round. None is returned where the first one takes longer.
+    """
+    began = time.perf_counter()
+    if _timed(run_round) > most_round_secs:
+        return None
+    differences: list[float] = []
+    while not differences or time.perf_counter() - began < ROUNDS_SECS:
+        run_round()  # it finds what the kernels alone left in the caches
+        round_secs = statistics.median(_timed(run_round) for _ in range(_ROUNDS))
+        differences.append(round_secs - alone_secs())
+    return statistics.median(differences)
+
+
+def most_round_secs(timeout_secs: float) -> float:
+    """Return the limit of a round for which :func:`extra_secs` takes ``timeout_secs`` at most, in addition to
+    :data:`ROUNDS_SECS`."""
+    return timeout_secs / (1 + _COMPARISON)
+
+
+def _timed(run: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
 
 
 def _bytes(tensor: Any) -> int:

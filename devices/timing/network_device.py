@@ -20,7 +20,8 @@ class NetworkHandle(Protocol):
     def outputs(self) -> tuple[Array, ...]: ...
 
     def measure_within(self, budget_secs: float) -> float:
-        """Return the median seconds per run, over runs that take about ``budget_secs``."""
+        """Return the seconds of a run, as far as nothing disturbs it, over runs that take about ``budget_secs``
+        (:func:`devices.timing.run_series.calm_secs`)."""
 
     def in_place(self, budget_secs: float) -> InNetworkTimes:
         """Return the time of each kernel within the network."""

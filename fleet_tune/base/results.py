@@ -387,6 +387,11 @@ BUSY_CORES = 0.25
 wait for each other, so that the one beside which another process runs delays all."""
 
 
+SLOW = 1.15
+"""A network that takes that many times as long as estimated is disturbed by what no process shows, such as the other
+guests of a virtual machine's host."""
+
+
 THROTTLED_SHARE = 0.05
 """Share of the periods of a CPU quota from which on what was timed is called throttled: less is lost in other noise."""
 
@@ -394,6 +399,11 @@ THROTTLED_SHARE = 0.05
 def is_busy(others_cores: float | None) -> bool:
     """Return true if other processes take that much. False if it is not known."""
     return others_cores is not None and others_cores >= BUSY_CORES
+
+
+def slowness(secs: float | None, estimate_secs: float | None) -> float:
+    """Return how many times as long as estimated a network took; 0 where either is not known."""
+    return secs / estimate_secs if secs and estimate_secs else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +460,8 @@ class NetworkResult:
     throttled: float = 0.0
     """Share of periods in which the network's process used up its CPU quota and stood still while it was timed. 0 for a
     device, whose records have it."""
+    estimate_secs: float | None = None
+    """Latency of the tuned network as its kernels let expect. None if it is not known."""
 
     def with_errors(self, errors: OutputErrors | None) -> NetworkResult:
         """Return the result with the errors of the published network; None where it was not compared."""
@@ -466,6 +478,12 @@ class NetworkResult:
         """True if other processes worked so much while the network was timed that its times are not those of the
         machine."""
         return is_busy(self.others_cores)
+
+    @property
+    def slowness(self) -> float:
+        """How many times as long as estimated the tuned network took; 0 where that is not known. From :data:`SLOW` on
+        the host was disturbed."""
+        return slowness(self.tuned_secs, self.estimate_secs)
 
     @property
     def secs(self) -> float | None:

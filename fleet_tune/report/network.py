@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fleet_tune.base.precision import Precision
-from fleet_tune.base.results import Fallback, FallbackKernel, InNetwork, NetworkResult
+from fleet_tune.base.results import SLOW, Fallback, FallbackKernel, InNetwork, NetworkResult
 from fleet_tune.report.words import format_secs, named
 
 _USED = {
@@ -50,6 +50,9 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
     if network.on_busy_host:
         told = f"other processes took {network.others_cores:.1f} of the network's processor cores while it was timed"
         yield "busy host", f"{told}: its times are not those of a quiet machine ({_AGAIN})", "yellow"
+    if network.slowness >= SLOW:
+        told = f"it took {network.slowness:.2f} times its estimate"
+        yield "slow moment", f"{told}: the host may have been disturbed while it was timed ({_AGAIN})", "yellow"
     if network.is_throttled:
         told = f"the CPU quota of this control group stopped it in {network.throttled:.0%} of the periods"
         yield "throttled", f"{told}: its times are those of the quota", "yellow"

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from fleet_tune.base.records.datasets.sources import BUILTINS
 from fleet_tune.base.results import (
+    SLOW,
     DeviceTime,
     FromStore,
     InNetwork,
@@ -354,9 +355,10 @@ def _headline(result: TuneResult) -> Text:
         if network.published == "nothing":
             text.append("not published", "bold red")
         else:
-            text.append(format_secs(network.secs), "bold yellow" if network.on_busy_host else "bold green")
-            if network.on_busy_host:
-                text.append(" on a busy host", "yellow")
+            disturbed = network.on_busy_host or network.slowness >= SLOW
+            text.append(format_secs(network.secs), "bold yellow" if disturbed else "bold green")
+            if disturbed:
+                text.append(" on a busy host" if network.on_busy_host else " in a slow moment", "yellow")
         for name, secs in ((network.framework, network.framework_secs), ("untuned", network.untuned_secs)):
             speedup = _speedup(secs, network.secs)
             if speedup is not None:

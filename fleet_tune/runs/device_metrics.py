@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Summary
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, SummaryMetricFamily
+from prometheus_client.registry import Collector
 
 from fleet_tune.base.domain import Outcome, Record
 from fleet_tune.base.results import Progress
@@ -13,73 +16,83 @@ from fleet_tune.base.results import Progress
 _LOST, _GOOD = "lost", "good"
 
 
-class DeviceWorkMetrics:
+@dataclass
+class _Counts:
+    """What a device did and lost. All are 0 at first: a rate over a counter is right from its first event only then."""
+
+    ok: int = 0
+    failed: int = 0
+    measure_secs: float = 0.0
+    losses: int = 0
+    returns: int = 0
+    away_secs: float = 0.0
+    lost_at: float | None = None
+    """When it was lost, while it is away."""
+
+
+class DeviceWorkMetrics(Collector):
     """Counts what each device does. The series of a device end when it leaves the run.
 
+    Plain numbers are counted, and made into metrics when a scrape asks: most records come between two scrapes, and a
+    fleet has many devices.
+
     Args:
-        counted: registry of counters and histograms.
         clock: time in seconds.
     """
 
-    def __init__(self, counted: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._trials = Counter(
-            "fleet_tune_device_trials",
-            "Trials of a device whose record is durable: ok, or failed.",
-            ["device", "result"],
-            registry=counted,
-        )
-        self._measured = Counter(
-            "fleet_tune_device_measure_seconds", "Time that a device has measured.", ["device"], registry=counted
-        )
-        self._losses = Counter("fleet_tune_device_losses", "Losses of a device.", ["device"], registry=counted)
-        # Buckets of each device would be most of what a large fleet exports.
-        self._away = Summary(
-            "fleet_tune_device_return_seconds",
-            "Time from the loss of a device until it works again.",
-            ["device"],
-            registry=counted,
-        )
+        self._counts: dict[str, _Counts] = {}
         self._states: Mapping[str, str] = {}
-        self._lost_at: dict[str, float] = {}
-        self._known: set[str] = set()
 
     def observe(self, record: Record) -> None:
         """Count the record of a trial. A record without a device is that of a build that failed."""
         device, measurement = record.device_id, record.measurement
         if not device or record.revision:
             return
-        self._add(device)
-        self._trials.labels(device, "ok" if measurement.outcome is Outcome.OK else "failed").inc()
-        self._measured.labels(device).inc(max(0.0, measurement.measure_secs))
+        counts = self._counts.setdefault(device, _Counts())
+        if measurement.outcome is Outcome.OK:
+            counts.ok += 1
+        else:
+            counts.failed += 1
+        counts.measure_secs += max(0.0, measurement.measure_secs)
 
     def update(self, progress: Progress) -> None:
         """Take note of the states in a snapshot."""
         for device, state in progress.devices.items():
-            self._add(device)
+            counts = self._counts.setdefault(device, _Counts())
             if state == _LOST and self._states.get(device) not in (None, _LOST):
-                self._losses.labels(device).inc()
-                self._lost_at[device] = self._clock()
-            elif state == _GOOD and device in self._lost_at:
-                self._away.labels(device).observe(self._clock() - self._lost_at.pop(device))
+                counts.losses += 1
+                counts.lost_at = self._clock()
+            elif state == _GOOD and counts.lost_at is not None:
+                counts.returns += 1
+                counts.away_secs += self._clock() - counts.lost_at
+                counts.lost_at = None
         self._states = dict(progress.devices)
-        for device in self._known - progress.devices.keys():
-            self._remove(device)
+        for device in self._counts.keys() - progress.devices.keys():
+            del self._counts[device]
 
-    def _add(self, device: str) -> None:
-        """Show the series of a device at 0: a rate over a counter is right from its first event only then."""
-        if device in self._known:
-            return
-        self._known.add(device)
-        for result in ("ok", "failed"):
-            self._trials.labels(device, result)
-        for each in (self._measured, self._losses, self._away):
-            each.labels(device)
-
-    def _remove(self, device: str) -> None:
-        self._known.discard(device)
-        self._lost_at.pop(device, None)
-        for result in ("ok", "failed"):
-            self._trials.remove(device, result)
-        for each in (self._measured, self._losses, self._away):
-            each.remove(device)
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as a scrape asks for them."""
+        trials = CounterMetricFamily(
+            "fleet_tune_device_trials",
+            "Trials of a device whose record is durable: ok, or failed.",
+            labels=["device", "result"],
+        )
+        measured = CounterMetricFamily(
+            "fleet_tune_device_measure_seconds", "Time that a device has measured.", labels=["device"]
+        )
+        losses = CounterMetricFamily("fleet_tune_device_losses", "Losses of a device.", labels=["device"])
+        # Buckets of each device would be most of what a large fleet exports.
+        away = SummaryMetricFamily(
+            "fleet_tune_device_return_seconds",
+            "Time from the loss of a device until it works again.",
+            labels=["device"],
+        )
+        for device, counts in list(self._counts.items()):  # the run goes on counting in its own thread
+            trials.add_metric([device, "ok"], counts.ok)
+            trials.add_metric([device, "failed"], counts.failed)
+            measured.add_metric([device], counts.measure_secs)
+            losses.add_metric([device], counts.losses)
+            away.add_metric([device], counts.returns, counts.away_secs)
+        yield from (trials, measured, losses, away)

@@ -103,7 +103,8 @@ class Metrics:
         registry.register(stages)
         self._predictions = _PredictionMetrics()
         registry.register(self._predictions)
-        self._work = DeviceWorkMetrics(counted)
+        self._work = DeviceWorkMetrics()
+        registry.register(self._work)
         self._trials = _TrialMetrics(counted)
         self._latency = Gauge(
             "fleet_tune_network_latency_seconds",
@@ -126,7 +127,7 @@ class Metrics:
             return
         try:
             served = CollectorRegistry()
-            served.register(_Labelled(registry, {}))
+            served.register(registry)
             ProcessCollector(registry=served)
             server, thread = start_http_server(port, addr=host, registry=served)
         except OSError as error:

@@ -14,8 +14,6 @@ _MEASUREMENTS = 2
 _DUEL_TIMEOUTS = 5
 ROUND_LOAD_SECS = 5.0
 """Time to load the kernels that run in a round after a batch."""
-# The least number of rounds, with a first one that does not count, each for as long as a candidate may run.
-_ROUNDS = 3
 # An oracle runs on up to three sets of inputs, and once more with twice the time where that was not enough: 1 + 2.
 _ORACLE_RUNS = 3
 _ORACLE_TRIES = 1 + 2
@@ -41,7 +39,7 @@ def batch_secs(window_secs: float, limits: Iterable[float], oracles: Iterable[fl
     """
     each_secs = list(limits)
     measuring_secs = sum((_MEASUREMENTS + _DUEL_TIMEOUTS) * secs + _LOADS * _LOAD_SECS for secs in each_secs)
-    round_secs = ROUND_LOAD_SECS + _LOAD_SECS + _ROUNDS * max(each_secs, default=0.0)
+    round_secs = ROUND_LOAD_SECS + _LOAD_SECS + max(each_secs, default=0.0)
     return window_secs + measuring_secs + round_secs + sum(oracles)
 
 

@@ -80,7 +80,7 @@ class Board:
     def measure(self, request: MeasureRequest) -> Measurement:
         return Measurement(Outcome.OK, (request.incumbent_secs,))
 
-    def round_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:
+    def extra_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:
         return budget_secs if artifacts else None
 
     def load_network(self, _library: bytes, arguments: Sequence[Array]) -> Network:
@@ -124,7 +124,7 @@ def test_a_device_is_asked_where_it_is(board: tuple[RemoteDevice, Any]) -> None:
     device.add_oracle(oracle)
     artifact = Artifact("task", Candidate("task", 0, "s", ()), b"", (), (), (), (), "", 0.0)
     assert device.measure(MeasureRequest(artifact, 2.0)).run_secs == (2.0,)
-    assert (device.round_secs([artifact], 0.5), device.round_secs([], 0.5)) == (0.5, None)
+    assert (device.extra_secs([artifact], 0.5), device.extra_secs([], 0.5)) == (0.5, None)
 
     weights = np.full(1 << 20, 1.5, np.float32)  # in the object store, which nobody can write to
     network = device.load_network(b"library", [weights, weights])

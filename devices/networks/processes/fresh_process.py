@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -115,15 +114,15 @@ class PreloadedProcess:
 
 
 def measure(folder: Path, inputs: Sequence[Array], budget_secs: float) -> float:
-    """Return the median seconds per run of the network in ``folder``, over at least one run and runs that take about
-    ``budget_secs``. Raises as :func:`outputs_of`."""
+    """Return the seconds of a run of the network in ``folder``, as far as nothing disturbs it
+    (:func:`devices.timing.run_series.calm_secs`). Raises as :func:`outputs_of`."""
     with _work_folder(inputs) as work:
         return float(_run(folder, work, budget_secs)["secs"])
 
 
 def measure_in_turn(first: Path, second: Path, inputs: Sequence[Array], budget_secs: float) -> tuple[float, float]:
     """Return the seconds per run of two networks, each in processes of its own, in turn where they are near each other:
-    a slow-down of the machine hits both.
+    a slow-down of the machine hits both. The least of the rounds count.
 
     ``budget_secs``: of the first round, for each. Raises as :func:`outputs_of`.
     """
@@ -135,7 +134,7 @@ def measure_in_turn(first: Path, second: Path, inputs: Sequence[Array], budget_s
         ratio = times[0][0] / times[1][0]
         if not 1 / _CLEAR < ratio < _CLEAR:
             break
-    return statistics.median(times[0]), statistics.median(times[1])
+    return min(times[0]), min(times[1])
 
 
 def in_place(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InNetworkTimes:
@@ -234,9 +233,9 @@ def main(arguments: Sequence[str]) -> None:
     """Run a network: ``FOLDER WORK BUDGET_SECS PARENT_PID [all | kernels FOLDER...]``.
 
     Runs it on the inputs in ``WORK``, writes its outputs there and prints ``{"secs": 0}``. With a budget: prints
-    ``{"secs": median}`` alone. With ``kernels``: prints ``networks``, the fields of ``InNetworkTimes`` for it and those
-    in the other folders. With ``all``: does all of it. Special inputs in ``WORK`` come last. A folder ``-`` is named by
-    a line of stdin.
+    ``{"secs": seconds of a run}`` alone. With ``kernels``: prints ``networks``, the fields of ``InNetworkTimes`` for it
+    and those in the other folders. With ``all``: does all of it. Special inputs in ``WORK`` come last. A folder ``-``
+    is named by a line of stdin.
     """
     die_with_parent(int(arguments[3]))
     load_tvm()

@@ -17,7 +17,7 @@ from devices.sketches.spaces import ScheduleError
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.stores.reader import RecordReader
-from fleet_tune.base.results import is_busy
+from fleet_tune.base.results import SLOW, is_busy, slowness
 from fleet_tune.base.version import __version__
 from fleet_tune.report.frameworks import TITLES as FRAMEWORK_TITLES
 from fleet_tune.report.frameworks import rows as framework_rows
@@ -159,6 +159,8 @@ def _network(network: Mapping[str, Any]) -> dict[str, Any]:
     remark = network["problem"] or ""
     if is_busy(network.get("others_cores")):
         remark += f" Timed on a busy host: other processes took {network['others_cores']:.1f} of its processor cores."
+    if (slow := slowness(network.get("tuned_secs"), network.get("estimate_secs"))) >= SLOW:
+        remark += f" Timed in a slow moment: it took {slow:.2f} times its estimate."
     return {"device_class": network["device_class"], "lines": lines, "remark": remark.strip()}
 
 

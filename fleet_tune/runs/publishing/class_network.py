@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from devices.networks.lowering import LoweredNetwork, tolerance
 from devices.networks.network import Array
 from devices.networks.special_inputs import difference
 from fleet_tune.base.domain import Fingerprint, Record
+from fleet_tune.base.latency_estimate import estimated_secs
+from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import ChosenInPlace, OutputErrors
 from fleet_tune.runs.publishing import manifest
 from fleet_tune.runs.publishing.compile_request import CompileRequest
@@ -67,6 +70,20 @@ class ClassNetwork:
         """Compile the network without schedules, beside the one that is made of ``records``."""
         extra = {**self._manifest(records), "tasks": {}}
         return self.compiler.compile_network(self.lowered, {}, folder, extra)
+
+    def estimated_secs(self, records: Mapping[str, Record]) -> float | None:
+        """Return the estimated latency of the network that is made of ``records``, by task id. None where the class has
+        not told what calls take."""
+        with RecordReader(self.request.records) as reader:
+            call_secs = reader.call_secs().get(self.name)
+            best_secs = {task_id: reader.shown_secs(record) for task_id, record in records.items()}
+        if call_secs is None:
+            return None
+        tasks = [
+            (float(each.weight), each.workload.flop, best_secs.get(each.id, math.inf)) for each in self.lowered.tasks
+        ]
+        secs = estimated_secs(tasks, call_secs)
+        return secs if math.isfinite(secs) else None
 
     def errors_of(self, outputs: tuple[Array, ...]) -> tuple[OutputErrors, bool]:
         """The errors of these outputs, and true if they are right."""

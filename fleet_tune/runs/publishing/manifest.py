@@ -71,6 +71,8 @@ def found(result: NetworkResult) -> dict[str, Any]:
         known["measured"]["untuned_earlier"] = True
     if result.others_cores is not None and "measured" in known:
         known["measured"]["others_cores"] = result.others_cores
+    if result.estimate_secs is not None and "measured" in known:
+        known["measured"]["estimate_secs"] = result.estimate_secs
     if result.is_throttled and "measured" in known:
         known["measured"]["throttled"] = result.throttled
     if result.in_network is not None:

@@ -126,6 +126,7 @@ class NetworkCheck:
     def _outputs(self, runner: NetworkRunner, records: Mapping[str, Record]) -> tuple[Array, ...]:
         if not self._times_it or not records:
             return runner.outputs(self._stage)
+        runner.estimate_secs = self._network.estimated_secs(records)
         run = runner.tried(self._stage)
         self._timed = dict(records), run
         return run.outputs

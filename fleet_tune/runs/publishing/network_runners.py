@@ -15,6 +15,7 @@ from devices.timing.in_network import InNetworkTimes
 from devices.timing.network_device import NetworkDevice, NetworkHandle
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import FleetTuneError, NetworkRunError, UncheckedError
+from fleet_tune.base.results import slowness
 from fleet_tune.runs.fleet.device_access import opened
 from fleet_tune.runs.publishing.quiet_host import QuietHost
 
@@ -30,7 +31,7 @@ class NetworkRunResult(NamedTuple):
 
     outputs: tuple[Array, ...]
     times: tuple[float, InNetworkTimes] | None
-    """Median seconds per run, and the time of each kernel in its place; None where the network cannot be timed."""
+    """Seconds of a run, and the time of each kernel in its place; None where the network cannot be timed."""
     others_cores: float | None = None
     """See :attr:`NetworkRunner.others_cores`."""
     throttled: float = 0.0
@@ -40,6 +41,10 @@ class NetworkRunResult(NamedTuple):
 class NetworkRunner(Protocol):
     """Runs networks that were compiled into folders, on the example inputs. Every method raises
     :class:`NetworkRunError` where the network crashes or fails, :class:`UncheckedError` where it cannot be run."""
+
+    estimate_secs: float | None
+    """Estimated seconds of the tuned network; None where they are not known. This machine times it again where it takes
+    much longer."""
 
     @property
     def name(self) -> str: ...
@@ -68,13 +73,14 @@ class NetworkRunner(Protocol):
         """Return the outputs and times of one network."""
 
     def measure_secs(self, folder: Path) -> float:
-        """Measure the median seconds per run."""
+        """Measure the seconds of a run, as far as nothing disturbs it (:mod:`devices.timing.run_series`)."""
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
-        """Measure the median seconds per run of two networks, under the same conditions as far as possible."""
+        """Measure the seconds of a run of two networks, under the same conditions as far as possible."""
 
-    def undisturbed(self, measure: Callable[[], _T]) -> _T:
-        """Return what ``measure`` finds on this machine; a device's runner knows of no disturbance."""
+    def undisturbed(self, measure: Callable[[], _T], beside: Path, beside_secs: float) -> _T:
+        """Return what ``measure`` finds on this machine; a device's runner knows of no disturbance. The host is to be
+        as fast as when the network in the folder ``beside`` took ``beside_secs``."""
 
     def in_place(self, folder: Path) -> InNetworkTimes:
         """Measure the time of each kernel in its place in the network."""
@@ -106,6 +112,7 @@ class LocalNetworkRunner:
         self._expecting: fresh_process.PreloadedProcess | None = None
         self.others_cores: float | None = None
         self.throttled = 0.0
+        self.estimate_secs: float | None = None
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
         outputs, self.special_outputs = fresh_process.outputs_of_all(folder, self._inputs, self._special)
@@ -131,18 +138,24 @@ class LocalNetworkRunner:
                 return fresh_process.measure(folder, self._inputs, _BUDGET_SECS), self.in_place(folder)
             return None
 
-        times = self._timed(first, again)
+        times = self._timed(first, again, lambda found: None if found is None else found[0])
         self.special_outputs = process.special_outputs
         return NetworkRunResult(outputs, times, self.others_cores, self.throttled)
 
     def measure_secs(self, folder: Path) -> float:
-        return self._timed(lambda: fresh_process.measure(folder, self._inputs, _BUDGET_SECS))
+        return self._timed(lambda: fresh_process.measure(folder, self._inputs, _BUDGET_SECS), secs_of=lambda secs: secs)
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
-        return self._timed(lambda: fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS))
+        def measure() -> tuple[float, float]:
+            return fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
 
-    def undisturbed(self, measure: Callable[[], _T]) -> _T:
-        return self._host.timed(measure)
+        return self._timed(measure, secs_of=lambda secs: secs[0])
+
+    def undisturbed(self, measure: Callable[[], _T], beside: Path, beside_secs: float) -> _T:
+        def slowness_now(_: _T) -> float:
+            return fresh_process.measure(beside, self._inputs, _BUDGET_SECS / _ROUNDS) / beside_secs
+
+        return self._host.timed(measure, slowness=slowness_now)
 
     def in_place(self, folder: Path) -> InNetworkTimes:
         return fresh_process.in_place(folder, self._inputs, _BUDGET_SECS)
@@ -157,8 +170,13 @@ class LocalNetworkRunner:
     def _preloaded(self) -> fresh_process.PreloadedProcess:
         return fresh_process.PreloadedProcess(self._inputs, _BUDGET_SECS, self._special)
 
-    def _timed(self, measure: Callable[[], _T], again: Callable[[], _T] | None = None) -> _T:
-        found = self._host.timed(measure, again)
+    def _timed(
+        self,
+        measure: Callable[[], _T],
+        again: Callable[[], _T] | None = None,
+        secs_of: Callable[[_T], float | None] = lambda _: None,
+    ) -> _T:
+        found = self._host.timed(measure, again, lambda each: slowness(secs_of(each), self.estimate_secs))
         self.others_cores, self.throttled = self._host.others_cores, self._host.throttled
         return found
 
@@ -176,6 +194,7 @@ class DeviceNetworkRunner:
         self._device: NetworkDevice | None = None
         self.others_cores: float | None = None
         self.throttled = 0.0
+        self.estimate_secs: float | None = None
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
         outputs = self._loaded(folder).outputs()
@@ -201,10 +220,9 @@ class DeviceNetworkRunner:
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         networks = [self._loaded(folder) for folder in (first, second)]
         rounds = [[each.measure_within(_BUDGET_SECS / _ROUNDS) for each in networks] for _ in range(_ROUNDS)]
-        # The middle one of three: each is a median itself.
-        return sorted(each[0] for each in rounds)[1], sorted(each[1] for each in rounds)[1]
+        return min(each[0] for each in rounds), min(each[1] for each in rounds)
 
-    def undisturbed(self, measure: Callable[[], _T]) -> _T:
+    def undisturbed(self, measure: Callable[[], _T], beside: Path, beside_secs: float) -> _T:  # noqa: ARG002
         return measure()
 
     def in_place(self, folder: Path) -> InNetworkTimes:

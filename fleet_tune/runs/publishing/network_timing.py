@@ -19,7 +19,8 @@ from fleet_tune.runs.publishing.untuned_times import CLEARLY
 
 # Times that differ by less are the same.
 _SAME = 1.02
-_FRAMEWORK_REPEATS = 50
+# The least of the series counts, as of the network itself (devices/timing/run_series.py).
+_FRAMEWORK_SERIES, _FRAMEWORK_REPEATS = 3, 17
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class NetworkTiming:
 
     def timed(self, result: NetworkResult) -> TimedNetwork:
         """Add the times to a result."""
+        self._runner.estimate_secs = self._network.estimated_secs(self._checked.records)
         timed = self._whole(result)
         return dataclasses.replace(timed, result=self._with_kernels(timed))
 
@@ -95,6 +97,7 @@ class NetworkTiming:
             untuned_earlier=True,
             others_cores=run.others_cores,
             throttled=run.throttled,
+            estimate_secs=self._runner.estimate_secs,
         )
         return self._beside_framework(timed)
 
@@ -152,13 +155,18 @@ class NetworkTiming:
     def _beside_framework(self, result: NetworkResult) -> NetworkResult:
         """Add the framework's time, if the network runs on this machine and is compared at all."""
         network = self._network
-        if self._runner.name != THIS_MACHINE or result.untuned_secs is None:
+        if self._runner.name != THIS_MACHINE or result.untuned_secs is None or result.tuned_secs is None:
             return result
         network.report_step("timing the network in its framework")
         try:
             threads = network.fingerprint.threads
             measure = network.request.network.measure_framework_secs
-            framework_secs = self._runner.undisturbed(lambda: measure(threads, _FRAMEWORK_REPEATS))
+
+            def series() -> float | None:
+                found = [measure(threads, _FRAMEWORK_REPEATS) for _ in range(_FRAMEWORK_SERIES)]
+                return min((secs for secs in found if secs is not None), default=None)
+
+            framework_secs = self._runner.undisturbed(series, self._checked.folder, result.tuned_secs)
         except Exception as error:
             network.warn(f"is not compared with its framework's time: {error}")
             return result
@@ -172,6 +180,7 @@ class NetworkTiming:
             result = dataclasses.replace(result, published="nothing", problem=problem)
             return TimedNetwork(result.with_errors(None), self._checked.folder)
         untuned_secs: float | None = None
+        self._runner.estimate_secs = None
         with contextlib.suppress(FleetTuneError):
             untuned_secs = self._runner.measure_secs(untuned)
         result = dataclasses.replace(result, published="untuned", problem=problem, untuned_secs=untuned_secs)
@@ -196,4 +205,6 @@ class NetworkTiming:
 
 def _disturbed(result: NetworkResult, runner: NetworkRunner) -> NetworkResult:
     """Return the result with what has disturbed its times."""
-    return dataclasses.replace(result, others_cores=runner.others_cores, throttled=runner.throttled)
+    return dataclasses.replace(
+        result, others_cores=runner.others_cores, throttled=runner.throttled, estimate_secs=runner.estimate_secs
+    )

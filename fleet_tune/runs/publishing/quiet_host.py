@@ -1,4 +1,4 @@
-"""Timing on a host on which other processes work too: what they disturb is timed again when the host is quiet."""
+"""Timing on a host that others use too: what they disturb is timed again when the host is quiet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from devices.host.background_load import BackgroundLoad
 from fleet_tune.base.cpus import QuotaGroups
-from fleet_tune.base.results import is_busy
+from fleet_tune.base.results import SLOW, is_busy
 
 PATIENCE_SECS = 20.0
 """Seconds that a network waits for a quiet host at most."""
@@ -51,16 +51,31 @@ class QuietHost:
         self._report_step = report_step or (lambda _: None)
         self._clock = clock
 
-    def timed(self, measure: Callable[[], _T], again: Callable[[], _T] | None = None) -> _T:
+    def timed(
+        self,
+        measure: Callable[[], _T],
+        again: Callable[[], _T] | None = None,
+        slowness: Callable[[_T], float] | None = None,
+    ) -> _T:
         """Return what ``measure`` finds. While others disturb it and there is patience left, wait until they do not and
-        measure again; the least disturbed result counts. ``again``: measures the second time and later."""
+        measure again; the least disturbed result counts.
+
+        Args:
+            measure: measures the first time.
+            again: measures the second time and later.
+            slowness: returns how many times as long as estimated it took. Nothing is estimated without it.
+        """
         found = self._watched(measure)
-        while is_busy(self.others_cores) and self._wait():
-            before = found, self.others_cores, self.throttled
+        slow = slowness(found) if slowness else 0.0
+        while (is_busy(self.others_cores) or slow >= SLOW) and self._wait():
+            before = found, slow, self.others_cores, self.throttled
             self._report_step("timing the network again, on a host that is quiet now")
+            began = self._clock.monotonic()
             found = self._watched(again or measure)
-            if (self.others_cores or 0.0) >= (before[1] or 0.0):
-                found, self.others_cores, self.throttled = before
+            slow = slowness(found) if slowness else 0.0
+            self._patience_secs -= self._clock.monotonic() - began
+            if (_busy(self.others_cores), slow) >= (_busy(before[2]), before[1]):
+                found, slow, self.others_cores, self.throttled = before
         return found
 
     def _watched(self, measure: Callable[[], _T]) -> _T:
@@ -75,7 +90,11 @@ class QuietHost:
         """Wait for a quiet moment. Return false where the patience ends before."""
         began, cores = self._clock.monotonic(), self.others_cores
         while self._patience_secs > 0:
-            self._report_step(f"waiting for a quiet host, {cores or 0.0:.1f} of whose processor cores others use")
+            if is_busy(cores):
+                doing = f"waiting for a quiet host, {cores or 0.0:.1f} of whose processor cores others use"
+            else:
+                doing = "waiting for a quiet host: the network is slower than estimated"
+            self._report_step(doing)
             with BackgroundLoad(self._threads) as others:
                 self._clock.sleep(_LOOK_SECS)
             now = self._clock.monotonic()
@@ -84,3 +103,8 @@ class QuietHost:
             if not is_busy(cores):
                 return True
         return False
+
+
+def _busy(others_cores: float | None) -> float:
+    """Return the cores that others take, 0 where they are too few to disturb."""
+    return (others_cores or 0.0) if is_busy(others_cores) else 0.0

@@ -11,6 +11,7 @@ import pytest
 import ray
 
 from actors.clients.device import TaskArtifacts
+from actors.processes.call_rounds import CallRounds
 from actors.processes.device import DeviceActor
 from devices.protocol import Artifact, Device, MeasureRequest, OracleOutputs
 from devices.simulated.simulated import SIMULATED_CPU
@@ -64,12 +65,12 @@ class Steady:
 
     def add_oracle(self, artifact: Artifact) -> None: ...
 
-    kernels_secs: float | None = None  # of a round of kernels
+    longer_secs: float | None = None  # of a round of kernels
     rounds: list[int]  # kernels of each round
 
-    def round_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:  # noqa: ARG002
+    def extra_secs(self, artifacts: Sequence[Artifact], budget_secs: float) -> float | None:  # noqa: ARG002
         self.rounds.append(len(artifacts))
-        return self.kernels_secs
+        return self.longer_secs
 
     is_gone = False
     failing = ""  # id of a candidate
@@ -425,48 +426,48 @@ def _measure_tasks(bench: Bench, *artifacts: Artifact) -> BatchMeasured:
 
 def test_incumbents_run_in_a_round_each_time_that_there_are_twice_as_many() -> None:
     bench = Bench()
-    bench.device.kernels_secs = 8.0
-    # Tasks are ranked by their seconds and 5 % for the error: 4.2, 2.1.
+    bench.device.longer_secs = 3.0
     first = _measure_tasks(bench, _of_task("a@board", 4.0, bench)).calls
+    bench.device.longer_secs = 2.0
     second = _measure_tasks(bench, _of_task("b@board", 2.0, bench)).calls
-    assert first == CallSecs(pytest.approx(3.8), 1)
-    assert second == CallSecs(pytest.approx(0.85), 2)
+    assert (first, second) == (CallSecs(3.0, 1), CallSecs(1.0, 2))
     assert _measure_tasks(bench, _of_task("c@board", 1.0, bench)).calls is None
-    bench.device.kernels_secs = 6.0
+    bench.device.longer_secs = -1.0
     report = _measure_tasks(bench, _of_task("d@board", 1.0, bench))
     assert report.calls == CallSecs(0.0, 4), "nothing is faster in a round than alone"
     assert bench.device.rounds == [1, 2, 4]
     assert bench.stored.calls == [first, second, report.calls]
 
 
-def test_the_least_of_three_rounds_counts_and_a_later_series_counts_anew() -> None:
+def test_the_least_of_the_rounds_counts() -> None:
     bench = Bench()
     found = []
-    at: list[int] = []
-    for number in range(1, 72):
-        bench.device.kernels_secs = {1: 9.2, 9: 9.3, 17: 8.2, 18: 9.2}.get(number, 10.2)
-        before = len(bench.device.rounds)
+    secs = {1: 5.0, 9: 6.0, 17: 4.0, 25: 9.0}
+    for number in range(1, 33):
+        bench.device.longer_secs = secs.get(number, -1.0)
         report = _measure_tasks(bench, _of_task("a@board", 4.0, bench))
-        found += [report.calls] if report.calls else []
-        at += [number] * (len(bench.device.rounds) - before)
-    # Series begin with the batches 1, 18 and 36: at least twice as many each.
-    assert at == [1, 9, 17, 18, 26, 34, 36, 44, 52]
-    assert found == [CallSecs(pytest.approx(secs), 1) for secs in (5.0, 4.0, 5.0, 6.0)]
+        found += [(number, report.calls)] if report.calls else []
+    assert bench.device.rounds == [1] * len(secs), "every eight batches"
+    assert found == [(1, CallSecs(5.0, 1)), (17, CallSecs(4.0, 1))]
 
 
-def test_a_round_while_the_speed_changed_counts_for_nothing() -> None:
+def test_rounds_of_less_than_half_of_the_kernels_do_not_count() -> None:
+    rounds = CallRounds()
+    assert [rounds.is_due(kernels) for kernels in (0, 1, 1, 2, 3, 4)] == [False, True, False, True, False, True]
+    assert rounds.timed(1.0, 1) == CallSecs(1.0, 1)
+    assert rounds.timed(2.0, 2) == CallSecs(1.0, 2)
+    assert rounds.timed(5.0, 4) == CallSecs(2.0, 4)
+    assert rounds.timed(3.0, 5) == CallSecs(3.0, 5)
+    assert rounds.timed(3.0, 5) is None
+
+
+def test_the_extra_time_is_at_the_usual_speed() -> None:
     bench = Bench()
-    bench.device.kernels_secs = 5.0
-    # Fifteen probes at the beginning, one after the measurement, one after the round.
-    bench.device.coming = [1.0] * 16 + [2.0]
-    assert _measure_tasks(bench, _of_task("a@board", 4.0, bench)).calls is None
+    bench.device.longer_secs = 50.0
+    _measure_tasks(bench, _of_task("a@board", 4.0, bench))
     bench.device.kernel_secs = 0.5
-    report = _measure_tasks(bench, _of_task("b@board", 1.0, bench))
-    # At the double speed 5 s are 10. The incumbents take 4.2 and 1 * 2 alone, with the error of an unusual speed.
-    assert report.calls is not None
-    assert report.calls.kernels == 2
-    assert report.calls.secs == pytest.approx((10 - 4.2 - 2.35) / 2, rel=0.02)
-    assert bench.stored.calls == [report.calls]
+    bench.device.longer_secs = 5.0
+    assert _measure_tasks(bench, _of_task("b@board", 1.0, bench)).calls == CallSecs(pytest.approx(5.0), 2)
 
 
 def test_a_device_that_cannot_run_kernels_in_a_round_is_seldom_asked() -> None:
@@ -479,7 +480,7 @@ def test_a_device_that_cannot_run_kernels_in_a_round_is_seldom_asked() -> None:
 
 def test_without_an_incumbent_there_is_no_round() -> None:
     bench = Bench()
-    bench.device.kernels_secs = 5.0
+    bench.device.longer_secs = 5.0
     for number in range(12):
         _measure_tasks(bench, _of_task("a@board", 4.0, bench))
         if number == 2:

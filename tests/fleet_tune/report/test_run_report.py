@@ -223,6 +223,15 @@ def test_a_latency_of_a_busy_host_is_marked_where_it_stands() -> None:
     assert " on a busy host" not in _text(render_summary(RESULT))
 
 
+def test_a_latency_far_beyond_its_estimate_is_marked_where_it_stands() -> None:
+    network = dataclasses.replace(NETWORK, tuned_secs=15e-3, estimate_secs=10e-3)
+    text = _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
+    assert " in a slow moment, " in next(line for line in text.splitlines() if line)
+    assert "it took 1.50 times its estimate" in text
+    network = dataclasses.replace(network, estimate_secs=14e-3)
+    assert "slow moment" not in _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
+
+
 def test_parts_of_a_latency_are_never_more_than_it() -> None:
     whole = InNetwork(1e-3, (KernelTime("conv@zen5", "conv", 1, 1e-3, 1e-3),), 1e-12)
     assert whole.left_over_secs == 0.0

@@ -25,7 +25,8 @@ def progress(**devices: str) -> Progress:
 
 def test_work_is_counted_by_device() -> None:
     registry = CollectorRegistry()
-    metrics = DeviceWorkMetrics(registry)
+    metrics = DeviceWorkMetrics()
+    registry.register(metrics)
     metrics.update(progress(a="good", b="good"))
     metrics.observe(record("a", 1))
     metrics.observe(record("a", 2, secs=0.25))
@@ -45,7 +46,8 @@ def test_work_is_counted_by_device() -> None:
 
 def test_losses_and_returns_are_counted_and_series_end_with_the_device() -> None:
     registry, now = CollectorRegistry(), [0.0]
-    metrics = DeviceWorkMetrics(registry, lambda: now[0])
+    metrics = DeviceWorkMetrics(lambda: now[0])
+    registry.register(metrics)
     for at, state in ((0.0, "joining"), (1.0, "lost"), (2.0, "good"), (10.0, "lost"), (12.0, "lost"), (17.0, "good")):
         now[0] = at
         metrics.update(progress(a=state))

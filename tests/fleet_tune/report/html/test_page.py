@@ -125,7 +125,7 @@ def test_a_run_that_has_ended_tells_of_its_network(task: Task, folder: Path) -> 
 
 
 def test_a_result_of_an_older_version_is_shown_without_what_it_does_not_have(folder: Path) -> None:
-    network = NetworkResult("board", folder, 8e-3, 16e-3, None, 1e-6, 2e-6, others_cores=0.5)
+    network = NetworkResult("board", folder, 8e-3, 16e-3, None, 1e-6, 2e-6, others_cores=0.5, estimate_secs=5e-3)
     file = write_result(TuneResult("net", folder, (), {}, 2, 60.0, interrupted=False, networks=(network,)))
     older = json.loads(file.read_text())
     for name in ("framework", "framework_secs", "speedup_over_framework"):
@@ -135,6 +135,7 @@ def test_a_result_of_an_older_version_is_shown_without_what_it_does_not_have(fol
     text = read(folder / "page.html")
     assert "tuned 8.000 ms" in text
     assert "Timed on a busy host: other processes took 0.5 of its processor cores." in text
+    assert "Timed in a slow moment: it took 1.60 times its estimate." in text
 
 
 def test_the_quality_of_the_predictions_is_told(task: Task, folder: Path) -> None:

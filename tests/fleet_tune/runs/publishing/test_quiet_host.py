@@ -81,3 +81,37 @@ def test_the_patience_is_that_of_all_timings_together(monkeypatch: pytest.Monkey
 def test_a_second_timing_may_be_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     Loads(monkeypatch, 1.5, 0.0, 0.0)
     assert QuietHost(2, 20.0, clock=Clock()).timed(lambda: "outputs and times", lambda: "times") == "times"
+
+
+def test_what_is_slower_than_estimated_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    Loads(monkeypatch, *[0.0] * 9)
+    told: list[str] = []
+    host, coming = QuietHost(2, 20.0, told.append, Clock()), iter((1.5, 1.3, 1.4, 1.1))
+    assert host.timed(lambda: next(coming), slowness=lambda secs: secs) == 1.1
+    waited, again = (
+        "waiting for a quiet host: the network is slower than estimated",
+        "timing the network again, on a host",
+    )
+    assert [line.startswith((waited, again)[at % 2]) for at, line in enumerate(told)] == [True] * 6
+
+
+def test_the_least_slow_result_counts_and_timing_again_takes_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    Loads(monkeypatch, *[0.0] * 9)
+    clock, coming = Clock(), iter((1.5, 1.2, 1.4, 1.0))
+
+    def measure() -> float:
+        clock.sleep(1.0)
+        return next(coming)
+
+    host = QuietHost(2, 2.5, clock=clock)
+    # Waits of 0.5 s and timings of 1 s: after two there is no patience left.
+    assert host.timed(measure, slowness=lambda secs: secs) == 1.2
+    assert next(coming) == 1.0
+    assert host.timed(lambda: 9.0, slowness=lambda secs: secs) == 9.0
+
+
+def test_a_result_of_a_quiet_host_is_better_than_a_fast_one_of_a_busy_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    Loads(monkeypatch, 1.0, 0.0, 0.1, 0.1, 0.1)
+    coming = iter((1.2, 1.4))
+    host = QuietHost(2, 0.9, clock=Clock())
+    assert host.timed(lambda: next(coming, 1.6), slowness=lambda secs: secs) == 1.4
