@@ -19,6 +19,7 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from devices.builds.concatenations import write_in_place
 from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.builds.passes.vector_math import use_vector_math
 from devices.builds.tensors import array_of, tensor_of
@@ -238,6 +239,7 @@ def _compile(module: Any, target: tvm.target.Target) -> Any:
         transform.ToNonDataflow(),
         transform.RemovePurityChecking(),
         transform.CallTIRRewrite(),
+        tvm.transform.module_pass(lambda module, _: write_in_place(module), opt_level=0, name="WriteInPlace"),
         transform.StaticPlanBlockMemory(),
         *([use_cuda_graph()] if target.kind.name == "cuda" else []),
         transform.LowerAllocTensor(),

@@ -17,6 +17,7 @@ from tvm.ir import GenericConst
 from tvm.s_tir.analysis import estimate_tir_flops
 from tvm_ffi import structural_walk
 
+from devices.builds.concatenations import AXIS, IN_PLACE
 from devices.builds.executables import (
     FIX_SHAPES,
     blocks,
@@ -30,6 +31,7 @@ from devices.error_text import brief
 from devices.networks.comparison import INT8_WEIGHTS, compare, network_tolerance
 from devices.networks.graph.attention import group_attention
 from devices.networks.graph.block_names import rename_blocks
+from devices.networks.graph.concatenations import keep_apart, mark_in_place
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.float_order import replace_sorts
 from devices.networks.graph.image_convolutions import read_images_as_given
@@ -429,12 +431,17 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         module = steps.needed("the patterns of kernels", transform.AnnotateTIROpPattern(), module)
         module = steps.optional("the folding of lowered constants", transform.FoldConstant(), module)
         _refuse_constant(module["main"], name)
+        if target.kind.name == "llvm":
+            module = steps.optional("concatenations apart", keep_apart, module)
         grouped = steps.optional("the grouping of operators", groups, module)
         grouped = steps.optional("bytes between kernels", keep_bytes, grouped)
         module = steps.optional("fusion", lambda _: sequential(fusion)(grouped), module)
         module = steps.optional("reshapes without a copy", sequential(views), module)
         module = steps.optional("outputs without a copy", make_output_views, module)
-        return steps.optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
+        module = steps.optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
+        if target.kind.name == "llvm":
+            module = steps.optional("concatenations in place", mark_in_place, module)
+        return module
 
 
 def _in_worthwhile_layouts(as_given: Any, module: Any, steps: LoweringSteps) -> Any:
@@ -546,7 +553,7 @@ def _dot_products(function: Any) -> int:
 
 def normal_form(function: Any) -> Any:
     """Return the normal form of a kernel: called ``main``, without the attribute by which the graph was fused."""
-    return function.without_attr("op_pattern").with_attr("global_symbol", "main")
+    return function.without_attr("op_pattern").without_attr(AXIS).with_attr("global_symbol", "main")
 
 
 def workload_hash(function: Any) -> str:
@@ -563,6 +570,8 @@ def _can_be_scheduled(function: Any) -> bool:
     shapes."""
     extents = [extent for parameter in function.params for extent in getattr(parameter.ty, "shape", ())]
     if not all(isinstance(extent, int | tvm.tirx.IntImm) for extent in extents):
+        return False
+    if IN_PLACE in function.attrs:
         return False
     return "tirx.is_scheduled" not in function.attrs and any(len(block.iter_vars) for block in blocks(function.body))
 

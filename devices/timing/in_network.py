@@ -10,6 +10,7 @@ machine's own calls show it, which do next to nothing.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import time
 from collections import Counter, defaultdict
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+PART_SUFFIX = "_part"
+"""The name of a kernel that writes or reads parts of tensors ends in it and a number
+(:mod:`devices.builds.concatenations`)."""
 _MOST_ROUNDS = 50
 _MOST_ARGUMENTS = 8
 _CALIBRATIONS = 200
@@ -166,5 +170,6 @@ def _timed(run: Callable[[], None]) -> float:
 
 
 def kernel_of(name: str) -> str:
-    """Return the name that a kernel of the library had before the layout conversion of its weights was split off."""
-    return name.removesuffix("_prepacked")
+    """Return the name of the kernel that a kernel of the library was made of: the layout conversion of its weights is
+    split off, and it may be one that reads or writes parts of tensors."""
+    return re.sub(rf"{PART_SUFFIX}\d+$", "", name).removesuffix("_prepacked")

@@ -12,6 +12,7 @@ from tvm.ir import GenericConst
 from tvm.tirx import Select, const, rsqrt
 
 from devices.networks.graph import float_order
+from devices.networks.graph.concatenations import legalize_concatenation
 from devices.networks.graph.image_convolutions import legalize_convolution
 from devices.networks.graph.regions import adaptive_regions
 from devices.networks.graph.scatters import scatter_elements, scatter_nd
@@ -141,6 +142,7 @@ def _legalize_roi_align(builder: relax.BlockBuilder, call: relax.Call) -> relax.
 
 LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     **float_order.LEGALIZED,
+    "relax.concat": legalize_concatenation,
     "relax.add": _legalize_boolean(topi.logical_or),
     "relax.multiply": _legalize_product,
     "relax.nn.conv2d": legalize_convolution,
