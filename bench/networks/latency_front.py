@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 from bench.networks.network_latency import front
+from bench.plots import IMAGES, pyplot, save
 from bench.result import BenchError
 from bench.saved_result import read_result
-from bench.search.plots import IMAGES, pyplot, save
 
 
 def draw(details: Mapping[str, Any], path: Path) -> None:

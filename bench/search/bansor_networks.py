@@ -5,8 +5,8 @@ of trials. Table III is what the network's latency (the sum of the tasks' best c
 a multiple of what the recorded candidates allow. Table IV is the trials that each needs to be as good as Ansor in the
 end: Ansor's run of the same seed, whose own trials are those after which it found nothing better.
 
-The paper gives 1,000 trials a task in rounds of 64, 16 rounds of each task; a dataset has not that many candidates.
-Rounds of 16 of 200 trials a task are 12.
+The paper gives 1,000 trials a task, and Ansor's code has rounds of 64: 16 rounds of each task. A dataset has not that
+many candidates: rounds of 16 of 200 trials a task are 12.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ shared memory, threads and blocks are those of the kernel; operations and bytes 
 statement computes on what is staged, the statements that fetch into shared memory and the one that writes the result
 back move bytes. A kernel that spills registers runs, and ``P_l0m`` says how much it loses; it is ruled out where it
 would spill more than it keeps. One term differs from the paper: the L0 term ``1 + S2 / S1`` has no bound, a product of
-shares of the peak needs one, and it is ``S2 / (S1 + S2)`` here, as in the paper's code.
+shares of the peak needs one, and it is ``S2 / (S1 + S2)`` here. The paper's
+code has ``(1 + r) / (2 + r)`` with ``r`` the operations over the memory workload, which is bounded too.
 
 ``n`` candidates; every vector has the shape ``(n,)`` and the floating type of the nest.
 """

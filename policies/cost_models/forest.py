@@ -2,7 +2,8 @@
 
 Settings of AdaTune's appendix A: scikit-learn's ``RandomForestRegressor`` with 10 trees, ``max_features`` 10, and its
 defaults for the rest. Mean and deviation are those of the trees' predictions: ``mu = 1/T sum_t f_t(x)``,
-``sigma^2 = 1/T sum_t (f_t(x) - mu)^2``. The target is log seconds, as for every model here.
+``sigma^2 = 1/T sum_t (f_t(x) - mu)^2``. The paper names the package forestci, which estimates the variance of the
+forest's mean by the infinitesimal jackknife instead. The target is log seconds, as for every model here.
 
 scikit-learn only grows the trees. They are kept, saved and evaluated as plain arrays, so that a loaded forest predicts
 exactly what the trained one does, without a pickle and without importing scikit-learn.

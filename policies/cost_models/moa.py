@@ -8,7 +8,7 @@ records of its device class, and the siamese model follows it without a training
 
 As ``t = s + (what training added)``, this is the paper's update of the siamese model by the target's gradients. The
 siamese model is only the next starting point: few and one-sided early records cannot spoil it, as they can the weights
-of a model that is fine-tuned on and on.
+of a model that is fine-tuned on and on. It does so in each training; the paper's code trains in every fourth round.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ column      what
 Buffers: the one that is written first, then those that are only read, the largest first, at most :data:`BUFFERS`.
 
 *Relation* of feature ``i`` to feature ``j`` at the threshold ``beta_t``: ``R_t = max {Z_ki : Z_kj < beta_t}`` over the
-loops ``k``, 0 where there is none. Taken, as in the paper, are reuse ratio and top-down over the touch count, of each
-buffer, at the touched bytes :data:`THRESHOLDS`: what is reused, and how often it is come back to, as long as it fits a
-memory of that size.
+loops ``k``, 0 where there is none. Taken are the paper's reuse ratio and top-down over the touch count, of each buffer.
+The thresholds :data:`THRESHOLDS` are touched bytes, the paper's are counts: what is reused, and how often it is come
+back to, as long as it fits a memory of that size.
 """
 
 from __future__ import annotations

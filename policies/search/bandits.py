@@ -416,7 +416,8 @@ def _with_floors_that_hold(states: Sequence[TaskState]) -> Sequence[TaskState]:
 
 
 def task_rewards(gradients: Floats) -> Floats:
-    """Bansor equation 6: each gradient divided by the largest, in [0, 1], shape ``(m,)``.
+    """Bansor equation 6: each gradient divided by the largest, in [0, 1], shape ``(m,)``. The tasks are those that may
+    still get trials.
 
     An infinite gradient earns 1 and the finite ones are divided by the largest finite one; NaN earns 0, and where no
     gradient is positive all earn 0.

@@ -40,7 +40,8 @@ class Selection:
     alpha: float = 0.0
     """Weight of diversity (AutoTVM equation 3)."""
     top_factor: float | None = None
-    """The batch is chosen among the ``top_factor * batch`` best candidates (AutoTVM's lambda); None: among all."""
+    """What a batch takes by the model is chosen among the best candidates, so many times of it (AutoTVM's lambda; its
+    random candidates do not count here); None: among all."""
     radius: float = 0.0
     """Radius of the discounted neighbourhood of pending candidates, in doublings of a tile factor."""
     contested: float = 0.0
