@@ -33,7 +33,7 @@ from devices.protocol import Artifact, MeasureRequest, OracleOutputs, measurable
 from devices.targets import TargetError, default_device_class_name
 from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
-from devices.timing.kernel_round import ROUNDS_SECS, RoundArguments, encode_round
+from devices.timing.kernel_round import RoundArguments, encode_round
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Fingerprint, Measurement, Outcome, StopRule
 from fleet_tune.base.errors import DeviceKeyError, DeviceUnreachableError, ProbeError, UncheckedError, UserError
@@ -233,7 +233,8 @@ class RpcDevice:
                 loaded += [module, *bench.arguments(artifact, module, oracle.positive)]
             arguments.append(RoundArguments.of(artifact, not (oracle.positive or oracle.plan.rounds)))
         timeout_secs = self._config.patience.candidate_secs
-        with bench.session.deadline(timeout_secs + ROUNDS_SECS):
+        # The server ends what takes too long: this is for a lost network.
+        with bench.session.deadline(2 * timeout_secs + 10.0):
             secs = float(measure(encode_round(arguments), timeout_secs, *loaded))
         return secs if math.isfinite(secs) else None
 

@@ -27,19 +27,22 @@ class WeightCopies:
         self._most_bytes = _CACHES * (cache_bytes or _UNKNOWN_CACHE_BYTES)
         self._memory: Any = None
 
-    def argument_sets(self, tensors: Sequence[Any], weights: Sequence[int], weights_bytes: int) -> list[Sequence[Any]]:
+    def argument_sets(
+        self, tensors: Sequence[Any], weights: Sequence[int], weights_bytes: int, most: float = math.inf
+    ) -> list[Sequence[Any]]:
         """Return the arguments of a kernel with as many copies of its weights as are read between two of its runs.
 
         Args:
             tensors: the arguments.
             weights: positions of the weights among them.
             weights_bytes: bytes of all weights of the network; 0 for a kernel that is in none.
+            most: largest number of sets.
         """
         sizes = {at: _bytes(tensors[at]) for at in weights}
         own = sum(sizes.values())
         if own < _LEAST_BYTES:
             return [tensors]
-        count = math.ceil(min(weights_bytes, self._most_bytes) / own)
+        count = int(min(most, math.ceil(min(weights_bytes, self._most_bytes) / own)))
         sets = [tensors]
         place = 0
         for _ in range(count - 1):

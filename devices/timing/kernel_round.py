@@ -29,8 +29,9 @@ _ROUNDS = 3
 _LEAST_RUNS, _MOST_RUNS = 3, 100
 _BATCH_SECS = 5e-4
 """Time of the runs of a kernel alone, for which there are not fewer than the least."""
-_COMPARISON = 8
-"""Most rounds that a comparison takes the time of: rounds and kernels alone, each with one that does not count."""
+_COMPARISON = 12
+"""Rounds of which a comparison takes the time at most: rounds and kernels alone, each with one that does not count, and
+the copies of their weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +160,11 @@ class KernelsAlone:
     def _secs_of(self, kernel: LoadedKernel) -> float:
         import tvm
 
-        sets = self._copies.argument_sets(kernel.tensors, kernel.arguments.weights, self._weights_bytes)
-        run_batch = batch_timer(kernel.module, "main", tvm.cpu(), sets)
-        first_secs = run_batch(1)
-        return run_batch(min(_MOST_RUNS, max(_LEAST_RUNS, math.ceil(_BATCH_SECS / max(first_secs, 1e-9)))))
+        first_secs = batch_timer(kernel.module, "main", tvm.cpu(), [kernel.tensors])(1)
+        runs = min(_MOST_RUNS, max(_LEAST_RUNS, math.ceil(_BATCH_SECS / max(first_secs, 1e-9))))
+        weights = kernel.arguments.weights
+        sets = self._copies.argument_sets(kernel.tensors, weights, self._weights_bytes, runs)
+        return batch_timer(kernel.module, "main", tvm.cpu(), sets)(runs)
 
 
 def extra_secs(run_round: Callable[[], None], alone_secs: Callable[[], float], most_round_secs: float) -> float | None:

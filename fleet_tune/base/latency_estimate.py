@@ -17,8 +17,8 @@ class CallSecs:
     """Number of kernels that ran in turn."""
 
     def replaces(self, known: CallSecs | None) -> bool:
-        """Return true if this, which is later, comes from at least as many kernels."""
-        return known is None or self.kernels >= known.kernels
+        """Return true if this comes from more kernels, or from as many and is less: what disturbs adds to it."""
+        return known is None or (-self.kernels, self.secs) < (-known.kernels, known.secs)
 
     def encoded(self) -> str:
         """Return it as text."""

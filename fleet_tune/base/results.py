@@ -481,9 +481,9 @@ class NetworkResult:
 
     @property
     def slowness(self) -> float:
-        """How many times as long as estimated the tuned network took; 0 where that is not known. From :data:`SLOW` on
-        the host was disturbed."""
-        return slowness(self.tuned_secs, self.estimate_secs)
+        """How many times as long as estimated the published network took, if it is the tuned one; 0 where that is not
+        known. From :data:`SLOW` on the host was disturbed."""
+        return slowness(self.tuned_secs, self.estimate_secs) if self.published == "tuned" else 0.0
 
     @property
     def secs(self) -> float | None:

@@ -39,7 +39,7 @@ def batch_secs(window_secs: float, limits: Iterable[float], oracles: Iterable[fl
     """
     each_secs = list(limits)
     measuring_secs = sum((_MEASUREMENTS + _DUEL_TIMEOUTS) * secs + _LOADS * _LOAD_SECS for secs in each_secs)
-    round_secs = ROUND_LOAD_SECS + _LOAD_SECS + max(each_secs, default=0.0)
+    round_secs = ROUND_LOAD_SECS + _LOAD_SECS + 2 * max(each_secs, default=0.0) + 10.0
     return window_secs + measuring_secs + round_secs + sum(oracles)
 
 

@@ -159,7 +159,8 @@ def _network(network: Mapping[str, Any]) -> dict[str, Any]:
     remark = network["problem"] or ""
     if is_busy(network.get("others_cores")):
         remark += f" Timed on a busy host: other processes took {network['others_cores']:.1f} of its processor cores."
-    if (slow := slowness(network.get("tuned_secs"), network.get("estimate_secs"))) >= SLOW:
+    slow = slowness(network.get("tuned_secs"), network.get("estimate_secs"))
+    if slow >= SLOW and network["published"] == "tuned":
         remark += f" Timed in a slow moment: it took {slow:.2f} times its estimate."
     return {"device_class": network["device_class"], "lines": lines, "remark": remark.strip()}
 

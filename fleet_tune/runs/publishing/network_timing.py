@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from fleet_tune.runs.publishing.untuned_times import CLEARLY
 # Times that differ by less are the same.
 _SAME = 1.02
 # The least of the series counts, as of the network itself (devices/timing/run_series.py).
-_FRAMEWORK_SERIES, _FRAMEWORK_REPEATS = 3, 17
+_FRAMEWORK_SERIES, _FRAMEWORK_REPEATS, _FRAMEWORK_SECS = 10, 20, 3.0
 
 
 @dataclass(frozen=True)
@@ -163,8 +164,11 @@ class NetworkTiming:
             measure = network.request.network.measure_framework_secs
 
             def series() -> float | None:
-                found = [measure(threads, _FRAMEWORK_REPEATS) for _ in range(_FRAMEWORK_SERIES)]
-                return min((secs for secs in found if secs is not None), default=None)
+                least = measure(threads, _FRAMEWORK_REPEATS)
+                affordable = int(_FRAMEWORK_SECS / (_FRAMEWORK_REPEATS * least)) if least else 0
+                for _ in range(min(_FRAMEWORK_SERIES, affordable) - 1):
+                    least = min(least or math.inf, measure(threads, _FRAMEWORK_REPEATS) or math.inf)
+                return least
 
             framework_secs = self._runner.undisturbed(series, self._checked.folder, result.tuned_secs)
         except Exception as error:

@@ -11,7 +11,7 @@ from fleet_tune.base.cpus import QuotaGroups
 from fleet_tune.base.results import SLOW, is_busy
 
 PATIENCE_SECS = 20.0
-"""Seconds that a network waits for a quiet host at most."""
+"""Seconds at most that a network waits for a quiet host, and is timed again."""
 _LOOK_SECS = 0.5
 _T = TypeVar("_T")
 
@@ -29,7 +29,7 @@ class QuietHost:
 
     Args:
         threads: threads of what is timed; 0 for one on each processor.
-        patience_secs: waits for a quiet host take no longer than this, all of them together.
+        patience_secs: waits for a quiet host, and timing again, take no longer than this, all of them together.
         report_step: is told what is done.
         clock: tells the time.
     """
@@ -63,10 +63,10 @@ class QuietHost:
         Args:
             measure: measures the first time.
             again: measures the second time and later.
-            slowness: returns how many times as long as estimated it took. Nothing is estimated without it.
+            slowness: returns how many times as long as expected it took. Nothing is expected without it.
         """
         found = self._watched(measure)
-        slow = slowness(found) if slowness else 0.0
+        slow = slowness(found) if slowness and self._patience_secs > 0 else 0.0
         while (is_busy(self.others_cores) or slow >= SLOW) and self._wait():
             before = found, slow, self.others_cores, self.throttled
             self._report_step("timing the network again, on a host that is quiet now")
@@ -93,7 +93,7 @@ class QuietHost:
             if is_busy(cores):
                 doing = f"waiting for a quiet host, {cores or 0.0:.1f} of whose processor cores others use"
             else:
-                doing = "waiting for a quiet host: the network is slower than estimated"
+                doing = "waiting for a quiet host, as fast as it was before"
             self._report_step(doing)
             with BackgroundLoad(self._threads) as others:
                 self._clock.sleep(_LOOK_SECS)

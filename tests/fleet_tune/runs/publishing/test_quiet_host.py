@@ -89,7 +89,7 @@ def test_what_is_slower_than_estimated_is_timed_again(monkeypatch: pytest.Monkey
     host, coming = QuietHost(2, 20.0, told.append, Clock()), iter((1.5, 1.3, 1.4, 1.1))
     assert host.timed(lambda: next(coming), slowness=lambda secs: secs) == 1.1
     waited, again = (
-        "waiting for a quiet host: the network is slower than estimated",
+        "waiting for a quiet host, as fast as it was before",
         "timing the network again, on a host",
     )
     assert [line.startswith((waited, again)[at % 2]) for at, line in enumerate(told)] == [True] * 6
