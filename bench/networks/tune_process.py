@@ -60,6 +60,7 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
 @click.option("--fleet", type=click.Path(path_type=Path), help="Fleet file; else this machine's CPU.")
 @click.option("--precision", help="Precision that the network is converted to; else it stays as it is.")
 @click.option("--max-error", type=float, help="Largest error of the precision auto.")
+@click.option("--no-pretrained", is_flag=True, help="Begin without the bundled cost model.")
 def main(
     model: str,
     out: Path,
@@ -69,6 +70,7 @@ def main(
     fleet: Path | None,
     precision: str | None,
     max_error: float | None,
+    no_pretrained: bool,
 ) -> None:
     """Prints the figures as one line of JSON, the last line of output."""
     die_with_parent()
@@ -76,7 +78,7 @@ def main(
     import fleet_tune
 
     options: dict[str, Any] = {"seed": seed, "method": method, "fleet": fleet}
-    options |= {"precision": precision, "max_error": max_error}
+    options |= {"precision": precision, "max_error": max_error, "pretrained": not no_pretrained}
     result = fleet_tune.tune(model, out=out, time_budget_secs=budget_secs, **options)
     if not result.networks:
         raise BenchError(f"tuning {model} for {budget_secs:.0f} s ended without a compiled network")

@@ -3,12 +3,15 @@
 ``python -m bench.peers.metaschedule_network MODEL OUT --budget-secs 120`` goes through the steps of TVM's own
 ``static_shape_tuning`` pipeline with ``cpu_weight_prepack`` (its advice for CPUs), one by one, because that pipeline
 ends after a number of trials and a comparison needs it to end after a time: with the batch in which the time passed.
-The clock starts with the tuning. OUT then holds the compiled network and its weights, for :func:`load`.
+The clock starts with the tuning. OUT then holds the compiled network and its weights, for :func:`load`. With
+``--moment 60`` it has the network of after a minute too, in a folder of its own: it is compiled in the end, from what
+was measured by then.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +23,7 @@ import numpy as np
 import torch
 import tvm
 from tvm import relax
+from tvm.ir.utils import derived_object
 from tvm.relax import transform
 from tvm.relax.frontend.torch import from_exported_program
 from tvm.s_tir import meta_schedule as ms
@@ -35,8 +39,32 @@ _LIBRARY, _PARAMETERS = "network.so", "parameters.npz"
 _MANY = 1_000_000
 
 
-def tune(model: str, out: Path, budget_secs: float) -> dict[str, Any]:
-    """Tunes ``model`` (file.py:function) for ``budget_secs`` and compiles it into ``out``, an existing folder."""
+@derived_object
+class Moments(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
+    """Keeps a copy of the database after the first batch past each of some moments."""
+
+    def __init__(self, timeline: Timeline, database: Path, moments: Sequence[float]) -> None:
+        super().__init__()
+        self.kept: list[tuple[Path, float, int]] = []
+        """Folder, seconds and trials."""
+        self._timeline = timeline
+        self._database = database
+        self._left = sorted(moments)
+
+    def apply(self, _scheduler: Any, _task_id: int, candidates: Any, _builds: Any, _runs: Any) -> None:
+        elapsed = time.perf_counter() - self._timeline.start
+        if not self._left or elapsed < self._left[0]:
+            return
+        folder = self._database.with_name(f"{self._database.name}-{self._left[0]:g}")
+        shutil.copytree(self._database, folder)
+        trials = sum(batch["trials"] for batch in self._timeline.batches) + len(candidates)
+        self.kept.append((folder, elapsed, trials))
+        self._left = [moment for moment in self._left if moment > elapsed]
+
+
+def tune(model: str, out: Path, budget_secs: float, moments: Sequence[float] = ()) -> dict[str, Any]:
+    """Tunes ``model`` (file.py:function) for ``budget_secs`` and compiles it into ``out``, an existing folder, and the
+    networks of earlier ``moments`` into folders in it."""
     module, inputs = load_example(model)
     program = torch.export.export(module, inputs)
     network = from_exported_program(program, keep_params_as_input=True, unwrap_unit_return_tuple=True)
@@ -44,7 +72,9 @@ def tune(model: str, out: Path, budget_secs: float) -> dict[str, Any]:
     # All of its kernels are scheduled by the tuner: at TVM's own optimization level, 3.
     target = tvm.target.Target({"kind": "llvm", "mcpu": native_cpu(), "num-cores": cores()})
     start = time.perf_counter()
-    with target, tempfile.TemporaryDirectory(prefix="metaschedule-", ignore_cleanup_errors=True) as folder:
+    with target, tempfile.TemporaryDirectory(prefix="metaschedule-", ignore_cleanup_errors=True) as made:
+        folder = Path(made) / "database"
+        folder.mkdir()
         prepare = [
             transform.DecomposeOpsForInference(),
             transform.CanonicalizeBindings(),
@@ -52,41 +82,53 @@ def tune(model: str, out: Path, budget_secs: float) -> dict[str, Any]:
             transform.AttachAttrLayoutFreeBuffers(),
         ]
         network = tvm.transform.Sequential(prepare)(network)
-        timeline = _tuned(network, target, folder, start, budget_secs)
-        finish = [
-            transform.MetaScheduleApplyDatabase(folder),
-            transform.SplitLayoutRewritePreproc(),
-            transform.LiftTransformParams(),
-            transform.FoldConstant(),
-        ]
-        network = tvm.transform.Sequential(finish)(network)
-        executable = tvm.compile(network, target)
-    executable.export_library(str(out / _LIBRARY))
-    _save_parameters(executable, parameters.get("main", []), out / _PARAMETERS)
+        timeline = Timeline(start, budget_secs)
+        kept = Moments(timeline, folder, moments)
+        _tune(network, target, folder, timeline, kept)
+        trials = sum(batch["trials"] for batch in timeline.batches)
+        elapsed_secs = timeline.batches[-1]["elapsed_secs"] if timeline.batches else 0.0
+        networks = []
+        for database, secs, so_far in [*kept.kept, (folder, elapsed_secs, trials)]:
+            compiled = out if database == folder else out / f"after-{secs:.0f}"
+            compiled.mkdir(exist_ok=True)
+            _compile(network, parameters.get("main", []), target, database, compiled)
+            networks.append({"secs": secs, "trials": so_far, "folder": str(compiled)})
     return {
-        "trials": sum(batch["trials"] for batch in timeline.batches),
+        "trials": trials,
         "valid": sum(batch["valid"] for batch in timeline.batches),
-        "elapsed_secs": timeline.batches[-1]["elapsed_secs"] if timeline.batches else 0.0,
+        "elapsed_secs": elapsed_secs,
+        "networks": networks,
     }
 
 
-def _tuned(network: Any, target: Any, folder: str, start: float, budget_secs: float) -> Timeline:
-    timeline = Timeline(start, budget_secs)
+def _compile(network: Any, parameters: Sequence[Any], target: Any, database: Path, out: Path) -> None:
+    """Compile the network from what is in a database."""
+    finish = [
+        transform.MetaScheduleApplyDatabase(str(database)),
+        transform.SplitLayoutRewritePreproc(),
+        transform.LiftTransformParams(),
+        transform.FoldConstant(),
+    ]
+    executable = tvm.compile(tvm.transform.Sequential(finish)(network), target)
+    executable.export_library(str(out / _LIBRARY))
+    _save_parameters(executable, parameters, out / _PARAMETERS)
+
+
+def _tune(network: Any, target: Any, folder: Path, timeline: Timeline, kept: Moments) -> None:
     try:
         ms.relax_integration.tune_relax(
             network,
             {},
             target,
-            folder,
+            str(folder),
             _MANY,
             # Its workers start so slowly that the default of 30 s would void the trials of the first batch.
             builder=ms.builder.LocalBuilder(timeout_sec=180, max_workers=cores()),
-            measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), timeline],
+            measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), kept, timeline],
         )
     except RuntimeError:
         if not timeline.time_up:
             raise
-    return timeline
 
 
 def _save_parameters(executable: Any, parameters: Sequence[Any], path: Path) -> None:
@@ -109,11 +151,12 @@ def load(folder: Path) -> Callable[..., Any]:
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--budget-secs", type=float, required=True)
-def main(model: str, out: Path, budget_secs: float) -> None:
+@click.option("--moment", "moments", type=float, multiple=True, help="Compile the network of this second too.")
+def main(model: str, out: Path, budget_secs: float, moments: Sequence[float]) -> None:
     """Prints the figures as one line of JSON, the last line of output."""
     die_with_parent()
     out.mkdir(parents=True, exist_ok=True)
-    click.echo(json.dumps(tune(model, out, budget_secs)))
+    click.echo(json.dumps(tune(model, out, budget_secs, moments)))
 
 
 if __name__ == "__main__":
