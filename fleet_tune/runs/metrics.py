@@ -14,8 +14,10 @@ import errno
 import math
 import os
 import threading
+import time
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -86,6 +88,8 @@ class Metrics:
         targets: Path | None = None,
     ) -> None:
         registry = CollectorRegistry()
+        self._records = _RecordQueue(self._count)
+        registry.register(self._records)  # before all others
         counted = CollectorRegistry()
         registry.register(_WithoutCreated(counted))
         labels = {**asdict(run), "version": __version__}
@@ -146,14 +150,21 @@ class Metrics:
         if self._last is None:  # absent before the first one
             text = "When the last record of this run became durable, since 1970; absent before."
             self._last = Gauge("fleet_tune_last_record_timestamp_seconds", text, registry=self._registry)
-        self._last.set_to_current_time()
-        if not record.revision:
-            self._trials.observe(record.measurement)
-        self._predictions.observe(record)
-        self._work.observe(record)
+        self._records.add(record)
+
+    def _count(self, records: Sequence[Record], unix_secs: float) -> None:
+        """Count records, the last of which became durable at ``unix_secs``."""
+        if self._last is not None:
+            self._last.set(unix_secs)
+        for record in records:
+            if not record.revision:
+                self._trials.observe(record.measurement)
+            self._predictions.observe(record)
+            self._work.observe(record)
 
     def update(self, progress: Progress) -> None:
         """Shows a snapshot of the session."""
+        self._records.count()
         for view in self._views:
             view.update(progress)
 
@@ -196,6 +207,38 @@ class Metrics:
         Raises OSError where it does not take them."""
         grouping = {"network": self._run.network or "module"}
         push_to_gateway(gateway, PUSH_JOB, self._registry, grouping, timeout=_PUSH_SECS)
+
+
+class _RecordQueue(Collector):
+    """Records that came since the last scrape or snapshot. They are counted together, then: one by one, each would find
+    the code and the data of the metrics gone from the caches.
+
+    Args:
+        count: counts records, and takes when the last one came, in seconds since 1970.
+    """
+
+    def __init__(self, count: Callable[[Sequence[Record], float], None]) -> None:
+        self._count = count
+        self._coming: deque[Record] = deque()
+        self._last_unix_secs = 0.0
+        self._lock = threading.Lock()
+
+    def add(self, record: Record) -> None:
+        """Take in a record."""
+        self._coming.append(record)
+        self._last_unix_secs = time.time()
+
+    def count(self) -> None:
+        """Count what has come."""
+        with self._lock:
+            records = [self._coming.popleft() for _ in range(len(self._coming))]
+            if records:
+                self._count(records, self._last_unix_secs)
+
+    def collect(self) -> Iterator[Metric]:
+        """Count what has come before the other metrics are collected."""
+        self.count()
+        yield from ()
 
 
 class _TrialMetrics:

@@ -16,6 +16,7 @@ STAMPS = {
     "fleet_tune/report/narration.py write",  # of lines in a log file
     "fleet_tune/report/progress.py update",  # when the command will be done
     "fleet_tune/runs/framework_times.py time_frameworks",  # when the times were taken
+    "fleet_tune/runs/metrics.py add",  # when the last record came
     "actors/processes/learner.py _train_due",  # of the last training
     "fleet_tune/report/dashboard/server.py page",  # how long ago what is shown was
     "fleet_tune/cli/retune.py _show",  # how long ago what is shown was
