@@ -69,7 +69,8 @@ def test_a_page_stays_short(page: str, limit: int) -> None:
 
 def test_all_pages_together_stay_short() -> None:
     read = [page for page in PAGES if page.is_relative_to(ROOT / "docs") and page.name != "papers.md"]  # a list
-    assert sum(words_of(page.read_text()) for page in read) <= 22_000
+    generated = re.compile(r"<!-- bench:summary -->.*?<!-- /bench:summary -->", re.DOTALL)
+    assert sum(words_of(generated.sub("", page.read_text())) for page in read) <= 21_700
 
 
 def test_the_changes_of_a_version_stay_short() -> None:
