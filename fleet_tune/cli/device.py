@@ -55,12 +55,14 @@ def check(fleet: Path, names: tuple[str, ...], address: str | None, as_json: boo
     """
     from fleet_tune.base.errors import DevicesLostError
     from fleet_tune.report.devices import checks_json, render_checks
+    from fleet_tune.report.progress import steps_shown
     from fleet_tune.report.run import make_console, plural
     from fleet_tune.runs.fleet.device_check import check_devices, known_devices
 
     config = _devices_of(fleet)
     known_devices(config, names)
-    checks = list(check_devices(config, names, address))
+    with steps_shown(make_console(stderr=True), "devices", "checking"):
+        checks = list(check_devices(config, names, address))
     make_console(stderr=as_json).print(render_checks(checks))
     if as_json:
         click.echo(checks_json(checks))

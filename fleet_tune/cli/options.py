@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from fleet_tune.base.config.tune_options import OPTIONS
+from fleet_tune.base.config.tune_options import COST_MODELS, OPTIONS
 from fleet_tune.base.config.values import duration
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -150,7 +150,8 @@ def cost_model_option(help: str, default: str | None = None) -> Callable[[_F], _
 
         told = f"{help}  [default: {default}]" if default else help
         old = click.option("--model", "old_cost_model", hidden=True)(with_either)
-        return cast(_F, click.option("--cost-model", metavar="NAME", help=told)(old))
+        completed = _completing(COST_MODELS)
+        return cast(_F, click.option("--cost-model", metavar="NAME", help=told, shell_complete=completed)(old))
 
     return decorated
 

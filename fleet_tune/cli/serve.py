@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fleet_tune.base.config import values
 from fleet_tune.base.errors import UserError
+from fleet_tune.base.ports import SERVER_PORT
 
 if TYPE_CHECKING:
     from devices.host.limits.confinement import SessionLimits
@@ -58,8 +59,8 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--port",
         type=_WholeNumber(0, 65535),
-        default=9090,
-        help="port to listen on; 0 takes a free one (default: 9090)",
+        default=SERVER_PORT,
+        help=f"port to listen on; 0 takes a free one (default: {SERVER_PORT})",
     )
     add("--threads", type=_WholeNumber(1, 4096), help="threads that a kernel runs on (default: all usable cores)")
     add(

@@ -12,6 +12,7 @@ from pathlib import Path
 from fleet_tune.base.domain import Outcome, Record, Task
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.latency_estimate import estimated_secs
+from fleet_tune.base.records.stores.codec import readable_records
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.runs.prediction_quality import PredictionQuality
 from policies.retuning.benefit import Span, evidence, expected_share
@@ -116,12 +117,12 @@ class HistoryReader:
         """
         with RecordReader(records_of(self._folder)) as reader:
             speeds, calls, tasks = reader.shown_speeds(), reader.call_secs(), reader.tasks()
-            new = self._new(reader)
+            new = _after(reader, self._seq)
             # A revision says that what was known of an earlier candidate was wrong.
             if self._course.is_of(tasks, speeds, calls) and not any(record.revision for record in new):
                 self._course.extend(new)
             else:
-                everything = list(reader)
+                everything = _after(reader, 0) if self._seq else new
                 self._course = _Course(tasks, speeds, calls, _revised_ranks(everything))
                 self._course.extend(everything)
                 new = everything
@@ -132,12 +133,14 @@ class HistoryReader:
                 task.best_secs = math.inf if task.best is None else reader.shown_secs(task.best)
         return self._course.history()
 
-    def _new(self, reader: RecordReader) -> list[Record]:
-        """Return the records after those that were read."""
-        new: list[Record] = []
-        while page := reader.since(new[-1].seq if new else self._seq):
-            new += page
-        return new
+
+def _after(reader: RecordReader, seq: int) -> list[Record]:
+    """Return the records after ``seq``, without the traces that are kept beside them: nobody reads those of all."""
+    records: list[Record] = []
+    while rows := reader.encoded_since(seq):
+        records += readable_records(rows)
+        seq = rows[-1][0]
+    return records
 
 
 def _revised_ranks(records: Iterable[Record]) -> dict[tuple[str, str], float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from devices.host.machine import gpu_driver
 from fleet_tune.base.config.fleet_file import FleetConfig
 from fleet_tune.base.diagnosis import Diagnosis, good, problem, warning
 from fleet_tune.base.errors import UserError
+from fleet_tune.base.ports import SERVER_PORT
 from fleet_tune.base.records.sharing.shared import check_shared, default_place
 from fleet_tune.runs.fleet.device_check import check_devices
 
@@ -40,6 +42,7 @@ def checkup(fleet: FleetConfig | None = None, address: str | None = None) -> Ite
     yield from packages()
     yield from host_diagnoses([user_folder(), Path(tempfile.gettempdir())])
     yield gpu()
+    yield port(SERVER_PORT)
     yield from store()
     yield from ray_token(Path.home())
     if fleet is not None:
@@ -81,6 +84,20 @@ def gpu(root: Path = Path("/")) -> Diagnosis:
     except UserError as error:
         return problem("GPU", f"driver {driver}; {error.problem}", error.next_step)
     return good("GPU", f"driver {driver}; kernels can be compiled")
+
+
+def port(number: int) -> Diagnosis:
+    """Check whether a device server can listen on its port of this machine."""
+    with socket.socket() as probing:
+        probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probing.bind(("", number))
+        except OSError as error:
+            told = f"port {number} of device servers is taken ({error.strerror}): by one, or another program"
+            return warning(
+                "ports", told, "give fleet-tune device serve another one with --port, if it is no server of yours"
+            )
+    return good("ports", f"{number}, of device servers, is free; all others of a run are chosen by the system")
 
 
 def store() -> Iterator[Diagnosis]:

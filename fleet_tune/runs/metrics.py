@@ -373,7 +373,7 @@ class _TaskMetrics:
         )
         self._network_best = Gauge(
             "fleet_tune_network_best_seconds",
-            "Estimated latency: sum of weight times best over tasks; absent until those without are small.",
+            "Estimated latency: best times of the tasks, and what calls take; absent until those without are small.",
             ["device_class"],
             registry=registry,
         )

@@ -58,7 +58,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     server: DeviceServer = request.getfixturevalue("server")
     target: str = request.getfixturevalue("native_target")
     port: int = request.getfixturevalue("free_port")
-    config = DeviceConfig(name="rpc", target=target, threads=2)
+    config = DeviceConfig(name="rpc", target=target, threads=2, candidate_secs=3.0)
     device = RpcDevice(config, "127.0.0.1", server.port)
     lost = RpcDevice(config, "127.0.0.1", port, connect_timeout_secs=0.2)
     yield Bench(device, lost, request.getfixturevalue("make_artifact"))
@@ -126,8 +126,9 @@ def test_kernels_run_in_a_round_where_the_device_can(ready: Bench) -> None:
     assert ready.measure("ok").verified
 
 
-def test_a_kernel_that_crashes_in_a_round_is_no_fault_of_the_next_candidate(ready: Bench) -> None:
-    secs = ready.device.extra_secs([ready.make("ok"), ready.make("crash")], 60.0)
+@pytest.mark.parametrize("what", ["crash", "hang"])
+def test_a_kernel_that_fails_in_a_round_is_no_fault_of_the_next_candidate(ready: Bench, what: str) -> None:
+    secs = ready.device.extra_secs([ready.make("ok"), ready.make(what)], 60.0)
     assert secs is None or isinstance(ready.device, SimulatedDevice)
     assert ready.measure("ok").verified
 

@@ -27,6 +27,15 @@ _PRIORITIES = (-100, 100)
 _WEIGHTS = (0.01, 100.0)
 _WIDTH = 116
 METHODS = ("fleet", "autotvm", "adatune", "ansor", "bansor", "pruner", "moa-pruner", "random")
+COST_MODELS = (
+    "boosted",
+    "boosted-rank-loops",
+    "boosted-statements",
+    "boosted-invariant",
+    "forest-knobs",
+    "gaussian",
+    "pacm",
+)
 """Names of the search methods that come with fleet-tune."""
 _PRECISIONS = " or ".join([", ".join(list(Precision)[:-1]), list(Precision)[-1]])
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from devices.device_factory import fleet_file_errors
+from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.base.device_state import Admin, DeviceEvent, DeviceState
 from fleet_tune.base.domain import Fingerprint
@@ -80,8 +81,10 @@ def check_devices(fleet: FleetConfig, names: Sequence[str] = (), address: str | 
     known_devices(fleet, names)
     devices = [config for config in fleet.devices if not names or config.name in names]
     with reached(devices, address):
-        for config in devices:
-            yield _checked(fleet, config)
+        for number, config in enumerate(devices, 1):
+            with ACTIVITY.step(f"checking device {config.name} ({number} of {len(devices)})"):
+                checked = _checked(fleet, config)
+            yield checked
 
 
 def _checked(fleet: FleetConfig, config: DeviceConfig) -> DeviceCheck:

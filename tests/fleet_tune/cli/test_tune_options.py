@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet_tune import api
+from fleet_tune.base.config import tune_options
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.config.tune_options import METHODS
 from fleet_tune.base.records.sharing.shared import STORE_VARIABLE
@@ -101,9 +102,10 @@ def test_a_store_and_none_contradict_each_other(capsys: pytest.CaptureFixture[st
         ("fleet-tune tune --method p", ["pruner"]),
         ("fleet-tune tune --method a", ["autotvm", "adatune", "ansor"]),
         ("fleet-tune tune --precision ", ["bf16", "fp16", "int8w", "auto"]),
+        ("fleet-tune tune --cost-model p", ["pacm"]),
     ],
 )
-def test_a_shell_completes_methods_and_precisions(
+def test_a_shell_completes_names(
     words: str, completed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("_FLEET_TUNE_COMPLETE", "bash_complete")
@@ -116,3 +118,4 @@ def test_a_shell_completes_methods_and_precisions(
 
 def test_all_methods_have_names_to_complete() -> None:
     assert METHODS == METHOD_NAMES
+    assert tuple(COST_MODELS) == tune_options.COST_MODELS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,14 @@ def test_the_command_tells_each_finding_and_ends_with_a_code(tmp_path: Path, mon
     alone = fleet_tune_here("doctor")
     assert alone.returncode == 0
     assert "Python:" in alone.stdout
+
+
+def test_a_port_that_is_taken_is_a_warning() -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        diagnosis = checkup.port(number)
+        assert (diagnosis.subject, diagnosis.severity) == ("ports", Severity.WARNING)
+        assert f"port {number} of device servers is taken" in diagnosis.found
+    assert checkup.port(number).severity is Severity.GOOD
