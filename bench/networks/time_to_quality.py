@@ -137,7 +137,7 @@ def _timed(model: str, of_model: Sequence[Piece], rounds: int, block_secs: float
     sides = dict(zip(names, networks, strict=True))
     timed = measure_sides(
         model,
-        names,
+        list(sides),
         folders={name: Path(network["folder"]) for name, network in sides.items()},
         rounds=rounds,
         block_secs=block_secs,

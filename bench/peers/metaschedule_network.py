@@ -88,7 +88,8 @@ def tune(model: str, out: Path, budget_secs: float, moments: Sequence[float] = (
         trials = sum(batch["trials"] for batch in timeline.batches)
         elapsed_secs = timeline.batches[-1]["elapsed_secs"] if timeline.batches else 0.0
         networks = []
-        for database, secs, so_far in [*kept.kept, (folder, elapsed_secs, trials)]:
+        earlier = [each for each in kept.kept if each[2] < trials]  # the last batch may be the first past a moment
+        for database, secs, so_far in [*earlier, (folder, elapsed_secs, trials)]:
             compiled = out if database == folder else out / f"after-{secs:.0f}"
             compiled.mkdir(exist_ok=True)
             _compile(network, parameters.get("main", []), target, database, compiled)
