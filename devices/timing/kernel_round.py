@@ -1,4 +1,4 @@
-"""What kernels take longer in a round, one after the other as in a network, than each of them alone.
+"""The extra time of kernels in a round, one after the other as in a network, beyond each of them alone.
 
 A kernel that runs again and again finds its input where its last run left it, often in the cache of the same core. In a
 network it finds what another kernel wrote, perhaps on another core, and a call costs something too. So kernels take

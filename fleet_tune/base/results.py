@@ -481,8 +481,8 @@ class NetworkResult:
 
     @property
     def slowness(self) -> float:
-        """How many times as long as estimated the published network took, if it is the tuned one; 0 where that is not
-        known. From :data:`SLOW` on the host was disturbed."""
+        """Latency of the published network divided by its estimate, if it is the tuned one; 0 where that is not known.
+        From :data:`SLOW` on the host was disturbed."""
         return slowness(self.tuned_secs, self.estimate_secs) if self.published == "tuned" else 0.0
 
     @property
