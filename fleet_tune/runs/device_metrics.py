@@ -18,7 +18,7 @@ _LOST, _GOOD = "lost", "good"
 
 @dataclass
 class _Counts:
-    """Work and losses of a device. All are 0 at first: a rate over a counter is right from its first event only then."""
+    """Work and losses of a device, 0 at first: a rate over a counter is right from its first event only then."""
 
     ok: int = 0
     failed: int = 0
