@@ -34,6 +34,8 @@ class CallRounds:
 
     def timed(self, secs: float, kernels: int) -> CallSecs | None:
         """Take in the seconds of a call from a round of ``kernels``. Return what is new."""
+        # An older round of fewer kernels and more seconds never counts again.
+        self._rounds = [each for each in self._rounds if each.secs < secs or each.kernels > kernels]
         self._rounds.append(CallSecs(secs, kernels))
         least_secs = min(each.secs for each in self._rounds if 2 * each.kernels >= kernels)
         known, self._told = self._told, CallSecs(least_secs, kernels)
