@@ -31,7 +31,7 @@ from devices.error_text import brief
 from devices.networks.comparison import INT8_WEIGHTS, compare, network_tolerance
 from devices.networks.graph.attention import group_attention
 from devices.networks.graph.block_names import rename_blocks
-from devices.networks.graph.concatenations import keep_apart, mark_in_place
+from devices.networks.graph.concatenations import mark_in_place
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.float_order import replace_sorts
 from devices.networks.graph.image_convolutions import read_images_as_given
@@ -431,8 +431,6 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         module = steps.needed("the patterns of kernels", transform.AnnotateTIROpPattern(), module)
         module = steps.optional("the folding of lowered constants", transform.FoldConstant(), module)
         _refuse_constant(module["main"], name)
-        if target.kind.name == "llvm":
-            module = steps.optional("concatenations apart", keep_apart, module)
         grouped = steps.optional("the grouping of operators", groups, module)
         grouped = steps.optional("bytes between kernels", keep_bytes, grouped)
         module = steps.optional("fusion", lambda _: sequential(fusion)(grouped), module)

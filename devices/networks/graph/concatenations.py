@@ -11,7 +11,6 @@ from tvm.ir import Call, GlobalVar
 from tvm.s_tir import SBlockRealize
 
 from devices.builds.concatenations import AXIS, IN_PLACE
-from devices.networks.graph.low_precision.op_patterns import INJECTIVE, OPAQUE
 
 
 def legalize_concatenation(builder: relax.BlockBuilder, call: Call) -> Any:
@@ -23,31 +22,6 @@ def legalize_concatenation(builder: relax.BlockBuilder, call: Call) -> Any:
         return call.op.get_attr("FLegalize")(builder, call)
     axis = int(axis) % len(call.ty.shape.values)
     return builder.call_te(topi.concatenate, list(given.fields), axis, primfunc_attrs={AXIS: axis})
-
-
-def keep_apart(module: Any) -> Any:
-    """Return ``module``, in which operators have patterns and are not fused yet, with those concatenations kept out of
-    fusion that can be written in place and are read by no element-wise operator. Fused with a resampling of one input,
-    say, they would copy the other one."""
-    bindings = _bindings(module)
-    patterns = {each.var: _pattern(module, each.value) for each in bindings if _is_kernel_call(module, each.value)}
-    least_reader: dict[Any, int] = {}
-    for binding in bindings:
-        if binding.var in patterns:
-            for each in binding.value.args[1].fields:
-                least_reader[each] = min(least_reader.get(each, OPAQUE), patterns[binding.var])
-    # Views of other results become inputs that no kernel makes.
-    possible = {
-        binding.var
-        for binding, inputs in _in_place(module)
-        if any(patterns[each] != INJECTIVE for each in inputs) and least_reader.get(binding.var, OPAQUE) > INJECTIVE
-    }
-    functions = {binding.value.args[0] for binding in bindings if binding.var in possible}
-    fused = {each.value.args[0] for each in bindings if each.var in patterns and each.var not in possible}
-    changed = tvm.IRModule(dict(module.functions.items()), module.attrs)
-    for variable in functions - fused:
-        changed.update_func(variable, module[variable].with_attr("op_pattern", OPAQUE))
-    return changed
 
 
 def mark_in_place(module: Any) -> Any:
@@ -114,10 +88,6 @@ def _depends_on_inputs(module: Any, call: Call) -> bool:
     computed before, and a reshape becomes a view."""
     has_input = any(isinstance(each, relax.Var) for each in call.args[1].fields)
     return has_input and not relax.analysis.has_reshape_pattern(module[call.args[0]])
-
-
-def _pattern(module: Any, call: Call) -> int:
-    return int(module[call.args[0]].attrs.get("op_pattern", OPAQUE))
 
 
 def _read_otherwise(result: Any, values: Sequence[Any]) -> set[Any]:

@@ -7,9 +7,5 @@ from __future__ import annotations
 
 BROADCAST = 1
 """Kernels that work element by element. Some operands may be smaller than the result."""
-INJECTIVE = 2
-"""Kernels each value of whose result has a formula; those of a lower kind are, too."""
 EPILOGUE_FUSABLE = 4
 """Kernels that element-wise operators are fused behind; with those of a higher kind nothing is fused."""
-OPAQUE = 8
-"""Kernels that are fused with nothing."""

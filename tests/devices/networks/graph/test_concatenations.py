@@ -52,21 +52,6 @@ class Branches(nn.Module):
         return self.last(torch.max_pool2d(torch.cat([self.one(x).relu(), self.three(x).relu()], 1), 2))
 
 
-class Levels(nn.Module):
-    """Two levels of a UNet: the first one is read by the pooling too, and the second one is resampled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 24, 1)
-        self.last = nn.Conv2d(40, 16, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first = self.first(x).relu()
-        second = nn.functional.interpolate(self.second(torch.max_pool2d(first, 2)).relu(), scale_factor=2.0)
-        return self.last(torch.cat([first, second], 1))
-
-
 def _several(outputs: Any) -> tuple[Any, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
@@ -94,10 +79,6 @@ def _check(module: nn.Module, example: torch.Tensor, folder: Path, in_place: int
 
 def test_branches_of_convolutions_write_their_channels(tmp_path: Path) -> None:
     _check(Branches(), torch.randn(1, 8, 20, 20), tmp_path / "out", 2, 0)
-
-
-def test_a_resampled_level_and_the_other_one_are_written_beside_each_other(tmp_path: Path) -> None:
-    _check(Levels(), torch.randn(1, 8, 20, 20), tmp_path / "out", 3, 0)
 
 
 @pytest.mark.parametrize(
