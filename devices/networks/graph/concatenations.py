@@ -29,7 +29,7 @@ def mark_in_place(module: Any) -> Any:
     whose inputs are results of kernels that only kernels read. One that is fused with other operators is none."""
     marked: dict[Any, GlobalVar] = {}
     calls: dict[Any, Call] = {}
-    for binding, _ in _in_place(module):
+    for binding in _in_place(module):
         call, variable = binding.value, binding.value.args[0]
         if variable not in marked:
             marked[variable] = GlobalVar(f"{variable.name_hint}_in_place")
@@ -44,8 +44,8 @@ def mark_in_place(module: Any) -> Any:
     return relax.transform.DeadCodeElimination(["main"])(changed)
 
 
-def _in_place(module: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield the bindings of the concatenations that can be written in place, with the variables of their inputs."""
+def _in_place(module: Any) -> Iterator[Any]:
+    """Yield the bindings of the concatenations that can be written in place."""
     bindings = _bindings(module)
     free = {
         each.var for each in bindings if _is_kernel_call(module, each.value) and _depends_on_inputs(module, each.value)
@@ -59,7 +59,7 @@ def _in_place(module: Any) -> Iterator[tuple[Any, list[Any]]]:
         if len({*inputs} & free) == len(inputs):
             # Each tensor is a part of one other, and what is written in parts is itself no part.
             free -= {*inputs, binding.var}
-            yield binding, inputs
+            yield binding
 
 
 def _bindings(module: Any) -> list[Any]:
