@@ -17,7 +17,7 @@ from bench.benchmark import Benchmark, discover, json_option, save_option
 from bench.devices import gpu_first, gpu_page
 from bench.machine import bench_env, cores
 from bench.models import fit_analyzer
-from bench.page import SUMMARY_PAGE, TABLES_PAGE, write_pages
+from bench.page import SUMMARY_PAGE, TABLES_PAGE, stale_text, write_pages
 from bench.processes import ROOT, run_json
 from bench.result import BenchError
 from bench.saved_result import read_results
@@ -62,11 +62,13 @@ def _all_command(benchmarks: Mapping[str, Benchmark]) -> click.Command:
 
 def _docs_command(benchmarks: Mapping[str, Benchmark]) -> click.Command:
     def call() -> None:
-        write_pages(read_results(), benchmarks)
+        results = read_results()
+        write_pages(results, benchmarks)
         write_atomically(gpu_page.PAGE, gpu_page.page().encode())
         click.echo(f"written: {SUMMARY_PAGE}, {TABLES_PAGE}, {gpu_page.PAGE}")
+        click.echo(stale_text(results))
 
-    text = "Write the summary of docs/benchmarks.md, the page of all tables and that of GPUs, from the results."
+    text = "Write the pages of figures from the results, and list the results whose code has changed since."
     return click.Command("docs", callback=call, help=text)
 
 

@@ -1,6 +1,7 @@
 """The pages that show the figures of ``bench/results``: a summary in docs/benchmarks.md, all tables on another page.
 
-Both follow from the results and from the code as it is now: beside each result stands whether its code has changed.
+Both follow from the results alone, so that a change of the code does not change them. Each result names its commit;
+:func:`stale_text` tells which results belong to code that has changed since.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from fleet_tune.base.records.files.atomic_file import write_atomically
 
 SUMMARY_PAGE = ROOT / "docs" / "benchmarks.md"
 TABLES_PAGE = ROOT / "docs" / "generated" / "benchmarks.md"
+_DIRTY = " with uncommitted changes"
 BEGIN, END = "<!-- bench:summary -->", "<!-- /bench:summary -->"
-"""Changed files that are named beside a table."""
+"""Comments between which the summary stands."""
 
 
 def write_pages(
@@ -55,12 +57,11 @@ def summary_text(results: Sequence[SavedResult]) -> str:
             f"[{saved.key}](generated/benchmarks.md#{saved.key})",
             *(_figure(saved.result[side]) for side in ("ours", "peer", "ratio")),
             str(saved.result["unit"]),
-            f"{letters[machine_line(saved)]}, {saved.date[:10]}, {saved.commit[:8]}",
-            _state(saved),
+            f"{letters[machine_line(saved)]}, {saved.date[:10]}, {saved.commit[:8]}{_DIRTY if saved.dirty else ''}",
         )
         for saved in results
     ]
-    header = ("result", "ours", "peer", "ratio", "unit", "machine, date, commit", "code")
+    header = ("result", "ours", "peer", "ratio", "unit", "machine, date, commit")
     lines = [f"Machine {letter}: {line}" for line, letter in letters.items()]
     return "\n\n".join((markdown(header, rows), *lines))
 
@@ -69,9 +70,12 @@ def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _state(saved: SavedResult) -> str:
-    state = "changed since" if saved.changed() else "current"
-    return f"{state}, uncommitted" if saved.dirty else state
+def stale_text(results: Sequence[SavedResult]) -> str:
+    """A line for each result whose code or data has changed since, with its command; one line if there is none."""
+    stale = [f"{saved.key}: {len(files)} files, {saved.command}" for saved in results if (files := saved.changed())]
+    if not stale:
+        return "No result is older than its code."
+    return "\n".join(("Results whose code has changed since, and how to take them again:", *stale))
 
 
 def tables_text(results: Sequence[SavedResult], benchmarks: Mapping[str, Benchmark]) -> str:
@@ -84,7 +88,7 @@ def tables_text(results: Sequence[SavedResult], benchmarks: Mapping[str, Benchma
 
 
 def section(saved: SavedResult, benchmarks: Mapping[str, Benchmark]) -> str:
-    """One result: what was run, its table, whether its code has changed since, and the machine."""
+    """One result: what was run, its table, its commit, and the machine."""
     if saved.bench not in benchmarks:
         raise BenchError(f"{saved.key}.json: there is no benchmark {saved.bench!r}: remove the file")
     try:
@@ -94,24 +98,16 @@ def section(saved: SavedResult, benchmarks: Mapping[str, Benchmark]) -> str:
             f"{saved.key}.json is of another version ({error!r}): run it again: {saved.command}"
         ) from error
     taken = f"Taken on {saved.date[:10]} in {saved.duration_secs:,.0f} s at commit {saved.commit[:8]}"
-    tree = ", with uncommitted changes." if saved.dirty else "."
     versions = ", ".join(f"{name} {version}" for name, version in saved.versions.items())
     return "\n\n".join(
         (
             f"## {saved.key}",
             f"`{saved.command}`",
             table.strip(),
-            f"{code_note(bool(saved.changed()))} {taken}{tree}",
+            f"{taken}{_DIRTY if saved.dirty else ''}.",
             f"{machine_line(saved)} {versions}.",
         )
     )
-
-
-def code_note(changed: bool) -> str:
-    """The sentence beside a table: whether its figures are those of the code as it is."""
-    if changed:
-        return "**Code changed since.**"
-    return "Current: no file that these figures depend on has changed since."
 
 
 def machine_line(saved: SavedResult) -> str:

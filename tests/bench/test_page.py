@@ -15,7 +15,7 @@ from bench.page import (
     END,
     SUMMARY_PAGE,
     TABLES_PAGE,
-    code_note,
+    stale_text,
     summary_text,
     tables_text,
     with_summary,
@@ -46,9 +46,9 @@ def test_the_summary_has_a_row_for_each_result_and_names_each_machine_once() -> 
     text = summary_text([SAVED, other, dataclasses.replace(SAVED, bench="x", machine={**SAVED.machine, "cores": 8})])
     figures, taken = "0.991 |  | 1.01 | Best-1", "2026-11-25, 01234567"
     assert text.splitlines()[2:] == [
-        f"| [draft-hosted](generated/benchmarks.md#draft-hosted) | {figures} | A, {taken} | current |",
-        f"| [draft](generated/benchmarks.md#draft) | {figures} | A, {taken} | changed since, uncommitted |",
-        f"| [x-hosted](generated/benchmarks.md#x-hosted) | {figures} | B, {taken} | current |",
+        f"| [draft-hosted](generated/benchmarks.md#draft-hosted) | {figures} | A, {taken} |",
+        f"| [draft](generated/benchmarks.md#draft) | {figures} | A, {taken} with uncommitted changes |",
+        f"| [x-hosted](generated/benchmarks.md#x-hosted) | {figures} | B, {taken} |",
         "",
         "Machine A: a CPU, 2 cores, 4.0 GiB, Linux 6.",
         "",
@@ -74,14 +74,21 @@ def test_a_section_has_command_table_code_and_machine(tmp_path: Path) -> None:
     assert tables.read_text() == tables_text([SAVED], BENCHMARKS)
     assert tables.read_text().partition("## ")[2] == (
         "draft-hosted\n\n`python -m bench draft --save --label hosted`\n\nours: 0.991\n\n"
-        "Current: no file that these figures depend on has changed since. "
         "Taken on 2026-11-25 in 61 s at commit 01234567.\n\n"
         "a CPU, 2 cores, 4.0 GiB, Linux 6. python 3.11.0, numpy 2.0.\n"
     )
 
 
-def test_a_result_whose_code_has_changed_says_so() -> None:
-    assert code_note(changed=True) == "**Code changed since.**"
+def test_results_whose_code_has_changed_are_listed_with_their_command() -> None:
+    changed = dataclasses.replace(SAVED, label="", dependencies={"bench/gone.py": "0"})
+    assert stale_text([SAVED]) == "No result is older than its code."
+    assert stale_text([SAVED, changed]).splitlines()[1:] == [f"draft: 1 files, {SAVED.command}"]
+
+
+def test_a_change_of_the_code_does_not_change_the_pages() -> None:
+    changed = dataclasses.replace(SAVED, dependencies={"bench/gone.py": "0"})
+    assert summary_text([changed]) == summary_text([SAVED])
+    assert tables_text([changed], BENCHMARKS) == tables_text([SAVED], BENCHMARKS)
 
 
 def test_a_result_without_a_benchmark_or_of_another_version_is_refused() -> None:
@@ -97,7 +104,7 @@ def test_a_result_without_a_benchmark_or_of_another_version_is_refused() -> None
 
 
 def test_the_pages_are_what_the_results_give() -> None:
-    """No figure is typed by hand, and a result whose code has changed says so."""
+    """No figure is typed by hand."""
     results, text = read_results(), SUMMARY_PAGE.read_text()
     then = "run python -m bench docs"
     assert text == with_summary(text, results), then
