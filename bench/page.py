@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.benchmark import Benchmark
+from bench.networks.network_means import network_means
 from bench.processes import ROOT
 from bench.result import BenchError
 from bench.saved_result import SavedResult
@@ -47,7 +48,7 @@ def with_summary(text: str, results: Sequence[SavedResult]) -> str:
 
 
 def summary_text(results: Sequence[SavedResult]) -> str:
-    """A row for each result, and a line for each machine."""
+    """A row for each result, a line for each machine, and the float32 networks together."""
     if not results:
         return "No results yet."
     machines = list(dict.fromkeys(machine_line(saved) for saved in results))
@@ -63,7 +64,7 @@ def summary_text(results: Sequence[SavedResult]) -> str:
     ]
     header = ("result", "ours", "peer", "ratio", "unit", "machine, date, commit")
     lines = [f"Machine {letter}: {line}" for line, letter in letters.items()]
-    return "\n\n".join((markdown(header, rows), *lines))
+    return "\n\n".join(filter(None, (markdown(header, rows), *lines, network_means(results))))
 
 
 def _figure(value: float | None) -> str:
