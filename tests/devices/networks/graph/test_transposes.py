@@ -1,10 +1,18 @@
-"""Transposes behind element-wise operators: residual sums in the layout of the convolutions around them."""
+"""Transposes behind other operators: residual sums and shuffles in the layout of the convolutions around them."""
 
 from __future__ import annotations
 
+from itertools import count
+from math import prod
+
+import pytest
 import torch
+from hypothesis import given
+from hypothesis.strategies import DataObject, data, integers, lists, sets
 from torch import Tensor, nn
 
+from devices.networks.graph import transposes
+from devices.networks.graph.transposes import _groups
 from tests.helpers.lowered_networks import agrees, imported, names
 
 
@@ -73,3 +81,111 @@ def test_operands_of_fewer_axes_are_right() -> None:
     lowered, network = imported(_Broadcast(), torch.randn(1, 5, 7, 8), torch.randn(8, 5, 7))
     assert lowered.left_out == ()
     agrees(lowered, network)
+
+
+class _Unit(nn.Module):
+    """A unit of ShuffleNet: half of the channels pass, the others go through convolutions, then all are shuffled."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        half = channels // 2
+        self.before, self.after = nn.Conv2d(half, half, 1), nn.Conv2d(half, half, 1)
+        self.depthwise = nn.Conv2d(half, half, 3, padding=1, groups=half)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept, changed = x.chunk(2, dim=1)
+        y = torch.cat((kept, torch.relu(self.after(self.depthwise(torch.relu(self.before(changed)))))), dim=1)
+        images, channels, height, width = y.shape
+        return y.view(images, 2, channels // 2, height, width).transpose(1, 2).reshape(images, channels, height, width)
+
+
+class _Units(nn.Module):
+    def __init__(self, channels: int = 32) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, channels, 3, stride=2, padding=1)
+        self.units = nn.Sequential(*(_Unit(channels) for _ in range(3)))
+        self.last = nn.Conv2d(channels, 64, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.units(self.stem(x))).mean((2, 3))
+        return out
+
+
+def test_shuffled_channels_stay_last() -> None:
+    torch.manual_seed(0)
+    lowered, network = imported(_Units(), torch.randn(1, 3, 56, 56))
+    assert lowered.left_out == ()
+    shapes = [task.workload.name.split(" ")[1] for task in lowered.tasks if "reshape" in task.workload.name]
+    assert shapes == ["28x28x32"] * len(shapes) != []
+    agrees(lowered, network)
+
+
+class _Tokens(nn.Module):
+    """Pixels of a convolution as tokens of products, and back."""
+
+    def __init__(self, channels: int = 32) -> None:
+        super().__init__()
+        self.patches, self.last = nn.Conv2d(3, channels, 4, stride=4), nn.Conv2d(channels, channels, 3, padding=1)
+        self.linear = nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.patches(x)
+        tokens = self.linear(y.flatten(2).transpose(1, 2))
+        out: Tensor = self.last(tokens.transpose(1, 2).reshape(y.shape)).amax((2, 3))
+        return out
+
+
+def test_pixels_become_tokens_without_a_transpose() -> None:
+    torch.manual_seed(0)
+    lowered, network = imported(_Tokens(), torch.randn(1, 3, 56, 56))
+    assert lowered.left_out == ()
+    assert not any("transpose" in name for name in names(lowered))
+    agrees(lowered, network)
+
+
+class _Moved(nn.Module):
+    """Values that reshapes split and merge in every way, behind a convolution; then slices and concatenations."""
+
+    def __init__(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 12, 1)
+        self.shapes = shapes
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = self.conv(x)
+        moved = [y.reshape(shape).transpose(-1, -2) for shape in self.shapes]
+        return *moved, *(torch.cat((each, each * 2.0), dim=0)[1:, ..., 1:] for each in moved)
+
+
+def test_transposes_that_move_as_far_as_they_can_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer = count(0, -1)
+    monkeypatch.setattr(transposes, "moved_bytes", lambda _main: next(fewer))  # what was moved last is always better
+    torch.manual_seed(0)
+    shapes = ((2, 3, 4, 5, 6), (2, 12, 30), (24, 5, 6), (2, 60, 6), (2, 4, 3, 30), (720, 1), (2, 1, 12, 5, 6, 1))
+    lowered, network = imported(_Moved(shapes), torch.randn(2, 4, 5, 6))
+    assert lowered.left_out == ()
+    agrees(lowered, network)
+
+
+@given(data())
+def test_groups_of_axes_hold_the_same_elements(data: DataObject) -> None:
+    factors = data.draw(lists(integers(1, 4), min_size=1, max_size=6))
+    before, after = (_merged(factors, data.draw(sets(integers(1, len(factors))))) for _ in range(2))
+    groups = _groups(before, after)
+    for at, shape in enumerate((before, after)):
+        assert [axis for group in groups for axis in group[at]] == list(range(len(shape)))
+    for ours, theirs in groups:
+        assert prod(before[axis] for axis in ours) == prod(after[axis] for axis in theirs)
+
+
+def test_groups_are_as_small_as_possible() -> None:
+    assert _groups((2, 6, 5), (2, 2, 3, 5)) == [([0], [0]), ([1], [1, 2]), ([2], [3])]
+    assert _groups((1, 116, 7), (1, 2, 58, 7)) == [([0], [0]), ([1], [1, 2]), ([2], [3])]
+    assert _groups((4, 6), (6, 4)) == [([0, 1], [0, 1])]
+    assert _groups((6, 1), (6,)) == [([0, 1], [0])]
+
+
+def _merged(factors: list[int], cuts: set[int]) -> list[int]:
+    """Return the products of the factors between the cuts."""
+    ends = sorted({*cuts, len(factors)})
+    return [prod(factors[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
