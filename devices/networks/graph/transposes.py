@@ -129,7 +129,7 @@ class _TransposeMover(PyExprMutator):  # type: ignore[misc]
     def _transpose(self, value: Any) -> _Transpose | None:
         """Return what a variable is the transpose of; None where it is none."""
         bound = self.lookup_binding(value) if isinstance(value, relax.Var) else None
-        if not is_call(bound, "relax.permute_dims") or not isinstance(bound.args[0], relax.Var):
+        if bound is None or not is_call(bound, "relax.permute_dims") or not isinstance(bound.args[0], relax.Var):
             return None
         return _Transpose(bound.args[0], axes_of(bound.attrs, len(bound.args[0].ty.shape.values)))
 
