@@ -82,7 +82,7 @@ class Provenance:
             raise BenchError(f"--label {label!r}: use lower-case letters, digits and single hyphens")
         self._label = label
         self._command = shlex.join(("python", *command))
-        self._commit = _git("rev-parse", "HEAD")
+        self._commit = commit()
         self._dirty = bool(_git("status", "--porcelain", "--", ".", *_UNMEASURED))
         self._dependencies = dependencies(module, files)
         self._date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -149,6 +149,11 @@ def read_result(path: Path) -> SavedResult:
 def read_results(folder: Path = RESULTS) -> tuple[SavedResult, ...]:
     """All results of a folder, by their keys. Raises :class:`BenchError` for a file that is none."""
     return tuple(read_result(path) for path in sorted(folder.glob("*.json")))
+
+
+def commit() -> str:
+    """The commit of this checkout. Raises :class:`BenchError` outside of one."""
+    return _git("rev-parse", "HEAD")
 
 
 def _git(*arguments: str) -> str:

@@ -4,6 +4,8 @@ Ours are the times of the kernels in the network, as its manifest has them; thei
 number of threads. Operators are the same if they are of one kind and their outputs have the same extents, whatever
 their layout: each framework names and fuses them in its own way. What runs several times is one row with its sum. The
 rows that we lose most on come first.
+
+The search times kernels alone. How far that tells their time in the network stands below the table.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from bench import options
 from bench.benchmark import Benchmark
@@ -25,6 +28,7 @@ from bench.machine import bench_env, cores
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
+from policies.cost_models.rank_quality import rank_correlation
 
 PEERS = {"ort": "ONNX Runtime", "openvino": "OpenVINO, float32"}
 _KINDS = {
@@ -63,6 +67,17 @@ def ours_of(manifest: Mapping[str, Any]) -> dict[Key, float]:
         name, _, shape = kernel["task"].partition("#")[0].rpartition(" ")
         found[key_of(name, (int(extent) for extent in re.findall(r"\d+", shape)))] += kernel["calls"] * kernel["secs"]
     return dict(found)
+
+
+def alone_against_in_network(manifest: Mapping[str, Any]) -> dict[str, float]:
+    """How well the times of the kernels alone tell those in the network: ``rank_correlation`` (Spearman) over the
+    kernels, and ``sum``, the time of all calls alone relative to that in the network."""
+    kernels = [each for each in manifest["in_network"]["kernels"] if each["alone_secs"] is not None]
+    alone, in_network, calls = (np.array([each[name] for each in kernels]) for name in ("alone_secs", "secs", "calls"))
+    return {
+        "rank_correlation": rank_correlation(alone, in_network),
+        "sum": float((calls * alone).sum() / (calls * in_network).sum()),
+    }
 
 
 def theirs_of(operators: Sequence[Mapping[str, Any]]) -> dict[Key, float]:
@@ -112,6 +127,7 @@ def run(model: str, folder: Path | None, budget_secs: float, runs: int) -> Bench
     details = {
         "model": model,
         "threads": cores(),
+        "alone": alone_against_in_network(manifest),
         "whole_secs": {"ours": own, **{side: each["secs"] for side, each in profiles.items()}},
         "rows": rows,
     }
@@ -131,7 +147,9 @@ def table(result: Mapping[str, Any]) -> str:
     ]
     rows.append(("whole runs", *(micro(details["whole_secs"][side]) for side in ("ours", *sides)), ""))
     header = (f"`{details['model']}`, us", "fleet-tune", *(PEERS[side] for side in sides), "loss")
-    return markdown(header, rows)
+    alone = details["alone"]
+    told = f"rank correlation {alone['rank_correlation']:.2f}, sum {alone['sum']:.2f} of that in the network"
+    return f"{markdown(header, rows)}\n\nKernels alone: {told}."
 
 
 BENCHMARK = Benchmark(

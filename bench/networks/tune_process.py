@@ -51,6 +51,17 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
     }
 
 
+def curve(out: Path, first_record_secs: float) -> list[dict[str, float]]:
+    """Return the estimated latency of the one network of a run: seconds since its start, trials, seconds."""
+    from fleet_tune.report.run_history import read_history
+
+    (points,) = read_history(out).curves.values()
+    return [
+        {"secs": first_record_secs + point.secs, "trials": point.trials, "latency": point.network_secs}
+        for point in points
+    ]
+
+
 @click.command()
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
@@ -61,6 +72,7 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
 @click.option("--precision", help="Precision that the network is converted to; else it stays as it is.")
 @click.option("--max-error", type=float, help="Largest error of the precision auto.")
 @click.option("--no-pretrained", is_flag=True, help="Begin without the bundled cost model.")
+@click.option("--curve", "with_curve", is_flag=True, help="Add the curve of the estimated latency.")
 def main(
     model: str,
     out: Path,
@@ -71,6 +83,7 @@ def main(
     precision: str | None,
     max_error: float | None,
     no_pretrained: bool,
+    with_curve: bool,
 ) -> None:
     """Prints the figures as one line of JSON, the last line of output."""
     die_with_parent()
@@ -84,7 +97,11 @@ def main(
         raise BenchError(f"tuning {model} for {budget_secs:.0f} s ended without a compiled network")
     network = result.networks[0]
     # All that there was to find was found in a store.
-    figures = timeline(out / "records.db", start_unix_secs) if result.new_trials else {"trials": 0}
+    figures: dict[str, Any] = {"trials": 0}
+    if result.new_trials:
+        figures = timeline(out / "records.db", start_unix_secs)
+    if with_curve:
+        figures["curve"] = curve(out, figures["first_record_secs"])
     figures |= {
         "method": method,
         "elapsed_secs": time.time() - start_unix_secs,

@@ -5,7 +5,8 @@
 ends after a number of trials and a comparison needs it to end after a time: with the batch in which the time passed.
 The clock starts with the tuning. OUT then holds the compiled network and its weights, for :func:`load`. With
 ``--moment 60`` it has the network of after a minute too, in a folder of its own: it is compiled in the end, from what
-was measured by then.
+was measured by then. With ``--our-engine`` MetaSchedule's search builds and measures with ours
+(:mod:`bench.peers.our_engine`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from tvm.s_tir import meta_schedule as ms
 from bench.machine import cores
 from bench.peers.example import load_example
 from bench.peers.metaschedule import Timeline
+from bench.peers.our_engine import our_engine
 from bench.processes import die_with_parent
 from devices.instruction_sets import native_cpu
 
@@ -62,9 +65,11 @@ class Moments(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
         self._left = [moment for moment in self._left if moment > elapsed]
 
 
-def tune(model: str, out: Path, budget_secs: float, moments: Sequence[float] = ()) -> dict[str, Any]:
+def tune(
+    model: str, out: Path, budget_secs: float, moments: Sequence[float] = (), on_ours: bool = False
+) -> dict[str, Any]:
     """Tunes ``model`` (file.py:function) for ``budget_secs`` and compiles it into ``out``, an existing folder, and the
-    networks of earlier ``moments`` into folders in it."""
+    networks of earlier ``moments`` into folders in it. ``on_ours``: on our engine."""
     module, inputs = load_example(model)
     program = torch.export.export(module, inputs)
     network = from_exported_program(program, keep_params_as_input=True, unwrap_unit_return_tuple=True)
@@ -84,7 +89,8 @@ def tune(model: str, out: Path, budget_secs: float, moments: Sequence[float] = (
         network = tvm.transform.Sequential(prepare)(network)
         timeline = Timeline(start, budget_secs)
         kept = Moments(timeline, folder, moments)
-        _tune(network, target, folder, timeline, kept)
+        with our_engine(Path(made), cores()) if on_ours else _engine() as engine:
+            _tune(network, target, folder, timeline, kept, engine)
         trials = sum(batch["trials"] for batch in timeline.batches)
         elapsed_secs = timeline.batches[-1]["elapsed_secs"] if timeline.batches else 0.0
         networks = []
@@ -115,7 +121,16 @@ def _compile(network: Any, parameters: Sequence[Any], target: Any, database: Pat
     _save_parameters(executable, parameters, out / _PARAMETERS)
 
 
-def _tune(network: Any, target: Any, folder: Path, timeline: Timeline, kept: Moments) -> None:
+@contextmanager
+def _engine() -> Iterator[dict[str, Any]]:
+    """Yield MetaSchedule's own builder. Its workers start so slowly that the default of 30 s would void the trials of
+    the first batch."""
+    yield {"builder": ms.builder.LocalBuilder(timeout_sec=180, max_workers=cores())}
+
+
+def _tune(
+    network: Any, target: Any, folder: Path, timeline: Timeline, kept: Moments, engine: Mapping[str, Any]
+) -> None:
     try:
         ms.relax_integration.tune_relax(
             network,
@@ -123,9 +138,8 @@ def _tune(network: Any, target: Any, folder: Path, timeline: Timeline, kept: Mom
             target,
             str(folder),
             _MANY,
-            # Its workers start so slowly that the default of 30 s would void the trials of the first batch.
-            builder=ms.builder.LocalBuilder(timeout_sec=180, max_workers=cores()),
             measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), kept, timeline],
+            **engine,
         )
     except RuntimeError:
         if not timeline.time_up:
@@ -153,11 +167,12 @@ def load(folder: Path) -> Callable[..., Any]:
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--budget-secs", type=float, required=True)
 @click.option("--moment", "moments", type=float, multiple=True, help="Compile the network of this second too.")
-def main(model: str, out: Path, budget_secs: float, moments: Sequence[float]) -> None:
+@click.option("--our-engine", "on_ours", is_flag=True, help="Build and measure with our builder and our device.")
+def main(model: str, out: Path, budget_secs: float, moments: Sequence[float], on_ours: bool) -> None:
     """Prints the figures as one line of JSON, the last line of output."""
     die_with_parent()
     out.mkdir(parents=True, exist_ok=True)
-    click.echo(json.dumps(tune(model, out, budget_secs, moments)))
+    click.echo(json.dumps(tune(model, out, budget_secs, moments, on_ours)))
 
 
 if __name__ == "__main__":

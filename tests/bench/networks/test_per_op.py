@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.networks import per_op
-from bench.networks.per_op import key_of, kind_of, ours_of, rows_of, table, theirs_of
+from bench.networks.per_op import alone_against_in_network, key_of, kind_of, ours_of, rows_of, table, theirs_of
 from bench.result import BenchError
 
 
@@ -49,10 +49,23 @@ def test_the_largest_loss_comes_first_against_the_fastest_that_has_the_operator(
     assert [(row["kind"], row["loss"]) for row in rows] == [("convolution", 3.0), ("layout", -0.5), ("pooling", -2.0)]
     assert rows[1]["ours"] is None
     assert rows[2]["openvino"] is None
-    details = {"model": "m", "rows": rows, "whole_secs": {"ours": 6.0, "ort": 7.5, "openvino": 2.0}}
+    alone = {"rank_correlation": 0.912, "sum": 0.876}
+    details = {"model": "m", "rows": rows, "alone": alone, "whole_secs": {"ours": 6.0, "ort": 7.5, "openvino": 2.0}}
     text = table({"details": details})
     assert "| convolution 8 | 5000000 | 4000000 | 2000000 | 3000000 |" in text
+    assert text.endswith("Kernels alone: rank correlation 0.91, sum 0.88 of that in the network.")
     assert "| layout 8 | - | 500000 | - | -500000 |" in text
+
+
+def test_times_alone_are_compared_with_those_in_the_network() -> None:
+    kernels = [
+        {**_kernel("a", 2, 1.0), "alone_secs": 0.5},
+        {**_kernel("b", 1, 3.0), "alone_secs": 2.0},
+        {**_kernel("c", 1, 4.0), "alone_secs": 1.0},
+        {**_kernel("d", 1, 9.0), "alone_secs": None},
+    ]
+    found = alone_against_in_network({"in_network": {"kernels": kernels}})
+    assert found == {"rank_correlation": pytest.approx(0.5), "sum": pytest.approx(4.0 / 9.0)}
 
 
 def test_a_folder_without_a_network_is_refused(tmp_path: Path) -> None:

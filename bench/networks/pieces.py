@@ -1,0 +1,98 @@
+"""Long benchmarks in pieces: each run of a tuner keeps its figures in a folder of its own, so that the same command
+goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fleet_tune.base.records.files.atomic_file import write_atomically
+
+
+@dataclass(frozen=True)
+class Piece(ABC):
+    """One run of a tuner."""
+
+    model: str
+    folder: Path
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The run in words."""
+
+    @abstractmethod
+    def tune(self) -> dict[str, Any]:
+        """Run the tuner and return its figures."""
+
+    @property
+    def file(self) -> Path:
+        """The figures of the run, written at its end."""
+        return self.folder / "figures.json"
+
+    @property
+    def is_done(self) -> bool:
+        return self.file.exists()
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures of a run that is done."""
+        figures: dict[str, Any] = json.loads(self.file.read_text())
+        return figures
+
+    def run(self) -> None:
+        """Run the tuner, and keep the figures."""
+        click.echo(self.name, err=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.file, (json.dumps(self.tune()) + "\n").encode())
+
+
+def run_missing(pieces: Sequence[Piece], most: int) -> bool:
+    """Run the pieces that are not done, at most ``most`` of them (0: all), and return true if none is missing then.
+    Those that are missing are named on stderr."""
+    for piece in [each for each in pieces if not each.is_done][: most or None]:
+        piece.run()
+    missing = [each.name for each in pieces if not each.is_done]
+    if missing:
+        click.echo(f"{len(missing)} pieces are missing, the same command goes on: {'; '.join(missing)}", err=True)
+    return not missing
+
+
+def model_folder(work: Path, model: str) -> Path:
+    """Return the folder of a model's pieces."""
+    return work.absolute() / model.replace("/", "_").replace(":", "_")
+
+
+def work_option(default: str) -> click.Option:
+    return click.Option(
+        ["--work"],
+        type=click.Path(path_type=Path),
+        default=Path(default),
+        show_default=True,
+        help="Folder of the pieces: the same command goes on where it was interrupted.",
+    )
+
+
+def pieces_option() -> click.Option:
+    return click.Option(
+        ["--pieces", "piece_count"],
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="End after so many pieces; 0: do all.",
+    )
+
+
+def models_option(default: str) -> click.Option:
+    return click.Option(
+        ["--models"],
+        callback=lambda _context, _option, text: tuple(text.split(",")),
+        default=default,
+        show_default=True,
+        help="Networks as file.py:function, with commas between them.",
+    )

@@ -1,0 +1,171 @@
+"""Our builder and our device behind MetaSchedule's interfaces: its search then runs on our engine, so that what the
+search brings and what the engine brings can be told apart.
+
+What is not ours in it: MetaSchedule proposes, builds and measures a batch at a time, and each waits for the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+
+from devices.builds.linking import link
+from devices.builds.worker import PASS_OPTIONS
+from devices.device_factory import open_device
+from devices.error_text import last_line
+from devices.protocol import Artifact, Device, MeasureRequest, TensorSpec
+from devices.targets import NATIVE, resolve_target
+from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.domain import Candidate, Outcome
+
+BUILD_TIMEOUT_SECS = 60.0
+"""As :attr:`devices.protocol.BuildRequest.timeout_secs`."""
+
+
+def _prepare_process() -> None:
+    from devices.builds.passes.kernel_passes import use_kernel_passes
+    from devices.builds.passes.vector_math import use_vector_math
+
+    use_vector_math()
+    use_kernel_passes()
+
+
+def _compile(module_text: str, target_text: str) -> bytes:
+    """Return the shared object of a scheduled program (TVM's JSON text)."""
+    import tvm
+
+    from devices.targets import parse_target
+
+    with tvm.transform.PassContext(config=PASS_OPTIONS):
+        built = tvm.tirx.build(tvm.ir.load_json(module_text), target=parse_target(target_text))
+    return link(built, target_text)
+
+
+@derived_object
+class WarmBuilder(ms.builder.PyBuilder):  # type: ignore[misc]
+    """Builds in processes that have loaded TVM, with our passes and our linker, for this machine's CPU.
+
+    Args:
+        folder: where the kernels go.
+        workers: number of processes.
+        threads: of the device that they are for.
+    """
+
+    def __init__(self, folder: Path, workers: int, threads: int) -> None:
+        super().__init__()
+        self._folder = folder
+        self._workers = workers
+        self._target = resolve_target(NATIVE, threads)
+        self._numbers = itertools.count()
+        self._pool: ProcessPoolExecutor | None = None
+
+    def build(self, build_inputs: Sequence[Any]) -> list[Any]:
+        """Return a file or an error for each program."""
+        import tvm
+
+        texts = [tvm.ir.save_json(each.mod) for each in build_inputs]
+        return [self._result(future) for future in [self._started(text) for text in texts]]
+
+    def close(self) -> None:
+        """End the processes. May be called twice."""
+        if self._pool is not None:
+            for process in list(self._pool._processes.values()):  # a build may hang
+                process.kill()
+            self._pool.shutdown()
+            self._pool = None
+
+    def _started(self, text: str) -> Future[bytes]:
+        if self._pool is None:
+            context = get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._workers, context, initializer=_prepare_process)
+        try:
+            return self._pool.submit(_compile, text, self._target)
+        except BrokenProcessPool as error:
+            failed: Future[bytes] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _result(self, future: Future[bytes]) -> Any:
+        try:
+            library = future.result(BUILD_TIMEOUT_SECS)
+        except (TimeoutError, BrokenProcessPool) as error:  # those that run beside it fail with it
+            self.close()
+            return ms.builder.BuilderResult(None, f"the build process ended: {last_line(error)}")
+        except Exception as error:  # of TVM, about this program
+            return ms.builder.BuilderResult(None, last_line(error))
+        path = self._folder / f"kernel-{next(self._numbers)}" / "kernel.so"  # MetaSchedule removes its folder
+        path.parent.mkdir()
+        path.write_bytes(library)
+        return ms.builder.BuilderResult(str(path), None)
+
+
+@derived_object
+class _Measured(ms.runner.PyRunnerFuture):  # type: ignore[misc]
+    """A result that is there."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self._result = result
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Any:
+        return self._result
+
+
+@derived_object
+class DeviceRunner(ms.runner.PyRunner):  # type: ignore[misc]
+    """Measures on a device of ours, with adaptive stopping. Outputs are not compared, as MetaSchedule does not."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self._device = device
+        self._tasks: set[str] = set()
+
+    def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
+        """Return the time or an error of each kernel."""
+        return [_Measured(self._measured(each)) for each in runner_inputs]
+
+    def _measured(self, given: Any) -> Any:
+        path = Path(str(given.artifact_path))
+        args = tuple(TensorSpec(tuple(int(n) for n in each.shape), str(each.dtype)) for each in given.args_info)
+        task = f"task {args}"
+        try:
+            library = path.read_bytes()
+            outputs = (len(args) - 1,)
+            if task not in self._tasks:  # never run: nothing is compared
+                self._device.add_oracle(Artifact(task, None, library, args, args, outputs, (), "", 0.0))
+                self._tasks.add(task)
+            candidate = Candidate(task, 0, path.parent.name, ())
+            artifact = Artifact(task, candidate, library, args, args, outputs, (), "", 0.0)
+            measurement = self._device.measure(MeasureRequest(artifact, incumbent_secs=0.0))
+        except Exception as error:  # the device is lost: MetaSchedule goes on with the next
+            return ms.runner.RunnerResult(None, last_line(error))
+        if measurement.outcome is not Outcome.OK:
+            return ms.runner.RunnerResult(None, f"{measurement.outcome}: {measurement.detail}")
+        return ms.runner.RunnerResult([measurement.cost_secs], None)
+
+
+@contextmanager
+def our_engine(folder: Path, threads: int) -> Iterator[dict[str, Any]]:
+    """Yield ``builder`` and ``runner`` for MetaSchedule's tuners, on this machine's CPU.
+
+    ``folder``: for the kernels, an existing folder.
+    """
+    config = DeviceConfig(name="local", threads=threads)
+    builder = WarmBuilder(folder, threads, threads)
+    try:
+        with open_device(config) as device:
+            yield {"builder": builder, "runner": DeviceRunner(device)}
+    finally:
+        builder.close()
