@@ -25,6 +25,7 @@ from tvm.s_tir import meta_schedule as ms
 from bench.machine import cores
 from bench.processes import die_with_parent
 from bench.result import BenchError
+from devices.cuda.runtime import prepare_cuda
 from devices.instruction_sets import native_cpu
 
 # MetaSchedule reports a failed run as this many seconds.
@@ -89,6 +90,10 @@ def tune(workload: str, trials: int, limit_secs: float, gpu: str | None = None) 
     """
     cpu = {"kind": "llvm", "mcpu": native_cpu(), "num-cores": cores(), "opt-level": 3}
     target = tvm.target.Target(json.loads(gpu), host=cpu) if gpu else tvm.target.Target(cpu)
+    # TVM's wheel leaves it to its users to load CUDA's own runtime library, in the processes that run kernels too.
+    runner = ms.runner.LocalRunner(initializer=prepare_cuda) if gpu else "local"
+    if gpu:
+        prepare_cuda()
     default_callbacks = ms.measure_callback.MeasureCallback.create("default")
     start = time.perf_counter()
     timeline = Timeline(start, limit_secs)
@@ -101,6 +106,7 @@ def tune(workload: str, trials: int, limit_secs: float, gpu: str | None = None) 
                 folder,
                 max_trials_global=trials,
                 builder=ms.builder.LocalBuilder(timeout_sec=180, max_workers=cores()),
+                runner=runner,
                 measure_callbacks=[*default_callbacks, timeline],
             )
         except RuntimeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from devices.client.session import SessionLostError, SessionTimeoutError
+from devices.client.session import ContextLostError, SessionLostError, SessionTimeoutError
 from devices.host.children.exit_causes import ended_from_outside
 from fleet_tune.base.domain import Measurement, Outcome, StopRule
 
@@ -28,6 +28,8 @@ def loss_measurement(error: SessionLostError, end: str | None, rule: StopRule | 
         return Measurement(Outcome.KILLED, detail=f"the process that ran the kernel: {end}")
     if rule is None:
         return Measurement(Outcome.DEVICE_LOST, detail=f"{error}{'; ' + end if end else ''}")
+    if isinstance(error, ContextLostError):
+        return Measurement(Outcome.RUN_ERROR, detail=str(error))
     if isinstance(error, SessionTimeoutError) or (end is not None and "SIGALRM" in end):
         return Measurement(Outcome.RUN_TIMEOUT, detail=f"no result within {rule.timeout_secs:g} s")
     if end is None:

@@ -19,11 +19,13 @@ import numpy as np
 import psutil
 import pytest
 
+from devices.client.measuring import LoadedCandidate
 from devices.client.rpc_device import RpcDevice
 from devices.client.workbench import Workbench
 from devices.protocol import Artifact, MeasureRequest, TensorSpec
 from devices.server.server import DeviceServer
 from devices.targets import TargetError
+from devices.timing.evaluator import Evaluation
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError
@@ -115,6 +117,58 @@ def test_tensors_are_placed_anew_where_that_is_asked_for(
     assert not set(handles[1]) & set(handles[2])
     assert not set(handles[2]) & set(handles[3])
     assert handles[3] == handles[4]
+
+
+class PoisonedGpu:
+    """A GPU that an illegal access of one kernel takes from the session: what runs there later fails with its error."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bad: Artifact | None = None
+        self._lost: list[Any] = []
+        evaluate, load = LoadedCandidate.evaluate, Workbench.load
+
+        def evaluating(candidate: LoadedCandidate, rule: StopRule, incumbent_secs: float) -> Evaluation:
+            session = candidate.bench.session
+            with session.deadline(60.0):
+                if candidate._artifact is self.bad:
+                    self._lost.append(session)
+                self._check(session)
+            return evaluate(candidate, rule, incumbent_secs)
+
+        def loading(bench: Workbench, library: bytes) -> Any:
+            with bench.session.deadline(60.0):
+                self._check(bench.session)
+            return load(bench, library)
+
+        monkeypatch.setattr(LoadedCandidate, "evaluate", evaluating)
+        monkeypatch.setattr(Workbench, "load", loading)
+
+    def _check(self, session: Any) -> None:
+        if session in self._lost:
+            raise RuntimeError("CUDAError: cuLaunchKernel failed with error: CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    def lose(self, session: Any) -> None:
+        self._lost.append(session)
+
+
+def test_a_kernel_that_loses_the_gpu_is_to_blame_and_the_next_one_is_not(
+    device: RpcDevice, make_artifact: MakeArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = PoisonedGpu(monkeypatch)
+    gpu.bad = make_artifact("packed")
+    assert measure(device, make_artifact("ok")).verified
+    measured = measure(device, gpu.bad)
+    assert measured.outcome is Outcome.RUN_ERROR
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in measured.detail
+    assert measure(device, make_artifact("ok")).verified
+
+
+def test_a_gpu_that_was_lost_before_a_kernel_ran_is_no_fault_of_it(
+    device: RpcDevice, make_artifact: MakeArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = PoisonedGpu(monkeypatch)
+    gpu.lose(device._connection.workbench().session)
+    assert measure(device, make_artifact("ok")).verified
 
 
 def test_a_kernel_is_not_to_blame_for_inputs_that_an_earlier_one_has_overwritten(
