@@ -196,10 +196,12 @@ def table(result: Mapping[str, Any]) -> str:
         for model, of in details["models"].items()
         for method, found in of.items()
     ]
-    header = ("network, method", "trials", "ms estimated", "ms a run")
+    seeds = (
+        f"{details['seeds']} seed{'s' if details['seeds'] > 1 else ''} of {details['budget_secs']:g} s, from nothing"
+    )
+    header = (seeds, "trials", "ms estimated", "ms a run")
     text = "\n\n".join(
         (
-            f"{details['seeds']} seeds, {details['budget_secs']:g} s each, from nothing.",
             markdown(header, rows),
             "Times less time of the row's method for the last latency of the column's:",
             _matrix(details["against"], times),
