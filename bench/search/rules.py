@@ -1,0 +1,205 @@
+"""What each rule of ``fleet`` brings, over several recorded sets at once: the method without it against the method.
+
+A variant is the method with one rule or several taken away: with the value that says nothing, or the published one.
+Its figure is the geometric mean over all tasks of all sets of its trials (until a candidate within 5% of the set's
+best; the mean over the seeds) relative to those of the method as it is; below 1 the method is better off without. The
+interval is a paired bootstrap over the tasks, since tasks differ more than seeds do. By set stand the geometric means
+alone.
+
+Backward elimination: take away what costs least, and name it with ``--without`` while the next is looked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.datasets import DATA, labels, read
+from bench.result import BenchError, BenchResult
+from bench.search import replay_pool
+from bench.search.replay_pool import Call, played
+from bench.search.replay_runs import Replayed, run_task
+from bench.search.run_cache import REPLAYED, RunCache, cache_code
+from bench.tables import markdown
+from policies.search.allocation import UcbSketches
+from policies.search.bandits import EXPLORATION
+from policies.search.exploration import FixedEpsilon
+from policies.search.generators import DraftGenerator
+from policies.search.methods import Method, method_named
+from policies.search.trainer import Training
+
+Change = Callable[[Method], Method]
+
+DEVELOPMENT = ("other-tasks", "other-class", "grouped", "rows", "strided")
+"""Folders of ``bench/data``, beside the set in it, whose data ``fleet`` was developed on."""
+_RESAMPLES = 10_000
+_INTERVAL = (0.05, 0.95)
+AS_IT_IS = "as it is"
+
+
+def _sketches(method: Method) -> UcbSketches:
+    assert isinstance(method.sketches, UcbSketches)
+    return method.sketches
+
+
+def _draft(method: Method) -> DraftGenerator:
+    assert isinstance(method.generator, DraftGenerator)
+    return method.generator
+
+
+def _training(method: Method) -> Training:
+    assert method.training is not None
+    return method.training
+
+
+RULES: dict[str, Change] = {
+    "exploration of sketches below the paper's": lambda method: replace(
+        method, sketches=replace(_sketches(method), exploration=EXPLORATION)
+    ),
+    "price of a visit": lambda method: replace(method, sketches=replace(_sketches(method), priced=False)),
+    "prior visits": lambda method: replace(method, sketches=replace(_sketches(method), prior_visits=0.0)),
+    "patience": lambda method: replace(method, sketches=replace(_sketches(method), patience=None)),
+    "optimism": lambda method: replace(method, generator=replace(_draft(method), optimism=0.0)),
+    "radius": lambda method: replace(method, selection=replace(method.selection, radius=0.0)),
+    "contested share": lambda method: replace(method, selection=replace(method.selection, contested=0.0)),
+    "epsilon": lambda method: replace(method, exploration=replace(method.exploration, epsilon=FixedEpsilon(0.0))),
+    "random ones of the draft": lambda method: replace(
+        method, exploration=replace(method.exploration, within_draft=False)
+    ),
+    "start from the analyzer": lambda method: replace(method, training=replace(_training(method), from_analyzer=False)),
+}
+"""What takes each rule away."""
+
+
+def without(names: Sequence[str]) -> Method:
+    """``fleet`` without some of its rules."""
+    method = method_named("fleet")
+    for name in names:
+        method = RULES[name](method)
+    return method
+
+
+def variants(gone: Sequence[str], wanted: Sequence[str]) -> dict[str, Method]:
+    """The method without ``gone`` as it is, and without each other rule, or each of ``wanted``. Raises
+    :class:`BenchError` for a rule that is none."""
+    unknown = [name for name in (*gone, *wanted) if name not in RULES]
+    if unknown:
+        raise BenchError(f"there is no rule {unknown[0]!r}: {', '.join(RULES)}")
+    left = [name for name in wanted or RULES if name not in gone]
+    return {AS_IT_IS: without(gone), **{f"without {name}": without([*gone, name]) for name in left}}
+
+
+def run(
+    datasets: Sequence[Path],
+    gone: Sequence[str],
+    wanted: Sequence[str],
+    seeds: int,
+    jobs: int,
+    parts: Path | None,
+) -> BenchResult:
+    """``ours``: the geometric mean over the tasks of the trials of the method as it is, without the rules ``gone``."""
+    began = time.perf_counter()
+    methods = variants(gone, wanted)
+    trials: dict[str, list[float]] = {name: [] for name in methods}
+    sizes = {}
+    for dataset in datasets:
+        names = labels(read(dataset))
+        calls = {
+            (name, at, seed): Call(method, label, seed, _one, (method, at, seed))
+            for seed in range(seeds)
+            for name, method in methods.items()
+            for at, label in enumerate(names)
+        }
+        made = played(dataset, jobs, RunCache(parts, dataset, REPLAYED, cache_code(parts, __name__)), calls)
+        for name, found in trials.items():
+            found += [
+                float(np.mean([made[name, at, seed].trials for seed in range(seeds)])) for at in range(len(names))
+            ]
+        sizes[dataset.parent.name if dataset.parent != DATA else dataset.stem] = len(names)
+    details = {
+        "without": list(gone),
+        "sets": sizes,
+        "seeds": seeds,
+        "lines": compared({name: np.array(found) for name, found in trials.items()}, list(sizes.values())),
+        "elapsed_secs": time.perf_counter() - began,
+    }
+    return BenchResult("rules", float(np.exp(np.log(trials[AS_IT_IS]).mean())), None, None, "trials", details)
+
+
+def _one(method: Method, at: int, seed: int) -> Replayed:
+    return run_task(replay_pool.tasks[at], method, seed, 0)
+
+
+def compared(trials: Mapping[str, NDArray[np.float64]], sizes: Sequence[int]) -> dict[str, Any]:
+    """Return for each variant but the first: ``ratio``, the geometric mean over the tasks of its trials relative to the
+    first's; ``low`` and ``high``, the interval of a paired bootstrap; ``by_set``, the ratio of each set.
+
+    ``sizes``: the number of tasks of each set, in the order of the tasks.
+    """
+    base = np.log(trials[AS_IT_IS])
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(len(base), size=(_RESAMPLES, len(base)))
+    ends = np.cumsum(sizes)
+    lines = {}
+    for name, found in trials.items():
+        if name == AS_IT_IS:
+            continue
+        ratios = np.log(found) - base
+        low, high = np.quantile(ratios[drawn].mean(axis=1), _INTERVAL)
+        lines[name] = {
+            "ratio": float(np.exp(ratios.mean())),
+            "low": float(np.exp(low)),
+            "high": float(np.exp(high)),
+            "by_set": [float(np.exp(part.mean())) for part in np.split(ratios, ends[:-1])],
+        }
+    return lines
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    rows = [
+        (name, f"{line['ratio']:.3f} ({line['low']:.3f} to {line['high']:.3f})", *(f"{x:.2f}" for x in line["by_set"]))
+        for name, line in sorted(details["lines"].items(), key=lambda item: item[1]["ratio"])
+    ]
+    gone = f", without {', '.join(details['without'])}" if details["without"] else ""
+    tasks = sum(details["sets"].values())
+    head = f"trials relative to fleet{gone}: {tasks} tasks, {details['seeds']} seeds"
+    return markdown((head, "all", *(f"{name} ({size})" for name, size in details["sets"].items())), rows)
+
+
+def _datasets(_context: click.Context, _option: click.Parameter, given: Sequence[Path]) -> tuple[Path, ...]:
+    if given:
+        return tuple(path.absolute() for path in given)
+    return tuple(path for folder in (DATA, *(DATA / name for name in DEVELOPMENT)) for path in folder.glob("*.ftd"))
+
+
+BENCHMARK = Benchmark(
+    name="rules",
+    help="What each rule of fleet brings, over all development sets together, by replay.",
+    options=(
+        click.Option(
+            ["--dataset", "datasets"],
+            multiple=True,
+            type=click.Path(path_type=Path),
+            callback=_datasets,
+            help="File of 'fleet-tune dataset'; else all development sets.",
+        ),
+        click.Option(["--without", "gone"], multiple=True, help="A rule that is taken away from all variants."),
+        click.Option(["--rule", "wanted"], multiple=True, help="A rule to look at; else all."),
+        options.count("--seeds", 5),
+        options.run_cache(),
+        options.jobs(),
+    ),
+    short=("--dataset", "bench/data/other-tasks/znver5-2.ftd", "--rule", "patience", "--seeds", "1"),
+    run=run,
+    table=table,
+)
