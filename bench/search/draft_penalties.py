@@ -2,8 +2,9 @@
 
 Each scorer ranks all candidates of a task that ran, the share of them that it ranks first is kept, and Best-1 is
 equation 3 with k = 1. The paper keeps 50, 128, 256 and 512 of 4,000; the same shares are kept here, at least one. The
-scorers are equation 1 as published, without its compute and without its memory penalties, and our analyzer of CPUs;
-chance is what a random choice of as many is expected to keep. Nothing is drawn, so that there are no seeds.
+scorers are equation 1 with both readings of its l0_c, without its compute and without its memory penalties, and our
+analyzer of CPUs; chance is what a random choice of as many is expected to keep. Nothing is drawn, so that there are no
+seeds.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ EXPLORED = 4000
 KEPT = (50, 128, 256, 512)
 SCORERS: dict[str, Callable[[Sketch, Matrix, DeviceAbstraction], Floats]] = {
     "equation 1": equation_1_log_secs,
+    "equation 1, l0_c with the square of S2": partial(equation_1_log_secs, squared=True),
     "without compute penalties": partial(equation_1_log_secs, without="compute"),
     "without memory penalties": partial(equation_1_log_secs, without="memory"),
     "our analyzer": analyzer_log_secs,

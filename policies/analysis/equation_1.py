@@ -3,8 +3,8 @@
 Our analyzers differ from it. That of CUDA (:mod:`policies.analysis.cuda`) limits the L0 term and adds the start of each
 kernel; that of CPUs (:mod:`policies.analysis.cpu.model`), which the paper does not have, is a model of its own. Here
 the symbols of a program (:mod:`policies.analysis.symbols` says what each of them is on a CPU) go into the penalties and
-into equation 1 word for word: ``L = sum_s S8_s / U_p + S5_s / U_m``, with the ``1 + S2 / S1`` of the paper, over all
-statements of the program.
+into equation 1: ``L = sum_s S8_s / U_p + S5_s / U_m`` over all statements of the program, with ``l0_c = 1 + S2 / S1``.
+The paper can also be read as ``1 + S2^2 / S1``; ``squared`` is that reading (``bench draft-penalties`` has both).
 """
 
 from __future__ import annotations
@@ -25,12 +25,19 @@ Left = Literal["", "compute", "memory"]
 
 
 def equation_1_log_secs(
-    sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, without: Left = "", *, penalised: bool = False
+    sketch: Sketch,
+    matrix: Matrix,
+    device: DeviceAbstraction,
+    without: Left = "",
+    *,
+    squared: bool = False,
+    penalised: bool = False,
 ) -> Floats:
     """The natural logarithm of equation 1's seconds, ``(n,)``, plus infinity where the analyzer rules a candidate out;
     0 where the sketch is not described.
 
-    ``without``: penalties that count as 1 (table 10 of the paper). ``penalised``: see
+    ``without``: penalties that count as 1 (table 10 of the paper). ``squared``: the other reading of ``l0_c``.
+    ``penalised``: see
     :func:`policies.search.fitness.analyzer_log_secs`.
     """
     log_secs = np.zeros(len(matrix))
@@ -40,7 +47,10 @@ def equation_1_log_secs(
     for rows, evaluation in models(sketch, matrix, device):
         total: Floats = np.zeros(len(evaluation.latency_secs))
         for each in evaluation.statement_symbols():
-            compute, memory = statement_secs(each, _less(penalties(each, limit), without), limit)
+            terms = penalties(each, limit)
+            if squared:
+                terms = replace(terms, l0_c=1.0 + np.square(each.s2) / np.maximum(each.s1, 1.0))
+            compute, memory = statement_secs(each, _less(terms, without), limit)
             total = total + compute + memory
         allowed = evaluation.within_limits if penalised else evaluation.feasible
         log_secs[rows] = np.where(allowed, np.log(total), np.inf)

@@ -31,7 +31,8 @@ which is the maker's figure (:mod:`devices.cuda.tensor_cores`). Neither was comp
 Penalties: every one lies in (0, 1], 1 is best, except ``l0_c``, which the paper leaves unbounded: ``1 + S2 / S1``. Only
 its relation between candidates matters. The paper prints a small 2 behind ``S_2``. It is no exponent here: the paper
 calls the term a compute-to-memory ratio, and the released code (``feature_psa.cc``, ``psa_model.py``) has ``1 +
-operations / memory workload`` of a thread, without a square.
+operations / memory workload`` of a thread, without a square (it multiplies a time by a term of its inverse).
+:mod:`policies.analysis.equation_1` has the other reading too.
 """
 
 from __future__ import annotations

@@ -34,6 +34,10 @@ def test_equation_1_of_a_matrix_product_with_a_relu(blocked: Sketch, cpu: Device
     assert equation_1_log_secs(blocked, matrix, cpu, "memory")[0] == pytest.approx(math.log(total), rel=1e-5)
     total = (2 * 256**3 + 256 * 256) / 512e9 + memory_secs
     assert equation_1_log_secs(blocked, matrix, cpu, "compute")[0] == pytest.approx(math.log(total), rel=1e-5)
+    # The other reading: P_l0c = 1 + 8^2 / 10, and 1 + 2^2 / 4 of the ReLU: two vectors of a row are 2 of 4 registers.
+    total = 2 * 256**3 / (512e9 * 7.4) + memory_secs + 256 * 256 / (512e9 * 2.0)
+    squared = equation_1_log_secs(blocked, matrix, cpu, squared=True)[0]
+    assert squared == pytest.approx(math.log(total), rel=1e-5)
 
 
 def test_it_rules_out_what_the_analyzer_does_and_is_another_order(tiled: Sketch, cpu: DeviceAbstraction) -> None:
