@@ -89,13 +89,14 @@ def without(names: Sequence[str]) -> Method:
 
 
 def variants(gone: Sequence[str], wanted: Sequence[str]) -> dict[str, Method]:
-    """The method without ``gone`` as it is, and without each other rule, or each of ``wanted``. Raises
-    :class:`BenchError` for a rule that is none."""
+    """The method without ``gone`` as it is, and without each other rule, or each of ``wanted``; with all of its rules
+    too where some are gone. Raises :class:`BenchError` for a rule that is none."""
     unknown = [name for name in (*gone, *wanted) if name not in RULES]
     if unknown:
         raise BenchError(f"there is no rule {unknown[0]!r}: {', '.join(RULES)}")
     left = [name for name in wanted or RULES if name not in gone]
-    return {AS_IT_IS: without(gone), **{f"without {name}": without([*gone, name]) for name in left}}
+    whole = {"with all rules": without([])} if gone else {}
+    return {AS_IT_IS: without(gone), **whole, **{f"without {name}": without([*gone, name]) for name in left}}
 
 
 def run(

@@ -22,7 +22,9 @@ def test_each_rule_is_part_of_the_method_and_can_be_taken_away() -> None:
 
 def test_what_is_gone_is_gone_from_all_variants() -> None:
     found = variants(["patience", "radius"], [])
-    assert list(found) == [AS_IT_IS, *(f"without {name}" for name in RULES if name not in ("patience", "radius"))]
+    others = [f"without {name}" for name in RULES if name not in ("patience", "radius")]
+    assert list(found) == [AS_IT_IS, "with all rules", *others]
+    assert found.pop("with all rules") == method_named("fleet")
     assert all(method.selection.radius == 0.0 for method in found.values())
     assert found["without epsilon"] == without(["patience", "radius", "epsilon"])
     assert list(variants([], ["epsilon"])) == [AS_IT_IS, "without epsilon"]
