@@ -73,9 +73,12 @@ def ablations() -> dict[str, dict[str, Method]]:
         "adatune": {
             "as published": adatune,
             "the prediction instead of expected improvement": replace(adatune, acquisition=PredictedMean()),
-            "epsilon 0.05 instead of contextual (figure 4)": replace(
-                adatune, exploration=Exploration(FixedEpsilon(0.05))
-            ),
+            **{
+                f"epsilon {epsilon} instead of contextual (figure 4)": replace(
+                    adatune, exploration=Exploration(FixedEpsilon(epsilon))
+                )
+                for epsilon in (0.01, 0.05, 0.2, 0.5)
+            },
             "our features": method_named("adatune:forest"),
         },
         "bansor": {
