@@ -84,6 +84,12 @@ def ablations() -> dict[str, dict[str, Method]]:
         "bansor": {
             "as published": method_named("bansor"),
             "without the bandit over sketches: Ansor": ansor,
+            **{
+                f"C = {constant} over the sketches (section V)": replace(
+                    method_named("bansor"), sketches=UcbSketches(exploration=constant)
+                )
+                for constant in (0.1, 0.5, 1.0)
+            },
             "rounds of 16 (figure 4)": replace(method_named("bansor"), batch=16),
             "rounds of 16, Ansor (figure 4)": replace(ansor, batch=16),
             "our features": method_named("bansor:boosted"),
