@@ -73,7 +73,9 @@ def _figure(value: float | None) -> str:
 
 def stale_text(results: Sequence[SavedResult]) -> str:
     """A line for each result whose code or data has changed since, with its command; one line if there is none."""
-    stale = [f"{saved.key}: {len(files)} files, {saved.command}" for saved in results if (files := saved.changed())]
+    stale = [
+        f"{saved.key}: {len(files)} of its files, {saved.command}" for saved in results if (files := saved.changed())
+    ]
     if not stale:
         return "No result is older than its code."
     return "\n".join(("Results whose code has changed since, and how to take them again:", *stale))

@@ -17,7 +17,7 @@ from bench.machine import bench_env, cores
 from bench.networks.network_means import LABEL
 from bench.processes import run_json
 from bench.result import BenchError
-from bench.saved_result import RESULTS, commit, read_result
+from bench.saved_result import RESULTS, SavedResult, commit, read_result
 
 NETWORKS = (
     "resnet18",
@@ -54,10 +54,10 @@ def take(networks: Sequence[str], budget_secs: float, results: Path = RESULTS) -
     for network in networks:
         for key, arguments in commands(network, budget_secs):
             path = results / f"{key}.json"
-            if path.exists() and read_result(path).commit == commit():
-                click.echo(f"{key}: saved at this commit")
-                continue
             try:
+                if path.exists() and _is_of_this_commit(read_result(path)):
+                    click.echo(f"{key}: saved at this commit")
+                    continue
                 result = run_json(arguments, env=bench_env(cores()), timeout_secs=budget_secs + _FINISH_SECS)
             except BenchError as error:
                 click.echo(f"{key}: {error}", err=True)
@@ -66,6 +66,10 @@ def take(networks: Sequence[str], budget_secs: float, results: Path = RESULTS) -
             click.echo(f"{key}: {result['ours']:.3g} ms, {result['ratio']:.2f} times as fast as the best peer")
     if failed:
         raise BenchError(f"not taken: {', '.join(failed)}")
+
+
+def _is_of_this_commit(saved: SavedResult) -> bool:
+    return saved.commit == commit() and not saved.dirty
 
 
 @click.command()

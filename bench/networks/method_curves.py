@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,8 +26,7 @@ def draw(details: Mapping[str, Any], folder: Path, name: str) -> list[Path]:
     paths = []
     for model, methods in details["models"].items():
         figure, axes = pyplot().subplots(1, 2, figsize=(9.0, 3.2), sharey=True)
-        for unit, words in _UNITS.items():
-            plot = axes[list(_UNITS).index(unit)]
+        for plot, (unit, words) in zip(axes, _UNITS.items(), strict=True):
             for method, found in methods.items():
                 plot.step(*_median(found["curves"], unit), where="post", linewidth=1.0, label=method)
             plot.set_xlabel(words)
@@ -36,7 +36,7 @@ def draw(details: Mapping[str, Any], folder: Path, name: str) -> list[Path]:
         axes[0].set_yscale("log")
         axes[1].legend(fontsize=7)
         axes[0].set_title(model, fontsize=9, loc="left")
-        path = folder / f"{name}-{model.rpartition(':')[2].replace('_', '-')}.svg"
+        path = folder / f"{name}-{re.sub(r'[^A-Za-z0-9]+', '-', model)}.svg"
         save(figure, path)
         paths.append(path)
     return paths

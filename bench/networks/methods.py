@@ -24,7 +24,7 @@ import click
 from bench import options
 from bench.benchmark import Benchmark
 from bench.machine import bench_env, cores
-from bench.networks.pieces import Piece, model_folder, models_option, pieces_option, run_missing, work_option
+from bench.networks.pieces import Piece, commits, model_folder, models_option, pieces_option, run_missing, work_option
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
@@ -115,6 +115,7 @@ def run(
             "seeds": seeds,
             "budget_secs": budget_secs,
             "threads": cores(),
+            "commits": commits(every),
             "claims": [{**asdict(claim), **less(curves, claim.method, claim.baseline, claim.unit)} for claim in wanted],
             "against": {
                 method: {other: less(curves, method, other, "secs")["mean"] for other in methods if other != method}

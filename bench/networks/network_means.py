@@ -14,21 +14,24 @@ LABEL = "f32-"
 
 
 def network_means(results: Sequence[SavedResult]) -> str:
-    """A row for each tuning time: number of networks, geometric mean of the ratios, the least one and its network.
+    """A row for each tuning time: the number of networks, the geometric mean of their ratios, that of the networks
+    which all rows have, and the least ratio with its network.
 
     Empty where there is no such result.
     """
-    by_budget: defaultdict[float, list[tuple[float, str]]] = defaultdict(list)
+    by_budget: defaultdict[float, dict[str, float]] = defaultdict(dict)
     for saved in results:
-        if saved.bench == "network-latency" and saved.label.startswith(LABEL):
+        if saved.bench == "network-latency" and saved.label.startswith(LABEL) and saved.result["ratio"] is not None:
             details = saved.result["details"]
-            name = details["model"].rpartition(":")[2]
-            by_budget[details["budget_secs"]].append((saved.result["ratio"], name))
+            by_budget[details["budget_secs"]][details["model"].rpartition(":")[2]] = saved.result["ratio"]
     if not by_budget:
         return ""
+    common = set.intersection(*(set(ratios) for ratios in by_budget.values()))
     rows = []
     for budget, ratios in sorted(by_budget.items()):
-        least, name = min(ratios)
-        mean = geometric_mean([ratio for ratio, _ in ratios])
-        rows.append((f"{budget:g} s", str(len(ratios)), f"{mean:.2f}", f"{least:.2f} ({name})"))
-    return markdown(("float32 networks tuned for", "networks", "geometric mean of the ratios", "least"), rows)
+        name = min(ratios, key=ratios.__getitem__)
+        shared = f"{geometric_mean([ratios[each] for each in common]):.2f}" if common else "-"
+        mean = f"{geometric_mean(ratios.values()):.2f}"
+        rows.append((f"{budget:g} s", str(len(ratios)), mean, shared, f"{ratios[name]:.2f} ({name})"))
+    of_all = f"of the {len(common)} that all rows have"
+    return markdown(("float32 networks tuned for", "networks", "geometric mean of the ratios", of_all, "least"), rows)

@@ -1,9 +1,11 @@
 """Long benchmarks in pieces: each run of a tuner keeps its figures in a folder of its own, so that the same command
-goes on where it was interrupted."""
+goes on where it was interrupted. A run with other settings is another piece, and a run that did not end begins anew."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import Any
 
 import click
 
+from bench.saved_result import commit
 from fleet_tune.base.records.files.atomic_file import write_atomically
 
 
@@ -33,23 +36,34 @@ class Piece(ABC):
 
     @property
     def file(self) -> Path:
-        """The figures of the run, written at its end."""
+        """What is kept of the run, written at its end: its settings, the commit, its figures."""
         return self.folder / "figures.json"
 
     @property
     def is_done(self) -> bool:
-        return self.file.exists()
+        return self.file.exists() and json.loads(self.file.read_text())["settings"] == self._settings()
 
     def figures(self) -> dict[str, Any]:
         """Return the figures of a run that is done."""
-        figures: dict[str, Any] = json.loads(self.file.read_text())
+        figures: dict[str, Any] = json.loads(self.file.read_text())["figures"]
         return figures
+
+    def commit(self) -> str:
+        """Return the commit at which a run was made that is done."""
+        return str(json.loads(self.file.read_text())["commit"])
 
     def run(self) -> None:
         """Run the tuner, and keep the figures."""
         click.echo(self.name, err=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.file, (json.dumps(self.tune()) + "\n").encode())
+        shutil.rmtree(self.folder, ignore_errors=True)  # what an interrupted run has left would be gone on with
+        self.folder.mkdir(parents=True)
+        kept = {"settings": self._settings(), "commit": commit(), "figures": self.tune()}
+        write_atomically(self.file, (json.dumps(kept) + "\n").encode())
+
+    def _settings(self) -> dict[str, Any]:
+        settings = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "folder"}
+        found: dict[str, Any] = json.loads(json.dumps(settings))
+        return found
 
 
 def run_missing(pieces: Sequence[Piece], most: int) -> bool:
@@ -61,6 +75,11 @@ def run_missing(pieces: Sequence[Piece], most: int) -> bool:
     if missing:
         click.echo(f"{len(missing)} pieces are missing, the same command goes on: {'; '.join(missing)}", err=True)
     return not missing
+
+
+def commits(pieces: Sequence[Piece]) -> list[str]:
+    """Return the commits at which the pieces were made, in order."""
+    return sorted({piece.commit() for piece in pieces})
 
 
 def model_folder(work: Path, model: str) -> Path:

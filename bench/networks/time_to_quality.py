@@ -9,7 +9,8 @@ process to the compiled and checked network; MetaSchedule's begins with its tuni
 compilation count.
 
 Each run of a tuner is a piece with a file of its own in the folder ``work``: the same command goes on where it was
-interrupted, and ``--pieces`` ends it after some of them. A result says which pieces are missing.
+interrupted, and ``--pieces`` ends it after some of them. It names those that are missing, and has no result before all
+are done.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bench import options
 from bench.benchmark import Benchmark
 from bench.machine import bench_env, cores
 from bench.networks.network_latency import measure_sides
-from bench.networks.pieces import Piece, model_folder, models_option, pieces_option, run_missing, work_option
+from bench.networks.pieces import Piece, commits, model_folder, models_option, pieces_option, run_missing, work_option
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
@@ -127,7 +128,13 @@ def run(
         peer=1.0,
         ratio=ours,
         unit="times less time",
-        details={"peer_secs": peer_secs, "threads": cores(), "asked": ASKED, "models": details},
+        details={
+            "peer_secs": peer_secs,
+            "commits": commits(every),
+            "threads": cores(),
+            "asked": ASKED,
+            "models": details,
+        },
     )
 
 

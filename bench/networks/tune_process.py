@@ -101,6 +101,8 @@ def main(
     if result.new_trials:
         figures = timeline(out / "records.db", start_unix_secs)
     if with_curve:
+        if not result.new_trials:
+            raise BenchError("a run without new trials has no curve: tune into a new folder")
         figures["curve"] = curve(out, figures["first_record_secs"])
     figures |= {
         "method": method,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from tvm.ir.utils import derived_object
@@ -39,15 +40,50 @@ def _prepare_process() -> None:
     use_kernel_passes()
 
 
-def _compile(module_text: str, target_text: str) -> bytes:
-    """Return the shared object of a scheduled program (TVM's JSON text)."""
+def compile_program(module_text: str, target_text: str) -> bytes:
+    """Return the shared object of a scheduled program (TVM's JSON text), which takes its weights in the layout that the
+    schedule wants, as MetaSchedule's own builder has it."""
     import tvm
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
     from devices.targets import parse_target
 
+    module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(module_text))
     with tvm.transform.PassContext(config=PASS_OPTIONS):
-        built = tvm.tirx.build(tvm.ir.load_json(module_text), target=parse_target(target_text))
+        built = tvm.tirx.build(module, target=parse_target(target_text))
     return link(built, target_text)
+
+
+class _BuildProcess:
+    """A process that has loaded TVM; one that hangs or ends is replaced, and no other notices."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._pool: ProcessPoolExecutor | None = None
+
+    def build(self, text: str) -> bytes | str:
+        """Return the shared object of a program, or why there is none."""
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare_process)
+            self._pool.submit(_prepare_process).result()  # the start is no time of the program's
+        try:
+            return self._pool.submit(compile_program, text, self._target).result(BUILD_TIMEOUT_SECS)
+        except TimeoutError:
+            self.close()
+            return f"not built within {BUILD_TIMEOUT_SECS:g} s"
+        except BrokenProcessPool as error:
+            self.close()
+            return f"the build process ended: {last_line(error)}"
+        except Exception as error:  # of TVM, about this program
+            return last_line(error)
+
+    def close(self) -> None:
+        """End the process. May be called twice."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            for process in list(pool._processes.values()):  # a build may hang
+                process.kill()
+            pool.shutdown()
 
 
 @derived_object
@@ -63,48 +99,40 @@ class WarmBuilder(ms.builder.PyBuilder):  # type: ignore[misc]
     def __init__(self, folder: Path, workers: int, threads: int) -> None:
         super().__init__()
         self._folder = folder
-        self._workers = workers
-        self._target = resolve_target(NATIVE, threads)
         self._numbers = itertools.count()
-        self._pool: ProcessPoolExecutor | None = None
+        target = resolve_target(NATIVE, threads)
+        self._processes = [_BuildProcess(target) for _ in range(workers)]
+        self._free: SimpleQueue[_BuildProcess] = SimpleQueue()
+        for process in self._processes:
+            self._free.put(process)
+        self._threads = ThreadPoolExecutor(workers)
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
         """Return a file or an error for each program."""
         import tvm
 
         texts = [tvm.ir.save_json(each.mod) for each in build_inputs]
-        return [self._result(future) for future in [self._started(text) for text in texts]]
+        return [self._result(built) for built in self._threads.map(self._built, texts)]
 
     def close(self) -> None:
         """End the processes. May be called twice."""
-        if self._pool is not None:
-            for process in list(self._pool._processes.values()):  # a build may hang
-                process.kill()
-            self._pool.shutdown()
-            self._pool = None
+        for process in self._processes:
+            process.close()
+        self._threads.shutdown()
 
-    def _started(self, text: str) -> Future[bytes]:
-        if self._pool is None:
-            context = get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._workers, context, initializer=_prepare_process)
+    def _built(self, text: str) -> bytes | str:
+        process = self._free.get()
         try:
-            return self._pool.submit(_compile, text, self._target)
-        except BrokenProcessPool as error:
-            failed: Future[bytes] = Future()
-            failed.set_exception(error)
-            return failed
+            return process.build(text)
+        finally:
+            self._free.put(process)
 
-    def _result(self, future: Future[bytes]) -> Any:
-        try:
-            library = future.result(BUILD_TIMEOUT_SECS)
-        except (TimeoutError, BrokenProcessPool) as error:  # those that run beside it fail with it
-            self.close()
-            return ms.builder.BuilderResult(None, f"the build process ended: {last_line(error)}")
-        except Exception as error:  # of TVM, about this program
-            return ms.builder.BuilderResult(None, last_line(error))
+    def _result(self, built: bytes | str) -> Any:
+        if isinstance(built, str):
+            return ms.builder.BuilderResult(None, built)
         path = self._folder / f"kernel-{next(self._numbers)}" / "kernel.so"  # MetaSchedule removes its folder
         path.parent.mkdir()
-        path.write_bytes(library)
+        path.write_bytes(built)
         return ms.builder.BuilderResult(str(path), None)
 
 

@@ -43,7 +43,7 @@ DEVELOPMENT = ("other-tasks", "other-class", "grouped", "rows", "strided")
 """Folders of ``bench/data``, beside the set in it, whose data ``fleet`` was developed on."""
 _RESAMPLES = 10_000
 _INTERVAL = (0.05, 0.95)
-AS_IT_IS = "as it is"
+BASE = "base"
 
 
 def _sketches(method: Method) -> UcbSketches:
@@ -96,7 +96,7 @@ def variants(gone: Sequence[str], wanted: Sequence[str]) -> dict[str, Method]:
         raise BenchError(f"there is no rule {unknown[0]!r}: {', '.join(RULES)}")
     left = [name for name in wanted or RULES if name not in gone]
     whole = {"with all rules": without([])} if gone else {}
-    return {AS_IT_IS: without(gone), **whole, **{f"without {name}": without([*gone, name]) for name in left}}
+    return {BASE: without(gone), **whole, **{f"without {name}": without([*gone, name]) for name in left}}
 
 
 def run(
@@ -111,7 +111,7 @@ def run(
     began = time.perf_counter()
     methods = variants(gone, wanted)
     trials: dict[str, list[float]] = {name: [] for name in methods}
-    sizes = {}
+    sizes: list[tuple[str, int]] = []
     for dataset in datasets:
         names = labels(read(dataset))
         calls = {
@@ -125,15 +125,15 @@ def run(
             found += [
                 float(np.mean([made[name, at, seed].trials for seed in range(seeds)])) for at in range(len(names))
             ]
-        sizes[dataset.parent.name if dataset.parent != DATA else dataset.stem] = len(names)
+        sizes.append((dataset.stem if dataset.parent == DATA else f"{dataset.parent.name}/{dataset.stem}", len(names)))
     details = {
         "without": list(gone),
-        "sets": sizes,
+        "sets": [list(each) for each in sizes],
         "seeds": seeds,
-        "lines": compared({name: np.array(found) for name, found in trials.items()}, list(sizes.values())),
+        "lines": compared({name: np.array(found) for name, found in trials.items()}, [size for _, size in sizes]),
         "elapsed_secs": time.perf_counter() - began,
     }
-    return BenchResult("rules", float(np.exp(np.log(trials[AS_IT_IS]).mean())), None, None, "trials", details)
+    return BenchResult("rules", float(np.exp(np.log(trials[BASE]).mean())), None, None, "trials", details)
 
 
 def _one(method: Method, at: int, seed: int) -> Replayed:
@@ -146,13 +146,13 @@ def compared(trials: Mapping[str, NDArray[np.float64]], sizes: Sequence[int]) ->
 
     ``sizes``: the number of tasks of each set, in the order of the tasks.
     """
-    base = np.log(trials[AS_IT_IS])
+    base = np.log(trials[BASE])
     rng = np.random.default_rng(0)
     drawn = rng.integers(len(base), size=(_RESAMPLES, len(base)))
     ends = np.cumsum(sizes)
     lines = {}
     for name, found in trials.items():
-        if name == AS_IT_IS:
+        if name == BASE:
             continue
         ratios = np.log(found) - base
         low, high = np.quantile(ratios[drawn].mean(axis=1), _INTERVAL)
@@ -172,15 +172,17 @@ def table(result: Mapping[str, Any]) -> str:
         for name, line in sorted(details["lines"].items(), key=lambda item: item[1]["ratio"])
     ]
     gone = f", without {', '.join(details['without'])}" if details["without"] else ""
-    tasks = sum(details["sets"].values())
+    tasks = sum(size for _, size in details["sets"])
     head = f"trials relative to fleet{gone}: {tasks} tasks, {details['seeds']} seeds"
-    return markdown((head, "all", *(f"{name} ({size})" for name, size in details["sets"].items())), rows)
+    return markdown((head, "all, and 90% of resamples", *(f"{name} ({size})" for name, size in details["sets"])), rows)
 
 
 def _datasets(_context: click.Context, _option: click.Parameter, given: Sequence[Path]) -> tuple[Path, ...]:
     if given:
         return tuple(path.absolute() for path in given)
-    return tuple(path for folder in (DATA, *(DATA / name for name in DEVELOPMENT)) for path in folder.glob("*.ftd"))
+    return tuple(
+        path for folder in (DATA, *(DATA / name for name in DEVELOPMENT)) for path in sorted(folder.glob("*.ftd"))
+    )
 
 
 BENCHMARK = Benchmark(

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from devices.builds.executables import flatten
-from devices.client.session import SessionLostError, SessionTimeoutError
+from devices.client.session import ContextLostError, SessionLostError, SessionTimeoutError
 from devices.client.session_loss import DAMAGE
 from devices.client.workbench import Workbench
 from devices.error_text import last_line
@@ -110,6 +110,8 @@ class LoadedNetwork:
             end = self._last_exit() or ""
         except Exception as lost:  # the device is gone altogether
             return UncheckedError(f"the session ended: {error}; then {last_line(lost)}")
+        if isinstance(error, ContextLostError):
+            return NetworkRunError(f"it fails on the device: {error}")
         if not isinstance(error, SessionTimeoutError) and any(name in end for name in _CRASHES):
             return NetworkRunError(f"its process on the device ended: {end}")
         return UncheckedError(f"the session ended: {error}{'; ' + end if end else ''}")

@@ -28,6 +28,7 @@ from devices.client.session import (
 )
 from devices.client.session_loss import DAMAGE, ILLEGAL, loss_measurement
 from devices.client.workbench import Workbench
+from devices.cuda.errors import context_lost_by
 from devices.error_text import last_line
 from devices.protocol import Artifact, MeasureRequest, OracleOutputs, measurable, oracle_task
 from devices.targets import TargetError, default_device_class_name
@@ -178,7 +179,8 @@ class RpcDevice:
         started = time.monotonic()
         fresh = self._connection.bench is None
         measurement = self._measure_once(request)
-        if not fresh and any(name in measurement.detail for name in DAMAGE):
+        damaged = any(name in measurement.detail for name in DAMAGE)
+        if not fresh and (damaged or context_lost_by(measurement.detail) is not None):
             # An earlier candidate of the same session may have damaged it: measure again in a fresh session.
             self._connection.close()
             measurement = self._measure_once(request)

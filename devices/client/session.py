@@ -25,7 +25,7 @@ from tvm import rpc
 
 from devices.builds.linking import LinkerError
 from devices.client.watchdog import Watchdog
-from devices.cuda.errors import has_lost_its_context
+from devices.cuda.errors import LostBy, context_lost_by
 from devices.error_text import last_line
 from devices.rpc import handshake
 from devices.rpc.handshake import HandshakeError, KeyRefusedError
@@ -52,7 +52,7 @@ class SessionTimeoutError(SessionLostError):
 
 
 class ContextLostError(SessionLostError):
-    """The session's process cannot use its GPU any more, by the fault of what ran last (:mod:`devices.cuda.errors`)."""
+    """The session's process cannot use its GPU any more, by the fault of a kernel (:mod:`devices.cuda.errors`)."""
 
 
 class SessionUnreachedError(SessionLostError):
@@ -190,9 +190,9 @@ class RpcSession:
     def deadline(self, timeout_secs: float) -> Iterator[None]:
         """Run calls on the session; cut it if they take longer, or if the server shows no sign of life meanwhile.
 
-        Raises SessionTimeoutError past the deadline, ContextLostError for an error after which the GPU is lost to it,
-        SessionLostError if the session is found dead after an error; any other exception of the calls passes through,
-        and the session is still good.
+        Raises SessionTimeoutError past the deadline, ContextLostError if a kernel has made the GPU unusable for the
+        session, SessionLostError if the device has, or if the session is found dead after an error; any other
+        exception of the calls passes through, and the session is still good.
         """
         late = f"no answer within {timeout_secs:g} s"
         silent = f"the server gave no sign of life for {self._silence_secs:g} s"
@@ -209,8 +209,11 @@ class RpcSession:
                     raise SessionTimeoutError(late) from error
                 if not self.alive():
                     raise SessionLostError(last_line(error)) from error
-                if has_lost_its_context(error):
-                    raise ContextLostError(last_line(error)) from error
+                match context_lost_by(str(error)):
+                    case LostBy.KERNEL:
+                        raise ContextLostError(last_line(error)) from error
+                    case LostBy.DEVICE:
+                        raise SessionLostError(last_line(error)) from error
                 raise
         # The last call may return while the session is being cut: report it here, not as a broken pipe of the next
         # call. The result is dropped: the caller has no session to go on with.

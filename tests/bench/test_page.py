@@ -82,7 +82,7 @@ def test_a_section_has_command_table_code_and_machine(tmp_path: Path) -> None:
 def test_results_whose_code_has_changed_are_listed_with_their_command() -> None:
     changed = dataclasses.replace(SAVED, label="", dependencies={"bench/gone.py": "0"})
     assert stale_text([SAVED]) == "No result is older than its code."
-    assert stale_text([SAVED, changed]).splitlines()[1:] == [f"draft: 1 files, {SAVED.command}"]
+    assert stale_text([SAVED, changed]).splitlines()[1:] == [f"draft: 1 of its files, {SAVED.command}"]
 
 
 def test_a_change_of_the_code_does_not_change_the_pages() -> None:

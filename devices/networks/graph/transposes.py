@@ -38,8 +38,11 @@ _ELEMENT_WISE = frozenset(
 def fold_transposes(module: Any) -> Any:
     """Return ``module`` rewritten, with its transposes moved where that leaves fewer bytes to move."""
     plain = rewrite(module)
-    moved = rewrite(relax.transform.Normalize()(with_main_visited(plain, _TransposeMover(plain))))
-    return min(plain, moved, key=lambda each: moved_bytes(each["main"]))
+    moved = [
+        rewrite(relax.transform.Normalize()(with_main_visited(plain, _TransposeMover(plain, through_merges))))
+        for through_merges in (False, True)
+    ]
+    return min((plain, *moved), key=lambda each: moved_bytes(each["main"]))
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,15 @@ class _Transpose:
 
 @mutator
 class _TransposeMover(PyExprMutator):  # type: ignore[misc]
-    """Writes operators of transposed values as transposes of operators."""
+    """Writes operators of transposed values as transposes of operators.
+
+    ``through_merges``: true to move a transpose also through a reshape that merges axes which it has moved together,
+    and so needs another transpose before it. Heads of an attention are merged so, and nothing is gained.
+    """
+
+    def __init__(self, module: Any, through_merges: bool) -> None:
+        super().__init__(module)
+        self._through_merges = through_merges
 
     def visit_call_(self, call: Call) -> Any:
         call = self.visit_expr_post_order(call)
@@ -75,7 +86,9 @@ class _TransposeMover(PyExprMutator):  # type: ignore[misc]
             case "relax.strided_slice":
                 axes, *bounds = (ints(argument.fields) for argument in call.args[1:])
                 there = [found.axes[axis] for axis in axes]
-                return found.of(self.builder_.emit(relax.op.strided_slice(found.source, there, *map(list, bounds))))
+                inbound = bool(call.attrs.assume_inbound)
+                part = relax.op.strided_slice(found.source, there, *map(list, bounds), assume_inbound=inbound)
+                return found.of(self.builder_.emit(part))
             case "relax.reshape":
                 return self._reshape(call, found)
         return call
@@ -109,13 +122,17 @@ class _TransposeMover(PyExprMutator):  # type: ignore[misc]
         if not before or not after:
             return call
         groups = _groups(before, after)
-        places = sorted(range(len(groups)), key=lambda at: found.axes[groups[at][0][0]])
+        # An axis of one element is everywhere: the first longer one of a group tells where it is in the source.
+        firsts = [next((axis for axis in group if before[axis] > 1), group[0]) for group, _ in groups]
+        places = sorted(range(len(groups)), key=lambda at: found.axes[firsts[at]])
         if places == sorted(places):  # the transpose would stay where it is
             return call
         gathered = [found.axes[axis] for at in places for axis in groups[at][0]]
         split = [axis for at in places for axis in groups[at][1]]
         value = found.source
         if gathered != sorted(gathered):
+            if not self._through_merges:
+                return call
             value = self.builder_.emit(relax.op.permute_dims(value, gathered))
         value = self.builder_.emit(relax.op.reshape(value, [after[axis] for axis in split]))
         return relax.op.permute_dims(value, [split.index(axis) for axis in range(len(split))])
@@ -131,7 +148,8 @@ class _TransposeMover(PyExprMutator):  # type: ignore[misc]
         bound = self.lookup_binding(value) if isinstance(value, relax.Var) else None
         if bound is None or not is_call(bound, "relax.permute_dims") or not isinstance(bound.args[0], relax.Var):
             return None
-        return _Transpose(bound.args[0], axes_of(bound.attrs, len(bound.args[0].ty.shape.values)))
+        shape = shape_of(bound.args[0])
+        return None if shape is None else _Transpose(bound.args[0], axes_of(bound.attrs, len(shape)))
 
     def _argument(self, argument: Any, axes: tuple[int, ...]) -> Any:
         """Return what ``argument`` is the transpose of; a constant is transposed back."""

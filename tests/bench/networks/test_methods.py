@@ -82,7 +82,7 @@ def test_a_network_has_a_picture_with_a_line_for_each_method(tmp_path: Path) -> 
     pytest.importorskip("matplotlib")
     curves = [seed["curve"] for seed in BASELINE]
     (picture,) = draw({"models": {MODEL: {"pruner": {"curves": curves}}}}, tmp_path, "methods")
-    assert picture == tmp_path / "methods-net.svg"
+    assert picture == tmp_path / "methods-net-py-net.svg"
     assert picture.read_text().count("pruner") == 1
 
 

@@ -22,8 +22,8 @@ def test_networks_of_one_tuning_time_have_a_geometric_mean_and_a_least() -> None
         _saved("int8-a", "a", 600.0, 9.0),
     ]
     assert network_means(results).splitlines()[2:] == [
-        "| 60 s | 2 | 1.00 | 0.50 (b) |",
-        "| 600 s | 1 | 1.50 | 1.50 (a) |",
+        "| 60 s | 2 | 1.00 | 2.00 | 0.50 (b) |",
+        "| 600 s | 1 | 1.50 | 1.50 | 1.50 (a) |",
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.datasets import DATA
 from bench.result import BenchError
-from bench.search.rules import AS_IT_IS, BENCHMARK, DEVELOPMENT, RULES, compared, variants, without
+from bench.search.rules import BASE, BENCHMARK, DEVELOPMENT, RULES, compared, variants, without
 from policies.search.methods import method_named
 
 
@@ -23,17 +23,17 @@ def test_each_rule_is_part_of_the_method_and_can_be_taken_away() -> None:
 def test_what_is_gone_is_gone_from_all_variants() -> None:
     found = variants(["patience", "radius"], [])
     others = [f"without {name}" for name in RULES if name not in ("patience", "radius")]
-    assert list(found) == [AS_IT_IS, "with all rules", *others]
+    assert list(found) == [BASE, "with all rules", *others]
     assert found.pop("with all rules") == method_named("fleet")
     assert all(method.selection.radius == 0.0 for method in found.values())
     assert found["without epsilon"] == without(["patience", "radius", "epsilon"])
-    assert list(variants([], ["epsilon"])) == [AS_IT_IS, "without epsilon"]
+    assert list(variants([], ["epsilon"])) == [BASE, "without epsilon"]
     with pytest.raises(BenchError, match="there is no rule 'charm': exploration of sketches"):
         variants(["charm"], [])
 
 
 def test_trials_are_compared_task_by_task() -> None:
-    trials = {AS_IT_IS: np.array([10.0, 20.0, 40.0]), "without it": np.array([20.0, 20.0, 20.0])}
+    trials = {BASE: np.array([10.0, 20.0, 40.0]), "without it": np.array([20.0, 20.0, 20.0])}
     line = compared(trials, [1, 2])["without it"]
     assert line["ratio"] == pytest.approx(1.0)
     assert line["by_set"] == [pytest.approx(2.0), pytest.approx(math.sqrt(0.5))]
@@ -41,7 +41,7 @@ def test_trials_are_compared_task_by_task() -> None:
 
 
 def test_where_all_tasks_agree_nothing_is_left_open() -> None:
-    trials = {AS_IT_IS: np.array([10.0, 20.0, 40.0]), "without it": np.array([11.0, 22.0, 44.0])}
+    trials = {BASE: np.array([10.0, 20.0, 40.0]), "without it": np.array([11.0, 22.0, 44.0])}
     line = compared(trials, [3])["without it"]
     assert [line[name] for name in ("ratio", "low", "high")] == [pytest.approx(1.1)] * 3
 

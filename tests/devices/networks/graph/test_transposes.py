@@ -143,6 +143,23 @@ def test_pixels_become_tokens_without_a_transpose() -> None:
     agrees(lowered, network)
 
 
+class _Mixture(nn.Module):
+    """Heads that are merged, as behind an attention, beside a residual sum of values with channels last."""
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        heads = x.permute(0, 2, 1, 3).reshape(1, 16, 256)
+        residual = torch.relu(y.permute(0, 3, 1, 2)) + torch.sigmoid(z.permute(0, 3, 1, 2))
+        return heads * 2.0, residual.permute(0, 2, 3, 1) * 3.0
+
+
+def test_merged_heads_do_not_keep_other_transposes_where_they_are() -> None:
+    torch.manual_seed(0)
+    lowered, network = imported(_Mixture(), torch.randn(1, 4, 16, 64), *(torch.randn(1, 8, 8, 32) for _ in range(2)))
+    assert lowered.left_out == ()
+    assert sum("transpose" in name for name in names(lowered)) == 1
+    agrees(lowered, network)
+
+
 class _Moved(nn.Module):
     """Values that reshapes split and merge in every way, behind a convolution; then slices and concatenations."""
 
