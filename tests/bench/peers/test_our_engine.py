@@ -15,6 +15,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from bench.peers import our_engine
 from bench.peers.our_engine import WarmBuilder, _BuildProcess, compile_program
+from devices.sketches.generation import generated
 from devices.sketches.inlining import blocks_of
 from devices.targets import NATIVE, parse_target, resolve_target
 
@@ -30,10 +31,9 @@ def _packed_product() -> tuple[tvm.IRModule, Any]:
     k0, k1 = schedule.split(k, [None, 16])
     schedule.reorder(i, j0, k0, k1, j1)
     schedule.enter_postproc()
-    context = ms.TuneContext(schedule.mod, target=parse_target(resolve_target(NATIVE, 1)))
-    rewrite = ms.postproc.RewriteLayout()
-    rewrite._initialize_with_tune_context(context)
-    assert rewrite.apply(schedule)
+    context, _, _ = generated(schedule.mod, parse_target(resolve_target(NATIVE, 1)))
+    rewrites = [each for each in context.space_generator.postprocs if isinstance(each, ms.postproc.RewriteLayout)]
+    assert rewrites[0].apply(schedule)
     return schedule.mod, ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
 
 
