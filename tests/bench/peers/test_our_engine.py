@@ -17,6 +17,7 @@ from bench.peers import our_engine
 from bench.peers.our_engine import WarmBuilder, _BuildProcess, compile_program
 from devices.sketches.generation import generated
 from devices.sketches.inlining import blocks_of
+from devices.sketches.intrinsics import load_intrinsics
 from devices.targets import NATIVE, parse_target, resolve_target
 
 
@@ -31,6 +32,7 @@ def _packed_product() -> tuple[tvm.IRModule, Any]:
     k0, k1 = schedule.split(k, [None, 16])
     schedule.reorder(i, j0, k0, k1, j1)
     schedule.enter_postproc()
+    load_intrinsics(resolve_target(NATIVE, 1))
     context, _, _ = generated(schedule.mod, parse_target(resolve_target(NATIVE, 1)))
     rewrites = [each for each in context.space_generator.postprocs if isinstance(each, ms.postproc.RewriteLayout)]
     assert rewrites[0].apply(schedule)
