@@ -8,6 +8,8 @@ where it was interrupted. Name networks to take some alone.
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -77,6 +79,7 @@ def _is_of_this_commit(saved: SavedResult) -> bool:
 @click.option("--budget", "budget_secs", type=float, default=600.0, show_default=True, help="Seconds of tuning.")
 def main(networks: tuple[str, ...], budget_secs: float) -> None:
     """Takes and saves the rows of the float32 table."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the benchmark that runs
     take(networks or NETWORKS, budget_secs)
 
 

@@ -6,6 +6,10 @@ best; the mean over the seeds) relative to those of the method as it is; below 1
 interval is a paired bootstrap over the tasks, since tasks differ more than seeds do. By set stand the geometric means
 alone.
 
+``--open`` lets the searches go anywhere in the sketches' spaces, with costs that a model of the records fills in
+(:mod:`bench.search.open_replay`), in place of the recorded candidates alone. A rule has to be looked at in both: a
+random candidate brings nothing among a few hundred recorded ones, and frees a search that is stuck in the open.
+
 Backward elimination: take away what costs least, and name it with ``--without`` while the next is looked for.
 """
 
@@ -25,7 +29,8 @@ from bench import options
 from bench.benchmark import Benchmark
 from bench.datasets import DATA, labels, read
 from bench.result import BenchError, BenchResult
-from bench.search import replay_pool
+from bench.search import open_replay, replay_pool
+from bench.search.imputation import KINDS, ImputationModel
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import Replayed, run_task
 from bench.search.run_cache import REPLAYED, RunCache, cache_code
@@ -41,6 +46,9 @@ Change = Callable[[Method], Method]
 
 DEVELOPMENT = ("other-tasks", "other-class", "grouped", "rows", "strided")
 """Folders of ``bench/data``, beside the set in it, whose data ``fleet`` was developed on."""
+_FILLING: ImputationModel = KINDS[0]
+_MOST_TRIALS = 256
+"""Trials after which a run in the open ends that has not arrived."""
 _RESAMPLES = 10_000
 _INTERVAL = (0.05, 0.95)
 BASE = "base"
@@ -106,34 +114,55 @@ def run(
     seeds: int,
     jobs: int,
     parts: Path | None,
+    in_open: bool = False,
 ) -> BenchResult:
-    """``ours``: the geometric mean over the tasks of the trials of the method as it is, without the rules ``gone``."""
+    """``ours``: the geometric mean over the tasks of the trials of the method as it is, without the rules ``gone``;
+    ``in_open``: in the open spaces."""
     began = time.perf_counter()
     methods = variants(gone, wanted)
     trials: dict[str, list[float]] = {name: [] for name in methods}
     sizes: list[tuple[str, int]] = []
     for dataset in datasets:
         names = labels(read(dataset))
-        calls = {
-            (name, at, seed): Call(method, label, seed, _one, (method, at, seed))
-            for seed in range(seeds)
-            for name, method in methods.items()
-            for at, label in enumerate(names)
-        }
-        made = played(dataset, jobs, RunCache(parts, dataset, REPLAYED, cache_code(parts, __name__)), calls)
+        made = (_in_open if in_open else _confined)(dataset, names, methods, seeds, jobs, parts)
         for name, found in trials.items():
-            found += [
-                float(np.mean([made[name, at, seed].trials for seed in range(seeds)])) for at in range(len(names))
-            ]
+            found += [float(np.mean(made[name, at])) for at in range(len(names))]
         sizes.append((dataset.stem if dataset.parent == DATA else f"{dataset.parent.name}/{dataset.stem}", len(names)))
     details = {
         "without": list(gone),
         "sets": [list(each) for each in sizes],
         "seeds": seeds,
+        "open": in_open,
         "lines": compared({name: np.array(found) for name, found in trials.items()}, [size for _, size in sizes]),
         "elapsed_secs": time.perf_counter() - began,
     }
     return BenchResult("rules", float(np.exp(np.log(trials[BASE]).mean())), None, None, "trials", details)
+
+
+Trials = dict[tuple[str, int], list[int]]
+"""Trials of each seed, by variant and task."""
+
+
+def _confined(
+    dataset: Path, names: Sequence[str], methods: Mapping[str, Method], seeds: int, jobs: int, parts: Path | None
+) -> Trials:
+    calls = {
+        (name, at, seed): Call(method, label, seed, _one, (method, at, seed))
+        for seed in range(seeds)
+        for name, method in methods.items()
+        for at, label in enumerate(names)
+    }
+    made = played(dataset, jobs, RunCache(parts, dataset, REPLAYED, cache_code(parts, __name__)), calls)
+    pairs = [(name, at) for name in methods for at in range(len(names))]
+    return {(name, at): [made[name, at, seed].trials for seed in range(seeds)] for name, at in pairs}
+
+
+def _in_open(
+    dataset: Path, names: Sequence[str], methods: Mapping[str, Method], seeds: int, jobs: int, parts: Path | None
+) -> Trials:
+    of_each = dict.fromkeys(methods, seeds)
+    runs, _ = open_replay.play(dataset, range(len(names)), (_FILLING,), methods, of_each, _MOST_TRIALS, jobs, parts)
+    return {key: [each.trials for each in found] for key, found in runs[_FILLING].items()}
 
 
 def _one(method: Method, at: int, seed: int) -> Replayed:
@@ -173,7 +202,8 @@ def table(result: Mapping[str, Any]) -> str:
     ]
     gone = f", without {', '.join(details['without'])}" if details["without"] else ""
     tasks = sum(size for _, size in details["sets"])
-    head = f"trials relative to fleet{gone}: {tasks} tasks, {details['seeds']} seeds"
+    where = "in open spaces" if details["open"] else "among recorded candidates"
+    head = f"trials relative to fleet{gone}, {where}: {tasks} tasks, {details['seeds']} seeds"
     return markdown((head, "all, and 90% of resamples", *(f"{name} ({size})" for name, size in details["sets"])), rows)
 
 
@@ -198,6 +228,7 @@ BENCHMARK = Benchmark(
         ),
         click.Option(["--without", "gone"], multiple=True, help="A rule that is taken away from all variants."),
         click.Option(["--rule", "wanted"], multiple=True, help="A rule to look at; else all."),
+        click.Option(["--open", "in_open"], is_flag=True, help="Search in the whole spaces, with costs filled in."),
         options.count("--seeds", 5),
         options.run_cache(),
         options.jobs(),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.datasets import DATA
 from bench.result import BenchError
-from bench.search.rules import BASE, BENCHMARK, DEVELOPMENT, RULES, compared, variants, without
+from bench.search import open_replay
+from bench.search.rules import BASE, BENCHMARK, DEVELOPMENT, RULES, compared, run, variants, without
 from policies.search.methods import method_named
 
 
@@ -44,6 +47,19 @@ def test_where_all_tasks_agree_nothing_is_left_open() -> None:
     trials = {BASE: np.array([10.0, 20.0, 40.0]), "without it": np.array([11.0, 22.0, 44.0])}
     line = compared(trials, [3])["without it"]
     assert [line[name] for name in ("ratio", "low", "high")] == [pytest.approx(1.1)] * 3
+
+
+def test_open_spaces_are_played_with_costs_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(_dataset: object, tasks: range, fillings: tuple[str, ...], methods: dict[str, object], *_: object) -> Any:
+        runs = {(name, at): [SimpleNamespace(trials=10 * (1 + len(name)))] * 2 for name in methods for at in tasks}
+        return {fillings[0]: runs}, {}
+
+    monkeypatch.setattr(open_replay, "play", play)
+    path = DATA / "other-tasks" / "znver5-2.ftd"
+    found = run([path], [], ["radius"], 2, 1, None, in_open=True)
+    assert found.ours == pytest.approx(50.0)
+    assert found.details["lines"]["without radius"]["ratio"] == pytest.approx(3.0)
+    assert "in open spaces: 6 tasks, 2 seeds" in BENCHMARK.table({"details": found.details})
 
 
 def test_the_development_sets_are_the_default() -> None:
