@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class LostBy(Enum):
-    """Whose fault it is that a process cannot use its GPU any more."""
+    """The side at fault where a process cannot use its GPU any more."""
 
     KERNEL = "kernel"
     DEVICE = "device"
@@ -37,7 +37,7 @@ _STICKY = {
 
 
 def context_lost_by(text: str) -> LostBy | None:
-    """Return whose fault it is, where an error's text tells that the process has lost its GPU; else None."""
+    """Return the side at fault if an error's text tells that the process has lost its GPU; else None."""
     if "CUDA" not in text:
         return None
     return next(
