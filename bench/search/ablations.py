@@ -79,6 +79,7 @@ def ablations() -> dict[str, dict[str, Method]]:
                 )
                 for epsilon in (0.01, 0.05, 0.2, 0.5)
             },
+            "the jackknife's deviation instead of the trees' spread": method_named("adatune:forest-jackknife"),
             "our features": method_named("adatune:forest"),
         },
         "bansor": {

@@ -120,7 +120,12 @@ COST_MODELS: Mapping[str, CostModelEntry] = {
 }
 """The cost models of the product, by name."""
 
-LABORATORY = frozenset({"boosted-rank", "boosted-loops", "forest", "tree-gru", "mlp", "pacm-analyzer", "pacm-dataflow"})
+LABORATORY = frozenset(
+    {
+        *("boosted-rank", "boosted-loops", "forest", "forest-jackknife"),
+        *("tree-gru", "mlp", "pacm-analyzer", "pacm-dataflow"),
+    }
+)
 """Names and kinds of the cost models that only benchmarks use (``bench/models/laboratory``)."""
 
 

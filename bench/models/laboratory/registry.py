@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bench.models.laboratory.forest import SymbolicForestModel
+from bench.models.laboratory.jackknife_forest import JackknifeForestModel
 from bench.models.laboratory.networks import (
     AnalyzedPacmModel,
     DataflowPacmModel,
@@ -37,6 +38,10 @@ def _forest(seed: int, offset_column: int | None) -> CostModel:  # noqa: ARG001
     return SymbolicForestModel(seed)
 
 
+def _jackknife_forest(seed: int, offset_column: int | None) -> CostModel:  # noqa: ARG001
+    return JackknifeForestModel(seed)
+
+
 @dataclass(frozen=True)
 class _MakeNetwork:
     """Makes a network; an object of a class, because processes of a benchmark get it pickled."""
@@ -57,6 +62,8 @@ BOOSTED_LOOPS = CostModelEntry("boosted-loops", LoopTreesModel, _boosted_loops)
 """AutoTVM's regression on its own features."""
 FOREST = CostModelEntry("forest", SymbolicForestModel, _forest)
 """AdaTune's forest on our features."""
+FOREST_JACKKNIFE = CostModelEntry("forest-jackknife", JackknifeForestModel, _jackknife_forest)
+"""AdaTune's forest with the uncertainty of forestci, the package that the paper names."""
 TREE_GRU = _network(TreeGruModel)
 """AutoTVM's TreeGRU."""
 MLP = _network(MlpModel)
@@ -72,6 +79,7 @@ LABORATORY_MODELS: Mapping[str, CostModelEntry] = {
         BOOSTED_RANK,
         BOOSTED_LOOPS,
         FOREST,
+        FOREST_JACKKNIFE,
         TREE_GRU,
         MLP,
         PACM_ANALYZER,
