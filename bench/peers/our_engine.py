@@ -2,6 +2,8 @@
 search brings and what the engine brings can be told apart.
 
 What is not ours in it: MetaSchedule proposes, builds and measures a batch at a time, and each waits for the other.
+Every candidate is measured until its time has converged: MetaSchedule does not tell its runner of which task a kernel
+is, so that no candidate can be given up against the task's best.
 """
 
 from __future__ import annotations
@@ -153,7 +155,7 @@ class _Measured(ms.runner.PyRunnerFuture):  # type: ignore[misc]
 
 @derived_object
 class DeviceRunner(ms.runner.PyRunner):  # type: ignore[misc]
-    """Measures on a device of ours, with adaptive stopping. Outputs are not compared, as MetaSchedule does not."""
+    """Measures on a device of ours until the time has converged. Outputs are not compared, as MetaSchedule does not."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()

@@ -38,6 +38,8 @@ _ELEMENT_WISE = frozenset(
 def fold_transposes(module: Any) -> Any:
     """Return ``module`` rewritten, with its transposes moved where that leaves fewer bytes to move."""
     plain = rewrite(module)
+    if not moved_bytes(plain["main"]):
+        return plain
     moved = [
         rewrite(relax.transform.Normalize()(with_main_visited(plain, _TransposeMover(plain, through_merges))))
         for through_merges in (False, True)
