@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.benchmark import Benchmark
-from bench.networks.network_means import network_means
+from bench.latency.network_means import network_means
 from bench.processes import ROOT
 from bench.result import BenchError
 from bench.saved_result import SavedResult

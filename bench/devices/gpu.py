@@ -21,10 +21,10 @@ from bench import options
 from bench.benchmark import Benchmark
 from bench.devices.gpu_probe import probe_in_child
 from bench.machine import bench_env, cores
-from bench.networks.tune_process import timeline
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
+from bench.tuning.tune_process import timeline
 
 _TORCH_SECS = 300.0
 
@@ -100,7 +100,7 @@ def _ours(workload: str, budget_secs: float, target: Mapping[str, Any]) -> dict[
         began = time.time()
         try:
             figures = run_json(
-                ["-m", "bench.networks.tune_process", *what, "--fleet", str(fleet)],
+                ["-m", "bench.tuning.tune_process", *what, "--fleet", str(fleet)],
                 env=bench_env(cores()),
                 timeout_secs=budget_secs + 600,
             )

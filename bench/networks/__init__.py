@@ -1,1 +1,1 @@
-"""Benchmarks of whole tuning runs: trials a minute, the first record, and the tuned network's latency."""
+"""Networks and single operators that the benchmarks tune."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from bench.networks import operator_modules
-from bench.networks.operators import operators as operator_names
+from bench.networks.operator_names import operator_names
 
 Example = tuple[nn.Module, tuple[Tensor, ...]]
 

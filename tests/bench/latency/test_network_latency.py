@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.networks.latency_front import draw
-from bench.networks.network_latency import BENCHMARK, front, latency_result
+from bench.latency.latency_front import draw
+from bench.latency.network_latency import BENCHMARK, front, latency_result
 
 
 def test_latency_ratio_is_above_one_when_we_are_faster() -> None:

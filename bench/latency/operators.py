@@ -1,14 +1,13 @@
 """Single operators: ours against MetaSchedule for the same time, and against the best of the frameworks.
 
 Every operator of :mod:`bench.networks.operator_modules` is a network of its own, which both tuners get for the same
-time from a standing start; then all sides are timed in turn as in :mod:`bench.networks.network_latency`. Where a side
+time from a standing start; then all sides are timed in turn as in :mod:`bench.latency.network_latency`. Where a side
 cannot do an operator, the reason stands in its place, and the others are compared.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,25 +18,20 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.latency.network_latency import PEERS, measure_sides
 from bench.machine import bench_env, cores
-from bench.networks.network_latency import PEERS, measure_sides
+from bench.networks.operator_names import operator_names
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
 from fleet_tune.base.records.files.atomic_file import write_atomically
 
-MODULES = Path(__file__).with_name("operator_modules.py")
 TUNERS = ("ours", "metaschedule")
 
 # What was asked: nowhere slower than MetaSchedule, nowhere above 1.5 times the best framework's time. Timings of equal
 # programs differ by a few per cent from process to process.
 _SAME = 1.05
 _BEHIND = 1.5
-
-
-def operators() -> tuple[str, ...]:
-    """The names of all operators, read off the module's text: importing it would import torch."""
-    return tuple(re.findall(r"^def (\w+)\(\) -> Example:", MODULES.read_text(), re.MULTILINE))
 
 
 def run(
@@ -53,7 +47,7 @@ def run(
     """
     settings = {"budget_secs": budget_secs, "rounds": rounds, "block_secs": block_secs, "seed": seed}
     figures: dict[str, Any] = {}
-    for name in names or operators():
+    for name in names or operator_names():
         part = parts / f"{name}.json" if parts else None
         if part and part.exists():
             figures[name] = _read_part(part, settings)
@@ -106,7 +100,7 @@ def _operator(name: str, budget_secs: float, rounds: int, block_secs: float, see
         folders = {tuner: Path(folder) / tuner for tuner in TUNERS}
         limits = ["--budget-secs", str(budget_secs)]
         commands = {
-            "ours": ["-m", "bench.networks.tune_process", model, str(folders["ours"]), *limits, "--seed", str(seed)],
+            "ours": ["-m", "bench.tuning.tune_process", model, str(folders["ours"]), *limits, "--seed", str(seed)],
             "metaschedule": ["-m", "bench.peers.metaschedule_network", model, str(folders["metaschedule"]), *limits],
         }
         tuning = {tuner: attempt(tuner, _tuned, command, budget_secs) for tuner, command in commands.items()}
@@ -170,7 +164,10 @@ BENCHMARK = Benchmark(
     help="Single operators: ours against MetaSchedule for the same time, and against the best framework.",
     options=(
         click.Option(
-            ["--operator", "names"], multiple=True, type=click.Choice(operators()), help="Only this one; repeatable."
+            ["--operator", "names"],
+            multiple=True,
+            type=click.Choice(operator_names()),
+            help="Only this one; repeatable.",
         ),
         options.seconds("--budget", "budget_secs", 120.0, "Seconds of tuning for each operator and tuner."),
         options.count("--rounds", 9, "Blocks of runs of each side."),

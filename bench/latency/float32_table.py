@@ -1,7 +1,7 @@
 """Takes the rows of the float32 table: networks of torchvision and transformers against the frameworks, and their
 operators.
 
-``python -m bench.networks.float32_table --budget 600`` runs and saves ``bench network-latency`` for each network, and
+``python -m bench.latency.float32_table --budget 600`` runs and saves ``bench network-latency`` for each network, and
 ``bench per-op`` for what was tuned. Rows that were saved at this commit are not taken again: the same command goes on
 where it was interrupted. Name networks to take some alone.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
+from bench.latency.network_means import LABEL
 from bench.machine import bench_env, cores
-from bench.networks.network_means import LABEL
 from bench.processes import run_json
 from bench.result import BenchError
 from bench.saved_result import RESULTS, SavedResult, commit, read_result
@@ -87,4 +87,4 @@ if __name__ == "__main__":
     try:
         main()
     except BenchError as error:
-        raise SystemExit(f"bench.networks.float32_table: {error}") from error
+        raise SystemExit(f"bench.latency.float32_table: {error}") from error

@@ -35,11 +35,11 @@ def metaschedule(workload: str, trials: int, limit_secs: float) -> dict[str, Any
 
 
 def ours(workload: str, budget_secs: float, seed: int) -> dict[str, Any]:
-    """Our figures (see :mod:`bench.networks.tune_process`), from a process and a folder of its own."""
+    """Our figures (see :mod:`bench.tuning.tune_process`), from a process and a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
         what = (f"bench/networks/workloads.py:{workload}", str(Path(folder) / "out"))
         return run_json(
-            ["-m", "bench.networks.tune_process", *what, "--budget-secs", str(budget_secs), "--seed", str(seed)],
+            ["-m", "bench.tuning.tune_process", *what, "--budget-secs", str(budget_secs), "--seed", str(seed)],
             env=bench_env(cores()),
             timeout_secs=budget_secs + 600,
         )

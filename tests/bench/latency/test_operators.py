@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 import torch
 
+from bench.latency.operators import BENCHMARK, operators_result, ratios, run
 from bench.networks import operator_modules
-from bench.networks.operators import BENCHMARK, operators, operators_result, ratios, run
+from bench.networks.operator_names import operator_names
 from bench.result import BenchError
 
 
 def test_every_function_that_gives_an_example_is_an_operator() -> None:
     functions = inspect.getmembers(operator_modules, inspect.isfunction)
     examples = [name for name, function in functions if inspect.signature(function).return_annotation == "Example"]
-    assert sorted(operators()) == sorted(examples)
+    assert sorted(operator_names()) == sorted(examples)
 
 
-@pytest.mark.parametrize("name", operators())
+@pytest.mark.parametrize("name", operator_names())
 def test_an_operator_computes_numbers_that_tell_inputs_apart(name: str) -> None:
     module, inputs = getattr(operator_modules, name)()
     with torch.no_grad():
@@ -62,7 +63,7 @@ def test_an_operator_that_was_measured_is_not_measured_again(tmp_path: Path, mon
             raise BenchError("interrupted")
         return {**figures(ours=1.0, metaschedule=2.0), "failures": {}}
 
-    monkeypatch.setattr("bench.networks.operators._operator", measure)
+    monkeypatch.setattr("bench.latency.operators._operator", measure)
     settings: dict[str, Any] = {
         "budget_secs": 2.0,
         "rounds": 3,

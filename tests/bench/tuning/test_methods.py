@@ -9,10 +9,10 @@ from typing import Any
 import click
 import pytest
 
-from bench.networks import methods
-from bench.networks.method_curves import draw
-from bench.networks.methods import BENCHMARK, MethodRun, less, run, runs, table
 from bench.result import BenchError
+from bench.tuning import methods
+from bench.tuning.method_curves import draw
+from bench.tuning.methods import BENCHMARK, MethodRun, less, run, runs, table
 
 MODEL = "net.py:net"
 WORK = Path("work")

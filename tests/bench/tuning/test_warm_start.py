@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.networks import warm_start
-from bench.networks.warm_start import BENCHMARK
+from bench.tuning import warm_start
+from bench.tuning.warm_start import BENCHMARK
 
 SECS = {"median": 0.004, "min": 0.003, "max": 0.005, "count": 9}
 

@@ -6,8 +6,8 @@ trials. What a paper claims against its baseline is set beside what this runtime
 the baseline needs for its own last latency (the median over the seeds), relative to those that the method needs for it.
 A run that does not reach it counts as infinite. In the end stands the measured latency of the compiled networks.
 
-Each run is a piece with a file of its own in the folder ``work``, as in :mod:`bench.networks.time_to_quality`.
-``python -m bench.networks.method_curves RESULT`` draws the curves.
+Each run is a piece with a file of its own in the folder ``work``, as in :mod:`bench.tuning.time_to_quality`.
+``python -m bench.tuning.method_curves RESULT`` draws the curves.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import click
 from bench import options
 from bench.benchmark import Benchmark
 from bench.machine import bench_env, cores
-from bench.networks.pieces import Piece, commits, model_folder, models_option, pieces_option, run_missing, work_option
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
+from bench.tuning.pieces import Piece, commits, model_folder, models_option, pieces_option, run_missing, work_option
 from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, STORE_VARIABLE
 from policies.search.methods.registry import METHOD_NAMES
 
@@ -70,7 +70,7 @@ class MethodRun(Piece):
 
     def tune(self) -> dict[str, Any]:
         out = self.folder / "network"
-        command = ["-m", "bench.networks.tune_process", self.model, str(out), "--budget-secs", str(self.budget_secs)]
+        command = ["-m", "bench.tuning.tune_process", self.model, str(out), "--budget-secs", str(self.budget_secs)]
         command += ["--method", self.method, "--seed", str(self.seed), "--no-pretrained", "--curve"]
         environment = bench_env(cores(), **{STORE_VARIABLE: "", SHIPPED_VARIABLE: ""})
         return run_json(command, env=environment, timeout_secs=self.budget_secs + _FINISH_SECS)

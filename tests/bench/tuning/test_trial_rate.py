@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.networks.trial_rate import BENCHMARK, workload_figures
 from bench.result import BenchError
+from bench.tuning.trial_rate import BENCHMARK, workload_figures
 
 
 def test_trial_rate_compares_medians_and_refuses_empty_sides() -> None:

@@ -1,6 +1,6 @@
 """Draws the curves of a result of ``bench methods``: estimated latency against seconds and against trials.
 
-``python -m bench.networks.method_curves bench/results/methods.json``; needs matplotlib (``pip install .[bench]``).
+``python -m bench.tuning.method_curves bench/results/methods.json``; needs matplotlib (``pip install .[bench]``).
 """
 
 from __future__ import annotations
@@ -66,4 +66,4 @@ if __name__ == "__main__":
     try:
         main()
     except BenchError as error:
-        raise SystemExit(f"bench.networks.method_curves: {error}") from error
+        raise SystemExit(f"bench.tuning.method_curves: {error}") from error

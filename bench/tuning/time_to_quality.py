@@ -26,19 +26,19 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.latency.network_latency import measure_sides
 from bench.machine import bench_env, cores
-from bench.networks.network_latency import measure_sides
-from bench.networks.pieces import Piece, commits, model_folder, models_option, pieces_option, run_missing, work_option
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
+from bench.tuning.pieces import Piece, commits, model_folder, models_option, pieces_option, run_missing, work_option
 from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, STORE_VARIABLE
 
 PEER = "metaschedule"
 PEERS = {PEER: (), "metaschedule on our engine": ("--our-engine",)}
 """The peer's forms, with the options of :mod:`bench.peers.metaschedule_network`."""
 FORMS = {"as it comes": (), "from nothing": ("--no-pretrained",)}
-"""Our forms, with the options of :mod:`bench.networks.tune_process`."""
+"""Our forms, with the options of :mod:`bench.tuning.tune_process`."""
 ASKED = {
     "as it comes": {PEER: 20.0, "metaschedule on our engine": 2.5},
     "from nothing": {PEER: 10.0, "metaschedule on our engine": 2.5},
@@ -72,7 +72,7 @@ class TunerRun(Piece):
             environment = bench_env(cores())
         else:
             out = str(self.folder / "network")
-            command = ["-m", "bench.networks.tune_process", self.model, out, *limits, "--seed", str(self.seed)]
+            command = ["-m", "bench.tuning.tune_process", self.model, out, *limits, "--seed", str(self.seed)]
             command += FORMS[self.form]
             shipped = {} if self.form == "as it comes" else {SHIPPED_VARIABLE: ""}
             environment = bench_env(cores(), **{STORE_VARIABLE: ""}, **shipped)

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from bench.networks import noisy_host
-from bench.networks.noisy_host import BENCHMARK, Noise, quiet_rate
 from bench.processes import end_group
+from bench.tuning import noisy_host
+from bench.tuning.noisy_host import BENCHMARK, Noise, quiet_rate
 from tests.helpers.waiting import wait_until
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench.networks import time_to_quality
-from bench.networks.time_to_quality import FORMS, PEER, PEERS, TunerRun, compared, run, runs
 from bench.result import BenchError
+from bench.tuning import time_to_quality
+from bench.tuning.time_to_quality import FORMS, PEER, PEERS, TunerRun, compared, run, runs
 
 MODEL = "net.py:net"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.networks.network_means import network_means
+from bench.latency.network_means import network_means
 from bench.saved_result import SCHEMA, SavedResult
 
 

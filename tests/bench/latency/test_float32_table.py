@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench.networks import float32_table, public_networks
-from bench.networks.float32_table import NETWORKS, commands, take
+from bench.latency import float32_table
+from bench.latency.float32_table import NETWORKS, commands, take
+from bench.networks import public_networks
 from bench.result import BenchError
 from bench.saved_result import SCHEMA
 

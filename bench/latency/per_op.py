@@ -109,7 +109,7 @@ def run(model: str, folder: Path | None, budget_secs: float, runs: int) -> Bench
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as new:
         if folder is None:
             folder = Path(new) / "net"
-            arguments = ["-m", "bench.networks.tune_process", model, str(folder), "--budget-secs", str(budget_secs)]
+            arguments = ["-m", "bench.tuning.tune_process", model, str(folder), "--budget-secs", str(budget_secs)]
             run_json(arguments, env=bench_env(cores()), timeout_secs=budget_secs + 900)
         try:
             manifest = json.loads((folder / "manifest.json").read_text())

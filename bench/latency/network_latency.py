@@ -8,7 +8,7 @@ pause before every block so that the threads of the one before have gone to slee
 single runs of all blocks.
 
 ``--precision`` tunes the network once more for each precision, and times it as one more side: the front of latency
-against error, of which ``python -m bench.networks.latency_front`` draws a picture.
+against error, of which ``python -m bench.latency.latency_front`` draws a picture.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _tuned(model: str, out: Path, budget_secs: float, seed: int, precision: str 
         name, _, error = precision.partition(":")
         options += ["--precision", name, *(["--max-error", error] if error else [])]
     return run_json(
-        ["-m", "bench.networks.tune_process", model, str(out), *options],
+        ["-m", "bench.tuning.tune_process", model, str(out), *options],
         env=bench_env(cores()),
         timeout_secs=budget_secs + 900,
     )

@@ -1,6 +1,6 @@
 """Tunes one model through the public API and prints what the benchmarks need, as one line of JSON.
 
-``python -m bench.networks.tune_process MODEL OUT --budget-secs 60``. The clock starts before ``fleet_tune.tune``
+``python -m bench.tuning.tune_process MODEL OUT --budget-secs 60``. The clock starts before ``fleet_tune.tune``
 is called: it includes the import of TVM, torch and Ray, the start of all actors and builders, and the import of the
 network.
 """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.networks.pieces import Piece, commits, run_missing
+from bench.tuning.pieces import Piece, commits, run_missing
 
 
 @dataclass(frozen=True)

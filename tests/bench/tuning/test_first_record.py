@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.networks.first_record import BENCHMARK
+from bench.tuning.first_record import BENCHMARK
 
 
 def test_its_table() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.networks import per_op
-from bench.networks.per_op import alone_against_in_network, key_of, kind_of, ours_of, rows_of, table, theirs_of
+from bench.latency import per_op
+from bench.latency.per_op import alone_against_in_network, key_of, kind_of, ours_of, rows_of, table, theirs_of
 from bench.result import BenchError
 
 

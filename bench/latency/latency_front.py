@@ -1,6 +1,6 @@
 """Draws the front of latency against error from a result of ``bench network-latency --precision``.
 
-``python -m bench.networks.latency_front bench/results/network-latency.json``; needs matplotlib (``pip install
+``python -m bench.latency.latency_front bench/results/network-latency.json``; needs matplotlib (``pip install
 .[bench]``).
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from bench.networks.network_latency import front
+from bench.latency.network_latency import front
 from bench.plots import IMAGES, pyplot, save
 from bench.result import BenchError
 from bench.saved_result import read_result
@@ -59,4 +59,4 @@ if __name__ == "__main__":
     try:
         main()
     except BenchError as error:
-        raise SystemExit(f"bench.networks.latency_front: {error}") from error
+        raise SystemExit(f"bench.latency.latency_front: {error}") from error

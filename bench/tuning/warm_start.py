@@ -17,8 +17,8 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.latency.network_latency import measure_sides
 from bench.machine import bench_env, cores
-from bench.networks.network_latency import measure_sides
 from bench.processes import run_json
 from bench.result import BenchResult
 from bench.tables import markdown, median_and_range
@@ -77,7 +77,7 @@ def run(
 
 def _tuned(model: str, out: Path, budget_secs: float, seed: int, store: str) -> dict[str, Any]:
     return run_json(
-        ["-m", "bench.networks.tune_process", model, str(out), "--budget-secs", str(budget_secs), "--seed", str(seed)],
+        ["-m", "bench.tuning.tune_process", model, str(out), "--budget-secs", str(budget_secs), "--seed", str(seed)],
         env=bench_env(cores(), **{STORE_VARIABLE: store, SHIPPED_VARIABLE: ""}),
         timeout_secs=budget_secs + 900,
     )

@@ -1,0 +1,1 @@
+"""Latency of tuned networks and operators beside the frameworks'."""
