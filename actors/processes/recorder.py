@@ -68,7 +68,7 @@ class Recorder:
         self._changed = asyncio.Condition()
         self._last_seq = self._reader.last_seq()
         self._recent = RecentPages(_RECENT)  # the last ones up to _last_seq
-        self._device_states = {name: event.state for name, event in self._reader.device_states().items()}
+        self._device_states = {name: event.state for name, event in self._reader.devices.states().items()}
 
     async def put_tasks(self, tasks: Sequence[Task]) -> None:
         """Store the tasks' definitions, so that records can be read without the model."""
@@ -155,16 +155,16 @@ class Recorder:
         return await self._in_thread(self._store.probed, device_id, device_class, usual_secs)
 
     async def shown_speeds(self) -> dict[str, float]:
-        """See :meth:`fleet_tune.base.records.stores.reader.RecordReader.shown_speeds`."""
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._reader.shown_speeds)
+        """See :meth:`fleet_tune.base.records.stores.stored_speeds.StoredSpeeds.shown`."""
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._reader.speeds.shown)
 
     async def calls_timed(self, device_class: str, timed: CallSecs) -> None:
         """See :meth:`fleet_tune.base.records.stores.store.RecordStore.calls_timed`."""
         await self._in_thread(self._store.calls_timed, device_class, timed)
 
     async def timed_calls(self) -> dict[str, CallSecs]:
-        """See :meth:`fleet_tune.base.records.stores.reader.RecordReader.timed_calls`."""
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._reader.timed_calls)
+        """See :meth:`fleet_tune.base.records.stores.stored_speeds.StoredSpeeds.timed_calls`."""
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._reader.speeds.timed_calls)
 
     async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[bytes]:
         """Pages of committed records (:mod:`fleet_tune.base.records.stores.pages`): all with ``seq > cursor`` up to

@@ -116,7 +116,7 @@ class HistoryReader:
         Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
         """
         with RecordReader(records_of(self._folder)) as reader:
-            speeds, calls, tasks = reader.shown_speeds(), reader.call_secs(), reader.tasks()
+            speeds, calls, tasks = reader.speeds.shown(), reader.speeds.call_secs(), reader.tasks()
             new = _after(reader, self._seq)
             # A revision says that what was known of an earlier candidate was wrong.
             if self._course.is_of(tasks, speeds, calls) and not any(record.revision for record in new):

@@ -112,7 +112,7 @@ class RunWatcher:
         if is_under_way and not (self._folder / RECORDS_FILE).is_file():  # the network is being imported
             return WatchedRun(self._folder, True, _NO_HISTORY, {}, None, *said)
         with RecordReader(records_of(self._folder)) as reader:
-            seq, devices = reader.last_seq(), reader.device_states()
+            seq, devices = reader.last_seq(), reader.devices.states()
             last = reader.since(seq - 1, 1) if seq else []
         begin = self._clock()
         if self._history is None or (seq != self._seq and (begin >= self._next_read or not is_under_way)):

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fleet_tune.base.errors import DiskFullError, RetuneError
 from fleet_tune.base.records.files.atomic_file import write_atomically
-from fleet_tune.base.records.stores.reader import PROBE
+from fleet_tune.base.records.stores.stored_speeds import PROBE
 from policies.retuning.state import ServiceState
 
 STATE_FILE = "state.json"

@@ -102,7 +102,7 @@ async def test_a_recorder_that_stands_still_is_named_and_slows_the_run_alone(fle
     assert progress.trials == 60
     assert progress.devices == {"device-0": "good"}
     with RecordReader(made.store) as reader:
-        assert {event.kind for event in reader.device_events(100)} <= {"joined", "probe_passed", "leased", "released"}
+        assert {event.kind for event in reader.devices.events(100)} <= {"joined", "probe_passed", "leased", "released"}
     assert {record.measurement.outcome for record in trials(made.store)} == {Outcome.OK}
 
 

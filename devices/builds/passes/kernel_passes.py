@@ -10,6 +10,7 @@ from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from devices.builds.passes.byte_instructions import lower_byte_operators
+from devices.builds.passes.constant_divisors import multiply_by_reciprocals
 from devices.builds.passes.extremes import begin_at_infinity, propagate_nan, propagate_nan_on_device
 from devices.builds.passes.half_instructions import lower_half_operators
 from devices.builds.passes.joined_loads import join_byte_loads
@@ -47,11 +48,18 @@ def _pipeline() -> Any:
                 prefetch_next_panels,
                 place_on_stack,
                 propagate_nan,
+                multiply_by_reciprocals,
                 finalize_host(),
             ]
         ),
         lambda: tvm.transform.Sequential(
-            [lower_byte_operators, finalize_device(), propagate_nan_on_device, separate_vector_stores]
+            [
+                lower_byte_operators,
+                multiply_by_reciprocals,
+                finalize_device(),
+                propagate_nan_on_device,
+                separate_vector_stores,
+            ]
         ),
     )
 

@@ -69,7 +69,7 @@ class RunSite:
             raise NoPageError(path)
         run = self._runs.look(name)
         with RecordReader(run.folder / "records.db") as reader:
-            events = reader.device_events(_EVENTS)
+            events = reader.devices.events(_EVENTS)
         up = "" if name == "." else "/"
         return run.folder.resolve().name, pages.run_page(run, events, f"/report/{quote(name)}"), up
 

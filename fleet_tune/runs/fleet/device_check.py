@@ -122,7 +122,7 @@ def list_devices(fleet: FleetConfig, records: Path | None, events: int) -> Fleet
     last: list[DeviceEvent] = []
     if records is not None:
         with RecordReader(records) as reader:
-            last_events, last = reader.device_states(), reader.device_events(events)
+            last_events, last = reader.devices.states(), reader.devices.events(events)
     devices = []
     for config in fleet.devices:
         event, order = last_events.get(config.name), given.get(config.name)

@@ -35,7 +35,7 @@ def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
         with SharedReader(path) as reader:
             # What was merged into the folder before its devices were known is counted at the units of their classes.
             for name, configs in prepared.devices.items():
-                secs = reader.unit_of(class_unit(name))
+                secs = reader.speeds.unit_of(class_unit(name))
                 if secs is not None:
                     for config in configs:
                         store.unit(config.name, secs)

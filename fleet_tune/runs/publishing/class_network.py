@@ -75,7 +75,7 @@ class ClassNetwork:
         """Return the estimated latency of the network that is made of ``records``, by task id. None where the class has
         not told what calls take."""
         with RecordReader(self.request.records) as reader:
-            call_secs = reader.call_secs().get(self.name)
+            call_secs = reader.speeds.call_secs().get(self.name)
             best_secs = {task_id: reader.shown_secs(record) for task_id, record in records.items()}
         if call_secs is None:
             return None

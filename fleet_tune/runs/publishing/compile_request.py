@@ -65,7 +65,7 @@ def compile_request(
     on a device of the class. See :class:`CompileRequest` for the arguments."""
     prepared = tuned.prepared
     with RecordReader(records) as reader:
-        states = {name: event.state for name, event in reader.device_states().items()}
+        states = {name: event.state for name, event in reader.devices.states().items()}
     inputs = prepared.network.example_inputs
     special = tuple(special_inputs_of(prepared.network).values())
     runners: dict[str, NetworkRunner] = {}

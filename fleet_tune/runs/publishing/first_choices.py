@@ -155,7 +155,7 @@ class FirstChoices:
         rule = self.measuring.applied_to(StopRule())
         best_secs = math.inf
         with RecordReader(self.records) as reader:
-            speed = reader.shown_speeds().get(split_task_id(oracle.task_id)[1], 1.0)
+            speed = reader.speeds.shown().get(split_task_id(oracle.task_id)[1], 1.0)
         # Fewer results than candidates where the time ended.
         for (candidate, revision), built in zip(revisions.items(), others, strict=False):
             if time.monotonic() >= deadline:

@@ -149,4 +149,4 @@ def with_new_records(last: Progress, tuned: Tuned, records: Path) -> Progress:
 
 def _device_states(records: Path) -> dict[str, DeviceState]:
     with RecordReader(records) as reader:
-        return {name: event.state for name, event in reader.device_states().items()}
+        return {name: event.state for name, event in reader.devices.states().items()}

@@ -89,7 +89,7 @@ def take_speeds(found: StoreLookup, store: RecordStore, devices: Mapping[str, Se
     """Show the seconds of a run that measures nothing at the speeds of the shared store, unless its own store has
     one. The arguments are those of :func:`take`, which comes before."""
     with SharedReader(store.path) as reader:
-        own = reader.shown_speeds()
+        own = reader.speeds.shown()
     for name, speed in found.shown_speeds.items():
         shared_secs, device_id = found.units.get(name), next(iter(devices.get(name, ())), None)
         if shared_secs is not None and device_id is not None and name not in own:
@@ -99,7 +99,7 @@ def take_speeds(found: StoreLookup, store: RecordStore, devices: Mapping[str, Se
 def _give_speeds(own: SharedReader, shared: RecordStore) -> None:
     """Show the seconds of the shared store at the speeds of a run that has measured."""
     units = own.class_units()
-    for name, speed in own.shown_speeds().items():
+    for name, speed in own.speeds.shown().items():
         own_secs = units.get(class_unit(name))
         if own_secs is not None:
             shared.show_at(name, speed * shared.unit(class_unit(name), own_secs) / own_secs)
@@ -167,6 +167,6 @@ class StoreSubscription:
                     said = last_word(heard)
                     if said is not None:
                         of_task[record.candidate.id] = said
-            units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
+            units = {name: secs for name in origins if (secs := reader.speeds.unit_of(class_unit(name))) is not None}
         yield StoreLookup(self._shared, {task: tuple(each.values()) for task, each in words.items()}, units)
         self._cursor = cursor

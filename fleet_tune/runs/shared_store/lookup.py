@@ -146,8 +146,8 @@ def look_up(
         for task in tasks:
             found.look_up(task)
         imported |= reader.imported_sketches()
-        units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
-        shown_speeds = reader.shown_speeds()
+        units = {name: secs for name in origins if (secs := reader.speeds.unit_of(class_unit(name))) is not None}
+        shown_speeds = reader.speeds.shown()
     lookup = StoreLookup(
         path,
         found.words,

@@ -20,8 +20,9 @@ from fleet_tune.base.records.sharing.shared import CopyResult, SharedReader, Tar
 from fleet_tune.base.records.sharing.store_place import StorePlace
 from fleet_tune.base.records.sharing.team import Team
 from fleet_tune.base.records.stores.origin import Origin
-from fleet_tune.base.records.stores.reader import PROBE, RecordReader
+from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import BOUND
+from fleet_tune.base.records.stores.stored_speeds import PROBE
 
 _LEAST_TEXT = 3
 

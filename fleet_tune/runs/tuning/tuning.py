@@ -214,8 +214,8 @@ async def settle(context: RunContext, prepared: Prepared, hosts: RunHosts, lower
             if prepared.found is not None:
                 take_speeds(prepared.found, store, prepared.device_ids)
         with RecordReader(request.records) as reader:
-            states = {name: event.state for name, event in reader.device_states().items()}
-            views = reader.shown_speeds(), reader.timed_calls()
+            states = {name: event.state for name, event in reader.devices.states().items()}
+            views = reader.speeds.shown(), reader.speeds.timed_calls()
             return checked, snapshot_without_trials(plan, hosts, list(reader), states, *views)
 
     async with beside(context.reporter.announce_waiting()):

@@ -153,9 +153,9 @@ def checked(made: Fleet, trials: int = TRIALS) -> tuple[list[DeviceEvent], dict[
         records = [record for record in reader if record.revision == 0]
         assert len(records) == trials
         assert len({record.candidate.id for record in records}) == trials
-        events = reader.device_events(1000)
+        events = reader.devices.events(1000)
         assert all(event.reason for event in events)
-        assert reader.device_states()["device-0"].state.word == "good"
+        assert reader.devices.states()["device-0"].state.word == "good"
         return events, reader.counts()
 
 

@@ -157,7 +157,7 @@ async def test_batches_of_many_devices_and_what_changed_of_them_are_one_transact
             (1, "[]"),
             (3, "[]"),
         ]
-        assert reader.device_states()["here"].state.lease == Lease(epoch=3)
+        assert reader.devices.states()["here"].state.lease == Lease(epoch=3)
     # Whoever has not heard the answer asks again: nothing is doubled, and what is stored stays.
     assert await recorder.store(batches, [leased(3, owner="")]) == 2
     assert await recorder.last_seq() == 3
@@ -185,7 +185,7 @@ async def test_nothing_counts_that_was_leased_by_one_who_is_gone(recorder: Recor
         with pytest.raises(StaleLeaseError):
             await recorder.append([record(0)], epoch)
     with RecordReader(tmp_path / "records.db") as reader:
-        assert {name: event.state for name, event in reader.device_states().items()} == states
+        assert {name: event.state for name, event in reader.devices.states().items()} == states
     await recorder.append_device_events([leased(1_000_005)])
     assert await recorder.append([record(0)], 1_000_005) == [1]
 

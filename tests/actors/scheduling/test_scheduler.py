@@ -217,7 +217,7 @@ async def test_clocks_that_jump_change_time_stamps_and_nothing_else(fleet: Calla
     with RecordReader(made.store) as reader:
         stamps = [record.unix_secs for record in reader]
         assert max(stamps) - min(stamps) > 86_400.0
-        assert all(event.state.lease.epoch > 0 for event in reader.device_states().values())
+        assert all(event.state.lease.epoch > 0 for event in reader.devices.states().values())
 
 
 async def test_a_lost_recorder_ends_the_run_with_its_error(fleet: Callable[..., Fleet]) -> None:

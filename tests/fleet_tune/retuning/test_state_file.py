@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.base.records.stores.reader import PROBE
+from fleet_tune.base.records.stores.stored_speeds import PROBE
 from fleet_tune.retuning.state_file import load_state, save_state
 from policies.retuning.state import AskDevices, CheckVersion, ServiceState, TuneDeployment
 

@@ -21,7 +21,7 @@ from fleet_tune.base.records.sharing.shared import SharedReader, shared_store
 from fleet_tune.base.records.sharing.store_place import StorePlace
 from fleet_tune.base.records.sharing.team import SyncResult, Team, sync_team
 from fleet_tune.base.records.stores.origin import Effort
-from fleet_tune.base.records.stores.reader import UNIT
+from fleet_tune.base.records.stores.stored_speeds import UNIT
 from fleet_tune.base.waits import WAITS
 from fleet_tune.runs.shared_store.exchange import StoreUploader
 from fleet_tune.store_server.keys import keys

@@ -142,7 +142,7 @@ class StoreMaintenance(SharedReader):
         outcomes: dict[str, Counter[str]] = {}
         workloads: Counter[tuple[str, str]] = Counter()
         names = {workload.hash: workload.name for workload in self.workloads()}
-        rows = self._rows(
+        rows = self.rows(
             "SELECT workload, device_class, outcome, count(*) FROM records"
             f" WHERE {self._is_trial} GROUP BY workload, device_class, outcome"
         )
@@ -151,17 +151,17 @@ class StoreMaintenance(SharedReader):
             workloads[names.get(workload, workload), device_class] += count
         origins: list[tuple[Origin | None, int]] = []
         runs = 0
-        if self._has_column("origin"):
+        if self.has_column("origin"):
             known = self.origins()
-            counted = self._rows("SELECT origin, count(*) FROM records GROUP BY origin ORDER BY 2 DESC")
+            counted = self.rows("SELECT origin, count(*) FROM records GROUP BY origin ORDER BY 2 DESC")
             origins = [(known.get(number), count) for number, count in counted]
-            runs = self._rows("SELECT count(DISTINCT run_id) FROM run_origins")[0][0]
-        ((records,),) = self._rows("SELECT count(*) FROM records")
+            runs = self.rows("SELECT count(DISTINCT run_id) FROM run_origins")[0][0]
+        ((records,),) = self.rows("SELECT count(*) FROM records")
         return Statistics(self.path, self.path.stat().st_size, records, runs, outcomes, workloads, origins)
 
     @property
     def _is_trial(self) -> str:
-        return "revision = 0" if self._has_column("revision") else "1"
+        return "revision = 0" if self.has_column("revision") else "1"
 
     def why(
         self, task: Task, versions: Mapping[str, str], now: Mapping[str, Origin] | None = None
@@ -203,7 +203,7 @@ class StoreMaintenance(SharedReader):
                 file.append(f"{what} cannot be read: {error.problem.rpartition(' is damaged: ')[2]}")
                 return instead
 
-        found = read("the file as a whole", lambda: self._rows("PRAGMA integrity_check"), list[tuple[str]]())
+        found = read("the file as a whole", lambda: self.rows("PRAGMA integrity_check"), list[tuple[str]]())
         file += [text for (text,) in found if text != "ok"]
         damaged = read("all of the records", self.unreadable, list[str]())
         damaged += read("what records depend on", self._damaged_origins, list[str]())
@@ -213,14 +213,14 @@ class StoreMaintenance(SharedReader):
         return IntegrityReport(records, tuple(damaged), tuple(file), orphans)
 
     def _damaged_origins(self) -> list[str]:
-        if not self._has_table("origins"):
+        if not self.has_table("origins"):
             return []
         known = self.origins()
-        numbers = [number for (number,) in self._rows("SELECT id FROM origins ORDER BY id")]
+        numbers = [number for (number,) in self.rows("SELECT id FROM origins ORDER BY id")]
         return [f"origin {number}: it cannot be read" for number in numbers if number not in known]
 
     def _count(self, query: str) -> int:
-        ((count,),) = self._rows(query)
+        ((count,),) = self.rows(query)
         return int(count)
 
     def matching(self, rule: PruneRule) -> list[int]:
@@ -248,7 +248,7 @@ class StoreMaintenance(SharedReader):
         for start in range(0, len(seqs), _AT_ONCE):
             some = seqs[start : start + _AT_ONCE]
             marks = ", ".join("?" * len(some))
-            found += [uid for (uid,) in self._rows(f"SELECT uid FROM records WHERE seq IN ({marks})", *some)]
+            found += [uid for (uid,) in self.rows(f"SELECT uid FROM records WHERE seq IN ({marks})", *some)]
         return found
 
 

@@ -21,8 +21,9 @@ from fleet_tune.base.records.sharing.store_place import shown
 from fleet_tune.base.records.sharing.validation import checked_effort, checked_task, checked_unit
 from fleet_tune.base.records.stores.codec import decode_record, encode_record
 from fleet_tune.base.records.stores.origin import Effort, Origin, decode_origin, encode_origin
-from fleet_tune.base.records.stores.reader import UNIT, split_task_id
+from fleet_tune.base.records.stores.reader import split_task_id
 from fleet_tune.base.records.stores.store import class_unit
+from fleet_tune.base.records.stores.stored_speeds import UNIT
 from fleet_tune.base.waits import WAITS
 
 if TYPE_CHECKING:

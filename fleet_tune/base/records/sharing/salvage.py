@@ -35,7 +35,7 @@ class DamagedReader(SharedReader):
             found = {}
             for number in range(1, _MOST_ORIGINS + 1):
                 with contextlib.suppress(DamagedStoreError, UnreadableRecordError):
-                    for (body,) in self._rows("SELECT body FROM origins WHERE id = ?", number):
+                    for (body,) in self.rows("SELECT body FROM origins WHERE id = ?", number):
                         found[number] = decode_origin(body)
             return found
 
@@ -81,26 +81,26 @@ class DamagedReader(SharedReader):
     def _last(self) -> int:
         """The highest number that a record may have."""
         try:
-            ((last,),) = self._rows("SELECT coalesce(max(seq), 0) FROM records")
+            ((last,),) = self.rows("SELECT coalesce(max(seq), 0) FROM records")
         except DamagedStoreError:
-            rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'records'")
+            rows = self.rows("SELECT seq FROM sqlite_sequence WHERE name = 'records'")
             last = rows[0][0] if rows else 0
         return int(last)
 
-    def _rows(self, query: str, *values: str | int) -> list[tuple]:  # type: ignore[type-arg]
+    def rows(self, query: str, *values: str | int) -> list[tuple]:  # type: ignore[type-arg]
         try:
-            return super()._rows(query, *values)
+            return super().rows(query, *values)
         except DamagedStoreError:
             self.is_damaged = True
             raise
 
-    def _rows_of(self, query: str, names: Collection[str]) -> list[tuple]:  # type: ignore[type-arg]
+    def rows_in(self, query: str, names: Collection[str]) -> list[tuple]:  # type: ignore[type-arg]
         try:
-            return super()._rows_of(query, names)
+            return super().rows_in(query, names)
         except DamagedStoreError:
             return list(self._each(query, names))
 
     def _each(self, query: str, names: Iterable[str]) -> Iterator[tuple]:  # type: ignore[type-arg]
         for name in names:
             with contextlib.suppress(DamagedStoreError):
-                yield from super()._rows_of(query, (name,))
+                yield from super().rows_in(query, (name,))

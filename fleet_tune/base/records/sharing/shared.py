@@ -90,10 +90,10 @@ class SharedReader(RecordReader):
 
     def origins(self) -> dict[int, Origin]:
         """Return the origins of this store's records, by number. Origins that cannot be read are skipped."""
-        if not self._has_table("origins"):
+        if not self.has_table("origins"):
             return {}
         found = {}
-        for number, body in self._rows("SELECT id, body FROM origins"):
+        for number, body in self.rows("SELECT id, body FROM origins"):
             with contextlib.suppress(UnreadableRecordError):
                 found[number] = decode_origin(body)
         return found
@@ -104,7 +104,7 @@ class SharedReader(RecordReader):
         if not origins:
             return {}
         query = "SELECT run_id, device_class, origin FROM run_origins"
-        rows = self._rows(query) if only is None else self._rows_of(f"{query} WHERE run_id IN", only)
+        rows = self.rows(query) if only is None else self.rows_in(f"{query} WHERE run_id IN", only)
         return {(run_id, name): origins[number] for run_id, name, number in rows if number in origins}
 
     def numbers_of(self, origin: Origin) -> frozenset[int]:
@@ -113,10 +113,10 @@ class SharedReader(RecordReader):
 
     def efforts(self) -> list[tuple[Effort, Origin]]:
         """Return the efforts of runs, with the origins of their records."""
-        if not self._has_table("efforts"):
+        if not self.has_table("efforts"):
             return []
         origins = self.run_origins()
-        rows = self._rows("SELECT workload, device_class, run_id, secs, trials FROM efforts")
+        rows = self.rows("SELECT workload, device_class, run_id, secs, trials FROM efforts")
         return [
             (Effort(f"{workload}@{name}", run_id, secs, trials), origins[run_id, name])
             for workload, name, run_id, secs, trials in rows
@@ -126,7 +126,7 @@ class SharedReader(RecordReader):
     def unit_secs(self, device_id: str, device_class: str) -> float | None:
         """Seconds of the probe at which those of a device are counted; None where the store does not say."""
         for name in (device_id, class_unit(device_class)):
-            secs = self.unit_of(name)
+            secs = self.speeds.unit_of(name)
             if secs is not None:
                 return secs
         return None
@@ -158,13 +158,13 @@ class SharedReader(RecordReader):
     def workload_sizes(self, device_class: str) -> list[tuple[str, str, float]]:
         """Hash, name and operations of each workload that was tuned for a device class."""
         query = "SELECT hash, name, flop FROM tasks JOIN workloads ON hash = workload WHERE device_class = ?"
-        return self._rows(query, device_class)
+        return self.rows(query, device_class)
 
     def some_of(self, task_id: str, most: int) -> list[Record]:
         """Return the records of a task; if there are more than ``most``, a selection that is spread evenly over all of
         them."""
         where = "WHERE workload = ? AND device_class = ?"
-        rows = self._rows(f"SELECT seq FROM records {where} ORDER BY seq", *split_task_id(task_id))
+        rows = self.rows(f"SELECT seq FROM records {where} ORDER BY seq", *split_task_id(task_id))
         seqs = [rows[at * len(rows) // most][0] for at in range(most)] if len(rows) > most else [seq for (seq,) in rows]
         found: list[Record] = []
         for start in range(0, len(seqs), _IDS_AT_ONCE):
@@ -176,9 +176,9 @@ class SharedReader(RecordReader):
     def imported_sketches(self) -> dict[str, tuple[str, ...]]:
         """Return by task id a trace of each of its sketches that no rule makes: see
         :attr:`fleet_tune.base.domain.Task.imported`."""
-        if not self._has_table("sketch_traces"):
+        if not self.has_table("sketch_traces"):
             return {}
-        rows = self._rows("SELECT sketch, trace FROM sketch_traces WHERE sketch LIKE ? ORDER BY id", f"% {IMPORTED}-%")
+        rows = self.rows("SELECT sketch, trace FROM sketch_traces WHERE sketch LIKE ? ORDER BY id", f"% {IMPORTED}-%")
         found: dict[str, tuple[str, ...]] = {}
         for sketch, trace in rows:
             task_id = sketch.partition(" ")[0]
@@ -188,7 +188,7 @@ class SharedReader(RecordReader):
     def revisions(self, task_id: str) -> dict[str, int]:
         """The candidates of a task that the store has a record of, by id, each with its last revision."""
         where = "WHERE workload = ? AND device_class = ? GROUP BY candidate"
-        return dict(self._rows(f"SELECT candidate, max(revision) FROM records {where}", *task_id.partition("@")[::2]))
+        return dict(self.rows(f"SELECT candidate, max(revision) FROM records {where}", *task_id.partition("@")[::2]))
 
     def last_words(self, task_id: str, origins: Collection[int], most: int) -> list[Record]:
         """Return the last words on the ``most`` best candidates of a task with one of these origins, one record each,
@@ -202,7 +202,7 @@ class SharedReader(RecordReader):
         # By the best that was ever measured of each that was verified once: its last word is no better, but may be
         # worse, or a withdrawal.
         least = "coalesce(CASE WHEN max(verified) THEN min(rank_secs) END, 1e999)"
-        ordered = self._rows(
+        ordered = self.rows(
             f"SELECT candidate, {least} FROM records WHERE {where} GROUP BY candidate"
             " ORDER BY 2, coalesce(min(rank_secs), 1e999), min(seq)",
             *values,
@@ -224,7 +224,7 @@ class SharedReader(RecordReader):
         workload, _, device_class = task_id.partition("@")
         values: tuple[str | int, ...] = (workload, device_class, *sorted(origins))
         failed = f"(revision > 0 AND outcome != '{Outcome.OK.value}') OR outcome = '{Outcome.WRONG_OUTPUT.value}'"
-        rows = self._rows(f"SELECT DISTINCT candidate FROM records WHERE {where} AND ({failed})", *values)
+        rows = self.rows(f"SELECT DISTINCT candidate FROM records WHERE {where} AND ({failed})", *values)
         names = [name for (name,) in rows]
         batches = (names[start : start + _IDS_AT_ONCE] for start in range(0, len(names), _IDS_AT_ONCE))
         return [word for some in batches for word in self._words_of(some, where, values) if is_found_wrong(word)]

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-import threading
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from fleet_tune.base.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.base.domain import DeviceClass, Outcome, Record, Task, Workload
-from fleet_tune.base.errors import RecordStoreError, UnreadableRecordError
-from fleet_tune.base.latency_estimate import CallSecs
-from fleet_tune.base.records.stores.codec import decode_record, decode_state, readable_records
-from fleet_tune.base.records.stores.database import is_unfinished, open_for_reading
+from fleet_tune.base.errors import UnreadableRecordError
+from fleet_tune.base.records.stores.codec import decode_record, readable_records
+from fleet_tune.base.records.stores.database import is_unfinished
+from fleet_tune.base.records.stores.database_reader import DatabaseReader
+from fleet_tune.base.records.stores.device_history import DeviceHistory
 from fleet_tune.base.records.stores.store_errors import translated
+from fleet_tune.base.records.stores.stored_speeds import StoredSpeeds
 from fleet_tune.base.records.stores.traces import unpack_trace
-
-# Seconds of the probe of a device at speed 1, by its id, and the speed at which people see the seconds of a class, by
-# its name. Another probe needs other keys.
-PROBE = "3"
-UNIT = f"probe {PROBE} unit: "
-SHOWN = f"probe {PROBE} shown: "
-CALLS = f"probe {PROBE} calls: "
 
 # The stored form of a record: seq, body, number of the sketch's trace, packed trace.
 _RecordRow = tuple[int, bytes, int | None, bytes]
 
-_EVENTS = "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM device_events"
-_LAST_STATES = "SELECT device, run_id, kind, reason, state, unix_secs, 0 FROM device_states"
-
 _PAGE_RECORDS = 1000
 _OUTCOMES = frozenset(Outcome)
-_NAMES_AT_ONCE = 500
 _HIGHEST_SEQ = (1 << 63) - 1
 
 
-class RecordReader:
+class RecordReader(DatabaseReader):
     """A read-only view of a record database, which may be written at the same time. It may be used from any thread.
 
     Every call sees what was committed when it began. Records that cannot be decoded are skipped by every answer, and
@@ -47,14 +32,13 @@ class RecordReader:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._mutex = threading.Lock()
-        if not path.is_file():
-            raise RecordStoreError(f"no such record database: {path}", "give the path of a records.db")
+        super().__init__(path)
+        self.devices = DeviceHistory(self)
+        """What is stored of the devices."""
+        self.speeds = StoredSpeeds(self)
+        """What is stored of the speeds of devices."""
         self._sketch_traces: dict[int, bytes] = {}
         self._has_traces = False  # once it has, it keeps them
-        with translated(path):
-            self._connection = open_for_reading(path)
 
     def since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[Record]:
         """Return the first records with ``seq > cursor``, in order, at most ``limit``."""
@@ -67,7 +51,7 @@ class RecordReader:
     def encoded_since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[tuple[int, bytes]]:
         """The first ``limit`` of the records with ``seq > cursor`` as ``seq`` and body, damaged ones among them,
         without the trace where that is kept beside the record."""
-        return self._rows("SELECT seq, body FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, limit)
+        return self.rows("SELECT seq, body FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, limit)
 
     def __iter__(self) -> Iterator[Record]:
         """Yield all records in order of ``seq``, those appended meanwhile included."""
@@ -79,7 +63,7 @@ class RecordReader:
     def last_seq(self) -> int:
         """The ``seq`` of the last record, 0 where there is none."""
         before = _HIGHEST_SEQ
-        while rows := self._rows("SELECT seq, body FROM records WHERE seq < ? ORDER BY seq DESC LIMIT 1", before):
+        while rows := self.rows("SELECT seq, body FROM records WHERE seq < ? ORDER BY seq DESC LIMIT 1", before):
             before = rows[0][0]
             if readable_records(rows):
                 return int(before)
@@ -98,10 +82,10 @@ class RecordReader:
             " AND later.device_class = records.device_class AND later.candidate = records.candidate"
             " AND later.seq > records.seq AND later.revision > 0 AND (later.verified = 1 OR later.cost_secs IS NULL))"
         )
-        rank = "rank_secs" if self._has_column("rank_secs") else "cost_secs"
+        rank = "rank_secs" if self.has_column("rank_secs") else "cost_secs"
         where = (
             f"WHERE workload = ? AND device_class = ? AND {rank} IS NOT NULL"
-            f" AND verified = 1{revised if self._has_column('revision') else ''}"
+            f" AND verified = 1{revised if self.has_column('revision') else ''}"
             f"{' AND candidate NOT IN (' + ', '.join('?' * len(but)) + ')' if but else ''}"
             f"{'' if candidate_id is None else ' AND candidate = ?'}"
             f" ORDER BY {rank}, records.seq LIMIT 1 OFFSET ?"
@@ -126,11 +110,7 @@ class RecordReader:
         while rows := self._rows_after(cursor, _PAGE_RECORDS, reasons):
             self._readable(rows, reasons)
             cursor = rows[-1][0]
-        if self._has_table("device_events"):
-            _readable_events(self._rows(f"{_EVENTS} ORDER BY seq"), reasons)
-        if self._has_table("device_states"):
-            _readable_events(self._rows(_LAST_STATES), reasons)
-        return list(dict.fromkeys(reasons))
+        return list(dict.fromkeys([*reasons, *self.devices.unreadable()]))
 
     def _rows_after(self, cursor: int, limit: int, reasons: list[str] | None = None) -> list[_RecordRow]:
         """Return the stored form of the first ``limit`` of the records with ``seq > cursor``, in order.
@@ -148,10 +128,10 @@ class RecordReader:
 
     def _record_rows(self, where: str, *values: str | int) -> list[_RecordRow]:
         """The stored form of the records that a condition with an order chooses."""
-        self._has_traces = self._has_traces or self._has_table("traces")
+        self._has_traces = self._has_traces or self.has_table("traces")
         if not self._has_traces:
-            return self._rows(f"SELECT records.seq, body, NULL, NULL FROM records {where}", *values)
-        return self._rows(
+            return self.rows(f"SELECT records.seq, body, NULL, NULL FROM records {where}", *values)
+        return self.rows(
             "SELECT records.seq, body, traces.sketch, packed FROM records"
             f" LEFT JOIN traces ON traces.seq = records.seq {where}",
             *values,
@@ -172,31 +152,31 @@ class RecordReader:
     def _sketch_trace(self, number: int) -> bytes:
         """The first trace of a sketch; empty, with which nothing can be unpacked, where it is gone."""
         if number not in self._sketch_traces:
-            rows = self._rows("SELECT trace FROM sketch_traces WHERE id = ?", number)
+            rows = self.rows("SELECT trace FROM sketch_traces WHERE id = ?", number)
             self._sketch_traces[number] = rows[0][0] if rows else b""
         return self._sketch_traces[number]
 
     def counts(self, task_id: str | None = None) -> dict[Outcome, int]:
         """Number of trials by outcome, of one task or of all; outcomes without one are left out."""
-        is_trial = "revision = 0" if self._has_column("revision") else "1"
+        is_trial = "revision = 0" if self.has_column("revision") else "1"
         trials = f"SELECT outcome, count(*) FROM records WHERE {is_trial}"
         if task_id is None:
-            rows = self._rows(f"{trials} GROUP BY outcome")
+            rows = self.rows(f"{trials} GROUP BY outcome")
         else:
-            rows = self._rows(
+            rows = self.rows(
                 f"{trials} AND workload = ? AND device_class = ? GROUP BY outcome", *split_task_id(task_id)
             )
         return {Outcome(outcome): count for outcome, count in rows if outcome in _OUTCOMES}
 
     def tried(self, after_seq: int = 0) -> set[str]:
         """The ids of the tasks with trials that came after ``after_seq``."""
-        is_trial = "revision = 0" if self._has_column("revision") else "1"
+        is_trial = "revision = 0" if self.has_column("revision") else "1"
         query = f"SELECT DISTINCT workload, device_class FROM records WHERE {is_trial} AND seq > ?"
-        return {f"{workload}@{device_class}" for workload, device_class in self._rows(query, after_seq)}
+        return {f"{workload}@{device_class}" for workload, device_class in self.rows(query, after_seq)}
 
     def workloads(self) -> list[Workload]:
         """The stored workloads, by name."""
-        rows = self._rows("SELECT hash, name, flop, module FROM workloads ORDER BY name, hash")
+        rows = self.rows("SELECT hash, name, flop, module FROM workloads ORDER BY name, hash")
         return [Workload(*row) for row in rows]
 
     def tasks(self, only: Collection[str] | None = None) -> list[Task]:
@@ -206,111 +186,17 @@ class RecordReader:
             " JOIN workloads ON hash = workload"
         )
         if only is None:
-            rows = self._rows(query)
+            rows = self.rows(query)
         else:
-            rows = self._rows_of(f"{query} WHERE workload IN", {split_task_id(each)[0] for each in only})
+            rows = self.rows_in(f"{query} WHERE workload IN", {split_task_id(each)[0] for each in only})
             rows = [row for row in rows if f"{row[0]}@{row[4]}" in only]
         rows.sort(key=lambda row: row[7])
         return [Task(Workload(*row[:4]), DeviceClass(*row[4:6]), row[6]) for row in rows]
 
-    def device_events(self, limit: int) -> list[DeviceEvent]:
-        """The last ``limit`` changes of devices other than leases, the oldest first."""
-        if not self._has_table("device_events"):
-            return []
-        rows = self._rows(
-            f"{_EVENTS} WHERE kind NOT IN (?, ?) ORDER BY seq DESC LIMIT ?",
-            *LEASE_KINDS,  # stores of older versions have them
-            limit,
-        )
-        return _readable_events(reversed(rows))
-
-    def device_states(self) -> dict[str, DeviceEvent]:
-        """The last change of every device, by device id, leases among them: its state is the device's state. Where that
-        is damaged, the last one of which an event was kept."""
-        if not self._has_table("device_events"):
-            return {}
-        states: dict[str, DeviceEvent] = {}
-        if self._has_table("device_states"):
-            states = {event.device_id: event for event in _readable_events(self._rows(_LAST_STATES))}
-        for (device,) in self._rows("SELECT DISTINCT device FROM device_events"):
-            before = _HIGHEST_SEQ
-            while device not in states and (
-                rows := self._rows(f"{_EVENTS} WHERE device = ? AND seq < ? ORDER BY seq DESC LIMIT 1", device, before)
-            ):
-                states |= {event.device_id: event for event in _readable_events(rows)}
-                before = rows[0][-1]
-        return dict(sorted(states.items()))
-
-    def _has_table(self, name: str) -> bool:
-        """A store of an older version is only brought up to date by the next run that writes to it."""
-        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", name))
-
-    def _has_column(self, name: str) -> bool:
-        """A store of an older version is only brought up to date by the next run that writes to it."""
-        return bool(self._rows("SELECT 1 FROM pragma_table_info('records') WHERE name = ?", name))
-
-    def meta(self) -> dict[str, str]:
-        """Return the properties that the store is bound to, with ``schema_version`` and ``created_unix_secs``."""
-        return dict(self._rows("SELECT key, value FROM meta"))
-
-    def unit_of(self, name: str) -> float | None:
-        """See :meth:`RecordStore.unit`; None where nothing was given."""
-        rows = self._rows("SELECT value FROM meta WHERE key = ?", UNIT + name)
-        return float(rows[0][0]) if rows else None
-
-    def shown_speeds(self) -> dict[str, float]:
-        """The speeds at which people see the seconds of each class, as multiples of that at which the store counts them
-        (:meth:`~fleet_tune.base.records.stores.store.RecordStore.probed`)."""
-        found: dict[str, float] = {}
-        for key, value in self._rows("SELECT key, value FROM meta WHERE substr(key, 1, ?) = ?", len(SHOWN), SHOWN):
-            with contextlib.suppress(ValueError):
-                speed = float(value)
-                if 0 < speed < math.inf:
-                    found[key.removeprefix(SHOWN)] = speed
-        return found
-
-    def timed_calls(self) -> dict[str, CallSecs]:
-        """Extra time of a call in a network by class, in seconds at speed 1
-        (:meth:`~fleet_tune.base.records.stores.store.RecordStore.calls_timed`)."""
-        rows = self._rows("SELECT key, value FROM meta WHERE substr(key, 1, ?) = ?", len(CALLS), CALLS)
-        found = {key.removeprefix(CALLS): CallSecs.decoded(value) for key, value in rows}
-        return {name: calls for name, calls in found.items() if calls is not None}
-
-    def call_secs(self) -> dict[str, float]:
-        """:meth:`timed_calls` in seconds as people see them."""
-        speeds = self.shown_speeds()
-        return {name: calls.secs / speeds.get(name, 1.0) for name, calls in self.timed_calls().items()}
-
     def shown_secs(self, record: Record) -> float:
         """Return the seconds of a record as people see them in every view: those by which it is chosen, at the speed at
         which its class is shown."""
-        return record.measurement.rank_secs / self.shown_speeds().get(split_task_id(record.task_id)[1], 1.0)
-
-    def close(self) -> None:
-        """Closes the database. May be called twice."""
-        with self._mutex:
-            self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _rows_of(self, query: str, names: Collection[str]) -> list[tuple]:  # type: ignore[type-arg]
-        """Return the rows of a query that ends in ``IN``, for these values."""
-        ordered = sorted(names)
-        found = []
-        for start in range(0, len(ordered), _NAMES_AT_ONCE):
-            some = ordered[start : start + _NAMES_AT_ONCE]
-            found += self._rows(f"{query} ({', '.join('?' * len(some))})", *some)
-        return found
-
-    def _rows(self, query: str, *values: str | int) -> list[tuple]:  # type: ignore[type-arg]
-        with self._mutex, translated(self.path):
-            return self._connection.execute(query, values).fetchall()
+        return record.measurement.rank_secs / self.speeds.shown().get(split_task_id(record.task_id)[1], 1.0)
 
 
 def split_task_id(task_id: str) -> tuple[str, str]:
@@ -326,21 +212,3 @@ def check_store(path: Path) -> None:
         if is_unfinished(path):
             return
     RecordReader(path).close()
-
-
-def _readable_events(
-    rows: Iterable[tuple[str, str, str, str, bytes, float, int]], reasons: list[str] | None = None
-) -> list[DeviceEvent]:
-    """Return the device events whose state can be decoded.
-
-    ``reasons`` gets why the others cannot. ``seq`` is 0 for an entry that is only the last state of its device.
-    """
-    events = []
-    for device, run_id, kind, reason, state, unix_secs, seq in rows:
-        try:
-            events.append(DeviceEvent(device, run_id, kind, reason, decode_state(state), unix_secs, seq))
-        except UnreadableRecordError as error:
-            if reasons is not None:
-                what = f"change {seq}" if seq else "the state"
-                reasons.append(f"{what} of device {device}: {error.problem}")
-    return events

@@ -25,8 +25,9 @@ from fleet_tune.base.records.stores.classes import with_classes
 from fleet_tune.base.records.stores.codec import encode_record, encode_state
 from fleet_tune.base.records.stores.database import open_for_writing
 from fleet_tune.base.records.stores.origin import Effort, Origin, encode_origin
-from fleet_tune.base.records.stores.reader import CALLS, SHOWN, UNIT, split_task_id
+from fleet_tune.base.records.stores.reader import split_task_id
 from fleet_tune.base.records.stores.store_errors import translated
+from fleet_tune.base.records.stores.stored_speeds import CALLS, SHOWN, UNIT
 from fleet_tune.base.records.stores.traces import pack_trace
 
 BOUND = "network"

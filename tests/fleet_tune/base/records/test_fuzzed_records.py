@@ -32,8 +32,8 @@ from fleet_tune.base.records.stores.codec import (
     encode_state,
     record_to_json,
 )
-from fleet_tune.base.records.stores.reader import UNIT
 from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.records.stores.stored_speeds import UNIT
 from fleet_tune.base.task_data import Dataset
 from tests.helpers.fuzz import changed, damaged, json_values, values
 from tests.helpers.properties import FUZZ_EXAMPLES, examples

@@ -295,7 +295,7 @@ def test_seconds_of_the_store_become_those_of_a_folder_that_counts_them_otherwis
         best = reader.best(CONV.id)
         assert best is not None
         assert best.measurement.cost_secs == pytest.approx(0.010)
-        assert reader.unit_of("dev") == 0.002, "a new folder counts as the store does"
+        assert reader.speeds.unit_of("dev") == 0.002, "a new folder counts as the store does"
 
 
 def test_what_people_see_in_the_store_is_what_the_last_run_has_shown(tmp_path: Path, shared: Path) -> None:

@@ -58,7 +58,7 @@ def _write_version_1(path: Path) -> None:
 def test_a_store_of_the_first_schema_is_read_as_it_is_and_brought_up_to_date_when_written(path: Path) -> None:
     _write_version_1(path)
     with RecordReader(path) as reader:
-        assert (reader.device_events(5), reader.device_states()) == ([], {})
+        assert (reader.devices.events(5), reader.devices.states()) == ([], {})
         assert reader.meta()["schema_version"] == "1"
     with RecordStore(path) as store:
         store.append_device_events([device_event("a")])
@@ -66,7 +66,7 @@ def test_a_store_of_the_first_schema_is_read_as_it_is_and_brought_up_to_date_whe
     with RecordReader(path) as reader:
         assert reader.meta()["schema_version"] == str(SCHEMA_VERSION)
         assert [record.uid for record in reader] == ["a", "b"]
-        assert [event.device_id for event in reader.device_events(5)] == ["a"]
+        assert [event.device_id for event in reader.devices.events(5)] == ["a"]
     RecordStore(path).close()  # and stays so
 
 
@@ -129,12 +129,15 @@ def test_a_store_with_leases_as_events_is_summed_up_when_it_is_written(path: Pat
         ):
             connection.execute(insert, (device, kind, encode_state(state)))
     with RecordReader(path) as reader:
-        before = {name: event.state for name, event in reader.device_states().items()}
+        before = {name: event.state for name, event in reader.devices.states().items()}
     RecordStore(path).close()
     with RecordReader(path) as reader:
-        after = {name: event.state for name, event in reader.device_states().items()}
+        after = {name: event.state for name, event in reader.devices.states().items()}
         assert before == after == {"a": held, "b": DeviceState()}
-        assert [(event.device_id, event.kind) for event in reader.device_events(10)] == [("a", "joined"), ("b", "lost")]
+        assert [(event.device_id, event.kind) for event in reader.devices.events(10)] == [
+            ("a", "joined"),
+            ("b", "lost"),
+        ]
         assert [record.trace for record in reader] == [named_record("a").trace]
 
 

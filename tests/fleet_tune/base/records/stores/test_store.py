@@ -148,29 +148,29 @@ def test_counts_by_outcome_of_all_and_of_one_task(store: RecordStore, path: Path
 def test_the_unit_of_a_device_and_the_speed_of_what_is_shown_are_given_once(store: RecordStore, path: Path) -> None:
     store.unit("a", 2e-3)  # of a shared store
     with RecordReader(path) as reader:
-        assert reader.shown_speeds() == {}
+        assert reader.speeds.shown() == {}
         assert store.probed("a", "zen5", 5e-4) == (2e-3, 4.0)
         # Another device of the class, and a later run in which the first one is slower.
         assert store.probed("b", "zen5", 1e-3) == (1e-3, 4.0)
         assert store.probed("a", "zen5", 8e-4) == (2e-3, 4.0)
-        assert reader.shown_speeds() == {"zen5": 4.0}
+        assert reader.speeds.shown() == {"zen5": 4.0}
         store.show_at("zen5", 2.0)  # of a shared store: the last run's
         store.bind({"probe 3 shown: damaged": "nonsense", "probe 3 shown: none": "0"})
-        assert reader.shown_speeds() == {"zen5": 2.0}
+        assert reader.speeds.shown() == {"zen5": 2.0}
 
 
 def test_what_calls_take_is_known_from_the_most_kernels(store: RecordStore, path: Path) -> None:
     with RecordReader(path) as reader:
-        assert reader.timed_calls() == {}
+        assert reader.speeds.timed_calls() == {}
         store.calls_timed("zen5", CallSecs(4e-6, 2))
         store.calls_timed("zen5", CallSecs(2e-6, 8))
         store.calls_timed("zen5", CallSecs(9e-6, 4))  # another device of the class
         store.calls_timed("zen5", CallSecs(3e-6, 8))  # the least of as many
         store.calls_timed("orin", CallSecs(0.0, 1))
         store.bind({"probe 3 calls: damaged": "nonsense"})
-        assert reader.timed_calls() == {"zen5": CallSecs(2e-6, 8), "orin": CallSecs(0.0, 1)}
+        assert reader.speeds.timed_calls() == {"zen5": CallSecs(2e-6, 8), "orin": CallSecs(0.0, 1)}
         store.show_at("zen5", 4.0)
-        assert reader.call_secs() == {"zen5": 0.5e-6, "orin": 0.0}
+        assert reader.speeds.call_secs() == {"zen5": 0.5e-6, "orin": 0.0}
 
 
 def test_the_seconds_that_people_see_are_those_that_decide(store: RecordStore, path: Path) -> None:
@@ -410,14 +410,14 @@ def test_changes_of_devices_are_kept_in_order_with_the_state_after_them(store: R
     store.append_device_events(events[:1])
     store.append_device_events(events[1:])
     with RecordReader(path) as reader:
-        kept = reader.device_events(10)
+        kept = reader.devices.events(10)
         assert [event.seq for event in kept] == [1, 2, 3]
         assert [(e.device_id, e.kind, e.reason, e.run_id, e.unix_secs) for e in kept] == [
             (e.device_id, e.kind, e.reason, e.run_id, e.unix_secs) for e in (events[0], events[1], events[3])
         ]
         assert kept[-1].state == last
-        assert [event.kind for event in reader.device_events(2)] == ["lost", "ordered"]
-        assert {name: event.state for name, event in reader.device_states().items()} == {"a": last, "b": DeviceState()}
+        assert [event.kind for event in reader.devices.events(2)] == ["lost", "ordered"]
+        assert {name: event.state for name, event in reader.devices.states().items()} == {"a": last, "b": DeviceState()}
 
 
 def test_leases_are_summed_up_in_the_state_of_their_device(store: RecordStore, path: Path) -> None:
@@ -428,14 +428,14 @@ def test_leases_are_summed_up_in_the_state_of_their_device(store: RecordStore, p
         free = replace(held, lease=Lease(epoch=epoch))
         store.append_device_events([device_event("a", "leased", held)])
         with RecordReader(path) as reader:
-            assert reader.device_states()["a"].state == held
+            assert reader.devices.states()["a"].state == held
         store.append_device_events([device_event("a", "released", free)])
         if size is None:
             size = _pages(path)
     assert _pages(path) == size
     with RecordReader(path) as reader:
-        assert reader.device_states()["a"].state == free
-        assert [event.kind for event in reader.device_events(1000)] == ["lost"]
+        assert reader.devices.states()["a"].state == free
+        assert [event.kind for event in reader.devices.events(1000)] == ["lost"]
 
 
 def _pages(path: Path) -> int:

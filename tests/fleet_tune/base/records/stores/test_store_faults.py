@@ -156,14 +156,14 @@ def test_of_a_device_whose_last_change_is_damaged_the_one_before_counts(path: Pa
         )
     _damage(path, [2, 3], "device_events", "state")
     with RecordReader(path) as reader:  # the last states are kept beside the changes
-        assert {name: event.state.health for name, event in reader.device_states().items()} == {
+        assert {name: event.state.health for name, event in reader.devices.states().items()} == {
             "a": Health.SUSPECT,
             "b": Health.GOOD,
         }
     _damage(path, [1, 2], "device_states", "state")
     with RecordReader(path) as reader:
-        assert {name: event.state.health for name, event in reader.device_states().items()} == {"a": Health.GOOD}
-        assert [event.seq for event in reader.device_events(9)] == [1]
+        assert {name: event.state.health for name, event in reader.devices.states().items()} == {"a": Health.GOOD}
+        assert [event.seq for event in reader.devices.events(9)] == [1]
         assert [reason.partition(":")[0] for reason in reader.unreadable()] == [
             "change 2 of device a",
             "change 3 of device b",
