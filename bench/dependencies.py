@@ -31,10 +31,12 @@ HARNESS = frozenset(
         "machine",
         "options",
         "page",
+        "plots",
         "processes",
         "result",
         "saved_result",
         "tables",
+        "tuning/curve_pictures",
     )
 )
 """Files that start a benchmark and print its figures, and compute none of them."""
@@ -44,10 +46,13 @@ PRESENTATION = "table"
 
 
 def dependencies(module: str, files: Iterable[Path] = (), root: Path = ROOT) -> dict[str, str]:
-    """Digests by path relative to ``root``: of the modules that ``module`` needs, and of ``files`` in the
-    repository."""
+    """Digests by path relative to ``root``: of the modules that ``module`` needs, and of ``files`` in the repository,
+    with the modules that those of them need that are modules."""
     paths = set(module_files(module, root).values())
-    paths |= {path.resolve() for path in files if path.resolve().is_relative_to(root) and path.is_file()}
+    for path in (each.resolve() for each in files):
+        if path.is_relative_to(root) and path.is_file():
+            name = ".".join(path.relative_to(root).with_suffix("").parts)
+            paths |= {path, *(module_files(name, root).values() if path.suffix == ".py" else ())}
     return {_relative(path, root): digest(path) for path in sorted(paths)}
 
 

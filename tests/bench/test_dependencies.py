@@ -65,6 +65,15 @@ def test_processes_and_lazy_names_count_and_the_harness_does_not(tree: Path) -> 
     ]
 
 
+def test_a_module_that_is_named_as_a_file_brings_what_it_imports(tree: Path) -> None:
+    (tree / "examples").mkdir()
+    (tree / "examples" / "net.py").write_text("from policies.unused import anything\n")
+    found = set(dependencies("bench.it", [tree / "examples" / "net.py"], tree)) - set(
+        dependencies("bench.it", (), tree)
+    )
+    assert found == {"examples/net.py", "policies/unused.py"}
+
+
 def _changed_after(tree: Path, name: str, text: str) -> tuple[str, ...]:
     saved = dependencies("bench.it", [tree / "data.bin"], tree)
     (tree / name).write_text(text)
