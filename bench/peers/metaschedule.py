@@ -113,7 +113,7 @@ def tune(workload: str, trials: int, limit_secs: float, gpu: str | None = None) 
             if not timeline.time_up:
                 raise
         total_secs = time.perf_counter() - start
-        stored = _stored_valid(Path(folder))
+        stored = len(stored_workloads(Path(folder)))
     if not timeline.batches:
         raise BenchError("MetaSchedule ended without measuring a batch")
     valid = sum(batch["valid"] for batch in timeline.batches)
@@ -134,11 +134,12 @@ def tune(workload: str, trials: int, limit_secs: float, gpu: str | None = None) 
     }
 
 
-def _stored_valid(folder: Path) -> int:
-    """Records with real run times in MetaSchedule's JSON database (one ``[workload, [trace, secs, ...]]`` a line)."""
+def stored_workloads(folder: Path) -> list[int]:
+    """Return the number of the workload of each record with real run times in MetaSchedule's JSON database (one
+    ``[workload, [trace, secs, ...]]`` a line)."""
     records = folder / "database_tuning_record.json"
     rows = [json.loads(line) for line in records.read_text().splitlines()] if records.exists() else []
-    return sum(1 for _, (_, run_secs, *_) in rows if run_secs and max(run_secs) < _FAILED_SECS)
+    return [workload for workload, (_, run_secs, *_) in rows if run_secs and max(run_secs) < _FAILED_SECS]
 
 
 @click.command()

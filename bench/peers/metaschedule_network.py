@@ -3,10 +3,12 @@
 ``python -m bench.peers.metaschedule_network MODEL OUT --budget-secs 120`` goes through the steps of TVM's own
 ``static_shape_tuning`` pipeline with ``cpu_weight_prepack`` (its advice for CPUs), one by one, because that pipeline
 ends after a number of trials and a comparison needs it to end after a time: with the batch in which the time passed.
-The clock starts with the tuning. OUT then holds the compiled network and its weights, for :func:`load`. With
-``--moment 60`` it has the network of after a minute too, in a folder of its own: it is compiled in the end, from what
-was measured by then. With ``--our-engine`` MetaSchedule's search builds and measures with ours
-(:mod:`bench.peers.our_engine`).
+The clock starts with the tuning, when the steps before it are done. OUT then holds the compiled network and its
+weights, for :func:`load`. With ``--moment 60`` it has the network of after a minute too, in a folder of its own: it is
+compiled in the end, from what was measured by then. A kernel without a record stays as TVM leaves it, unscheduled; the
+figures say how many those are. ``--trials-per-task`` lets all have a turn in time, as TVM's guide advises. With
+``--our-engine`` MetaSchedule's search builds and measures with ours (:mod:`bench.peers.our_engine`), and its networks
+are compiled with our passes too: their kernels are those that were measured.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ from tvm.s_tir import meta_schedule as ms
 
 from bench.machine import cores
 from bench.peers.example import load_example
-from bench.peers.metaschedule import Timeline
-from bench.peers.our_engine import our_engine
+from bench.peers.metaschedule import Timeline, stored_workloads
+from bench.peers.our_engine import our_engine, use_our_passes
 from bench.processes import die_with_parent
+from devices.builds.worker import PASS_OPTIONS
 from devices.instruction_sets import native_cpu
 
 _LIBRARY, _PARAMETERS = "network.so", "parameters.npz"
@@ -46,11 +49,12 @@ _MANY = 1_000_000
 class Moments(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
     """Keeps a copy of the database after the first batch past each of some moments."""
 
-    def __init__(self, timeline: Timeline, database: Path, moments: Sequence[float]) -> None:
+    def __init__(self, timeline: Timeline, profiler: Any, database: Path, moments: Sequence[float]) -> None:
         super().__init__()
-        self.kept: list[tuple[Path, float, int]] = []
-        """Folder, seconds and trials."""
+        self.kept: list[tuple[Path, dict[str, float]]] = []
+        """Folder, and the seconds, trials and seconds of the device by then."""
         self._timeline = timeline
+        self._profiler = profiler
         self._database = database
         self._left = sorted(moments)
 
@@ -61,22 +65,34 @@ class Moments(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
         folder = self._database.with_name(f"{self._database.name}-{self._left[0]:g}")
         shutil.copytree(self._database, folder)
         trials = sum(batch["trials"] for batch in self._timeline.batches) + len(candidates)
-        self.kept.append((folder, elapsed, trials))
+        self.kept.append((folder, {"secs": elapsed, "trials": trials, "device_secs": runner_secs(self._profiler)}))
         self._left = [moment for moment in self._left if moment > elapsed]
 
 
+def runner_secs(profiler: Any) -> float:
+    """Return the seconds that MetaSchedule's runner has had so far, by its own profiler."""
+    spent = profiler.get()
+    return float(sum(spent.get(name, 0.0) for name in ("SendToRunner", "JoinRunnerFutures")))
+
+
 def tune(
-    model: str, out: Path, budget_secs: float, moments: Sequence[float] = (), on_ours: bool = False
+    model: str,
+    out: Path,
+    budget_secs: float,
+    moments: Sequence[float] = (),
+    on_ours: bool = False,
+    trials_per_task: int | None = None,
+    seed: int | None = None,
 ) -> dict[str, Any]:
     """Tunes ``model`` (file.py:function) for ``budget_secs`` and compiles it into ``out``, an existing folder, and the
-    networks of earlier ``moments`` into folders in it. ``on_ours``: on our engine."""
+    networks of earlier ``moments`` into folders in it. ``on_ours``: on our engine. ``trials_per_task``: at most so
+    many of each; the tuning ends when all have had them."""
     module, inputs = load_example(model)
     program = torch.export.export(module, inputs)
     network = from_exported_program(program, keep_params_as_input=True, unwrap_unit_return_tuple=True)
     network, parameters = relax.frontend.detach_params(network)
     # All of its kernels are scheduled by the tuner: at TVM's own optimization level, 3.
     target = tvm.target.Target({"kind": "llvm", "mcpu": native_cpu(), "num-cores": cores()})
-    start = time.perf_counter()
     with target, tempfile.TemporaryDirectory(prefix="metaschedule-", ignore_cleanup_errors=True) as made:
         folder = Path(made) / "database"
         folder.mkdir()
@@ -87,20 +103,28 @@ def tune(
             transform.AttachAttrLayoutFreeBuffers(),
         ]
         network = tvm.transform.Sequential(prepare)(network)
-        timeline = Timeline(start, budget_secs)
-        kept = Moments(timeline, folder, moments)
-        with our_engine(Path(made), cores()) if on_ours else _engine() as engine:
-            _tune(network, target, folder, timeline, kept, engine)
+        limits = {"max_trials_per_task": trials_per_task, "seed": seed}
+        with our_engine(Path(made), cores()) if on_ours else _engine() as engine, ms.Profiler() as profiler:
+            timeline = Timeline(time.perf_counter(), budget_secs)
+            kept = Moments(timeline, profiler, folder, moments)
+            _tune(network, target, folder, timeline, kept, {**limits, **engine})
         trials = sum(batch["trials"] for batch in timeline.batches)
         elapsed_secs = timeline.batches[-1]["elapsed_secs"] if timeline.batches else 0.0
+        if on_ours:
+            use_our_passes()
+        tasks = len(ms.relax_integration.extract_tasks(network, target))
         networks = []
-        earlier = [each for each in kept.kept if each[2] < trials]  # the last batch may be the first past a moment
-        for database, secs, so_far in [*earlier, (folder, elapsed_secs, trials)]:
-            compiled = out if database == folder else out / f"after-{secs:.0f}"
+        earlier = [each for each in kept.kept if each[1]["trials"] < trials]  # the last batch may be past a moment
+        last = {"secs": elapsed_secs, "trials": trials, "device_secs": runner_secs(profiler)}
+        for database, figures in [*earlier, (folder, last)]:
+            compiled = out if database == folder else out / f"after-{figures['secs']:.0f}"
             compiled.mkdir(exist_ok=True)
-            _compile(network, parameters.get("main", []), target, database, compiled)
-            networks.append({"secs": secs, "trials": so_far, "folder": str(compiled)})
+            with tvm.transform.PassContext(config=PASS_OPTIONS if on_ours else {}):
+                _compile(network, parameters.get("main", []), target, database, compiled)
+            unscheduled = tasks - len(set(stored_workloads(database)))
+            networks.append({**figures, "unscheduled": unscheduled, "folder": str(compiled)})
     return {
+        "tasks": tasks,
         "trials": trials,
         "valid": sum(batch["valid"] for batch in timeline.batches),
         "elapsed_secs": elapsed_secs,
@@ -159,7 +183,8 @@ def load(folder: Path) -> Callable[..., Any]:
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(folder / _LIBRARY)), tvm.cpu())
     with np.load(folder / _PARAMETERS, allow_pickle=False) as arrays:
         parameters = [tvm.runtime.tensor(arrays[f"arr_{at}"]) for at in range(len(arrays.files))]
-    return lambda *inputs: machine["main"](*inputs, *parameters)
+    main = machine["main"]  # to look it up takes time, which is no time of the network's
+    return lambda *inputs: main(*inputs, *parameters)
 
 
 @click.command()
@@ -168,11 +193,21 @@ def load(folder: Path) -> Callable[..., Any]:
 @click.option("--budget-secs", type=float, required=True)
 @click.option("--moment", "moments", type=float, multiple=True, help="Compile the network of this second too.")
 @click.option("--our-engine", "on_ours", is_flag=True, help="Build and measure with our builder and our device.")
-def main(model: str, out: Path, budget_secs: float, moments: Sequence[float], on_ours: bool) -> None:
+@click.option("--trials-per-task", type=click.IntRange(min=1), help="At most so many trials of each task.")
+@click.option("--seed", type=int, help="Of its search; else another one each time.")
+def main(
+    model: str,
+    out: Path,
+    budget_secs: float,
+    moments: Sequence[float],
+    on_ours: bool,
+    trials_per_task: int | None,
+    seed: int | None,
+) -> None:
     """Prints the figures as one line of JSON, the last line of output."""
     die_with_parent()
     out.mkdir(parents=True, exist_ok=True)
-    click.echo(json.dumps(tune(model, out, budget_secs, moments, on_ours)))
+    click.echo(json.dumps(tune(model, out, budget_secs, moments, on_ours, trials_per_task, seed)))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ BUILD_TIMEOUT_SECS = 60.0
 """As :attr:`devices.protocol.BuildRequest.timeout_secs`."""
 
 
-def _prepare_process() -> None:
+def use_our_passes() -> None:
+    """Build all kernels of this process as our builders do, networks included."""
     from devices.builds.passes.kernel_passes import use_kernel_passes
     from devices.builds.passes.vector_math import use_vector_math
 
@@ -66,8 +67,8 @@ class _BuildProcess:
     def build(self, text: str) -> bytes | str:
         """Return the shared object of a program, or why there is none."""
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare_process)
-            self._pool.submit(_prepare_process).result()  # the start is no time of the program's
+            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=use_our_passes)
+            self._pool.submit(use_our_passes).result()  # the start is no time of the program's
         try:
             return self._pool.submit(compile_program, text, self._target).result(BUILD_TIMEOUT_SECS)
         except TimeoutError:

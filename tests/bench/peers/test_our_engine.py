@@ -64,7 +64,7 @@ def _end(text: str, _target: str) -> bytes:
 
 def test_a_build_process_that_ends_fails_its_program_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(our_engine, "compile_program", _end)
-    monkeypatch.setattr(our_engine, "_prepare_process", _nothing)
+    monkeypatch.setattr(our_engine, "use_our_passes", _nothing)
     process = _BuildProcess("")
     try:
         assert process.build("one") == b"one"
