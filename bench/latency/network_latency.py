@@ -58,11 +58,13 @@ def measure_sides(
     block_secs: float,
     kinds: Mapping[str, str] | None = None,
     low_precision: Collection[str] = (),
+    fewest_runs: int | None = None,
 ) -> dict[str, Any]:
     """Times ``sides`` on ``model`` in turn; per side the spread of the seconds per run and what it said when ready.
 
     ``folders``: where the compiled network is, for the sides that have one. ``kinds``: what those sides are that have
-    names of their own (of :mod:`bench.peers.frameworks`). ``low_precision``: sides that compute in fewer bits."""
+    names of their own (of :mod:`bench.peers.frameworks`). ``low_precision``: sides that compute in fewer bits.
+    ``fewest_runs``: of a block, for sides that may be slow."""
     threads = cores()
     with ExitStack() as stack:
         running: dict[str, Conversation] = {}
@@ -81,6 +83,8 @@ def measure_sides(
                 args += ["--folder", str(folders[side])]
             if side in low_precision:
                 args.append("--low-precision")
+            if fewest_runs is not None:
+                args += ["--fewest-runs", str(fewest_runs)]
             running[side] = stack.enter_context(Conversation(args, env=bench_env(threads)))
         samples = interleave(rounds, {side: _block(child, block_secs) for side, child in running.items()})
         return {

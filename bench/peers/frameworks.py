@@ -93,7 +93,8 @@ def relative_error(actual: Outputs, expected: Outputs) -> float:
 @click.option("--threads", type=click.IntRange(min=1), required=True)
 @click.option("--folder", type=click.Path(exists=True, path_type=Path), help="A result folder, for the side 'ours'.")
 @click.option("--low-precision", is_flag=True, help="The network in the folder computes in fewer bits.")
-def main(side: str, model: str, threads: int, folder: Path | None, low_precision: bool) -> None:
+@click.option("--fewest-runs", type=click.IntRange(min=1), default=_FEWEST_RUNS, help="Of a block.")
+def main(side: str, model: str, threads: int, folder: Path | None, low_precision: bool, fewest_runs: int) -> None:
     """Answers each line of standard input with one block of timed runs."""
     die_with_parent()
     torch.set_num_threads(threads)
@@ -108,10 +109,10 @@ def main(side: str, model: str, threads: int, folder: Path | None, low_precision
         ready_secs = time.perf_counter() - started
         if not error < limit:
             raise BenchError(f"{side} differs from what is expected by {error:.2g} of the largest output")
-        time_runs(run, _WARM_SECS, _WARM_RUNS)
+        time_runs(run, _WARM_SECS, min(_WARM_RUNS, fewest_runs))
         print(json.dumps({"side": side, "ready_secs": ready_secs, "relative_error": error}), flush=True)
         for line in sys.stdin:
-            print(json.dumps({"secs": time_runs(run, float(line), _FEWEST_RUNS)}), flush=True)
+            print(json.dumps({"secs": time_runs(run, float(line), fewest_runs)}), flush=True)
 
 
 if __name__ == "__main__":

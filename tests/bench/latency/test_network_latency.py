@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from bench.latency import network_latency
 from bench.latency.latency_front import draw
 from bench.latency.network_latency import BENCHMARK, front, latency_result
 
@@ -27,6 +28,34 @@ def test_a_framework_that_leaves_float32_is_no_peer_of_a_network_in_float32() ->
     assert latency_result("m", medians, {}, sides).peer == 12.0
     quantised = {side: {"relative_error": 4e-2} for side in medians}
     assert latency_result("m", medians, {}, quantised).peer == 6.0
+
+
+def test_slow_sides_may_run_once_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    class Side:
+        ready: ClassVar[dict[str, Any]] = {"side": "ours"}
+
+        def __init__(self, args: list[str], *, env: dict[str, str]) -> None:
+            assert env["TVM_NUM_THREADS"] == args[args.index("--threads") + 1]
+            asked.append(args)
+
+        def __enter__(self) -> Side:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def ask(self, line: str) -> dict[str, list[float]]:
+            return {"secs": [float(line)]}
+
+    monkeypatch.setattr(network_latency, "Conversation", Side)
+    monkeypatch.setattr(network_latency, "_SETTLE_SECS", 0.0)
+    options: dict[str, Any] = {"folders": {}, "rounds": 2, "block_secs": 0.5}
+    for fewest in (None, 1):
+        found = network_latency.measure_sides("net", ["ours"], **options, fewest_runs=fewest)
+        assert found["ours"]["secs"]["count"] == 2
+    assert [args[args.index("--threads") + 2 :] for args in asked] == [[], ["--fewest-runs", "1"]]
 
 
 def test_its_table() -> None:
