@@ -17,7 +17,7 @@ from bench.benchmark import Benchmark, discover, json_option, save_option
 from bench.devices import gpu_first, gpu_page
 from bench.machine import bench_env, cores
 from bench.models import fit_analyzer
-from bench.page import SUMMARY_PAGE, TABLES_PAGE, stale_text, write_pages
+from bench.page import SUMMARY_PAGE, TABLES_PAGE, draw_pictures, stale_text, write_pages
 from bench.processes import ROOT, run_json
 from bench.result import BenchError
 from bench.saved_result import read_results
@@ -63,6 +63,10 @@ def _all_command(benchmarks: Mapping[str, Benchmark]) -> click.Command:
 def _docs_command(benchmarks: Mapping[str, Benchmark]) -> click.Command:
     def call() -> None:
         results = read_results()
+        try:
+            draw_pictures(results, benchmarks)
+        except BenchError as error:  # the pages need no matplotlib
+            click.echo(f"pictures stay as they are: {error}", err=True)
         write_pages(results, benchmarks)
         write_atomically(gpu_page.PAGE, gpu_page.page().encode())
         click.echo(f"written: {SUMMARY_PAGE}, {TABLES_PAGE}, {gpu_page.PAGE}")

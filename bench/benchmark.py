@@ -23,6 +23,10 @@ from bench.saved_result import Provenance
 _DECLARED = re.compile(r"^BENCHMARK\b[^=\n]*=", re.MULTILINE)
 
 
+def _no_pictures(_result: Mapping[str, Any], _key: str) -> Mapping[str, Callable[[Path], None]]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """One benchmark, with all that the command line, ``make bench`` and the pages of figures need.
@@ -44,6 +48,9 @@ class Benchmark:
     """Takes the options; None where they ask for something that has no result."""
     table: Callable[[Mapping[str, Any]], str]
     """Tables in Markdown from a result's JSON object."""
+    pictures: Callable[[Mapping[str, Any], str], Mapping[str, Callable[[Path], None]]] = _no_pictures
+    """From a result's JSON object and its key: pictures for the page of tables, a function that draws each into a file
+    by the name of the file."""
 
     def __post_init__(self) -> None:
         """Raises :class:`BenchError` where ``run`` does not take what the options give."""

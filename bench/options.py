@@ -9,8 +9,11 @@ import click
 
 from bench.datasets import dataset_path
 from bench.machine import cores
+from policies.search.methods.registry import METHOD_NAMES
 
 RESNET18 = "examples/networks.py:resnet18"
+DCGAN = "bench/networks/public_networks.py:dcgan"
+"""A network of which no records are shipped."""
 WORKLOADS = ("matmul_relu", "conv2d_nhwc")
 """Our network in bench/networks/workloads.py and MetaSchedule's workload of the same name compute the same."""
 
@@ -56,3 +59,13 @@ def count(name: str, default: int, text: str | None = None, *, least: int = 1) -
 def seconds(name: str, parameter: str, default: float, text: str) -> click.Option:
     """A time, with its default in the help."""
     return click.Option([name, parameter], type=float, default=default, show_default=True, help=text)
+
+
+def methods_named(_context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
+    """Return the methods in the text of an option, with commas between them. Raises click's error for an unknown
+    one."""
+    methods = tuple(text.split(","))
+    for each in methods:
+        if each.partition(":")[0] not in METHOD_NAMES:
+            raise click.BadParameter(f"there is no method {each!r}: choose of {', '.join(METHOD_NAMES)}", param=option)
+    return methods

@@ -1,13 +1,14 @@
 """The methods of the papers on our runtime: each tunes the same networks from nothing, with several seeds.
 
 A run is one of a method on a network with a seed, for a given time, without shipped records, a store or a pre-trained
-model. Its curve is the estimated latency of the network against seconds since the start of the process, and against
-trials. What a paper claims against its baseline is set beside what this runtime measures: the seconds, or trials, that
-the baseline needs for its own last latency (the median over the seeds), relative to those that the method needs for it.
-A run that does not reach it counts as infinite. In the end stands the measured latency of the compiled networks.
+model: but MoA-Pruner adapts one by definition, and has it. Its curve is the estimated latency of the network against
+seconds since the start of the process, trials and seconds of the device. What a paper claims against its baseline is
+set beside what this runtime measures: the seconds, or trials, that the baseline needs for its own last latency (the
+median over the seeds), relative to those that the method needs for it. A run that does not reach it counts as infinite.
+In the end stands the measured latency of the compiled networks. What Pruner claims against MetaSchedule is ``bench
+time-to-quality --method pruner``.
 
 Each run is a piece with a file of its own in the folder ``work``, as in :mod:`bench.tuning.time_to_quality`.
-``python -m bench.tuning.method_curves RESULT`` draws the curves.
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ from bench.machine import bench_env, cores
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
-from bench.tuning.pieces import Piece, commits, model_folder, models_option, pieces_option, run_missing, work_option
+from bench.tuning.curve_pictures import method_pictures
+from bench.tuning.pieces import Piece, Sitting, commits, model_folder, models_option, sitting_options
 from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, STORE_VARIABLE
 from policies.search.methods.registry import METHOD_NAMES
 
 _FINISH_SECS = 1800.0
+_EXTRA_SECS = 120.0
+"""Of a run beyond its budget: its start, and the compilation and check of its network."""
+_ADAPTS = "moa-pruner"
+"""The method that begins with a pre-trained model in its paper."""
 _POINTS = 60
 """Points of a curve that are kept."""
 
@@ -68,10 +74,15 @@ class MethodRun(Piece):
     def name(self) -> str:
         return f"{self.model}: {self.method}, seed {self.seed}, {self.budget_secs:g} s"
 
-    def tune(self) -> dict[str, Any]:
+    @property
+    def expected_secs(self) -> float:
+        return self.budget_secs + _EXTRA_SECS
+
+    def take(self) -> dict[str, Any]:
         out = self.folder / "network"
         command = ["-m", "bench.tuning.tune_process", self.model, str(out), "--budget-secs", str(self.budget_secs)]
-        command += ["--method", self.method, "--seed", str(self.seed), "--no-pretrained", "--curve"]
+        command += ["--method", self.method, "--seed", str(self.seed), "--curve"]
+        command += [] if _is_pretrained(self.method) else ["--no-pretrained"]
         environment = bench_env(cores(), **{STORE_VARIABLE: "", SHIPPED_VARIABLE: ""})
         return run_json(command, env=environment, timeout_secs=self.budget_secs + _FINISH_SECS)
 
@@ -81,19 +92,31 @@ def runs(models: Sequence[str], methods: Sequence[str], seeds: int, budget_secs:
     for seed in range(seeds):
         for model in models:
             for method in methods:
-                folder = model_folder(work, model) / f"{method.replace(':', '-')}-{seed}-{budget_secs:g}"
+                name = method.replace(":", "-") + ("-pretrained" if _is_pretrained(method) else "")
+                folder = model_folder(work, model) / f"{name}-{seed}-{budget_secs:g}"
                 yield MethodRun(model, folder, method, seed, budget_secs)
 
 
+def _is_pretrained(method: str) -> bool:
+    return method.partition(":")[0] == _ADAPTS
+
+
 def run(
-    models: Sequence[str], methods: Sequence[str], seeds: int, budget_secs: float, work: Path, piece_count: int
+    models: Sequence[str],
+    methods: Sequence[str],
+    seeds: int,
+    budget_secs: float,
+    work: Path,
+    resume: bool,
+    piece_count: int,
+    sitting_secs: float,
 ) -> BenchResult | None:
     """``ours``: how many times less time the first method needs than the second for the latter's last latency, the
     geometric mean over the models. None, and no result, while pieces are missing."""
     if len(methods) < 2:
         raise BenchError("a comparison needs two methods: give --methods with a comma between them")
     every = list(runs(models, methods, seeds, budget_secs, work))
-    if not run_missing(every, piece_count):
+    if not Sitting(piece_count, sitting_secs, anew=not resume).run(every):
         return None
     curves = {
         model: {
@@ -220,32 +243,24 @@ def _matrix(against: Mapping[str, Mapping[str, float]], times: Any) -> str:
     return markdown(("", *names), rows)
 
 
-def _methods(_context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
-    methods = tuple(text.split(","))
-    for each in methods:
-        if each.partition(":")[0] not in METHOD_NAMES:
-            raise click.BadParameter(f"there is no method {each!r}: choose of {', '.join(METHOD_NAMES)}", param=option)
-    return methods
-
-
 BENCHMARK = Benchmark(
     name="methods",
     help="The methods of the papers on our runtime: networks tuned from nothing, with several seeds.",
     options=(
-        models_option(options.RESNET18),
+        models_option(options.DCGAN),
         click.Option(
             ["--methods"],
-            callback=_methods,
+            callback=options.methods_named,
             default=",".join(METHOD_NAMES),
             show_default=True,
             help="Methods with commas between them.",
         ),
         options.count("--seeds", 5, "Seeds of each method on each network."),
         options.seconds("--budget", "budget_secs", 180.0, "Seconds of each run."),
-        work_option("bench-out/methods"),
-        pieces_option(),
+        *sitting_options("bench-out/methods"),
     ),
     short=("--models", "examples/networks.py:small_cnn", "--methods", "fleet,ansor", "--seeds", "1", "--budget", "30"),
     run=run,
     table=table,
+    pictures=method_pictures,
 )

@@ -4,21 +4,24 @@ MetaSchedule tunes for ``peer_secs``, as TVM's guide has it (:mod:`bench.peers.m
 that it has at each moment of a grid is compiled. Its search does the same once more on our builder and our device
 (:mod:`bench.peers.our_engine`), so that search and engineering can be told apart. We tune the same network from a
 standing start with each budget of the grid, as it comes and from nothing: without shipped records, a store or a
-pre-trained model. In the end all networks are timed in turn in one harness. Our time is that from the start of the
-process to the compiled and checked network; MetaSchedule's begins with its tuning, and neither its imports nor its
-compilation count.
+pre-trained model. In the end the networks are timed in turn in one harness (:mod:`bench.tuning.network_timing`). Our
+time is that from the start of the process to the compiled and checked network; MetaSchedule's begins with its tuning,
+and neither its imports nor its compilation count.
 
-Each run of a tuner is a piece with a file of its own in the folder ``work``: the same command goes on where it was
-interrupted, and ``--pieces`` ends it after some of them. It names those that are missing, and has no result before all
-are done.
+Each run is independent of the others, so that a short one may be lucky: our time is that of the shortest from which on
+every longer one is as fast too, and at equal time the longest counts, not the best. Beside the peer's whole time stands
+that in which it was as fast as in the end itself.
+
+Each run of a tuner and each moment's timing is a piece with a file of its own in the folder ``work``: the same command
+goes on where it was interrupted, and ends early where a sitting is limited (:mod:`bench.tuning.pieces`). It names the
+pieces that are missing, and has no result before all are done.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,102 +29,61 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
-from bench.latency.network_latency import measure_sides
-from bench.machine import bench_env, cores
-from bench.processes import run_json
+from bench.machine import cores
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
-from bench.tuning.pieces import Piece, commits, model_folder, models_option, pieces_option, run_missing, work_option
-from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, STORE_VARIABLE
+from bench.tuning.curve_pictures import quality_pictures
+from bench.tuning.network_timing import Timing, curves, timings
+from bench.tuning.pieces import Sitting, commits, models_option, sitting_options
+from bench.tuning.tuner_runs import FORMS, PEER, PEERS, TunerRun, runs
 
-PEER = "metaschedule"
-PEERS = {PEER: (), "metaschedule on our engine": ("--our-engine",)}
-"""The peer's forms, with the options of :mod:`bench.peers.metaschedule_network`."""
-FORMS = {"as it comes": (), "from nothing": ("--no-pretrained",)}
-"""Our forms, with the options of :mod:`bench.tuning.tune_process`."""
 ASKED = {
     "as it comes": {PEER: 20.0, "metaschedule on our engine": 2.5},
     "from nothing": {PEER: 10.0, "metaschedule on our engine": 2.5},
 }
 """How many times less time each of our forms is to need than each of the peer's."""
 _GRID = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
-_FINISH_SECS = 1800.0
-
-
-@dataclass(frozen=True)
-class TunerRun(Piece):
-    """One run of a tuner with one budget."""
-
-    form: str
-    """One of :data:`FORMS` or :data:`PEERS`."""
-    budget_secs: float
-    moments: tuple[float, ...]
-    """Seconds after which the peer's networks are kept too."""
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.model}: {self.form}, {self.budget_secs:g} s"
-
-    def tune(self) -> dict[str, Any]:
-        limits = ["--budget-secs", str(self.budget_secs)]
-        if self.form in PEERS:
-            command = ["-m", "bench.peers.metaschedule_network", self.model, str(self.folder), *limits]
-            command += [argument for secs in self.moments for argument in ("--moment", str(secs))]
-            command += PEERS[self.form]
-            environment = bench_env(cores())
-        else:
-            out = str(self.folder / "network")
-            command = ["-m", "bench.tuning.tune_process", self.model, out, *limits, "--seed", str(self.seed)]
-            command += FORMS[self.form]
-            shipped = {} if self.form == "as it comes" else {SHIPPED_VARIABLE: ""}
-            environment = bench_env(cores(), **{STORE_VARIABLE: ""}, **shipped)
-        return run_json(command, env=environment, timeout_secs=self.budget_secs + _FINISH_SECS)
-
-    def networks(self) -> list[dict[str, Any]]:
-        """Return ``form``, ``secs``, ``trials`` and ``folder`` of each network of a run that is done."""
-        figures = self.figures()
-        if self.form in PEERS:
-            return [{"form": self.form, **each} for each in figures["networks"]]
-        names = {"secs": "elapsed_secs", "trials": "trials", "folder": "folder"}
-        return [{"form": self.form, **{new: figures[old] for new, old in names.items()}}]
-
-
-def runs(
-    models: Sequence[str], peer_secs: float, grid: Sequence[float], work: Path, seed: int = 0
-) -> Iterator[TunerRun]:
-    """Yield all runs, the peer's of each model first."""
-    moments = tuple(secs for secs in grid if secs < peer_secs)
-    for model in models:
-        folder = model_folder(work, model)
-        for form in PEERS:
-            yield TunerRun(model, folder / form.replace(" ", "-"), form, peer_secs, moments, seed)
-        for form in FORMS:
-            for secs in (each for each in grid if each <= peer_secs):
-                yield TunerRun(model, folder / f"{form.replace(' ', '-')}-{secs:g}", form, secs, (), seed)
+_CLAIM = {"pruner": " (in its paper: 4.08 times less time than MetaSchedule, on tensor cores)"}
+"""What papers claim against the peer, by method."""
+_AS_FAST = 1.02
+"""Latencies of the peer's own networks, relative to its last one, that are as good as it."""
 
 
 def run(
     models: Sequence[str],
+    peer: str,
     peer_secs: float,
+    peer_trials: int | None,
     grid: str,
-    work: Path,
-    piece_count: int,
+    method: str,
     rounds: int,
     block_secs: float,
     seed: int,
+    work: Path,
+    resume: bool,
+    piece_count: int,
+    sitting_secs: float,
 ) -> BenchResult | None:
     """``ours``: how many times less than the peer's its last latency takes us as it comes, the geometric mean over the
     models; 0 where one does not reach it. None, and no result, while pieces are missing."""
-    every = list(runs(models, peer_secs, _moments(grid), work, seed))
-    if not run_missing(every, piece_count):
+    moments = _moments(grid, peer_secs)
+    every = list(runs(models, peer_secs, moments, work, seed, method, peer_trials))
+    sitting = Sitting(piece_count, sitting_secs, anew=not resume)
+    if not sitting.run(every):
         return None
-    details = {
-        model: _timed(model, [each for each in every if each.model == model], rounds, block_secs) for model in models
+    of_model: dict[str, Sequence[TunerRun]] = {
+        model: [each for each in every if each.model == model] for model in models
     }
-    against = [each["against"][PEER] for each in details.values()]
-    times = [each["peer_secs"] / (each["times"]["as it comes"] or math.inf) for each in against]
-    ours = statistics.geometric_mean(times) if all(times) else 0.0
+    timed = {model: timings(model, of_model[model], work, rounds, block_secs) for model in models}
+    every_timing = [piece for pieces in timed.values() for piece in pieces]
+    if not sitting.run(every_timing):
+        return None
+    details = {model: _details(pieces) for model, pieces in timed.items()}
+    means = {
+        form: {each: _mean([_times_less(found["against"][each], form) for found in details.values()]) for each in PEERS}
+        for form in FORMS
+    }
+    ours = means["as it comes"][peer]
     return BenchResult(
         "time-to-quality",
         ours=ours,
@@ -130,53 +92,71 @@ def run(
         unit="times less time",
         details={
             "peer_secs": peer_secs,
-            "commits": commits(every),
+            "peer_trials": peer_trials,
+            "method": method,
+            "seed": seed,
+            "commits": commits([*every, *every_timing]),
             "threads": cores(),
             "asked": ASKED,
+            "means": means,
             "models": details,
         },
     )
 
 
-def _timed(model: str, of_model: Sequence[TunerRun], rounds: int, block_secs: float) -> dict[str, Any]:
-    networks = [network for piece in of_model for network in piece.networks()]
-    names = [f"{network['form']} {network['secs']:.0f}" for network in networks]
-    sides = dict(zip(names, networks, strict=True))
-    timed = measure_sides(
-        model,
-        list(sides),
-        folders={name: Path(network["folder"]) for name, network in sides.items()},
-        rounds=rounds,
-        block_secs=block_secs,
-        kinds={name: PEER if network["form"] in PEERS else "ours" for name, network in sides.items()},
-    )
-    curves: dict[str, list[dict[str, float]]] = {form: [] for form in (*PEERS, *FORMS)}
-    for name, network in sides.items():
-        point = {"secs": network["secs"], "trials": network["trials"], "latency": timed[name]["secs"]["median"]}
-        curves[network["form"]].append(point)
-    return {"curves": curves, "against": {peer: compared(curves, peer) for peer in PEERS}}
+def _details(timed: Sequence[Timing]) -> dict[str, Any]:
+    found = curves(timed)
+    return {"curves": found, "against": {peer: compared(found, peer) for peer in PEERS}}
 
 
-def compared(curves: Mapping[str, Sequence[Mapping[str, float]]], peer: str) -> dict[str, Any]:
-    """Return the seconds that each of our forms needs for the last latency of one form of the peer (None: it does not
-    reach it), and how many times as fast as the peer's each is with as much time at most."""
-    last = max(curves[peer], key=lambda point: point["secs"])
-    times = {
-        form: min((point["secs"] for point in curves[form] if point["latency"] <= last["latency"]), default=None)
-        for form in FORMS
+def compared(found: Mapping[str, Sequence[Mapping[str, Any]]], peer: str) -> dict[str, Any]:
+    """Compare the curves (see :func:`curves`) with the last network of one form of the peer.
+
+    Returns ``own_secs``, in which the peer was as fast itself; ``times``, the seconds that each of our forms needs
+    (None: it does not reach it); ``ahead``, how many times as fast each is with as much time at most (None: it has no
+    network by then)."""
+    last = found[peer][-1]
+
+    def is_as_fast(point: Mapping[str, Any]) -> bool:
+        return bool(point["latency"] <= point["last"][peer])
+
+    in_time = {form: [each for each in found[form] if each["secs"] <= last["secs"]] for form in FORMS}
+    return {
+        "peer_secs": last["secs"],
+        "own_secs": _from_then_on(found[peer], lambda point: point["latency"] <= _AS_FAST * point["last"][peer]),
+        "latency": last["latency"],
+        "unscheduled": last["unscheduled"],
+        "times": {form: _from_then_on(found[form], is_as_fast) for form in FORMS},
+        "ahead": {form: of[-1]["last"][peer] / of[-1]["latency"] if of else None for form, of in in_time.items()},
     }
-    in_time = {form: [each["latency"] for each in curves[form] if each["secs"] <= last["secs"]] for form in FORMS}
-    ahead = {form: last["latency"] / min(found) if found else None for form, found in in_time.items()}
-    return {"peer_secs": last["secs"], "latency": last["latency"], "times": times, "ahead": ahead}
 
 
-def _moments(grid: str) -> tuple[float, ...]:
+def _from_then_on(points: Sequence[Mapping[str, Any]], holds: Callable[[Mapping[str, Any]], bool]) -> float | None:
+    """Return the seconds of the first point from which on all hold; None if the last one does not."""
+    first = None
+    for point in reversed(points):
+        if not holds(point):
+            break
+        first = float(point["secs"])
+    return first
+
+
+def _times_less(against: Mapping[str, Any], form: str) -> float:
+    secs = against["times"][form]
+    return 0.0 if secs is None else float(against["peer_secs"] / secs)
+
+
+def _mean(times: Sequence[float]) -> float:
+    return statistics.geometric_mean(times) if all(times) else 0.0
+
+
+def _moments(grid: str, peer_secs: float) -> tuple[float, ...]:
     try:
         moments = tuple(sorted({float(each) for each in grid.split(",")}))
     except ValueError as error:
         raise BenchError(f"the grid is no list of seconds: {grid}") from error
-    if not moments or moments[0] <= 0:
-        raise BenchError(f"the grid needs seconds above 0: {grid}")
+    if not 0 < moments[0] <= peer_secs or not math.isfinite(moments[-1]):
+        raise BenchError(f"the grid needs seconds above 0, the first within the peer's {peer_secs:g}: {grid}")
     return moments
 
 
@@ -186,51 +166,83 @@ def table(result: Mapping[str, Any]) -> str:
     for model, found in details["models"].items():
         name = model.rpartition(":")[2]
         for peer, against in found["against"].items():
+            left = f", {against['unscheduled']} kernels not tuned yet" if against["unscheduled"] else ""
             for form in FORMS:
-                secs, ahead = against["times"][form], against["ahead"][form]
+                secs, ahead, own = against["times"][form], against["ahead"][form], against["own_secs"]
                 rows.append(
                     (
                         f"`{name}`, {form}",
-                        f"{peer}, {1e3 * against['latency']:.2f} ms",
+                        f"{peer}, {1e3 * against['latency']:.2f} ms{left}",
                         f"{against['peer_secs']:.0f}",
+                        f"{own:.0f}",
                         "not reached" if secs is None else f"{secs:.0f}",
                         "-" if secs is None else f"{against['peer_secs'] / secs:.1f}",
+                        "-" if secs is None else f"{own / secs:.1f}",
                         "-" if ahead is None else f"{ahead:.2f}",
                     )
                 )
         points += [
-            (f"`{name}`, {form}", f"{point['secs']:.0f}", f"{point['trials']:.0f}", f"{1e3 * point['latency']:.2f}")
+            (
+                f"`{name}`, {form}",
+                *("-" if point[unit] is None else f"{point[unit]:.0f}" for unit in ("secs", "trials", "device_secs")),
+                f"{1e3 * point['latency']:.2f}",
+                f"{point['shipped']} of {point['tasks']}" if point.get("shipped") else "-",
+            )
             for form, curve in found["curves"].items()
-            for point in sorted(curve, key=lambda each: each["secs"])
+            for point in curve
         ]
-    asked = "; ".join(
-        f"{form}, {' and '.join(f'{times:g} against {peer}' for peer, times in against.items())}"
-        for form, against in details["asked"].items()
-    )
-    header = ("network", "against", "s", "ours to its latency, s", "times less", "faster at equal time")
-    curve = ("network", "s", "trials", "ms a run")
-    return f"{markdown(header, rows)}\n\nAsked, times less: {asked}.\n\n{markdown(curve, points)}"
+    means = [
+        (
+            f"{form}, against {peer}",
+            f"{details['asked'][form][peer]:g}",
+            f"{mean:.1f}" if mean else "not reached by all",
+        )
+        for form, of_form in details["means"].items()
+        for peer, mean in of_form.items()
+    ]
+    ours_header = ("ours, s", "times less", "times less than itself", "faster at equal time")
+    header = ("network", "against", "s", "itself as fast after, s", *ours_header)
+    curve_header = ("network", "s", "trials", "s of the device", "ms a run", "tasks with shipped records")
+    limit = f", at most {details['peer_trials']} trials of a task" if details["peer_trials"] else ""
+    ours = f"`{details['method']}`{_CLAIM.get(details['method'], '')}"
+    said = f"Our method: {ours}. The peer: {details['peer_secs']:g} s{limit}. Seed {details['seed']}."
+    mean_header = ("times less time, geometric mean", "asked", "measured")
+    return "\n\n".join((markdown(mean_header, means), said, markdown(header, rows), markdown(curve_header, points)))
+
+
+def _method(context: click.Context, option: click.Parameter, text: str) -> str:
+    (method, *others) = options.methods_named(context, option, text)
+    if others:
+        raise click.BadParameter("one method is compared with the peer at a time", param=option)
+    return method
 
 
 BENCHMARK = Benchmark(
     name="time-to-quality",
     help="Time until our network is as fast as the one that MetaSchedule has in the end.",
     options=(
-        models_option(options.RESNET18),
-        options.seconds("--peer-secs", "peer_secs", 1800.0, "Seconds that MetaSchedule tunes."),
+        models_option(options.DCGAN),
+        click.Option(["--peer"], type=click.Choice([PEER]), default=PEER, show_default=True, help="The other tuner."),
+        options.seconds("--peer-secs", "peer_secs", 1800.0, "Seconds that it tunes."),
+        click.Option(
+            ["--peer-trials"],
+            type=click.IntRange(min=1),
+            help="Most trials of a task that it makes, so that all have some in time; else its default, no limit.",
+        ),
         click.Option(
             ["--grid"],
             default=",".join(f"{secs:g}" for secs in _GRID),
             show_default=True,
-            help="Our budgets, and the moments of MetaSchedule's networks, in seconds with commas between them.",
+            help="Our budgets, in seconds with commas between them; MetaSchedule's networks are kept then too.",
         ),
-        work_option("bench-out/time-to-quality"),
-        pieces_option(),
+        click.Option(["--method"], callback=_method, default="fleet", show_default=True, help="Our search method."),
         options.count("--rounds", 10, "Blocks of runs of each network."),
         options.seconds("--block-secs", "block_secs", 1.0, "Length of a block."),
         click.Option(["--seed"], type=int, default=0, show_default=True),
+        *sitting_options("bench-out/time-to-quality"),
     ),
     short=("--peer-secs", "120", "--grid", "15,60"),
     run=run,
     table=table,
+    pictures=quality_pictures,
 )

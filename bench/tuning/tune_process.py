@@ -8,8 +8,10 @@ network.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +54,30 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
 
 
 def curve(out: Path, first_record_secs: float) -> list[dict[str, float]]:
-    """Return the estimated latency of the one network of a run: seconds since its start, trials, seconds."""
+    """Return the estimated latency of the one network of a run: seconds since its start, trials, seconds that these
+    had the device, seconds."""
+    from fleet_tune.base.records.stores.reader import RecordReader
     from fleet_tune.report.run_history import read_history
 
+    with RecordReader(out / "records.db") as reader:
+        measured = [record.measurement.measure_secs for record in reader if record.revision == 0]
+    by_trials = list(itertools.accumulate(measured, initial=0.0))
     (points,) = read_history(out).curves.values()
     return [
-        {"secs": first_record_secs + point.secs, "trials": point.trials, "latency": point.network_secs}
+        {
+            "secs": first_record_secs + point.secs,
+            "trials": point.trials,
+            "device_secs": by_trials[point.trials],
+            "latency": point.network_secs,
+        }
         for point in points
     ]
+
+
+def measuring_secs(device_time: Mapping[str, Mapping[str, float]], elapsed_secs: float) -> float:
+    """Return the seconds in which a run's one device measured, at most: its share of the search, over the whole run.
+    Duels and probes count, which no trial has."""
+    return elapsed_secs * sum(shares.get("measure", 0.0) for shares in device_time.values())
 
 
 @click.command()
@@ -107,6 +125,7 @@ def main(
     figures |= {
         "method": method,
         "elapsed_secs": time.time() - start_unix_secs,
+        "device_secs": measuring_secs(result.device_time, result.elapsed_secs),
         "outcomes": {str(outcome): count for outcome, count in result.outcomes.items()},
         "folder": str(network.folder),
         "tuned_secs": network.tuned_secs,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from bench.page import (
     END,
     SUMMARY_PAGE,
     TABLES_PAGE,
+    draw_pictures,
     stale_text,
     summary_text,
     tables_text,
@@ -77,6 +80,19 @@ def test_a_section_has_command_table_code_and_machine(tmp_path: Path) -> None:
         "Taken on 2026-11-25 in 61 s at commit 01234567.\n\n"
         "a CPU, 2 cores, 4.0 GiB, Linux 6. python 3.11.0, numpy 2.0.\n"
     )
+
+
+def test_pictures_are_drawn_for_each_result_and_stand_in_its_section(tmp_path: Path) -> None:
+    def pictures(shown: Mapping[str, Any], key: str) -> dict[str, Callable[[Path], None]]:
+        assert shown == SAVED.result
+        return {f"{key}-{name}.svg": lambda path: path.write_text("<svg/>") and None for name in ("a", "b")}
+
+    drawn = {"draft": dataclasses.replace(BENCHMARKS["draft"], pictures=pictures)}
+    assert "](draft" not in tables_text([SAVED], drawn, tmp_path)
+    assert draw_pictures([SAVED], drawn, tmp_path) == ["draft-hosted-a.svg", "draft-hosted-b.svg"]
+    (tmp_path / "draft-hosted-b.svg").unlink()
+    text = tables_text([SAVED], drawn, tmp_path)
+    assert "ours: 0.991\n\n![Curves of draft-hosted-a](draft-hosted-a.svg)\n\nTaken on" in text
 
 
 def test_results_whose_code_has_changed_are_listed_with_their_command() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import click
 import pytest
 
+from bench.options import methods_named
 from bench.result import BenchError
 from bench.tuning import methods
-from bench.tuning.method_curves import draw
 from bench.tuning.methods import BENCHMARK, MethodRun, less, run, runs, table
 
 MODEL = "net.py:net"
@@ -53,20 +53,36 @@ def test_all_methods_have_a_seed_before_any_has_a_second() -> None:
     assert len({piece.folder for piece in found}) == 8
 
 
+def test_nothing_is_known_before_but_the_model_that_a_method_adapts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, tuple[list[str], dict[str, str]]] = {}
+
+    def run_json(command: list[str], *, env: dict[str, str], timeout_secs: float) -> dict[str, Any]:
+        assert timeout_secs > 30.0
+        asked[command[command.index("--method") + 1]] = (command, env)
+        return {}
+
+    monkeypatch.setattr(methods, "run_json", run_json)
+    for piece in runs(["a.py:a"], ["fleet", "pruner", "moa-pruner", "moa-pruner:offline"], 1, 30.0, WORK):
+        piece.take()
+    without = [method for method, (command, _) in asked.items() if "--no-pretrained" in command]
+    assert without == ["fleet", "pruner"]
+    assert {(env["FLEET_TUNE_STORE"], env["FLEET_TUNE_SHIPPED"]) for _, env in asked.values()} == {("", "")}
+
+
 def _tuned(piece: MethodRun) -> dict[str, Any]:
     secs = {"adatune": 10.0, "autotvm": 40.0, "random": 60.0}[piece.method]
     points = [(secs + piece.seed + at, 9.0 - 4.0 * at / 150) for at in range(151)]
     return {**_curve(*points), "tuned_secs": 2.0, "trials": 1600}
 
 
-def test_an_interrupted_comparison_goes_on_and_ends_with_tables_and_pictures(
+def test_an_interrupted_comparison_goes_on_and_ends_with_tables(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(MethodRun, "tune", _tuned)
+    monkeypatch.setattr(MethodRun, "take", _tuned)
     names = ("adatune", "autotvm", "random")
-    assert run([MODEL], names, 3, 30.0, tmp_path, 2) is None
-    assert "7 pieces are missing" in capsys.readouterr().err
-    found = run([MODEL], names, 3, 30.0, tmp_path, 0)
+    assert run([MODEL], names, 3, 30.0, tmp_path, True, 2, 1e9) is None
+    assert capsys.readouterr().err.count("\n  net.py:net: ") == 7
+    found = run([MODEL], names, 3, 30.0, tmp_path, True, 0, 1e9)
     assert found is not None
     assert found.ours == pytest.approx(191.0 / 161.0)
     details = json.loads(found.to_json())["details"]
@@ -78,22 +94,14 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_tables_and_pictures(
     assert "| `net`, random | 1600 | 5000.00 | 2000.00 |" in text
 
 
-def test_a_network_has_a_picture_with_a_line_for_each_method(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    curves = [seed["curve"] for seed in BASELINE]
-    (picture,) = draw({"models": {MODEL: {"pruner": {"curves": curves}}}}, tmp_path, "methods")
-    assert picture == tmp_path / "methods-net-py-net.svg"
-    assert picture.read_text().count("pruner") == 1
-
-
 def test_one_method_is_no_comparison() -> None:
     with pytest.raises(BenchError, match="two methods"):
-        run([MODEL], ["fleet"], 1, 1.0, WORK, 0)
+        run([MODEL], ["fleet"], 1, 1.0, WORK, True, 0, 1e9)
 
 
 def test_unknown_methods_are_refused_by_name() -> None:
     option = next(each for each in BENCHMARK.options if each.name == "methods")
     context = click.Context(click.Command("methods"))
-    assert methods._methods(context, option, "fleet,ansor:offline") == ("fleet", "ansor:offline")
+    assert methods_named(context, option, "fleet,ansor:offline") == ("fleet", "ansor:offline")
     with pytest.raises(click.BadParameter, match="there is no method 'annealing': choose of fleet"):
-        methods._methods(context, option, "fleet,annealing")
+        methods_named(context, option, "fleet,annealing")

@@ -2,39 +2,58 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from bench.result import BenchError
-from bench.tuning import time_to_quality
-from bench.tuning.time_to_quality import FORMS, PEER, PEERS, TunerRun, compared, run, runs
+from bench.tuning import network_timing, time_to_quality
+from bench.tuning.time_to_quality import BENCHMARK, compared, run
+from bench.tuning.tuner_runs import FORMS, PEER, PEERS, TunerRun, runs
 
 MODEL = "net.py:net"
+LAST = 6.0
 
 
-def _points(*points: tuple[float, float]) -> list[dict[str, float]]:
-    return [{"secs": secs, "trials": 10 * secs, "latency": latency} for secs, latency in points]
+def _points(*points: tuple[float, float]) -> list[dict[str, Any]]:
+    last = dict.fromkeys(PEERS, LAST)
+    return [{"secs": secs, "latency": latency, "last": last, "unscheduled": 0} for secs, latency in points]
 
 
-def test_the_first_network_that_is_as_fast_counts() -> None:
-    found = compared(
-        {
-            PEER: _points((60.0, 9.0), (1200.0, 6.0), (300.0, 7.0)),
-            "as it comes": _points((120.0, 4.0), (40.0, 6.0), (30.0, 6.1), (1300.0, 1.0)),
-            "from nothing": _points((40.0, 8.0), (1000.0, 6.5)),
-        },
-        PEER,
-    )
-    assert found["peer_secs"] == 1200.0
-    assert found["times"] == {"as it comes": 40.0, "from nothing": None}
-    assert found["ahead"] == {"as it comes": 1.5, "from nothing": pytest.approx(6.0 / 6.5)}
+CURVES = {
+    PEER: _points((60.0, 9.0), (300.0, 6.1), (1200.0, LAST)),
+    "as it comes": _points((30.0, 5.0), (40.0, 6.1), (60.0, 6.0), (120.0, 4.0), (1100.0, 5.0), (1300.0, 1.0)),
+    "from nothing": _points((40.0, 5.0), (1000.0, 6.5)),
+}
+
+
+def test_a_short_run_counts_where_every_longer_one_is_as_fast() -> None:
+    found = compared(CURVES, PEER)
+    assert (found["peer_secs"], found["latency"]) == (1200.0, LAST)
+    assert found["times"] == {"as it comes": 60.0, "from nothing": None}
+
+
+def test_at_equal_time_the_longest_run_counts_not_the_best() -> None:
+    assert compared(CURVES, PEER)["ahead"] == {"as it comes": 6.0 / 5.0, "from nothing": 6.0 / 6.5}
+
+
+def test_the_peer_may_have_been_as_fast_long_before() -> None:
+    assert compared(CURVES, PEER)["own_secs"] == 300.0
+
+
+def test_a_network_is_compared_with_the_peers_at_the_same_moment() -> None:
+    slow = [{**point, "latency": 7.0, "last": dict.fromkeys(PEERS, 7.5)} for point in _points((40.0, 0.0))]
+    found = compared({**CURVES, "from nothing": slow}, PEER)
+    assert found["times"]["from nothing"] == 40.0
+    assert found["ahead"]["from nothing"] == pytest.approx(7.5 / 7.0)
 
 
 def test_a_form_without_a_network_in_time_is_told_as_such() -> None:
-    found = compared({PEER: _points((10.0, 6.0)), "as it comes": _points((40.0, 5.0)), "from nothing": []}, PEER)
+    found = compared({PEER: _points((10.0, LAST)), "as it comes": _points((40.0, 5.0)), "from nothing": []}, PEER)
     assert found["times"] == {"as it comes": 40.0, "from nothing": None}
     assert found["ahead"] == {"as it comes": None, "from nothing": None}
 
@@ -49,51 +68,108 @@ def test_every_model_has_runs_of_the_peer_and_our_budgets_up_to_its_time(tmp_pat
     assert len({each.folder for each in found}) == len(found) == 12
 
 
+def test_another_method_needs_no_other_run_of_the_peer(tmp_path: Path) -> None:
+    fleet, pruner = (list(runs([MODEL], 60.0, (60.0,), tmp_path, method=each)) for each in ("fleet", "pruner"))
+    assert [one == other for one, other in zip(fleet, pruner, strict=True)] == [True, True, False, False]
+    limited = list(runs([MODEL], 60.0, (60.0,), tmp_path, trials_per_task=8))
+    assert [one == other for one, other in zip(fleet, limited, strict=True)] == [False, False, True, True]
+    assert len({each.folder for each in (*fleet, *pruner, *limited)}) == 8
+
+
+def test_each_tuner_is_told_what_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: dict[str, tuple[list[str], dict[str, str]]] = {}
+
+    def run_json(command: list[str], *, env: dict[str, str], timeout_secs: float) -> dict[str, Any]:
+        assert timeout_secs > 60.0
+        asked[" ".join(command)] = (command, env)
+        return {}
+
+    monkeypatch.setattr("bench.tuning.tuner_runs.run_json", run_json)
+    monkeypatch.setenv("FLEET_TUNE_SHIPPED", "mine")
+    for piece in runs([MODEL], 60.0, (20.0, 60.0), tmp_path, 3, "pruner", 8):
+        piece.take()
+    (shipped, searched, *ours) = asked.values()
+    for command, _ in (shipped, searched):
+        assert command[1] == "bench.peers.metaschedule_network"
+        assert command[4:8] == ["--budget-secs", "60.0", "--seed", "3"]
+        moments = [secs for name, secs in itertools.pairwise(command) if name == "--moment"]
+        assert moments == ["15.0", "20.0", "30.0", "45.0"], "with its quarters"
+        assert command[command.index("--trials-per-task") + 1] == "8"
+    assert ("--our-engine" in shipped[0], "--our-engine" in searched[0]) == (False, True)
+    for command, environment in ours:
+        assert command[command.index("--method") + 1] == "pruner"
+        assert environment["FLEET_TUNE_STORE"] == ""
+        assert environment["FLEET_TUNE_SHIPPED"] == ("" if "--no-pretrained" in command else "mine")
+    assert ["--no-pretrained" in command for command, _ in ours] == [False, False, True, True]
+
+
 class Tuners:
     """Tuners that leave figures, and a harness that times their networks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran: list[str] = []
-        monkeypatch.setattr(TunerRun, "tune", self._tune())
-        monkeypatch.setattr(time_to_quality, "measure_sides", self._measured)
+        monkeypatch.setattr(TunerRun, "take", self._take())
+        monkeypatch.setattr(network_timing, "measure_sides", self._measured)
 
-    def _tune(self) -> Any:
-        def tune(piece: TunerRun) -> dict[str, Any]:
+    def _take(self) -> Any:
+        def take(piece: TunerRun) -> dict[str, Any]:
             self.ran.append(piece.form)
-            network = {"secs": piece.budget_secs, "trials": 9, "folder": "there"}
+            figures = {"trials": 9, "device_secs": 4.0}
             if piece.form in PEERS:
-                return {"networks": [{**network, "secs": 20.0}, network]}
-            return {"elapsed_secs": piece.budget_secs + 5, "trials": 3, "folder": "here"}
+                network = {**figures, "secs": piece.budget_secs, "unscheduled": 1, "folder": "there"}
+                return {"tasks": 3, "networks": [{**network, "secs": 20.0}, network]}
+            store = {"shipped": 2} if piece.form == "as it comes" else None
+            known = {"store": store, "task_results": [{}, {}, {}], "folder": "here"}
+            return {**figures, "elapsed_secs": piece.budget_secs + 5, **known}
 
-        return tune
+        return take
 
     def _measured(self, model: str, names: list[str], **_options: Any) -> dict[str, Any]:
         assert model == MODEL
+        self.ran.append("timing")
         return {name: {"secs": {"median": 1.0 if "comes 20" in name else 2.0}} for name in names}
+
+
+def _run(work: Path, grid: str = "15", *, piece_count: int = 0, resume: bool = True) -> Any:
+    return run([MODEL], PEER, 100.0, None, grid, "fleet", 1, 1.0, 0, work, resume, piece_count, 1e9)
 
 
 def test_pieces_are_done_once_and_the_last_one_gives_the_result(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tuners = Tuners(monkeypatch)
-    arguments: tuple[Any, ...] = ([MODEL], 100.0, "15", tmp_path)
-    assert run(*arguments, 1, 1, 1.0, 0) is None
+    assert _run(tmp_path, piece_count=1) is None
     assert tuners.ran == [PEER]
-    missing = "3 pieces are missing, the same command goes on: net.py:net: metaschedule on our engine, 100 s"
+    missing = "\n  net.py:net: metaschedule on our engine, 100 s\n  net.py:net: as it comes, 15 s\n"
     assert missing in capsys.readouterr().err
-    found = run(*arguments, 0, 1, 1.0, 0)
-    assert tuners.ran == [*PEERS, *FORMS]
-    assert found is not None
+    assert _run(tmp_path, piece_count=3) is None
+    assert "  net.py:net: timing of the networks after 15 s\n" in capsys.readouterr().err
+    found = _run(tmp_path)
+    assert tuners.ran == [*PEERS, *FORMS, "timing"]
     assert found.ours == pytest.approx(100.0 / 20.0)
+    assert found.details["means"]["from nothing"] == pytest.approx(dict.fromkeys(PEERS, 5.0))
     for against in found.details["models"][MODEL]["against"].values():
         assert against["ahead"] == {"as it comes": 2.0, "from nothing": 1.0}
-    row = "| `net`, from nothing | metaschedule on our engine, 2000.00 ms | 100 | 20 | 5.0 | 1.00 |"
-    assert row in time_to_quality.table(json.loads(found.to_json()))
-    assert run(*arguments, 0, 1, 1.0, 0) is not None
-    assert len(tuners.ran) == 4
+    text = BENCHMARK.table(json.loads(found.to_json()))
+    peer = "metaschedule on our engine, 2000.00 ms, 1 kernels not tuned yet"
+    assert f"| `net`, from nothing | {peer} | 100 | 100 | 20 | 5.0 | 5.0 | 1.00 |" in text
+    assert "| `net`, as it comes | 20 | 9 | 4 | 1000.00 | 2 of 3 |" in text
+    assert "| from nothing, against metaschedule | 10 | 5.0 |" in text
+    assert _run(tmp_path) is not None
+    assert len(tuners.ran) == 5
+    assert _run(tmp_path, resume=False) is not None
+    assert len(tuners.ran) == 10
 
 
-@pytest.mark.parametrize("grid", ["", "a", "0,5"])
+@pytest.mark.parametrize("grid", ["", "a", "0,5", "101", "15,inf"])
 def test_a_grid_that_is_none_is_refused(grid: str, tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="grid"):
-        run([MODEL], 100.0, grid, tmp_path, 0, 1, 1.0, 0)
+        _run(tmp_path, grid)
+
+
+def test_one_method_is_compared_at_a_time() -> None:
+    option = next(each for each in BENCHMARK.options if each.name == "method")
+    context = click.Context(click.Command("time-to-quality"))
+    assert time_to_quality._method(context, option, "pruner") == "pruner"
+    with pytest.raises(click.BadParameter, match="one method"):
+        time_to_quality._method(context, option, "fleet,pruner")

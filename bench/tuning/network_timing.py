@@ -1,0 +1,103 @@
+"""Networks of several tuners on the same machine, timed in turn by one harness, a moment of a grid after the other.
+
+All networks of one moment are timed beside those that the peer has in the end, so that each is compared with these by
+times of the same minutes. A moment is a piece of its own, and no more networks than its are loaded at a time.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.latency.network_latency import measure_sides
+from bench.tuning.pieces import Piece, model_folder
+from bench.tuning.tuner_runs import FORMS, PEER, PEERS, TunerRun
+
+_START_SECS = 30.0
+"""Of a network, until it is loaded, compared and warm."""
+
+
+@dataclass(frozen=True)
+class Timing(Piece):
+    """The networks of one moment, and those that the peer has in the end."""
+
+    moment: float
+    networks: tuple[dict[str, Any], ...]
+    """Of the moment, see :meth:`TunerRun.networks`."""
+    last: tuple[dict[str, Any], ...]
+    """Of the peer's forms, in the end."""
+    rounds: int
+    block_secs: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}: timing of the networks after {self.moment:g} s"
+
+    @property
+    def expected_secs(self) -> float:
+        count = len(self.networks) + len(self.last)
+        return count * (_START_SECS + self.rounds * (self.block_secs + 1.0))
+
+    def take(self) -> dict[str, Any]:
+        """Return ``latency``: seconds of each network of the moment, in their order, and ``last``: those of the peer's
+        forms in the end."""
+        sides = {f"{each['form']} {each['secs']:.0f}": each for each in (*self.networks, *self.last)}
+        timed = measure_sides(
+            self.model,
+            list(sides),
+            folders={name: Path(network["folder"]) for name, network in sides.items()},
+            rounds=self.rounds,
+            block_secs=self.block_secs,
+            kinds={name: PEER if network["form"] in PEERS else "ours" for name, network in sides.items()},
+            fewest_runs=1,  # a kernel that the peer has not tuned yet may take seconds
+        )
+        medians = [timed[name]["secs"]["median"] for name in sides]
+        count = len(self.networks)
+        return {
+            "latency": medians[:count],
+            "last": {network["form"]: secs for network, secs in zip(self.last, medians[count:], strict=True)},
+        }
+
+
+def timings(model: str, tuned: Sequence[TunerRun], work: Path, rounds: int, block_secs: float) -> list[Timing]:
+    """Return the pieces that time the networks of a model, whose runs are done.
+
+    The peer's network is one of the last moment that had passed. It takes part from when all of its kernels are tuned:
+    one that is not takes whatever TVM makes of a kernel without a schedule."""
+    last = tuple(run.networks()[-1] for run in tuned if run.form in PEERS)
+    found: dict[float, list[dict[str, Any]]] = {}
+    for run in tuned:
+        for network in run.networks():
+            if network in last or network.get("unscheduled"):
+                continue
+            passed = [each for each in run.moments if each <= network["secs"]]
+            moment = max(passed, default=run.budget_secs)
+            found.setdefault(moment, []).append(network)
+    folder = model_folder(work, model)
+    return [
+        Timing(model, folder / f"timing-{moment:g}", moment, tuple(found[moment]), last, rounds, block_secs)
+        for moment in sorted(found)
+    ]
+
+
+def curves(timed: Sequence[Timing]) -> dict[str, list[dict[str, Any]]]:
+    """Return the points of each form, by their seconds: ``secs``, ``trials``, ``device_secs``, ``latency``, and
+    ``last``, the latency of the peer's forms in the end beside it. That of these networks themselves is the median over
+    all moments."""
+    lasts = [each.figures()["last"] for each in timed]
+    in_the_end = {form: statistics.median(each[form] for each in lasts) for form in PEERS}
+    points: dict[str, list[dict[str, Any]]] = {form: [] for form in (*PEERS, *FORMS)}
+    for piece, last in zip(timed, lasts, strict=True):
+        for network, latency in zip(piece.networks, piece.figures()["latency"], strict=True):
+            points[network["form"]].append(_point(network, latency, last))
+    for network in timed[0].last:
+        points[network["form"]].append(_point(network, in_the_end[network["form"]], in_the_end))
+    return {form: sorted(of, key=lambda point: point["secs"]) for form, of in points.items()}
+
+
+def _point(network: Mapping[str, Any], latency: float, last: Mapping[str, float]) -> dict[str, Any]:
+    kept = {name: value for name, value in network.items() if name not in ("form", "folder")}
+    return {**kept, "latency": latency, "last": dict(last)}

@@ -1,0 +1,101 @@
+"""The runs of both tuners on a network, by form and budget, and the networks that they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.machine import bench_env, cores
+from bench.processes import run_json
+from bench.tuning.pieces import Piece, model_folder
+from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, STORE_VARIABLE
+
+PEER = "metaschedule"
+PEERS = {PEER: (), "metaschedule on our engine": ("--our-engine",)}
+"""The peer's forms, with the options of :mod:`bench.peers.metaschedule_network`."""
+FORMS = {"as it comes": (), "from nothing": ("--no-pretrained",)}
+"""Our forms, with the options of :mod:`bench.tuning.tune_process`."""
+_QUARTERS = (0.25, 0.5, 0.75)
+"""Of the peer's time: its networks are kept then too, which show since when it has been as fast as in the end."""
+_FINISH_SECS = 1800.0
+_PEER_EXTRA_SECS = 600.0
+"""Of the peer beyond its budget: the end of a batch, and the compilation of its networks."""
+_OUR_EXTRA_SECS = 120.0
+
+
+@dataclass(frozen=True)
+class TunerRun(Piece):
+    """One run of a tuner with one budget."""
+
+    form: str
+    """One of :data:`FORMS` or :data:`PEERS`."""
+    budget_secs: float
+    moments: tuple[float, ...]
+    """Seconds after which the peer's networks are kept too."""
+    seed: int
+    method: str = ""
+    """Our search method; empty for the peer."""
+    trials_per_task: int | None = None
+    """The peer's limit; None: its default, which is none."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}: {self.form}, {self.budget_secs:g} s"
+
+    @property
+    def expected_secs(self) -> float:
+        return self.budget_secs + (_PEER_EXTRA_SECS if self.form in PEERS else _OUR_EXTRA_SECS)
+
+    def take(self) -> dict[str, Any]:
+        limits = ["--budget-secs", str(self.budget_secs), "--seed", str(self.seed)]
+        if self.form in PEERS:
+            command = ["-m", "bench.peers.metaschedule_network", self.model, str(self.folder), *limits]
+            command += [argument for secs in self.moments for argument in ("--moment", str(secs))]
+            command += [] if self.trials_per_task is None else ["--trials-per-task", str(self.trials_per_task)]
+            command += PEERS[self.form]
+            environment = bench_env(cores())
+        else:
+            out = str(self.folder / "network")
+            command = ["-m", "bench.tuning.tune_process", self.model, out, *limits, "--method", self.method]
+            command += FORMS[self.form]
+            shipped = {} if self.form == "as it comes" else {SHIPPED_VARIABLE: ""}
+            environment = bench_env(cores(), **{STORE_VARIABLE: ""}, **shipped)
+        return run_json(command, env=environment, timeout_secs=self.budget_secs + _FINISH_SECS)
+
+    def networks(self) -> list[dict[str, Any]]:
+        """Return the networks of a run that is done, the last one of the peer last: ``form``, ``secs``, ``trials``,
+        ``device_secs``, ``folder``; ``unscheduled``: kernels that the peer has not tuned yet; ``shipped``: tasks of
+        which fleet-tune came with records; ``tasks``: of all."""
+        figures = self.figures()
+        if self.form in PEERS:
+            return [{"form": self.form, "tasks": figures["tasks"], **each} for each in figures["networks"]]
+        network = {name: figures[name] for name in ("trials", "device_secs", "folder")}
+        shipped = (figures["store"] or {"shipped": 0})["shipped"]
+        known = {"tasks": len(figures["task_results"]), "shipped": shipped}
+        return [{"form": self.form, "secs": figures["elapsed_secs"], **known, **network}]
+
+
+def runs(
+    models: Sequence[str],
+    peer_secs: float,
+    grid: Sequence[float],
+    work: Path,
+    seed: int = 0,
+    method: str = "fleet",
+    trials_per_task: int | None = None,
+) -> Iterator[TunerRun]:
+    """Yield all runs, the peer's of each model first."""
+    moments = sorted({*(secs for secs in grid if secs < peer_secs), *(share * peer_secs for share in _QUARTERS)})
+    of_peer = "" if trials_per_task is None else f"-{trials_per_task}"
+    for model in models:
+        folder = model_folder(work, model)
+        for form in PEERS:
+            place = folder / f"{form.replace(' ', '-')}{of_peer}"
+            yield TunerRun(model, place, form, peer_secs, tuple(moments), seed, trials_per_task=trials_per_task)
+        for form in FORMS:
+            for secs in (each for each in grid if each <= peer_secs):
+                name = f"{form.replace(' ', '-')}-{secs:g}"
+                place = folder / (name if method == "fleet" else f"{name}-{method.replace(':', '-')}")
+                yield TunerRun(model, place, form, secs, (), seed, method)

@@ -1,0 +1,94 @@
+"""Which networks are timed together, and the curves that come of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.tuning import network_timing
+from bench.tuning.network_timing import Timing, curves, timings
+from bench.tuning.tuner_runs import PEER, TunerRun, runs
+
+MODEL = "net.py:net"
+GRID = (15.0, 60.0)
+OTHER = "metaschedule on our engine"
+
+
+def _network(secs: float, unscheduled: int = 0) -> dict[str, Any]:
+    figures = {"secs": secs, "trials": 9, "device_secs": 1.0}
+    return {**figures, "unscheduled": unscheduled, "folder": f"after-{secs:g}"}
+
+
+def _take(piece: TunerRun) -> dict[str, Any]:
+    if piece.form == PEER:
+        return {"tasks": 3, "networks": [_network(20.0, 1), _network(70.0), _network(130.0)]}
+    if piece.form == OTHER:
+        return {"tasks": 3, "networks": [_network(110.0, 2)]}
+    store = {"shipped": 2} if piece.form == "as it comes" else None
+    known = {"store": store, "task_results": [{}, {}, {}], "folder": f"{piece.form} {piece.budget_secs:g}"}
+    return {"elapsed_secs": piece.budget_secs + 5, "trials": 3, "device_secs": 2.0, **known}
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Timing]:
+    monkeypatch.setattr(TunerRun, "take", _take)
+    tuned = list(runs([MODEL], 100.0, GRID, tmp_path))
+    for piece in tuned:
+        piece.run()
+    return timings(MODEL, tuned, tmp_path, 2, 1.0)
+
+
+def _names(networks: tuple[dict[str, Any], ...]) -> list[tuple[str, float]]:
+    return [(each["form"], each["secs"]) for each in networks]
+
+
+def test_the_networks_of_a_moment_meet_those_that_the_peer_has_in_the_end(timed: list[Timing]) -> None:
+    assert [(each.moment, _names(each.networks)) for each in timed] == [
+        (15.0, [("as it comes", 20.0), ("from nothing", 20.0)]),  # one of the peer's kernels is not tuned by then
+        (60.0, [(PEER, 70.0), ("as it comes", 65.0), ("from nothing", 65.0)]),
+    ]
+    assert [_names(each.last) for each in timed] == [[(PEER, 130.0), (OTHER, 110.0)]] * 2
+
+
+def test_a_timing_is_made_again_for_other_networks(timed: list[Timing], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Timing, "take", lambda _piece: {})
+    timed[0].run()
+    assert timed[0].is_done
+    (network, *rest) = timed[0].networks
+    other = Timing(MODEL, timed[0].folder, 15.0, ({**network, "secs": 21.0}, *rest), timed[0].last, 2, 1.0)
+    assert not other.is_done
+
+
+def test_curves_have_each_network_beside_the_last_ones_of_the_peer(
+    timed: list[Timing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def measure_sides(_model: str, names: list[str], **options: Any) -> dict[str, Any]:
+        asked.append({**options, "names": names})
+        slower = len(asked)  # the machine, at the second moment
+        return {name: {"secs": {"median": slower * float(name.rpartition(" ")[2])}} for name in names}
+
+    monkeypatch.setattr(network_timing, "measure_sides", measure_sides)
+    for piece in timed:
+        piece.run()
+    assert asked[1]["names"] == [f"{PEER} 70", "as it comes 65", "from nothing 65", f"{PEER} 130", f"{OTHER} 110"]
+    assert asked[1]["kinds"][f"{OTHER} 110"] == PEER
+    assert asked[1]["kinds"]["from nothing 65"] == "ours"
+    assert asked[1]["folders"]["as it comes 65"] == Path("as it comes 60")
+    found = curves(timed)
+    [first, second] = found["as it comes"]
+    assert (first["latency"], first["last"]) == (20.0, {PEER: 130.0, OTHER: 110.0})
+    assert (second["latency"], second["last"]) == (130.0, {PEER: 260.0, OTHER: 220.0})
+    assert {name: first[name] for name in ("trials", "device_secs", "tasks", "shipped")} == {
+        "trials": 3,
+        "device_secs": 2.0,
+        "tasks": 3,
+        "shipped": 2,
+    }
+    assert [(each["secs"], each["latency"]) for each in found[PEER]] == [(70.0, 140.0), (130.0, 195.0)]
+    assert [each["unscheduled"] for each in found[OTHER]] == [2], "the last one is timed, whatever it is"
+    json.dumps(found)
