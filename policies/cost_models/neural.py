@@ -1,8 +1,9 @@
 """The common part of neural cost models (PyTorch, on one core).
 
 An ensemble of ``members`` networks, each with weights of its own and trained on a resample of the records (one member:
-on all of them). Its scores order the candidates of a task; :mod:`policies.cost_models.out_of_bag` makes log seconds and
-a deviation of them. Prediction runs in evaluation mode, training on lists of records of one task each.
+on all of them), by LambdaRank unless a subclass has another loss. Its scores order the candidates of a task;
+:mod:`policies.cost_models.out_of_bag` makes log seconds and a deviation of them. Prediction runs in evaluation mode,
+training on lists of records of one task each.
 
 ``from_analyzer``: the score starts from the analyzer's prediction, ``s(x) = network(x) - log(analyzer's seconds)``, and
 the last layer from 0: before the first record the ranking is the analyzer's, and the network learns its error. Where a
@@ -220,6 +221,16 @@ class NeuralModel(CostModelDefaults):
 
     # -- training -------------------------------------------------------------------------------------------------
 
+    @classmethod
+    def _labels(cls, log_secs: Floats, groups: Groups) -> Floats:
+        """Labels that the loss compares scores with, larger for faster, ``(n,)``."""
+        return relevance(log_secs, groups)
+
+    @classmethod
+    def _loss(cls, scores: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a list of one task's records."""
+        return lambda_rank(scores, labels)
+
     def _check_shapes(self, features: FeatureTable) -> None:
         for name in self.views:
             shape = features.view(name).shape[1:]
@@ -303,7 +314,7 @@ class NeuralModel(CostModelDefaults):
         drawn = resamples(self.settings.members, weights, rng)
         tensors = self._tensors(features)
         base = torch.from_numpy(self._base(features).astype(np.float32))
-        labels = torch.from_numpy(relevance(log_secs, groups).astype(np.float32))
+        labels = torch.from_numpy(self._labels(log_secs, groups).astype(np.float32))
         with one_thread():
             for network, times in zip(self._networks, drawn, strict=True):
                 self._train_member(
@@ -346,7 +357,7 @@ class NeuralModel(CostModelDefaults):
             for listed in _lists(rows, groups, settings.list_size, rng)[: steps - done]:
                 at = torch.from_numpy(listed)
                 scores = network(*(tensor[at] for tensor in tensors)) + base[at]
-                loss = lambda_rank(scores, labels[at])
+                loss = self._loss(scores, labels[at])
                 optimiser.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 torch.nn.utils.clip_grad_norm_(network.parameters(), settings.clip)

@@ -122,8 +122,9 @@ COST_MODELS: Mapping[str, CostModelEntry] = {
 
 LABORATORY = frozenset(
     {
-        *("boosted-rank", "boosted-loops", "forest", "forest-jackknife"),
-        *("tree-gru", "mlp", "pacm-analyzer", "pacm-dataflow"),
+        *("boosted-rank", "boosted-loops", "boosted-knobs", "boosted-context", "boosted-relation"),
+        *("forest", "forest-jackknife"),
+        *("tree-gru", "tree-gru-regression", "mlp", "pacm-analyzer", "pacm-dataflow"),
     }
 )
 """Names and kinds of the cost models that only benchmarks use (``bench/models/laboratory``)."""

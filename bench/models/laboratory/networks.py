@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from bench.models.laboratory.losses import deviations, pairwise_rank, squared_error
+from policies.arrays import Floats, Groups
 from policies.cost_models.architectures import PacmModel
 from policies.cost_models.neural import NeuralModel
 from policies.features.loop_tree import PARENT
@@ -18,7 +20,7 @@ from policies.features.views import (
 )
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 class AnalyzedPacmModel(PacmModel):
@@ -58,7 +60,7 @@ class MlpModel(NeuralModel):
 
 
 class TreeGruModel(NeuralModel):
-    """AutoTVM's context-encoded TreeGRU (section 4), on the whole loop tree."""
+    """AutoTVM's context-encoded TreeGRU (section 4), on the whole loop tree, by the rank loss of equation 2."""
 
     KIND: ClassVar[str] = "tree-gru"
     inputs: ClassVar[tuple[str, ...]] = (LOOP_TREE,)
@@ -74,3 +76,25 @@ class TreeGruModel(NeuralModel):
         """The last column is the number of a row, which is read as it is."""
         super()._standardise(features)
         self._centre[LOOP_TREE][PARENT], self._scale[LOOP_TREE][PARENT] = 0.0, 1.0
+
+    @classmethod
+    def _labels(cls, log_secs: Floats, groups: Groups) -> Floats:  # noqa: ARG003
+        return -log_secs
+
+    @classmethod
+    def _loss(cls, scores: Tensor, labels: Tensor) -> Tensor:
+        return pairwise_rank(scores, labels)
+
+
+class TreeGruRegressionModel(TreeGruModel):
+    """The same network by AutoTVM's other objective, the regression (its figure 5)."""
+
+    KIND: ClassVar[str] = "tree-gru-regression"
+
+    @classmethod
+    def _labels(cls, log_secs: Floats, groups: Groups) -> Floats:
+        return deviations(log_secs, groups)
+
+    @classmethod
+    def _loss(cls, scores: Tensor, labels: Tensor) -> Tensor:
+        return squared_error(scores, labels)

@@ -12,7 +12,9 @@ from bench.models.laboratory.networks import (
     DataflowPacmModel,
     MlpModel,
     TreeGruModel,
+    TreeGruRegressionModel,
 )
+from bench.models.laboratory.representations import ContextTreesModel, KnobTreesModel, RelationTreesModel
 from fleet_tune.runs.methods import method_of
 from policies.cost_models import registry
 from policies.cost_models.boosted import AUTOTVM_TREES, GradientBoostedModel, LoopTreesModel
@@ -32,6 +34,20 @@ def _boosted_rank(seed: int, offset_column: int | None) -> CostModel:
 
 def _boosted_loops(seed: int, offset_column: int | None) -> CostModel:  # noqa: ARG001
     return LoopTreesModel(seed, AUTOTVM_REGRESSION)
+
+
+@dataclass(frozen=True)
+class _MakeTrees:
+    """Makes AutoTVM's trees of a class; see :class:`_MakeNetwork`."""
+
+    model: type[LoopTreesModel]
+
+    def __call__(self, seed: int, offset_column: int | None) -> CostModel:  # noqa: ARG002
+        return self.model(seed, AUTOTVM_TREES)
+
+
+def _representation(model: type[LoopTreesModel]) -> CostModelEntry:
+    return CostModelEntry(model.KIND, model, _MakeTrees(model))
 
 
 def _forest(seed: int, offset_column: int | None) -> CostModel:  # noqa: ARG001
@@ -60,12 +76,20 @@ BOOSTED_RANK = CostModelEntry("boosted-rank", GradientBoostedModel, _boosted_ran
 """AutoTVM's objective on our features."""
 BOOSTED_LOOPS = CostModelEntry("boosted-loops", LoopTreesModel, _boosted_loops)
 """AutoTVM's regression on its own features."""
+BOOSTED_KNOBS = _representation(KnobTreesModel)
+"""AutoTVM's rank objective on configurations (its figure 9)."""
+BOOSTED_CONTEXT = _representation(ContextTreesModel)
+"""The same on flattened loop contexts."""
+BOOSTED_RELATION = _representation(RelationTreesModel)
+"""The same on context relations."""
 FOREST = CostModelEntry("forest", SymbolicForestModel, _forest)
 """AdaTune's forest on our features."""
 FOREST_JACKKNIFE = CostModelEntry("forest-jackknife", JackknifeForestModel, _jackknife_forest)
 """AdaTune's forest with the uncertainty of forestci, the package that the paper names."""
 TREE_GRU = _network(TreeGruModel)
-"""AutoTVM's TreeGRU."""
+"""AutoTVM's TreeGRU, by its rank loss."""
+TREE_GRU_REGRESSION = _network(TreeGruRegressionModel)
+"""The same by a regression."""
 MLP = _network(MlpModel)
 """TenSet's multi-layer perceptron on symbolic features of the statements."""
 PACM_ANALYZER = _network(AnalyzedPacmModel)
@@ -78,9 +102,13 @@ LABORATORY_MODELS: Mapping[str, CostModelEntry] = {
     for entry in (
         BOOSTED_RANK,
         BOOSTED_LOOPS,
+        BOOSTED_KNOBS,
+        BOOSTED_CONTEXT,
+        BOOSTED_RELATION,
         FOREST,
         FOREST_JACKKNIFE,
         TREE_GRU,
+        TREE_GRU_REGRESSION,
         MLP,
         PACM_ANALYZER,
         PACM_DATAFLOW,

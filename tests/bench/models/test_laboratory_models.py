@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from bench.models.laboratory import LABORATORY_MODELS, all_models, load_model, method_named
-from bench.models.laboratory.networks import AnalyzedPacmModel, MlpModel, TreeGruModel
+from bench.models.laboratory.losses import deviations, pairwise_rank, squared_error
+from bench.models.laboratory.networks import AnalyzedPacmModel, MlpModel, TreeGruModel, TreeGruRegressionModel
 from bench.models.laboratory.torch_modules import Mlp, TreeGru
 from fleet_tune.base.errors import UserError
 from policies.cost_models import registry
-from policies.cost_models.neural import NeuralModel
+from policies.cost_models.boosted import AUTOTVM_TREES
+from policies.cost_models.neural import NeuralModel, NeuralSettings
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.rank_quality import rank_correlation
 from policies.features.table import KNOBS, FeatureTable
@@ -138,3 +140,55 @@ def test_tree_gru_reads_the_tree_from_the_leaves() -> None:
     loops[1, :3] = loops[0, :3]
     assert len(states) == 7
     assert gru(loops)[0].item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_the_rank_loss_is_equation_2() -> None:
+    """By hand: scores 1, 0 and 2 of records that take 1, 2 and 4: one pair is in order by 1, two are not, by 1 and 2;
+    the loss has each pair twice, log(1 + e^-1), log(1 + e^1) and log(1 + e^2)."""
+    labels = -torch.tensor([1.0, 2.0, 4.0])
+    loss = pairwise_rank(torch.tensor([1.0, 0.0, 2.0]), labels).item()
+    assert loss == pytest.approx((0.3132617 + 1.3132617 + 2.1269280) / 3, abs=1e-6)
+    assert pairwise_rank(torch.tensor([3.0, 1.0]), torch.tensor([5.0, 5.0])).item() == 0.0  # nothing to order
+    levels = torch.tensor([1.0, 2.0, 4.0]) + 7.0  # the level of scores and costs is nothing to it
+    assert pairwise_rank(torch.tensor([1.0, 0.0, 2.0]) - 3.0, -levels).item() == pytest.approx(loss)
+
+
+def test_the_regression_is_asked_for_deviations_from_the_tasks_mean() -> None:
+    groups = np.array([0, 1, 0, 1])
+    labels = deviations(np.array([-7.0, 2.0, -5.0, 6.0]), groups)
+    assert labels.tolist() == [1.0, 2.0, -1.0, -2.0]
+    assert squared_error(torch.tensor([1.0, 0.0, 0.0, -2.0]), torch.tensor(labels)).item() == pytest.approx(1.25)
+
+
+def test_each_tree_gru_learns_by_its_own_objective() -> None:
+    """The order is all that the rank loss sees: costs that are squared train it to the same weights, and the regression
+    to others."""
+    features = table(40, 3)
+    costs = np.argsort(np.argsort(logs_of(features))).astype(float)
+    settings = NeuralSettings(members=1, epochs=1, least_steps=3)
+
+    def weights(model: type[TreeGruModel], log_secs: np.ndarray) -> np.ndarray:
+        trained = model(1, settings)
+        trained.fit(features, log_secs, np.zeros(40, dtype=np.int64))
+        return trained.weights()["0.last.weight"]
+
+    assert np.array_equal(weights(TreeGruModel, costs), weights(TreeGruModel, costs**2))
+    assert not np.array_equal(weights(TreeGruRegressionModel, costs), weights(TreeGruRegressionModel, costs**2))
+    assert not np.array_equal(weights(TreeGruModel, costs), weights(TreeGruRegressionModel, costs))
+
+
+def test_each_representation_reads_one_view() -> None:
+    """Figure 9: what another view says is nothing to a model, and configurations alone are a task's own."""
+    seen = {name: LABORATORY_MODELS[f"boosted-{name}"] for name in ("knobs", "context", "relation")}
+    assert [entry.views for entry in seen.values()] == [(KNOBS,), ("context",), ("relation",)]
+    assert {name: entry.transfers for name, entry in seen.items()} == {
+        "knobs": False,
+        "context": True,
+        "relation": True,
+    }
+    assert method_named("autotvm:boosted-context").training.model == seen["context"]  # type: ignore[union-attr]
+    together = methods.method_named("autotvm").training
+    assert together is not None
+    assert together.views == (*seen["context"].views, *seen["relation"].views)
+    settings = {entry.make(0, None).settings for entry in seen.values()}  # type: ignore[attr-defined]
+    assert settings == {AUTOTVM_TREES}
