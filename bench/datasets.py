@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.inputs import note_input
+from bench.networks.resnet18_table import name_of
 from bench.result import BenchError
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.records.datasets.dataset import load
@@ -56,8 +57,9 @@ def read(path: Path) -> Dataset:
 
 
 def labels(dataset: Dataset) -> tuple[str, ...]:
-    """A name for each task: its workload's, without the compiler's affixes, numbered where several would be equal."""
-    names = [data.task.workload.name.removeprefix("fused_").replace("expand_dims_", "") for data in dataset]
+    """A name for each task: its workload's, without the compiler's affixes, numbered where several would be equal; that
+    of ResNet-18's convolutions begins with AutoTVM's name for it (``C2 conv2d 56x56x64``)."""
+    names = [" ".join(filter(None, (name_of(data.task.workload), _plain(data.task.workload.name)))) for data in dataset]
     seen: dict[str, int] = {}
     unique = []
     for name in names:
@@ -66,8 +68,13 @@ def labels(dataset: Dataset) -> tuple[str, ...]:
     return tuple(unique)
 
 
+def _plain(name: str) -> str:
+    return name.removeprefix("fused_").replace("expand_dims_", "")
+
+
 def pick(names: Sequence[str], parts: Iterable[str]) -> tuple[int, ...]:
-    """Positions of the tasks whose name contains one of ``parts``, the first match of each; all where none is given.
+    """Positions of the tasks whose name contains one of ``parts``, the first match of each; all where none is given. A
+    name whose first word is the part goes before all others: ``C1`` is not ``C10``.
 
     Raises :class:`BenchError` for a part that no name contains.
     """
@@ -76,10 +83,10 @@ def pick(names: Sequence[str], parts: Iterable[str]) -> tuple[int, ...]:
         return tuple(range(len(names)))
     positions: list[int] = []
     for part in wanted:
-        at = next((at for at, name in enumerate(names) if part in name and at not in positions), None)
-        if at is None:
+        found = [at for at, name in enumerate(names) if part in name and at not in positions]
+        if not found:
             raise BenchError(f"no task of the dataset is called {part!r}: {', '.join(names)}")
-        positions.append(at)
+        positions.append(next((at for at in found if names[at].split()[0] == part), found[0]))
     return tuple(positions)
 
 

@@ -1,0 +1,36 @@
+"""Workloads of AutoTVM's figures 4 to 9 and 13 to 16: C1 to C12 of ResNet-18 (its table 1), and Matmul-1024.
+
+``fleet-tune dataset collect bench/networks/resnet18_operators.py:operators --per-task 1000 --out DIR`` records random
+schedules of each. Data is channels-last, weights are constants, and there is neither bias nor ReLU.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from bench.networks.resnet18_table import CONVOLUTIONS, PRODUCT, Convolution
+from examples.workloads import Branches, Example, Matmul, example
+
+
+class _Operator(nn.Module):
+    """A convolution alone on an image that comes and goes channels-last, so that no transpose becomes a task."""
+
+    def __init__(self, of: Convolution) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(of.inputs, of.outputs, of.kernel, of.stride, of.kernel // 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.conv(x.permute(0, 3, 1, 2))
+        return result.permute(0, 2, 3, 1)
+
+
+def operators() -> Example:
+    """The twelve convolutions and the product, side by side."""
+    rows = list(CONVOLUTIONS.values())
+    shapes = [(1, row.size, row.size, row.inputs) for row in rows]
+    return example(
+        lambda: Branches(*((_Operator(row), 1) for row in rows), (Matmul(), 2)),
+        *shapes,
+        (PRODUCT, PRODUCT),
+        (PRODUCT, PRODUCT),
+    )
