@@ -119,6 +119,7 @@ def run_open(
         if not arrived and trials < most_trials:
             began = clock()
             search.observe(outcomes)
-            search.use_model(search.train(seed))
+            if method.trains_after(trials):
+                search.use_model(search.train(seed))
             spent_secs += clock() - began
     return OpenRun(trials, arrived, recorded, uninformed, spent_secs)

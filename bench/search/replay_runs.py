@@ -1,7 +1,7 @@
 """Searches on a recorded dataset: one run of one method, with nothing measured anew. No process, clock or file here.
 
 A run proposes rounds of the method's batch from the candidates that the dataset has, gets their recorded outcomes, and
-trains the method's model after each round, as :class:`policies.search.methods.Method` says.
+trains the method's model after each round, or each so many, as :class:`policies.search.methods.Method` says.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ class RecordedTask:
         if not pairs:
             raise BenchError(f"{method.name} proposes nothing, {search.observed} of {len(self.data)} are measured")
         search.observe([outcome for _, outcome in pairs])
-        search.use_model(search.train(seed))
+        if method.trains_after(search.observed):
+            search.use_model(search.train(seed))
         return pairs
 
 
