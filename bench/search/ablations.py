@@ -1,7 +1,8 @@
 """The papers' ablations and one of ours, by replay: each effect of a method on and off, everything else as it is.
 
 A variant's figure is the sum over the tasks of the measured trials until a candidate within 5% of the dataset's best,
-of each seed; a line has its median with the quartiles of the seeds, and the geometric mean of the tasks' medians.
+of each seed; a line has its median with the quartiles of the seeds, the geometric mean of the tasks' medians, and this
+relative to the paper's own method with the interval of a bootstrap over the tasks.
 The variants of ``moa-pruner`` start from the model that comes with fleet-tune, all others from nothing: so it needs a
 dataset that this model was not trained on. What else the papers compare has benchmarks of its own, of which
 docs/lab/benchmarks.md, *Ablations*, is the list.
@@ -9,9 +10,10 @@ docs/lab/benchmarks.md, *Ablations*, is the list.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,9 @@ from bench.models.laboratory import ConfidenceBound, method_named
 from bench.models.laboratory.trial_time import PerSecond
 from bench.result import BenchError, BenchResult
 from bench.search import replay_pool
+from bench.search.bootstrap import Interval, over_tasks, ratio, relative
+from bench.search.columns import is_deep
 from bench.search.genetic import genetic_method
-from bench.search.replay import is_deep
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import Replayed, overall, quartiles, run_task
 from bench.search.run_cache import REPLAYED, RunCache, cache_code
@@ -38,8 +41,13 @@ from policies.search.exploration import ContextualEpsilon, Exploration, FixedEps
 from policies.search.generators import DraftGenerator, GeneticGenerator, LatentGenerator
 from policies.search.methods import Method
 
+DOUBLED = " x2"
+"""In the name of a variant of which each trial measures two candidates: what it takes counts as half as many trials."""
 PRETRAINED = "moa-pruner"
 """The paper's name whose variants start from the model that their method names (``starts_from``)."""
+
+_EVERY = 4
+"""Rounds from one training of MoA-Pruner to the next in its code; the paper says only that they are fewer."""
 
 
 def ablations() -> dict[str, dict[str, Method]]:
@@ -61,13 +69,24 @@ def ablations() -> dict[str, dict[str, Method]]:
         "autotvm": {
             "as published": autotvm,
             "random (figure 4)": method_named("random"),
+            f"random{DOUBLED} (figure 4)": replace(method_named("random"), batch=2 * autotvm.batch),
             "genetic, without a model (figure 4)": genetic_method(),
+            f"genetic{DOUBLED}, without a model (figure 4)": replace(genetic_method(), batch=2 * autotvm.batch),
             "TreeGRU (figures 4, 5)": method_named("autotvm:tree-gru"),
+            "TreeGRU, regression (figure 5)": method_named("autotvm:tree-gru-regression"),
             "regression (figure 5)": regression,
             "lambda 1 (figure 6)": replace(autotvm, selection=replace(autotvm.selection, top_factor=1.0)),
             "lambda 4 (figure 6)": replace(autotvm, selection=replace(autotvm.selection, top_factor=4.0)),
             "regression, expected improvement (figure 7)": replace(regression, acquisition=ExpectedImprovement()),
             "regression, confidence bound (figure 7)": replace(regression, acquisition=ConfidenceBound()),
+            **{
+                f"{what} alone (figure 9a)": method_named(f"autotvm:boosted-{model}")
+                for what, model in (
+                    ("configurations", "knobs"),
+                    ("loop contexts", "context"),
+                    ("context relations", "relation"),
+                )
+            },
             "our features": method_named("autotvm:boosted-rank"),
         },
         "adatune": {
@@ -109,6 +128,7 @@ def ablations() -> dict[str, dict[str, Method]]:
             "without LSE (table 12)": replace(moa, generator=genetic),
             "without MoA, from nothing (table 12)": pruner,
             "fine-tuned online instead (table 12)": replace(pruner, starts_from=moa.starts_from),
+            f"trained in every {_EVERY}th round (section 6.3)": replace(moa, train_every=_EVERY),
             "offline (table 13)": offline,
             "offline, without LSE (table 13)": replace(offline, generator=genetic),
         },
@@ -211,31 +231,49 @@ def _one(method: Method, at: int, seed: int, start: str) -> Replayed:
 def figures(
     runs: Mapping[tuple[str, int], Sequence[Replayed]], variants: Sequence[str], tasks: Sequence[int]
 ) -> dict[str, Any]:
-    """Figures of each variant: quartiles over the seeds of the sum over the tasks, and the geometric mean of the
-    medians."""
-    lines = {}
+    """Figures of each variant: quartiles over the seeds of the sum over the tasks, the geometric mean of the medians
+    (``overall``, with the ``interval`` of its bootstrap over the tasks), and the same of its medians relative to those
+    of the paper's first variant, task by task (``relative``)."""
+    trials = {
+        name: {str(at): [trials_of(name, each.trials) for each in runs[name, at]] for at in tasks} for name in variants
+    }
+    medians = {
+        name: {at: quartiles(by_seed)["median"] for at, by_seed in by_task.items()} for name, by_task in trials.items()
+    }
+    first: dict[str, str] = {}
     for name in variants:
-        sums = [
-            float(sum(each.trials for each in seed)) for seed in zip(*(runs[name, at] for at in tasks), strict=True)
-        ]
-        medians = {str(at): quartiles([float(each.trials) for each in runs[name, at]])["median"] for at in tasks}
-        lines[name] = {"sum": quartiles(sums), "overall": overall(medians)}
-    return lines
+        first.setdefault(name.partition(":")[0], name)
+    return {
+        name: {
+            "sum": quartiles([float(sum(seed)) for seed in zip(*trials[name].values(), strict=True)]),
+            "overall": overall(medians[name]),
+            "interval": asdict(over_tasks(list(medians[name].values()))),
+            "relative": asdict(relative(medians[name], medians[first[name.partition(":")[0]]])),
+        }
+        for name in variants
+    }
+
+
+def trials_of(variant: str, measurements: int) -> float:
+    """Trials that a variant takes for so many measurements."""
+    return float(math.ceil(measurements / 2) if DOUBLED in variant else measurements)
 
 
 def table(result: Mapping[str, Any]) -> str:
     details = result["details"]
+    resampled = all("relative" in line for line in details["lines"].values())  # not in results of earlier versions
     rows = [
         (
             name,
             median_and_quartiles(line["sum"]),
             f"{line['overall']:.1f}",
+            *((Interval(**line["relative"]).text(ratio),) if resampled else ()),
             f"{details['seeds'][name]}",
         )
         for name, line in details["lines"].items()
     ]
-    head = (f"trials to within 5%, {len(details['tasks'])} tasks", "sum of each seed", "geometric mean", "seeds")
-    return markdown(head, rows)
+    head = (f"trials to within 5%, {len(details['tasks'])} tasks", "sum of each seed", "geometric mean")
+    return markdown((*head, *(("relative to the first, task by task",) if resampled else ()), "seeds"), rows)
 
 
 PAPERS = ("autotvm", "adatune", "bansor", "pruner", PRETRAINED, "fleet")

@@ -28,9 +28,10 @@ from bench.machine import bench_env
 from bench.models.laboratory import method_named
 from bench.processes import die_with_parent
 from bench.result import BenchResult
+from bench.search.bootstrap import over_tasks, ratio, relative
+from bench.search.columns import all_methods, is_deep
 from bench.search.imputation import KINDS, ImputationModel
 from bench.search.open_runs import OpenRun, OpenTask, run_open
-from bench.search.replay import all_methods, is_deep
 from bench.search.replay_pool import collect
 from bench.search.replay_runs import TOLERANCE, near_best, overall, quartiles
 from bench.search.run_cache import Kind, RunCache, cache_code
@@ -244,10 +245,15 @@ def table(result: Mapping[str, Any]) -> str:
             (f"`{task}`", *(_quartiles(found["trials"][method][task], most) for method in ranked))
             for task in details["tasks"]
         ]
+        medians = {method: {task: its["median"] for task, its in found["trials"][method].items()} for method in ranked}
+        base = OURS if OURS in ranked else ranked[0]
+        rows += [
+            ("overall, geometric mean", *(over_tasks(list(medians[m].values())).text(_count) for m in ranked)),
+            (f"relative to `{base}`, task by task", *(relative(medians[m], medians[base]).text(ratio) for m in ranked)),
+        ]
         rows += [
             (label, *(write(found[key][method]) for method in ranked))
             for label, key, write in (
-                ("overall, geometric mean", "overall", _count),
                 ("sum over the tasks", "sum", _count),
                 ("sum of each seed", "seed_sum", _quartiles),
                 (f"runs that end after {most} trials without it", "missed", str),

@@ -2,15 +2,16 @@
 
 Every method runs on the recorded candidates of every task, ``seeds`` times, with the rounds of its method
 (:mod:`bench.search.replay_runs`); nothing is measured anew. The tables: median trials of each method and task with the
-geometric mean over the tasks; each effect of the papers switched on and off in ``fleet`` and in ``bansor``; and all
-tasks together as one network, with each rule that gives trials to tasks.
+geometric mean over the tasks, in brackets what holds 90% of its bootstrap over the tasks; each effect of the papers
+switched on and off in ``fleet`` and in ``bansor``; and all tasks together as one network, with each rule that gives
+trials to tasks.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -25,28 +26,26 @@ from bench.datasets import labels, pick, read
 from bench.models.laboratory import method_named
 from bench.result import BenchError, BenchResult
 from bench.search import replay_pool
-from bench.search.replay_runs import (
-    CURVE,
-    EFFECTS,
-    TOLERANCE,
-    Replayed,
-    has_effect,
-    near_best,
-    overall,
-    quartiles,
-    run_network,
-    run_task,
-    task_policies,
-    with_effect,
+from bench.search.columns import (
+    OWN,
+    WARM,
+    all_methods,
+    effect_variants,
+    is_deep,
+    network_variants,
+    with_rounds,
+    with_warm,
 )
+from bench.search.replay_runs import CURVE, TOLERANCE, Replayed, near_best, overall, quartiles, run_network, run_task
+from bench.search.replay_table import OURS, table
 from bench.search.run_cache import REPLAYED, RunCache, cache_code
 from bench.search.start_models import model_at, refuse_training_data, start_of, started_from
-from bench.tables import markdown
-from policies.search.methods import METHOD_NAMES, Method
+from bench.search.warm_starts import teaching_sets, warm_starts
+from fleet_tune.base.records.datasets.sources import BUILTIN
+from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS
+from policies.search.methods import Method
 
-OURS, PEER = "fleet", "ansor"
-BASES = ("fleet", "bansor")
-"""Methods in which each effect is switched."""
+PEER = "ansor"
 
 
 def one_task(chosen: Method, at: int, seed: int, curve_trials: int, start: Path | None) -> Replayed:
@@ -70,9 +69,10 @@ def run(
     effects: bool = True,
     network_seeds: int = 0,
     curve_trials: int = CURVE[-1],
-    batch: int | None = None,
+    batches: Sequence[int] = (OWN,),
     pretrained: bool = False,
     model: Path | None = None,
+    warm: bool = False,
     parts: Path | None = None,
 ) -> BenchResult:
     """Tables of trials by method and task, of each effect on and off, and of all tasks together.
@@ -82,46 +82,51 @@ def run(
         deep_seeds: Most seeds of a method that trains a neural network; None for all.
         network_seeds: Runs of all tasks together; 0 for none.
         curve_trials: Trials that a run goes on for at least, for its curve.
-        batch: Trials of a round of every method; None for each method's own.
+        batches: Trials of a round of every method, 0 for each method's own; a column for each of several.
         pretrained: Each method starts from the model that comes with fleet-tune: without effects and networks.
         model: File of ``fleet-tune model pretrain`` to start from in its place.
+        warm: Each method that can has a second column, with a warm start (:mod:`bench.search.warm_starts`).
         parts: File of runs that need not be made again, to which new runs are added; no curves are drawn.
 
     Raises :class:`BenchError` if a method has no such model, or the model was trained on the dataset.
     """
     methods = all_methods(methods)
     pretrained = pretrained or model is not None
-    if pretrained and (effects or network_seeds):
-        raise BenchError("--pretrained is of single tasks alone: add --no-effects --network-seeds 0")
+    refuse_mixtures(effects or bool(network_seeds), pretrained, warm, len(batches))
     without = [name for name in methods if not method_named(name).starts_from]
     if pretrained and without:
         raise BenchError(f"no model comes along for {', '.join(without)}: name others with --method")
     measured = read(dataset)
-    starts = {name: start_of(method_named(name).starts_from, model) for name in methods} if pretrained else {}
-    refuse_training_data(dataset, measured, starts.values())
+    named = {name: method_named(name) for name in methods}
+    starts = {name: start_of(each.starts_from, model) for name, each in named.items()} if pretrained else {}
+    refuse_training_data(dataset, measured, [*starts.values(), *([BUILTIN_PATHS[BUILTIN]] if warm else [])])
     names = labels(measured)
     chosen_tasks = pick(names, tasks)
-    variants = {name: method_named(name) for name in methods}
-    if effects:
-        variants.update(effect_variants())
-    networks = network_variants() if network_seeds else {}
-    if batch is not None:
-        variants = {name: dataclasses.replace(each, batch=batch) for name, each in variants.items()}
-        networks = {name: dataclasses.replace(each, batch=batch) for name, each in networks.items()}
-    most = seeds if deep_seeds is None else min(seeds, deep_seeds)
-    seeds_of = {name: most if is_deep(chosen) else seeds for name, chosen in variants.items()}
     began = time.perf_counter()
-    # Curves are drawn of the methods that train no network; the others end where they arrive.
-    drawn = set() if parts else {name for name in methods if not is_deep(variants[name])}
-    curves = {name: curve_trials if name in drawn else 0 for name in variants}
-    runs, totals = play(dataset, chosen_tasks, variants, seeds_of, jobs, curves, networks, network_seeds, parts, starts)
-    details = figures(runs, totals, [names[at] for at in chosen_tasks], chosen_tasks)
+    with tempfile.TemporaryDirectory(prefix="bench-replay-") as folder:
+        taught = warm_starts(named, teaching_sets(), Path(folder)) if warm else {}
+        columns = with_rounds(with_warm(named, taught), batches)
+        starts |= {name: taught[name.partition(WARM)[0]] for name in columns if WARM in name}
+        variants = {**columns, **(effect_variants() if effects else {})}
+        networks = network_variants() if network_seeds else {}
+        if len(batches) == 1:
+            variants, networks = with_rounds(variants, batches), with_rounds(networks, batches)
+        most = seeds if deep_seeds is None else min(seeds, deep_seeds)
+        seeds_of = {name: most if is_deep(chosen) else seeds for name, chosen in variants.items()}
+        # Curves are drawn of the methods that train no network; the others end where they arrive.
+        drawn = set() if parts else {name for name in columns if not is_deep(variants[name])}
+        curves = {name: curve_trials if name in drawn else 0 for name in variants}
+        runs, totals = play(
+            dataset, chosen_tasks, variants, seeds_of, jobs, curves, networks, network_seeds, parts, starts
+        )
+    details = figures(runs, totals, [names[at] for at in chosen_tasks], chosen_tasks, drawn)
     details |= {
-        "methods": list(methods),
-        "batch": {name: variants[name].batch for name in methods},
-        "seeds": {name: seeds_of[name] for name in methods},
+        "methods": list(columns),
+        "batch": {name: variants[name].batch for name in columns},
+        "seeds": {name: seeds_of[name] for name in columns},
         "network_seeds": network_seeds,
         "pretrained": pretrained,
+        "starts": {name: path.stem for name, path in starts.items()},
         "tolerance": TOLERANCE,
         "elapsed_secs": time.perf_counter() - began,
         "jobs": jobs,
@@ -132,9 +137,20 @@ def run(
         },
     }
     trials = details["overall"]
-    ours = trials[OURS if OURS in methods else methods[0]]
-    peer = trials[PEER] if PEER in methods and len(methods) > 1 else None
+    ours = trials[OURS if OURS in columns else next(iter(columns))]
+    peer = trials[PEER] if PEER in columns and len(columns) > 1 else None
     return BenchResult("replay", ours, peer, peer / ours if peer is not None else None, "trials", details)
+
+
+def refuse_mixtures(together: bool, pretrained: bool, warm: bool, sizes: int) -> None:
+    """:class:`BenchError` for options that do not go together. ``together``: effects or runs of all tasks are asked
+    for; ``sizes``: number of sizes of a round."""
+    alone = {"--pretrained": pretrained, "--warm": warm, "several --batch": sizes > 1}
+    given = [option for option, chosen in alone.items() if chosen]
+    if together and given:
+        raise BenchError(f"{given[0]} is of single tasks alone: add --no-effects --network-seeds 0")
+    if pretrained and warm:
+        raise BenchError("--warm has columns from nothing too: leave out --pretrained and --model")
 
 
 def play(
@@ -152,8 +168,9 @@ def play(
     """Runs of each variant on each task by (variant, task), and trials of all tasks together by variant, both in the
     order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks). ``parts``: a file
     of runs that are not made again. ``starts``: the file of the model from which each variant starts."""
-    kind = started_from(starts.values()) if starts else REPLAYED
-    kept, names = RunCache(parts, dataset, kind, cache_code(parts, __name__)), labels(read(dataset))
+    code, names = cache_code(parts, __name__), labels(read(dataset))
+    kinds = {name: started_from([starts[name]]) if starts and name in starts else REPLAYED for name in variants}
+    kept = {name: RunCache(parts, dataset, kind, code) for name, kind in kinds.items()}
     runs: dict[tuple[str, int, int], Replayed] = {}
     totals: dict[tuple[str, int], int] = {}
     with replay_pool.replaying(dataset, jobs) as pool:
@@ -166,14 +183,14 @@ def play(
         for name, chosen in sorted(variants.items(), key=lambda variant: not is_deep(variant[1])):
             for seed in range(seeds[name]):
                 for at in tasks:
-                    known = kept.find(chosen, names[at], seed)
+                    known = kept[name].find(chosen, names[at], seed)
                     if known is not None:
                         runs[name, at, seed] = known
                         continue
 
                     def keep(run: Replayed, name: str = name, at: int = at, seed: int = seed) -> None:
                         runs[name, at, seed] = run
-                        kept.add(variants[name], names[at], seed, run)
+                        kept[name].add(variants[name], names[at], seed, run)
 
                     future = replay_pool.submit(
                         pool, one_task, chosen, at, seed, (curves or {}).get(name, 0), (starts or {}).get(name)
@@ -186,39 +203,20 @@ def play(
     )
 
 
-def effect_variants() -> dict[str, Method]:
-    """Each base with each effect switched: off where it has it, on where not (``fleet - ei``, ``bansor + ei``)."""
-    variants = {}
-    for base in map(method_named, BASES):
-        variants[base.name] = base
-        for effect in EFFECTS:
-            on = has_effect(base, effect)
-            variants[f"{base.name} {'-' if on else '+'} {effect}"] = with_effect(base, effect, not on)
-    return variants
-
-
-def network_variants() -> dict[str, Method]:
-    """Each base with each rule that gives trials to tasks."""
-    return {
-        f"{base.name}, {tasks.name}": dataclasses.replace(base, tasks=tasks)
-        for base in map(method_named, BASES)
-        for tasks in task_policies(base)
-    }
-
-
 def figures(
     runs: Mapping[tuple[str, int], Sequence[Replayed]],
     totals: Mapping[str, Sequence[int]],
     names: Sequence[str],
     tasks: Sequence[int],
+    drawn: Collection[str],
 ) -> dict[str, Any]:
     """Quartiles of trials by method and task, geometric means and sums of the medians, quartiles of the seeds' own sums
     (``seed_sum``), curves, and the network's trials. ``uninformed``: the sum over the tasks of the median trials that
     were drawn at random before anything was known.
 
     ``runs`` by (method or variant, task); ``tasks`` with their ``names``. ``curves``: for every number of trials of
-    :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed;
-    not of methods with a neural network, whose runs end where they arrive, nor of runs that were kept without.
+    :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed, of
+    the methods ``drawn`` alone: others end where they arrive, or were kept without.
     """
     methods = list(dict.fromkeys(name for name, _ in runs))
     trials = {
@@ -256,78 +254,10 @@ def figures(
                 for i in range(len(CURVE))
             ]
             for method in methods
-            if " " not in method
-            and not is_deep(method_named(method))
-            and all(run.curve for at in tasks for run in runs[method, at])
+            if method in drawn
         },
         "network": {name: quartiles([float(each) for each in values]) for name, values in totals.items()},
     }
-
-
-def all_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    """The methods that ``--method`` names: some of them, or ``all``."""
-    return METHOD_NAMES if "all" in methods else tuple(methods)
-
-
-def is_deep(chosen: Method) -> bool:
-    """Return true if the method trains a neural network, so that a run of hundreds of trials takes minutes."""
-    return chosen.training is not None and chosen.training.learns_on
-
-
-def table(result: Mapping[str, Any]) -> str:
-    details = result["details"]
-    ranked = sorted(details["methods"], key=lambda method: details["overall"][method])
-    rows = [
-        (f"`{task}` ({near})", *(_quartiles(details["trials"][method][task]) for method in ranked))
-        for task, near in details["dataset"]["near_best"].items()
-    ]
-    rows.append(("overall, geometric mean", *(_trials(details["overall"][method]) for method in ranked)))
-    most = max(details["seeds"].values())
-    rows.append(("sum over the tasks", *(_trials(details["sum"][method]) for method in ranked)))
-    rows.append(("sum of each seed", *(_quartiles(details["seed_sum"][method]) for method in ranked)))
-    rows.append(
-        ("of these at random before any record", *(_trials(details["uninformed"][method]) for method in ranked))
-    )
-    secs = details["overall_trial_secs"]
-    rows.append(("seconds to build and measure them, geometric mean", *(f"{secs[method]:.3g}" for method in ranked)))
-    rows.append(("trials of a round", *(f"{details['batch'][method]}" for method in ranked)))
-    columns = [f"`{method}`" + _of_seeds(details["seeds"][method], most) for method in ranked]
-    if details["pretrained"]:
-        columns = [f"{column}, pretrained" for column in columns]
-    parts = [markdown(("trials to within 5% of the best (candidates there)", *columns), rows)]
-    variants = [name for name in details["trials"] if " " in name]
-    if variants:
-        bases = list(dict.fromkeys(name.split()[0] for name in variants))
-        effects = list(dict.fromkeys(name.split()[-1] for name in variants))
-        switches: list[tuple[str, ...]] = []
-        for effect in effects:
-            cells: list[str] = []
-            for base in bases:
-                switched = next(name for name in variants if name.split()[0] == base and name.split()[-1] == effect)
-                with_it, without = (base, switched) if " - " in switched else (switched, base)
-                cells += [_trials(details["overall"][with_it]), _trials(details["overall"][without])]
-            switches.append((effect, *cells))
-        columns = [f"`{base}` {state}" for base in bases for state in ("with", "without")]
-        parts.append(markdown(("overall trials, effect on and off", *columns), switches))
-    if details["network"]:
-        together = [(name, _quartiles(figures)) for name, figures in details["network"].items()]
-        parts.append(markdown(("all tasks together", "trials to within 5% of the best sum"), together))
-    return "\n\n".join(parts)
-
-
-def _of_seeds(seeds: int, most: int) -> str:
-    """Said of a column that has fewer seeds than the others."""
-    return "" if seeds == most else f", {seeds} seeds"
-
-
-def _trials(count: float) -> str:
-    """A mean number of trials; below ten its first decimal tells methods apart."""
-    return f"{count:.0f}" if count >= 10 else f"{count:.1f}"
-
-
-def _quartiles(figures: Mapping[str, float]) -> str:
-    """``median (lower quartile to upper)``."""
-    return f"{figures['median']:.0f} ({figures['q1']:.0f} to {figures['q3']:.0f})"
 
 
 BENCHMARK = Benchmark(
@@ -352,7 +282,11 @@ BENCHMARK = Benchmark(
         ),
         options.count("--network-seeds", 5, "Runs of all tasks.", least=0),
         click.Option(
-            ["--batch"], type=click.IntRange(min=1), help="Trials of a round of every method; else each its own."
+            ["--batch", "batches"],
+            multiple=True,
+            type=click.IntRange(min=OWN),
+            default=[OWN],
+            help="Trials of a round of every method; 0, which is also the default: each its own. Of several, columns.",
         ),
         click.Option(
             ["--pretrained"],
@@ -363,6 +297,11 @@ BENCHMARK = Benchmark(
             ["--model"],
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="Start from this file of 'fleet-tune model pretrain' in its place.",
+        ),
+        click.Option(
+            ["--warm"],
+            is_flag=True,
+            help="A second column of each method that can start from other tasks, --no-effects --network-seeds 0.",
         ),
         options.run_cache(),
         options.jobs(),

@@ -30,6 +30,7 @@ from bench.benchmark import Benchmark
 from bench.datasets import DATA, labels, read
 from bench.result import BenchError, BenchResult
 from bench.search import open_replay, replay_pool
+from bench.search.bootstrap import over_tasks
 from bench.search.imputation import KINDS, ImputationModel
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import Replayed, run_task
@@ -49,8 +50,6 @@ DEVELOPMENT = ("other-tasks", "other-class", "grouped", "rows", "strided")
 _FILLING: ImputationModel = KINDS[0]
 _MOST_TRIALS = 256
 """Trials after which a run in the open ends that has not arrived."""
-_RESAMPLES = 10_000
-_INTERVAL = (0.05, 0.95)
 BASE = "base"
 
 
@@ -176,19 +175,17 @@ def compared(trials: Mapping[str, NDArray[np.float64]], sizes: Sequence[int]) ->
     ``sizes``: the number of tasks of each set, in the order of the tasks.
     """
     base = np.log(trials[BASE])
-    rng = np.random.default_rng(0)
-    drawn = rng.integers(len(base), size=(_RESAMPLES, len(base)))
     ends = np.cumsum(sizes)
     lines = {}
     for name, found in trials.items():
         if name == BASE:
             continue
         ratios = np.log(found) - base
-        low, high = np.quantile(ratios[drawn].mean(axis=1), _INTERVAL)
+        interval = over_tasks(np.exp(ratios).tolist())
         lines[name] = {
-            "ratio": float(np.exp(ratios.mean())),
-            "low": float(np.exp(low)),
-            "high": float(np.exp(high)),
+            "ratio": interval.mean,
+            "low": interval.low,
+            "high": interval.high,
             "by_set": [float(np.exp(part.mean())) for part in np.split(ratios, ends[:-1])],
         }
     return lines

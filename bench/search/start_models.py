@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from bench.inputs import note_input
+from bench.models.laboratory import load_model
 from bench.result import BenchError
 from bench.search.replay_runs import Replayed
 from bench.search.run_cache import REPLAYED, Kind
@@ -16,11 +17,14 @@ from fleet_tune.base.task_data import Dataset
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, data_sources, read_model
 from policies.cost_models.protocol import CostModel
 
+TAUGHT = ".model"
+"""Suffix of a file that has the saved bytes of a model alone, of whatever kind."""
+
 
 @cache
 def model_at(path: Path) -> CostModel:
-    """The model of this file."""
-    return read_model(path)[0]
+    """The model of this file: one of 'fleet-tune model pretrain', or the bytes of one that was taught for a replay."""
+    return load_model(path.read_bytes()) if path.suffix == TAUGHT else read_model(path)[0]
 
 
 def start_of(name: str, given: Path | None) -> Path:

@@ -9,8 +9,8 @@ import pytest
 from bench.datasets import dataset_path, other_tasks_path, read
 from bench.models.laboratory.registry import BOOSTED_LOOPS
 from bench.result import BenchError
-from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants, figures
-from bench.search.replay import is_deep
+from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants, figures, trials_of
+from bench.search.columns import is_deep
 from bench.search.replay_runs import RecordedTask, Replayed, run_task
 from bench.search.start_models import refuse_training_data, start_of
 from fleet_tune.base.task_data import TaskData
@@ -29,7 +29,7 @@ def test_every_paper_has_its_method_first_and_variants_that_differ_from_it() -> 
 
 
 def test_variants_are_chosen_by_parts_of_their_names() -> None:
-    assert list(chosen_variants(["autotvm"], ["genetic", "lambda 4"])) == [
+    assert list(chosen_variants(["autotvm"], ["genetic,", "lambda 4"])) == [
         "autotvm: genetic, without a model (figure 4)",
         "autotvm: lambda 4 (figure 6)",
     ]
@@ -46,6 +46,9 @@ def test_what_some_of_them_change() -> None:
     regression = found["autotvm"]["regression (figure 5)"].training
     assert regression is not None
     assert regression.model == BOOSTED_LOOPS
+    assert found["moa-pruner"]["trained in every 4th round (section 6.3)"].train_every == 4
+    doubled = {name: each.batch for name, each in found["autotvm"].items() if " x2" in name}
+    assert doubled == {"random x2 (figure 4)": 128, "genetic x2, without a model (figure 4)": 128}
     assert isinstance(found["pruner"]["without LSE (table 12)"].generator, GeneticGenerator)
     assert found["bansor"]["rounds of 16 (figure 4)"].batch == 16
 
@@ -75,10 +78,21 @@ def test_a_line_is_the_sum_over_the_tasks_of_each_seed() -> None:
     def run(trials: int) -> Replayed:
         return Replayed(trials, 0.0, ())
 
-    runs = {("on", 0): [run(1), run(3), run(8)], ("on", 2): [run(10), run(10), run(40)]}
-    line = figures(runs, ["on"], [0, 2])["on"]
+    runs = {
+        ("paper: on", 0): [run(1), run(3), run(8)],
+        ("paper: on", 2): [run(10), run(10), run(40)],
+        ("paper: off x2", 0): [run(12), run(11), run(99)],  # 6, 6 and 50 trials of two measurements
+        ("paper: off x2", 2): [run(40), run(40), run(40)],
+    }
+    lines = figures(runs, ["paper: on", "paper: off x2"], [0, 2])
+    line = lines["paper: on"]
     assert line["sum"] == {"q1": 12.0, "median": 13.0, "q3": 30.5}  # 11, 13 and 48
     assert line["overall"] == pytest.approx(30**0.5)  # medians 3 and 10
+    assert (line["interval"]["low"], line["interval"]["high"]) == pytest.approx((3.0, 10.0))
+    assert lines["paper: off x2"]["sum"]["median"] == 26.0
+    # Medians 6 and 20: twice as many on either task.
+    assert list(lines["paper: off x2"]["relative"].values()) == [pytest.approx(2.0)] * 3
+    assert trials_of("autotvm: random", 11) == 11.0
 
 
 @pytest.mark.parametrize("paper", ["autotvm", "adatune", "bansor"])
@@ -95,3 +109,9 @@ def test_its_table() -> None:
     text = BENCHMARK.table({"details": details})
     assert "| trials to within 5%, 2 tasks | sum of each seed | geometric mean | seeds |" in text
     assert "| bansor: as published | 100 (90 to 120) | 12.3 | 10 |" in text
+    relative = {"mean": 1.5, "low": 1.254, "high": 2.0}
+    again = BENCHMARK.table(
+        {"details": {**details, "lines": {name: {**line, "relative": relative} for name, line in lines.items()}}}
+    )
+    assert "| geometric mean | relative to the first, task by task | seeds |" in again
+    assert "| 12.3 | 1.50 (1.25 to 2.00) | 10 |" in again

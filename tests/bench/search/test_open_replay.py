@@ -9,10 +9,10 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from bench.search.columns import is_deep
 from bench.search.imputation import KINDS, CostImputation, ImputationModel, predicted_held_out, read_points
 from bench.search.open_replay import BENCHMARK, METHODS, PAPERS, cache_kind, figures, takes_long
 from bench.search.open_runs import OpenRun, OpenTask, run_open
-from bench.search.replay import is_deep
 from bench.search.replay_runs import TOLERANCE, near_best
 from bench.search.run_cache import REPLAYED, RunCache
 from fleet_tune.base.task_data import TaskData
@@ -265,6 +265,8 @@ def test_its_tables() -> None:
     text = BENCHMARK.table({"details": details})
     assert "| trials to within 5% of the best measured, `smooth` | `fleet` | `random` |" in text
     assert "| `conv` | 12 (10 to 64+) | 64+ (40 to 64+) |" in text
+    assert "| overall, geometric mean | 12 (12 to 12) | 64 (64 to 64) |" in text
+    assert "| relative to `fleet`, task by task | 1.00 (1.00 to 1.00) | 5.33 (5.33 to 5.33) |" in text
     assert "| runs that end after 64 trials without it | 1 | 2 |" in text
     assert "| seconds of search | 1.2 | 0.0 |" in text
     assert "| `conv`, `smooth` | 0.75 | 0.25 | 0.40 | 0.30 | 0.80 | 1.5% | 1.2% |" in text

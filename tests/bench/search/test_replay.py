@@ -10,16 +10,15 @@ import pytest
 from bench.datasets import dataset_path, observations
 from bench.result import BenchError
 from bench.search import replay_pool
-from bench.search.replay import (
-    BENCHMARK,
+from bench.search.columns import (
     all_methods,
     effect_variants,
-    figures,
     is_deep,
     network_variants,
-    one_task,
-    run,
+    with_rounds,
+    with_warm,
 )
+from bench.search.replay import BENCHMARK, figures, one_task, run
 from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
@@ -67,6 +66,21 @@ def test_the_first_uninformed_batch_is_told_apart(data: TaskData) -> None:
         assert all(each.reason == "random" for each in first) is all_random
 
 
+def test_a_model_is_trained_after_the_first_round_and_each_so_many_after_it(
+    data: TaskData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = dataclasses.replace(method_named("ansor"), batch=10, train_every=4)
+    assert [round_ for round_ in range(1, 12) if method.trains_after(10 * round_)] == [1, 5, 9]
+    assert method.trains_after(7)  # a first round that the pool cut short
+    assert all(method_named("ansor").trains_after(64 * round_) for round_ in range(1, 5))
+    task = RecordedTask(data)
+    search, trained = task.search(method, 0), list[int]()
+    monkeypatch.setattr(search, "train", lambda _: trained.append(search.observed))
+    for _ in range(6):
+        task.round(search, method, 0)
+    assert trained == [10, 50]
+
+
 def test_a_run_goes_on_for_its_curve(data: TaskData) -> None:
     run = run_task(RecordedTask(data), method_named("random"), 2, curve_trials=len(data))
     assert run.curve[-1] == 1.0  # everything was measured
@@ -104,6 +118,23 @@ def test_variants_are_named_by_what_is_switched() -> None:
     assert [name for name in METHOD_NAMES if is_deep(method_named(name))] == ["pruner", "moa-pruner"]
 
 
+def test_a_column_for_each_start_and_size_of_a_round() -> None:
+    methods = {name: method_named(name) for name in ("fleet", "autotvm", "random")}
+    found = with_rounds(with_warm(methods, ["fleet", "autotvm"]), [0, 8])
+    assert {name: method.batch for name, method in found.items()} == {
+        "fleet": 8,
+        "fleet, warm": 8,
+        "autotvm": 64,
+        "autotvm, rounds of 8": 8,
+        "autotvm, warm": 64,
+        "autotvm, warm, rounds of 8": 8,
+        "random": 64,
+        "random, rounds of 8": 8,
+    }
+    assert {name: method.batch for name, method in with_rounds(methods, [16]).items()} == dict.fromkeys(methods, 16)
+    assert with_rounds(methods, [0]) == methods
+
+
 def test_figures_are_medians_and_geometric_means() -> None:
     def run(trials: int, share: float) -> Replayed:
         return Replayed(trials, 2.0 * trials, (share,) * len(CURVE))
@@ -113,7 +144,8 @@ def test_figures_are_medians_and_geometric_means() -> None:
         ("fleet", 3): [run(8, 1.0), run(8, 1.0), run(8, 1.0)],
     }
     runs["fleet", 0] = [dataclasses.replace(each, uninformed=min(each.trials, 4)) for each in runs["fleet", 0]]
-    found = figures(runs, {"fleet, ucb": [4, 6]}, ["a", "b"], [0, 3])
+    found = figures(runs, {"fleet, ucb": [4, 6]}, ["a", "b"], [0, 3], ["fleet"])
+    assert figures(runs, {}, ["a", "b"], [0, 3], [])["curves"] == {}
     assert (found["sum"], found["uninformed"]) == ({"fleet": 10.0}, {"fleet": 2.0})
     assert found["seed_sum"] == {"fleet": {"q1": 9.5, "median": 10.0, "q3": 13.5}}  # 9, 10 and 17
     assert found["trials"]["fleet"]["a"] == {"q1": 1.5, "median": 2.0, "q3": 5.5}
@@ -153,6 +185,11 @@ def test_its_tables() -> None:
     assert "| trials to within 5% of the best (candidates there) | `fleet` | `random`, 3 seeds |" in text
     assert "| `conv` (3) | 12 (10 to 14) | 120 (110 to 140) |" in text
     assert "| ei | 12 | 30 |" in text
+    assert "| overall, geometric mean | 12 (12 to 12) | 120 (120 to 120) |" in text
+    assert "| relative to `fleet`, task by task | 1.00 (1.00 to 1.00) | 10.00 (10.00 to 10.00) |" in text
+    assert "| starts from | x86-cpu | nothing |" in BENCHMARK.table(
+        {"details": {**details, "starts": {"fleet": "x86-cpu"}}}
+    )
     assert "| sum over the tasks | 12 | 120 |" in text
     assert "| sum of each seed | 12 (10 to 14) | 120 (110 to 140) |" in text
     assert "| of these at random before any record | 0.0 | 64 |" in text
@@ -179,8 +216,14 @@ def test_what_cannot_be_pretrained_is_refused(tmp_path: Path) -> None:
         run(path, ["fleet", "ansor"], [], 1, 1, effects=False, pretrained=True)
     with pytest.raises(BenchError, match=r"x86-cpu\.safetensors was trained on"):
         run(dataset_path(None), ["fleet"], [], 1, 1, effects=False, pretrained=True)
-    with pytest.raises(BenchError, match="add --no-effects"):
+    with pytest.raises(BenchError, match="--pretrained is of single tasks alone: add --no-effects"):
         run(path, ["fleet"], [], 1, 1, pretrained=True)
+    with pytest.raises(BenchError, match="several --batch is of single tasks alone: add --no-effects"):
+        run(path, ["fleet"], [], 1, 1, batches=(0, 8))
+    with pytest.raises(BenchError, match="leave out --pretrained"):
+        run(path, ["fleet"], [], 1, 1, effects=False, pretrained=True, warm=True)
+    with pytest.raises(BenchError, match=r"x86-cpu\.safetensors was trained on"):
+        run(dataset_path(None), ["autotvm"], [], 1, 1, effects=False, warm=True)
     given = tmp_path / "mine.safetensors"
     given.write_bytes(b"no model")
     with pytest.raises(BenchError, match="mine"):

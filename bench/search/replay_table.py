@@ -1,0 +1,83 @@
+"""Tables of a replay's result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench.search.bootstrap import over_tasks, ratio, relative
+from bench.tables import markdown
+
+OURS = "fleet"
+"""The method that all others are compared with, where it is among them."""
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    ranked = sorted(details["methods"], key=lambda method: details["overall"][method])
+    rows = [
+        (f"`{task}` ({near})", *(_quartiles(details["trials"][method][task]) for method in ranked))
+        for task, near in details["dataset"]["near_best"].items()
+    ]
+    medians = {
+        method: {task: figures["median"] for task, figures in details["trials"][method].items()} for method in ranked
+    }
+    base = OURS if OURS in ranked else ranked[0]
+    rows.append(("overall, geometric mean", *(over_tasks(list(medians[m].values())).text(_trials) for m in ranked)))
+    rows.append(
+        (
+            f"relative to `{base}`, task by task",
+            *(relative(medians[m], medians[base]).text(ratio) for m in ranked),
+        )
+    )
+    most = max(details["seeds"].values())
+    rows.append(("sum over the tasks", *(_trials(details["sum"][method]) for method in ranked)))
+    rows.append(("sum of each seed", *(_quartiles(details["seed_sum"][method]) for method in ranked)))
+    rows.append(
+        ("of these at random before any record", *(_trials(details["uninformed"][method]) for method in ranked))
+    )
+    secs = details["overall_trial_secs"]
+    rows.append(("seconds to build and measure them, geometric mean", *(f"{secs[method]:.3g}" for method in ranked)))
+    rows.append(("trials of a round", *(f"{details['batch'][method]}" for method in ranked)))
+    if not details["pretrained"] and details.get("starts"):
+        rows.append(("starts from", *(details["starts"].get(method, "nothing") for method in ranked)))
+    columns = [f"`{method}`" + _of_seeds(details["seeds"][method], most) for method in ranked]
+    if details["pretrained"]:
+        columns = [f"{column}, pretrained" for column in columns]
+    parts = [markdown(("trials to within 5% of the best (candidates there)", *columns), rows)]
+    variants = [name for name in details["trials"] if " - " in name or " + " in name]
+    if variants:
+        bases = list(dict.fromkeys(name.split()[0] for name in variants))
+        effects = list(dict.fromkeys(name.split()[-1] for name in variants))
+        switches: list[tuple[str, ...]] = []
+        for effect in effects:
+            cells: list[str] = []
+            for base in bases:
+                switched = next(name for name in variants if name.split()[0] == base and name.split()[-1] == effect)
+                with_it, without = (base, switched) if " - " in switched else (switched, base)
+                cells += [_trials(details["overall"][with_it]), _trials(details["overall"][without])]
+            switches.append((effect, *cells))
+        columns = [f"`{base}` {state}" for base in bases for state in ("with", "without")]
+        parts.append(markdown(("overall trials, effect on and off", *columns), switches))
+    if details.get("curves"):
+        shares = [(f"`{method}`", *(f"{share:.2f}" for share in curve)) for method, curve in details["curves"].items()]
+        parts.append(markdown(("share of the best speed after trials", *map(str, details["curve_trials"])), shares))
+    if details["network"]:
+        together = [(name, _quartiles(figures)) for name, figures in details["network"].items()]
+        parts.append(markdown(("all tasks together", "trials to within 5% of the best sum"), together))
+    return "\n\n".join(parts)
+
+
+def _of_seeds(seeds: int, most: int) -> str:
+    """Said of a column that has fewer seeds than the others."""
+    return "" if seeds == most else f", {seeds} seeds"
+
+
+def _trials(count: float) -> str:
+    """A mean number of trials; below ten its first decimal tells methods apart."""
+    return f"{count:.0f}" if count >= 10 else f"{count:.1f}"
+
+
+def _quartiles(figures: Mapping[str, float]) -> str:
+    """``median (lower quartile to upper)``."""
+    return f"{figures['median']:.0f} ({figures['q1']:.0f} to {figures['q3']:.0f})"
