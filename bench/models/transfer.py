@@ -2,7 +2,8 @@
 
 What is transferred, always to tasks that the source has not seen on this device class:
 
-- ``workloads``: the other tasks of the same dataset, each task left out in turn (AutoTVM's global and local model);
+- ``workloads``: the other tasks of the same dataset, each task left out in turn (AutoTVM's global and local model); or,
+  with ``--from`` and ``--to``, some of its tasks to others, such as C1 to C6 of ResNet-18 to C7 to C9 (figure 8);
 - ``class``: the same workloads, measured on another device class;
 - ``pretrained``: the model that comes with fleet-tune, on workloads that it was not trained on.
 """
@@ -21,13 +22,14 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
-from bench.datasets import OTHER_CLASS, labels, other_tasks_path, read
+from bench.datasets import OTHER_CLASS, labels, other_tasks_path, pick, read
 from bench.inputs import note_input
 from bench.machine import bench_env
 from bench.models.laboratory import load_model, method_named
 from bench.processes import die_with_parent
 from bench.result import BenchError, BenchResult
 from bench.search.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
+from bench.search.warm_starts import summed
 from bench.tables import markdown
 from fleet_tune.base.records.datasets.sources import BUILTIN
 from fleet_tune.base.task_data import TaskData
@@ -37,6 +39,7 @@ from policies.cost_models.protocol import CostModel
 from policies.search.methods import Method
 
 METHODS = ("autotvm", "fleet")
+Positions = tuple[int, ...]
 ASKED = 3.0
 
 _tasks: dict[tuple[str, int], RecordedTask] = {}
@@ -68,12 +71,19 @@ def _one(path: Path, at: int, method: str, seeds: Sequence[int], prior: bytes, l
 
 
 def priors(
-    source: str, target: Sequence[TaskData], other: Sequence[TaskData], taught: Sequence[TaskData], chosen: Method
+    source: str,
+    target: Sequence[TaskData],
+    other: Sequence[TaskData],
+    taught: Sequence[TaskData],
+    chosen: Method,
+    teachers: Sequence[TaskData] = (),
 ) -> list[bytes]:
     """A saved prior for each target task from this source, empty where nothing could be aligned.
 
-    ``other``: the tasks of the other device class; ``taught``: those that the model that comes along was trained on.
-    A method whose own model reads what all tasks share starts from such a one, as in AutoTVM's equation 4.
+    ``other``: the tasks of the other device class; ``taught``: those that the model that comes along was trained on;
+    ``teachers``: of the source ``workloads``, the tasks that teach every target; none: the other targets do.
+    A method whose own model reads what all tasks share starts from such a one, as in AutoTVM's equation 4; any other
+    from ours.
     """
     assert chosen.training is not None
     name = chosen.training.teaches
@@ -88,7 +98,7 @@ def priors(
     for data in target:
         model: CostModel | None
         same = [each for each in other if each.task.workload.hash == data.task.workload.hash]
-        rest = [each for each in target if each is not data]
+        rest = list(teachers) or [each for each in target if each is not data]
         if source == "pretrained":
             model = shared
         elif name:
@@ -97,32 +107,54 @@ def priors(
             model = own_prior(same, data.sketches, data.abstraction, 0)[0]
         else:
             model = general_prior(rest, 0)
-        saved.append(b"" if model is None else model.save())
+        saved.append(b"" if model is None else summed(model).save())
     return saved
 
 
-def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int) -> BenchResult:
-    """Median trials of every method, source and task; a run that has not arrived after ``limit`` trials counts so."""
-    os.environ.update(bench_env(1))
-    began = time.perf_counter()
-    cases = {
+def all_cases(dataset: Path) -> dict[str, tuple[Path, str]]:
+    """The dataset of each case, and what is said of it."""
+    return {
         "workloads": (dataset, "from the other tasks"),
         "class": (dataset, "from the same tasks on avx2-1"),
         "class, back": (OTHER_CLASS, "avx2-1, from the same tasks on znver5-2"),
         "pretrained": (other_tasks_path(None), "other tasks, from the model that comes with fleet-tune"),
     }
+
+
+def run(
+    dataset: Path,
+    methods: Sequence[str],
+    seeds: int,
+    limit: int,
+    jobs: int,
+    teachers: Sequence[str] = (),
+    targets: Sequence[str] = (),
+) -> BenchResult:
+    """Median trials of every method, source and task; a run that has not arrived after ``limit`` trials counts so.
+
+    ``teachers`` and ``targets``: parts of the names of tasks; with them, only the case from these tasks to those.
+    """
+    os.environ.update(bench_env(1))
+    began = time.perf_counter()
+    some = bool(teachers or targets)
+    learned, chosen = between(labels(read(dataset)), teachers, targets) if some else ((), ())
+    cases = {"workloads": (dataset, f"from {', '.join(teachers)}")} if some else all_cases(dataset)
     spawn = multiprocessing.get_context("spawn")
     details: dict[str, Any] = {"methods": list(methods), "seeds": seeds, "limit": limit, "asked": ASKED, "cases": {}}
     runs: dict[tuple[str, str, int, bool], Any] = {}
     plain: dict[tuple[Path, str, int], Any] = {}
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start) as pool:
         for case, (path, _) in cases.items():
-            target = list(read(path))
+            everything = list(read(path))
+            positions = chosen if some else tuple(range(len(everything)))
+            target = [everything[at] for at in positions]
+            teaching = [everything[at] for at in learned]
             other = list(read(dataset if path == OTHER_CLASS else OTHER_CLASS))
             taught = [*read(dataset), *read(OTHER_CLASS)]
             for method in methods:
-                saved = priors(case.partition(",")[0], target, other, taught, method_named(method))
-                for at in range(len(target)):
+                start = priors(case.partition(",")[0], target, other, taught, method_named(method), teaching)
+                saved = dict(zip(positions, start, strict=True))
+                for at in positions:
                     if (path, method, at) not in plain:
                         plain[path, method, at] = pool.submit(_one, path, at, method, range(seeds), b"", limit)
                     runs[case, method, at, False] = plain[path, method, at]
@@ -130,6 +162,7 @@ def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int
                     runs[case, method, at, True] = warm or plain[path, method, at]
         for case, (path, what) in cases.items():
             names = labels(read(path))
+            shown = chosen if some else range(len(names))
             details["cases"][case] = {"what": what, "dataset": path.name, "methods": {}}
             for method in methods:
                 tasks = {
@@ -137,7 +170,8 @@ def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int
                         side: quartiles([float(each) for each in runs[case, method, at, warm].result()])
                         for side, warm in (("without", False), ("with", True))
                     }
-                    for at, name in enumerate(names)
+                    for at in shown
+                    for name in (names[at],)
                 }
                 without = overall({name: each["without"]["median"] for name, each in tasks.items()})
                 with_it = overall({name: each["with"]["median"] for name, each in tasks.items()})
@@ -150,6 +184,19 @@ def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int
     details["elapsed_secs"] = time.perf_counter() - began
     first = details["cases"]["workloads"]["methods"][methods[0]]
     return BenchResult("transfer", first["with"], first["without"], first["ratio"], "trials", details)
+
+
+def between(names: Sequence[str], teachers: Sequence[str], targets: Sequence[str]) -> tuple[Positions, Positions]:
+    """Positions of the tasks that teach and of those that are taught, by parts of their names.
+
+    Raises :class:`BenchError` where either is missing or a task is both.
+    """
+    if not teachers or not targets:
+        raise BenchError("a transfer between tasks has two sides: name some with --from and others with --to")
+    found = pick(names, teachers), pick(names, targets)
+    if both := set(found[0]) & set(found[1]):
+        raise BenchError(f"{names[min(both)]} is on both sides of the transfer: name it once, with --from or with --to")
+    return found
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -184,6 +231,8 @@ BENCHMARK = Benchmark(
     options=(
         options.dataset(),
         click.Option(["--method", "methods"], multiple=True, default=list(METHODS), show_default=True),
+        click.Option(["--from", "teachers"], multiple=True, help="Part of the name of a task that teaches; with --to."),
+        click.Option(["--to", "targets"], multiple=True, help="Part of the name of a task that is taught by these."),
         options.count("--seeds", 5),
         options.count("--limit", 256, "Trials of a run at most.", least=16),
         options.jobs(),
