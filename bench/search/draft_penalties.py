@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from policies.arrays import Floats, Matrix
 from policies.search.fitness import analyzer_log_secs
 
 EXPLORED = 4000
+CHANCE = "chance"
 KEPT = (50, 128, 256, 512)
 SCORERS: dict[str, Callable[[Sketch, Matrix, DeviceAbstraction], Floats]] = {
     "equation 1": equation_1_log_secs,
@@ -51,39 +53,42 @@ def run(dataset: Path) -> BenchResult:
     weights = np.array([data.task.weight for _, data in chosen], dtype=np.float64)
     best = np.array([data.best_secs for _, data in chosen])
     lines: dict[str, dict[str, float]] = {}
-    for scorer in (*SCORERS, "chance"):
+    for scorer in (*SCORERS, CHANCE):
         lines[scorer] = {}
         for kept in KEPT:
-            found = [_kept_best(data, scorer, kept / EXPLORED) for _, data in chosen]
+            found = [found_secs(data, scorer, kept / EXPLORED, 1) for _, data in chosen]
             lines[scorer][str(kept)] = float(weights @ best / (weights @ np.array(found)))
     details = {"best_1": lines, "tasks": [name for name, _ in chosen], "dataset": dataset.name, "explored": EXPLORED}
     ours, peer = lines["our analyzer"][str(KEPT[-1])], lines["equation 1"][str(KEPT[-1])]
     return BenchResult("draft-penalties", ours, peer, ours / peer, "Best-1", details)
 
 
-def _kept_best(data: TaskData, scorer: str, share: float) -> float:
-    """Run time of the best candidate that the scorer keeps of those that ran; expected, where it is chance."""
+def found_secs(data: TaskData, scorer: str, share: float, k: int) -> float:
+    """Run time of the ``k``-th best candidate that the scorer keeps of those that ran; expected, where it is chance. Of
+    fewer than ``k`` it is the last."""
     cost_secs = data.cost_secs
-    if scorer == "chance":
-        count = max(round(share * int(data.ok.sum())), 1)
-        return expected_best(cost_secs[data.ok], count)
+    count = max(round(share * int(data.ok.sum())), 1)
+    if scorer == CHANCE:
+        return expected_kth(cost_secs[data.ok], count, min(k, count))
     scores = np.full(len(data), np.inf)
     for at, (sketch, matrix) in enumerate(zip(data.sketches, data.decisions, strict=True)):
         if len(matrix):
             said = SCORERS[scorer](sketch, matrix, data.abstraction)
             scores[data.rows(at)] = np.where(feasible(sketch, matrix, data.abstraction), said, np.inf)
-    order = np.argsort(scores[data.ok], kind="stable")[: max(round(share * int(data.ok.sum())), 1)]
-    return float(cost_secs[data.ok][order].min())
+    order = np.argsort(scores[data.ok], kind="stable")[:count]
+    return float(np.sort(cost_secs[data.ok][order])[min(k, count) - 1])
 
 
-def expected_best(cost_secs: Floats, count: int) -> float:
-    """The expected least of ``count`` different costs drawn at random: ``sum_i c_(i) P(the i-th is the least)``."""
-    total, left, expected = len(cost_secs), 1.0, 0.0
-    for at, cost in enumerate(np.sort(cost_secs).tolist()):
-        least = min(count / (total - at), 1.0)  # that this one is drawn, when none before it was
-        expected += left * least * cost
-        left *= 1.0 - least
-    return expected
+def expected_kth(cost_secs: Floats, count: int, k: int) -> float:
+    """The expected ``k``-th least of ``count`` costs drawn at random of ``n``. The ``i``-th least of all is it where
+    ``k - 1`` of the ``i - 1`` before it are drawn, and ``count - k`` of the ``n - i`` after it:
+
+        sum_i c_(i) C(i - 1, k - 1) C(n - i, count - k) / C(n, count)
+    """
+    total = len(cost_secs)
+    ways = [comb(i - 1, k - 1) * comb(total - i, count - k) for i in range(1, total + 1)]
+    all_ways = comb(total, count)
+    return float(sum(cost * (each / all_ways) for cost, each in zip(np.sort(cost_secs).tolist(), ways, strict=True)))
 
 
 def table(result: Mapping[str, Any]) -> str:

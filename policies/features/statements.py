@@ -10,6 +10,20 @@ vectorised and unrolled iterations; threads; what one step of the reduction hold
 L3) the working set of the largest sub-nest that fits, the iterations outside of it, and the operations for each byte
 moved into it; for each of the first :data:`BUFFERS` buffers what it touches and how.
 
+Ansor's code has 164 numbers of a statement, in five groups. What of them is not here, and why:
+
+- 57 of operations and annotations. 16 kinds of operations (one number here): the same for all candidates of a task, and
+  a sketch does not name them. For vectorised, unrolled and parallel loops each the length, number, extent and one of
+  eight positions (33): in a sketch their number and place are fixed, so that the extents say the same. GPU bindings
+  (8): blocks, threads and virtual threads as products, not by axis.
+- 90 of five buffers, 18 each. Here four buffers with six each: bytes, touched elements, run, stride, whether packed
+  and whether near. Cache lines follow from bytes and runs; reuse distances and counts (kind, iterations, bytes, count)
+  from the working set and the iterations outside of it at four memories, which all buffers share here.
+- 10 points of the curve of arithmetic intensity: here its value at each of the four memories that the device has.
+- 4 of allocations: a staged buffer is a statement of its own here, whose own row has its size.
+- 3 of the outer scope: iterations outside, number of loops, unrolling: the first and the last are here, the number of
+  loops is fixed in a sketch.
+
 Ours, :func:`analyzed_statement_features`, is a variant: the main statement's row goes on (:data:`NAMES`) with Pruner's
 symbols S1 to S8 and its penalties, and with the analyzer's terms as in the view ``invariant``. The papers' models know
 none of these.

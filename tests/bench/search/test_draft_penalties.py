@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
-import numpy as np
-import pytest
-
-from bench.search.draft_penalties import BENCHMARK, KEPT, expected_best, run
+from bench.search.draft_penalties import BENCHMARK, KEPT, run
 
 DATA = Path(__file__).parents[3] / "bench" / "data" / "grouped" / "znver5-1.ftd"
-
-
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_chance_by_counting(count: int) -> None:
-    costs = np.array([5.0, 1.0, 3.0, 9.0])
-    counted = np.mean([min(drawn) for drawn in itertools.combinations(costs.tolist(), count)])
-    assert expected_best(costs, count) == pytest.approx(counted)
 
 
 def test_more_is_better_and_no_scorer_beats_the_best() -> None:
