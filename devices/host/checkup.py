@@ -17,6 +17,7 @@ from devices.host.background_load import BackgroundLoad
 from devices.host.limits.confinement import memory_total_bytes
 from devices.host.limits.priority import refusal
 from devices.host.machine import processor_name
+from devices.host.system_files import text_of
 from fleet_tune.base.cpus import cpu_quota
 from fleet_tune.base.diagnosis import Diagnosis, good, problem, warning
 
@@ -58,7 +59,7 @@ def processor(root: Path) -> Diagnosis:
 def governor(root: Path) -> Diagnosis:
     """Return the governor of the clock."""
     files = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))
-    governors = Counter(text for file in files if (text := _text(file)))
+    governors = Counter(text for file in files if (text := text_of(file)))
     if not governors:
         return good("governor", "the system does not tell: a virtual machine, mostly")
     told = ", ".join(f"{name} ({count} CPUs)" for name, count in sorted(governors.items()))
@@ -69,7 +70,7 @@ def governor(root: Path) -> Diagnosis:
 
 def clock(root: Path) -> Diagnosis:
     """Return the source of the clock that kernels are timed by."""
-    name = _text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
+    name = text_of(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     if not name or name in _FAST_CLOCKS:
         return good("clock", name or "the system does not tell")
     step = "choose tsc (/sys/devices/system/clocksource): reading this one takes microseconds"
@@ -139,10 +140,3 @@ def space(folder: Path) -> Diagnosis:
     if free < _LITTLE_SPACE:
         return warning(subject, told, "make space: built kernels of a long run take some GiB")
     return good(subject, told)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from devices.host.board import board_name, power_mode
+
 
 def native_target() -> str:
     """Return the canonical JSON text of this machine's CPU as a target.
@@ -28,13 +30,15 @@ def native_target() -> str:
 
 def describe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return the description of this machine: processor, threads of TVM's pool, cache sizes of core 0 by level,
-    versions of TVM, the processor's microcode and the GPU's driver (empty where the kernel does not tell)."""
+    versions of TVM, the processor's microcode, the GPU's driver, and the power mode by kind of device (empty where the
+    kernel does not tell)."""
     import tvm
 
     return {
         "cpu_model": processor_name(root),
         "microcode": _processor_fields(root).get("microcode", ""),
         "driver": gpu_driver(root),
+        "power": {kind: power_mode(root, kind) for kind in ("cpu", "cuda")},
         "threads": int(environment.get("TVM_NUM_THREADS", "0")),
         "tvm_version": tvm.__version__,
         "caches": cache_sizes(root),
@@ -42,7 +46,11 @@ def describe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ
 
 
 def processor_name(root: Path = Path("/")) -> str:
-    """Return the processor's name from /proc/cpuinfo (x86: model name; ARM boards: Model, or the part's number)."""
+    """Return the processor's name from /proc/cpuinfo (x86: model name; ARM boards: Model, or the part's number); of a
+    Jetson, whose model name there is the same for all, the board's."""
+    board = board_name(root)
+    if board:
+        return board
     fields = _processor_fields(root)
     named = fields.get("model name") or fields.get("Model")
     if named:

@@ -1,8 +1,8 @@
 """Temperature and clock of a device's hardware, where the system offers them. Runs on the device.
 
-Linux: the thermal zones, and cpufreq's current frequency. A GPU: NVIDIA's management library, by the package
-``nvidia-ml-py`` where it is installed, else the thermal zones that are named after it (a Jetson's). Values that the
-system does not offer (a virtual machine offers none) are missing in the result.
+Linux: the thermal zones, and cpufreq's current frequency. A GPU on the chip (a Jetson's): the thermal zones that are
+named after it, and devfreq's frequency. Any other GPU: NVIDIA's management library, by the package ``nvidia-ml-py``
+where it is installed. Values that the system does not offer (a virtual machine offers none) are missing in the result.
 """
 
 from __future__ import annotations
@@ -11,41 +11,65 @@ import contextlib
 import importlib
 import os
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from devices.host.board import gpu_clock_folder
+from devices.host.clock_watch import ClockWatch
+from devices.host.system_files import number_of
+from fleet_tune.base.device_state import HOT
 
 TEMPERATURE = "temperature_celsius"
 CLOCK = "clock_hertz"
 
+# Of a sensor that is switched off a Jetson says -256 degrees.
+_LEAST_CELSIUS = -100.0
+
 
 def read_vitals(root: Path = Path("/"), kind: str = "cpu") -> dict[str, float]:
     """Return ``temperature_celsius`` (of the hottest zone, or the GPU) and ``clock_hertz`` (of the median core, or the
-    multiprocessors) of a device of this kind: ``"cpu"``, or ``"cuda"`` for the first GPU that this process sees."""
+    multiprocessors) of a device of this kind: ``"cpu"``, or ``"cuda"`` for the first GPU that this process sees. And
+    ``hot``: 1 while heat lowers the clock, 0 while it does not."""
+    watch = ClockWatch(root, kind)
+    hot = {} if watch.is_blind else {HOT: float(bool(watch.look().heat))}
     if kind != "cuda":
-        return _cpu(root)
-    return _gpu(os.environ.get("CUDA_VISIBLE_DEVICES", "")) or _gpu_zones(root)
+        return _cpu(root) | hot
+    folder = gpu_clock_folder(root)
+    if folder is not None:
+        return _gpu_on_chip(root, folder) | hot
+    card = _gpu(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    return (card or _hottest(root, lambda name: "gpu" in name)) | hot
 
 
 def _cpu(root: Path) -> dict[str, float]:
-    vitals: dict[str, float] = {}
-    zones = _numbers(root, "sys/class/thermal/thermal_zone*/temp")
-    if zones:
-        vitals[TEMPERATURE] = max(zones) / 1e3
+    # The zone of a Jetson's power supply tells the same, up to 100 degrees, whatever happens.
+    vitals = _hottest(root, lambda kind: not kind.startswith("pmic"))
     clocks = _numbers(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq")
     if clocks:
         vitals[CLOCK] = statistics.median(clocks) * 1e3
     return vitals
 
 
-def _gpu_zones(root: Path) -> dict[str, float]:
-    """Return the temperature of a GPU on the chip: "GPU-therm" on one Jetson, "gpu-thermal" on another. A card has no
-    zone."""
+def _gpu_on_chip(root: Path, folder: Path) -> dict[str, float]:
+    """Return the vitals of a GPU whose clock is told in ``folder``. Its zone is "GPU-therm" with JetPack 5,
+    "gpu-thermal" with JetPack 6; where that tells nothing, as while the GPU is switched off, "tj" is the hottest place
+    of the chip."""
+    vitals = _hottest(root, lambda kind: "gpu" in kind) or _hottest(root, lambda kind: kind.startswith("tj"))
+    clock = number_of(folder / "cur_freq")
+    return {**vitals, CLOCK: float(clock)} if clock > 0 else vitals  # 0 while it is switched off
+
+
+def _hottest(root: Path, counts: Callable[[str], bool]) -> dict[str, float]:
+    """Return the temperature of the hottest of those thermal zones whose type, in lower case, counts."""
     zones: list[float] = []
-    for kind in root.glob("sys/class/thermal/thermal_zone*/type"):
+    for file in root.glob("sys/class/thermal/thermal_zone*/temp"):
         with contextlib.suppress(OSError, ValueError):
-            if "gpu" in kind.read_text().lower():
-                zones.append(float((kind.parent / "temp").read_text()))
-    return {TEMPERATURE: max(zones) / 1e3} if zones else {}
+            kind = file.with_name("type")
+            celsius = float(file.read_text()) / 1e3
+            if celsius > _LEAST_CELSIUS and counts(kind.read_text().lower() if kind.exists() else ""):
+                zones.append(celsius)
+    return {TEMPERATURE: max(zones)} if zones else {}
 
 
 def _numbers(root: Path, pattern: str) -> list[float]:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+HOT = "hot"
+"""Among the readings of a device's hardware, 1 while heat lowers its clock, 0 while it does not."""
+
 
 class Connectivity(enum.StrEnum):
     """Connectivity of a device: does it answer?"""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from devices.host.vitals import read_vitals
+from tests.helpers.jetson_files import JetsonFiles
 
 
 def test_a_machine_without_sensors_has_no_vitals(tmp_path: Path) -> None:
@@ -97,3 +98,26 @@ def test_a_gpu_on_the_chip_has_the_temperature_of_its_zone(monkeypatch: pytest.M
 def test_a_gpu_without_that_library_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
     assert read_vitals(tmp_path, kind="cuda") == {}
+
+
+@pytest.mark.parametrize("jetpack", [5, 6])
+def test_a_jetson_tells_of_its_gpu_by_files_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, jetpack: int
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
+    orin = JetsonFiles(tmp_path, jetpack)
+    cool = {"temperature_celsius": 45.5, "clock_hertz": 612e6, "hot": 0.0}
+    assert read_vitals(tmp_path, kind="cuda") == cool
+    # The hottest zone is neither a sensor that is off nor the power supply's, which always tells 100 degrees.
+    assert read_vitals(tmp_path) == {"temperature_celsius": 49.0, "hot": 0.0}
+    orin.cooling(2, "gpu-throttle-alert", 1)
+    assert read_vitals(tmp_path, kind="cuda") == {**cool, "hot": 1.0}
+    assert read_vitals(tmp_path)["hot"] == 0.0
+
+
+def test_a_gpu_that_is_switched_off_is_as_hot_as_its_chip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
+    orin = JetsonFiles(tmp_path)
+    orin.zone(1, "gpu-thermal", -256000)
+    orin.gpu_clock(0, 306_000_000, 1_300_500_000)
+    assert read_vitals(tmp_path, kind="cuda") == {"temperature_celsius": 49.0, "hot": 0.0}
