@@ -42,7 +42,7 @@ class Bounds:
             for lane in state._measuring.leases.lanes.values():
                 if lane.work is Work.NOTHING and lane.device_id not in state._measuring.leases._idle[lane.device_class]:
                     device = state.fleet[lane.device_id]
-                    waits = lane.rests_until >= now or device.until_unix_secs + 1e-3 >= now
+                    waits = max(lane.rests_until, lane.cools_until) >= now or device.until_unix_secs + 1e-3 >= now
                     assert waits or device.admin is not Admin.ACTIVE, f"nobody looks at {lane}: {device}"
             assert not (state._builds.waiting and state._builds._free), "a builder is idle while something waits"
             for device_class, idle in state._measuring.leases._idle.items():

@@ -31,7 +31,7 @@ class Device:
     all without saying so; each once. ``drifts``: when its probe finds it off. ``endings``: over how many batches, its
     first, the run ends that process for its silence. ``killed``: numbers of candidates whose session is always killed;
     ``ends_owner``: of those over which the process that owns the device always ends. ``others``: when another run has
-    the device, and does not give it away.
+    the device, and does not give it away. ``hot``: when heat lowers its clock.
     """
 
     device_class: str
@@ -46,6 +46,7 @@ class Device:
     killed: frozenset[int] = frozenset()
     ends_owner: frozenset[int] = frozenset()
     others: Spans = ()
+    hot: Spans = ()
 
 
 def order(device_id: str, admin: Admin) -> ev.AdminRequested:

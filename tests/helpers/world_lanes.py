@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Set as AbstractSet
 
+from fleet_tune.base.device_state import HOT
 from fleet_tune.base.domain import Comparison, Incumbent, Measurement, Outcome, Record
 from policies.measuring.run_limit import run_limit
 from policies.runs import commands as to_do
@@ -110,7 +111,8 @@ class Lanes:
             self._time.later(at + 0.1, ev.BatchLost(name, command.epoch, "its process ended", outside=True))
             return
         self._time.later(at, lambda: self._recorder.append(records, name, command.epoch))
-        self._time.later(at + 0.02, ev.BatchMeasured(name, command.epoch, outcomes, detail, {"shown_speed": 1.0}))
+        vitals = {"shown_speed": 1.0, HOT: float(within(device.hot, at))}
+        self._time.later(at + 0.02, ev.BatchMeasured(name, command.epoch, outcomes, detail, vitals))
 
     def _waits_for_others(self, device: Device, name: str, epoch: int) -> bool:
         if not within(device.others, self._time.now):

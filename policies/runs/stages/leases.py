@@ -42,6 +42,10 @@ class Lane:
     """Second of the run from which its probe is due."""
     rests_until: float = float("-inf")
     """Second of the run before which a failed check is not tried again."""
+    hot_batches: int = 0
+    """Batches in turn at whose end heat lowered its clock."""
+    cools_until: float = float("-inf")
+    """Second of the run before which it is left alone to cool down."""
     detail: str = ""
     """Text of its last failure."""
     interruptions: int = 0

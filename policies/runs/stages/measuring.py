@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from fleet_tune.base.device_state import HOT
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.timeouts import DeviceTimeouts
 from policies.measuring import health
@@ -153,6 +154,8 @@ class MeasureStage:
         lane = self.leases.lanes[device_id]
         batch = lane.batch
         lane.vitals = event.vitals
+        if event.vitals:
+            self.readiness.measured(lane, event.vitals.get(HOT, 0.0) > 0, now)
         if event.calls is not None:
             self.leases.calls_timed(lane.device_class, event.calls)
         lost = [trial for trial in batch if event.outcomes.get(trial.candidate.id) is Outcome.DEVICE_LOST]

@@ -7,7 +7,7 @@ quarantine, and people want it used.
 from __future__ import annotations
 
 from fleet_tune.base.device_state import Admin, Connectivity, Health
-from policies.measuring import health
+from policies.measuring import cooling, health
 from policies.runs.commands import Command, Log, ProbeDevice, RestartDevice
 from policies.runs.events import DeviceProbed, DeviceProbeFailed, DeviceUnreachable
 from policies.runs.fleet import Fleet
@@ -39,11 +39,12 @@ class Readiness:
             return []
         state = self._fleet[device_id]
         due = self._tuning and now >= lane.check_due_secs
-        if health.may_work(state) and not due:
+        cools = self._tuning and now < lane.cools_until
+        if health.may_work(state) and not due and not cools:
             self._leases.set_idle(lane)
             return self._patience.hopeful(lane.device_class)
         self._leases.set_busy(lane)
-        if now < lane.rests_until:
+        if now < lane.rests_until or cools:
             return []
         if state.admin is not Admin.ACTIVE:
             lane.detail = f"it is in {state.admin}"
@@ -86,6 +87,14 @@ class Readiness:
         lane.rests_until = now + self._plan.flow.retry_secs
         self._timers.at(lane.rests_until, device_id)
         return [*commands, *self._give_up_if_hopeless(lane, now)]
+
+    def measured(self, lane: Lane, is_hot: bool, now: float) -> None:
+        """Note whether heat lowered the clock at the end of a batch, and let the device cool down."""
+        lane.hot_batches = lane.hot_batches + 1 if is_hot else 0
+        secs = cooling.rest_secs(lane.hot_batches)
+        if secs:
+            lane.cools_until = now + secs
+            self._timers.at(lane.cools_until, lane.device_id)
 
     def interrupted(self, lane: Lane, detail: str, now: float) -> None:
         """Note that the process that owns the device was ended from outside. A device with which that happens again and

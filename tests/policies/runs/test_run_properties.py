@@ -49,6 +49,7 @@ def devices(draw: st.DrawFn, device_class: str) -> Device:
         hangs_at=draw(times),
         dies_at=draw(times),
         drifts=draw(outages()),
+        hot=draw(outages()),
         killed=frozenset(draw(st.sets(st.integers(0, SUPPLY - 1), max_size=1))),
     )
 

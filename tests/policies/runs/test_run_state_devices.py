@@ -30,6 +30,24 @@ def test_an_outage_costs_its_time_and_no_record() -> None:
     assert world.state.fleet["server"].losses == ()
 
 
+def test_a_hot_device_rests_and_one_that_is_always_hot_goes_on() -> None:
+    cool = played({"only": Device("orin")})
+    warm = played({"only": Device("orin", hot=((0.0, 3.0),))})
+    always = played({"only": Device("orin", hot=((0.0, 1e9),))})
+    for world in (cool, warm, always):
+        assert world.outcomes() == {Outcome.OK: 60}
+    assert 10.0 <= warm.now - cool.now < 30.0
+    assert 70.0 <= always.now - cool.now < 90.0
+    assert always.kinds("only") == cool.kinds("only")  # it is as trusted as before
+
+
+def test_another_device_of_its_class_goes_on_while_a_hot_one_rests() -> None:
+    world = played({"hot": Device("orin", hot=((0.0, 1e9),)), "cool": Device("orin")})
+    assert world.outcomes() == {Outcome.OK: 60}
+    assert world.now < 30.0
+    assert len(world.measured_under["hot"]) < len(world.measured_under["cool"])
+
+
 def test_a_device_that_keeps_going_away_is_quarantined_for_longer_and_longer() -> None:
     # It answers for two seconds out of every three.
     outages = tuple((3.0 * k + 2.0, 3.0 * k + 3.0) for k in range(60))

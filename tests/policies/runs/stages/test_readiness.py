@@ -55,6 +55,27 @@ def test_a_failed_check_is_retried_a_little_later_and_a_hanging_process_is_resta
     assert stage.readiness.look_at("a", 1.0 + stage.plan.flow.retry_secs) == [ProbeDevice("a")]
 
 
+def test_a_hot_device_is_left_alone_until_its_rest_is_over_or_the_tuning_is() -> None:
+    stage = Stage()
+    stage.readiness.look_at("a", 0.0)
+    stage.readiness.checked(DeviceProbed("a", 1e-3), 0.0)
+    lane = stage.leases.lanes["a"]
+    stage.readiness.measured(lane, True, 1.0)
+    assert stage.readiness.look_at("a", 1.0) == []
+    assert stage.leases.idle_devices("board") == []
+    assert stage.timers.due(11.0) == ["a"]
+    assert stage.readiness.look_at("a", 11.0) == []
+    assert stage.leases.idle_devices("board") == ["a"]
+    stage.readiness.measured(lane, True, 12.0)
+    assert lane.cools_until == 32.0
+    stage.readiness.end_tuning()
+    stage.readiness.look_at("a", 13.0)
+    assert stage.leases.idle_devices("board") == ["a"]
+    stage.readiness.measured(lane, False, 14.0)
+    stage.readiness.measured(lane, True, 15.0)
+    assert lane.cools_until == 25.0  # it was cool in between
+
+
 def test_a_class_that_stays_hopeless_ends_the_run() -> None:
     stage = Stage(Admin.MAINTENANCE)
     [warning] = stage.readiness.look_at("a", 0.0)
