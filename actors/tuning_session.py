@@ -111,7 +111,7 @@ class TuningSession:
             *(watched_device(name, device_client(hosts, actors, name)) for name in hosts.actors.devices),
         ]
         heartbeats = Heartbeats(members, supervisor.notice, supervisor.restarted, lambda: supervisor.now)
-        admission = DeviceAdmission(supervisor, targets, actors.handles, hosts.classes, notices)
+        admission = DeviceAdmission(supervisor, targets, actors.handles, hosts.classes, notices, hosts.fingerprints)
         await supervisor.started()
         return cls(hosts, actors, supervisor, admission, heartbeats)
 

@@ -33,6 +33,7 @@ class DeviceAdmission:
         handles: the registry into which each device is entered that a scheduler uses.
         classes: the class of each device of the run that has answered, by the device's name.
         first_notices: the notices of the run's start; what they say is not said again.
+        prints: the fingerprint of each device of the run that has answered, by the device's name.
     """
 
     classes: dict[str, str]
@@ -45,12 +46,17 @@ class DeviceAdmission:
         handles: ActorHandles,
         classes: Mapping[str, str],
         first_notices: Collection[str] = (),
+        prints: Mapping[str, Fingerprint] | None = None,
     ) -> None:
         self.classes = dict(classes)
         self._supervisor = supervisor
         self._targets = dict(targets)
         self._handles = handles
         self._first_notices = first_notices
+        self._firsts: dict[str, Fingerprint] = {}
+        """The fingerprint of the first device of each class, by the class' name."""
+        for each in (prints or {}).values():
+            self._firsts.setdefault(each.device_class.name, each)
         self._waits: dict[str, asyncio.Task[None]] = {}
         """The waits for an answer, by the device's id."""
         self._unprepared: dict[str, dict[str, tuple[DeviceClient, str]]] = {}
@@ -109,7 +115,11 @@ class DeviceAdmission:
         with self._reporting(device_id):
             fingerprint = await device.first_answer(report)
             name, target = fingerprint.device_class.name, fingerprint.device_class.target
-            if name in self._targets:
+            first = self._firsts.setdefault(name, fingerprint)
+            if first.differs_in_power(fingerprint):
+                text = f"it is in power mode {fingerprint.power}, others of its class {name} in {first.power}"
+                self._supervisor.notice(f"device {device_id} cannot be used: {text}: set it alike", False)
+            elif name in self._targets:
                 await self._use(device_id, name, target, device)
             elif name in self._refused:
                 self._leave_alone(device_id, name)

@@ -16,6 +16,7 @@ from devices.client.session import (
     SessionUnreachedError,
 )
 from devices.client.workbench import Workbench
+from devices.error_text import last_line
 from devices.rpc.tracker import TrackerError, request_server
 from devices.targets import NATIVE, TargetError, device_kind, resolve_target
 from fleet_tune.base.config.fleet_file import DeviceConfig
@@ -68,7 +69,7 @@ class Connection:
         """Return the workbench of the open session; opens one where there is none.
 
         Raises SessionLostError past ``timeout_secs``, TargetError if the device's own CPU was asked for and its server
-        cannot tell.
+        cannot tell, or if it is a GPU and its server can use none.
         """
         session = self.bench.session if self.bench is not None else None
         if session is not None and not session.ours and session.age_secs > _PLAIN_SESSION_SECS / 2:
@@ -109,7 +110,15 @@ class Connection:
                 self.target = self._native_target(session)
             kind = device_kind(self.target)
             with session.deadline(self.timeout_secs):
-                return Workbench(session, kind, self._cache_bytes, self._config.patience)
+                bench = Workbench(session, kind, self._cache_bytes, self._config.patience)
+                problem = _gpu_problem(bench) if kind == "cuda" else ""
+            if problem:
+                raise TargetError(
+                    f"device {self._config.name}: its server can use no GPU ({problem})",
+                    "install NVIDIA's driver and CUDA's runtime library there (cluster/devices.md), let the server's "
+                    "user open the GPU's device files, or name a CPU as the target",
+                )
+            return bench
         except BaseException:
             session.close()
             raise
@@ -179,3 +188,19 @@ class Connection:
             server_key=self._server_key,
             silence_secs=self._config.patience.silence_secs,
         )
+
+
+def _gpu_problem(bench: Workbench) -> str:
+    """Return why a server cannot use a GPU, in one line; empty where it can."""
+    try:
+        ask = bench.session.function("fleet_tune.gpu_problem")
+    except Exception:  # a plain server, or one of ours of an older version
+        ask = None
+    if ask is not None:
+        return str(ask())
+    try:
+        return "" if bench.device.exist else "CUDA finds none"
+    except Exception as error:
+        if "is not enabled" not in str(error):
+            raise
+        return last_line(error)

@@ -91,6 +91,7 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
         probe_secs=Probe(bench, device_class.target).secs(),
         driver=str(says.get("driver", "")) if is_cuda else "",
         microcode="" if is_cuda else str(says.get("microcode", "")),
+        power=str(says.get("power", {}).get(bench.kind, "")),
     )
 
 
@@ -119,6 +120,12 @@ def describe(bench: Workbench) -> dict[str, Any]:
         "tvm_version": UNTOLD,
         "caches": caches,
     }
+
+
+def power_now(bench: Workbench) -> str:
+    """Return the power mode of the device as it is now (see :attr:`Fingerprint.power`)."""
+    with bench.session.deadline(bench.patience.probe_secs):
+        return str(bench.session.function("fleet_tune.power")(bench.kind))
 
 
 def _peak(bench: Workbench, target: str, cores: int, lanes: int, dot: Dot | None) -> float:

@@ -53,6 +53,7 @@ class LoadedNetwork:
         self._last_exit = last_exit
         sent_bytes = len(library) + sum(array.nbytes for array in arguments)
         with bench.session.deadline(_LOAD_SECS + patience.sending_secs(sent_bytes)):
+            bench.memory.admit(sent_bytes)
             # TVM's virtual machine runs there; of the results only tensors come back.
             self._library = bench.load(library)
             self._machine = relax.VirtualMachine(self._library, bench.device)

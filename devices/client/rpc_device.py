@@ -36,6 +36,7 @@ from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
 from devices.timing.kernel_round import RoundArguments, encode_round
 from fleet_tune.base.config.fleet_file import DeviceConfig
+from fleet_tune.base.device_state import HOT
 from fleet_tune.base.domain import DeviceAbstraction, DeviceClass, Fingerprint, Measurement, Outcome, StopRule
 from fleet_tune.base.errors import DeviceKeyError, DeviceUnreachableError, ProbeError, UncheckedError, UserError
 
@@ -89,6 +90,7 @@ class RpcDevice:
         self._oracles: dict[str, Oracle] = {}
         self._probe: Probe | None = None
         self._abstraction: DeviceAbstraction | None = None  # once it was probed
+        self._power = ""  # the power mode in which it joined
 
     @property
     def device_id(self) -> str:
@@ -110,7 +112,9 @@ class RpcDevice:
             device_class = DeviceClass(self._config.device_class or default_device_class_name(target), target)
             try:
                 found = fingerprints.probe(bench, device_class, self._config.threads)
-                self._abstraction = found.abstraction
+                self._abstraction, self._power = found.abstraction, found.power
+                if self.vitals().get(HOT):
+                    _LOG.warning("device %s is hot: its highest speeds were found at a lower clock", self.device_id)
                 return found
             except SessionTimeoutError:
                 raise
@@ -135,7 +139,7 @@ class RpcDevice:
         with self._reached():
             try:
                 return self._connection.once_more_on_loss(self._run_probe)
-            except (SessionLostError, UserError):
+            except (SessionLostError, UserError, ProbeError):
                 raise
             except Exception as error:
                 raise ProbeError(self.device_id, last_line(error)) from error
@@ -253,7 +257,11 @@ class RpcDevice:
         except Exception as error:
             return self._failed(error, request.rule)
         measured = Measurement(
-            Outcome.OK, evaluation.run_secs, stopped=evaluation.stopped, throttled=evaluation.throttled
+            Outcome.OK,
+            evaluation.run_secs,
+            stopped=evaluation.stopped,
+            throttled=evaluation.throttled,
+            slowed_by=evaluation.slowed_by,
         )
         if not measured.cost_secs < request.incumbent_secs:
             return measured
@@ -313,6 +321,14 @@ class RpcDevice:
     def _run_probe(self, bench: Workbench) -> float:
         if self._probe is None or self._probe.bench is not bench:  # what was loaded is lost with its session
             self._probe = Probe(bench, self._connection.target)
+        if self._power:
+            power = fingerprints.power_now(bench)
+            if power != self._power:
+                raise ProbeError(
+                    self.device_id,
+                    f"its power mode is {power}, and was {self._power} when it joined: set it back, or end the run and "
+                    "begin it again",
+                )
         return self._probe.secs()
 
 

@@ -29,5 +29,9 @@ class TensorCache:
         """Keep ``tensors`` in place of those of ``key``, which have the same size."""
         self._kept[key] = tensors, self._kept[key][1]
 
+    def clear(self) -> None:
+        """Keep nothing any more."""
+        self._kept.clear()
+
     def drop(self, key: Hashable) -> None:
         self._kept.pop(key, None)

@@ -6,7 +6,7 @@ All of it vanishes with the session, and is made anew from the same seeds in the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import tvm
 
 from devices.client.session import RpcSession
+from devices.client.shared_memory import SharedMemory
 from devices.client.tensor_cache import TensorCache
 from devices.protocol import Artifact, CheckPlan, TensorSpec
 from devices.rpc.remote_linking import is_archive
@@ -49,6 +50,7 @@ class Workbench:
         self.patience = patience
         self.kind = kind
         self.device = session.device(kind)
+        self.memory = SharedMemory(session, kind)
         self._kept = TensorCache(cache_bytes)
         self._names = itertools.count()
         self._rng = np.random.default_rng(0)
@@ -67,7 +69,7 @@ class Workbench:
     def tensors(self, artifact: Artifact, positive: bool) -> list[Any]:
         """Return tensors of the task's original arguments: seeded inputs, zeroed outputs (see :func:`make_inputs`)."""
         sizes = _bytes(artifact.original_args)
-        return list(self._kept.get(_timed(artifact, positive), sizes, lambda: self._sent(_inputs(artifact, positive))))
+        return list(self._keep(_timed(artifact, positive), sizes, lambda: self._sent(_inputs(artifact, positive))))
 
     def arguments(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
         """Return tensors as ``main`` of the loaded ``module`` expects them: constant weights packed by its own
@@ -79,7 +81,7 @@ class Workbench:
         tensors on the device that no kernel is given. Outputs have values that differ from the expected ones."""
         tensors = self._copied(self._checked(artifact, positive, check))
         key = ("overwritten", *_checked(artifact, positive, check), check.expected is None)
-        overwritten = self._kept.get(
+        overwritten = self._keep(
             key,
             _bytes(artifact.args[index] for index in artifact.outputs),
             lambda: self._sent(_overwritten(artifact, check)),
@@ -101,7 +103,19 @@ class Workbench:
     def _checked(self, artifact: Artifact, positive: bool, check: Check) -> list[Any]:
         key = _checked(artifact, positive, check)
         sizes = _bytes(artifact.original_args)
-        return self._kept.get(key, sizes, lambda: self._sent(_checked_inputs(artifact, positive, check)))
+        return self._keep(key, sizes, lambda: self._sent(_checked_inputs(artifact, positive, check)))
+
+    def _keep(self, key: Hashable, size: int, make: Callable[[], list[Any]]) -> list[Any]:
+        """Return the kept tensors of ``key``, made where they are missing and the device has memory for them and a
+        copy. Raises NoRoomError."""
+
+        def made() -> list[Any]:
+            if not self.memory.has_room(2 * size):
+                self._kept.clear()
+                self.memory.admit(2 * size)
+            return make()
+
+        return self._kept.get(key, size, made)
 
     def _sent(self, arrays: Iterable[Array]) -> list[Any]:
         return [tvm.runtime.tensor(array, self.device) for array in arrays]

@@ -7,10 +7,12 @@ import ctypes
 from pathlib import Path
 
 from devices.cuda.compiler import install_loader, package_folders
+from devices.error_text import last_line
 
 
-def prepare_cuda() -> None:
-    """Have TVM run CUDA kernels, as far as this machine can: without NVIDIA's driver nothing changes.
+def prepare_cuda() -> str:
+    """Have TVM run CUDA kernels, as far as this machine can: without NVIDIA's driver nothing changes. Return why TVM's
+    CUDA part cannot be loaded, in one line; empty where it is.
 
     TVM's runtime library alone does not contain CUDA's part, and that part needs CUDA's own runtime library, which may
     come as a Python package that the loader does not search.
@@ -22,12 +24,30 @@ def prepare_cuda() -> None:
         for library in sorted(folder.glob("lib/libcudart.so.[0-9]*")):
             with contextlib.suppress(OSError):
                 ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    problem = ""
     loaded = _LOADED_LIBS.get("tvm_runtime")
     if loaded is not None:
-        with contextlib.suppress(OSError, RuntimeError):
+        try:
             folder = Path(loaded._name).resolve().parent
             load_lib_ctypes("tvm", "tvm_runtime_cuda", "RTLD_LOCAL", extra_lib_paths=[folder])
+        except (OSError, RuntimeError) as error:  # the loader names the library that is missing
+            problem = last_line(error)
     install_loader(_arch)
+    return problem
+
+
+def gpu_problem(unloaded: str) -> str:
+    """Return why this process cannot use a GPU, in one line; empty where it can. It begins to use CUDA: no process may
+    be forked from this one afterwards that uses CUDA too.
+
+    ``unloaded``: the result of :func:`prepare_cuda`.
+    """
+    import tvm
+
+    with contextlib.suppress(RuntimeError):  # TVM without its CUDA part
+        if tvm.cuda(0).exist:
+            return ""
+    return unloaded or "CUDA finds no GPU that this user may open"
 
 
 def _arch() -> str:

@@ -18,7 +18,7 @@ import tvm_ffi
 from tvm import relax
 
 from devices.builds.executables import Array
-from devices.cuda.runtime import prepare_cuda
+from devices.cuda.runtime import gpu_problem, prepare_cuda
 from devices.error_text import last_line
 from devices.host.limits.forks import ForkError, ForkLocks
 from devices.host.limits.pool import ThreadPools
@@ -103,10 +103,14 @@ class CompiledNetwork:
         manifest = read_manifest(folder)
         _check_processor(folder, manifest)
         library, parameters = (checked_file(folder, name, manifest) for name in (LIBRARY, PARAMETERS))
+        unusable = gpu_problem(prepare_cuda()) if device_kind(json.dumps(manifest["target"])) == "cuda" else ""
+        if unusable:
+            raise OutputFolderError(
+                f"{folder} is compiled for a GPU, and this process can use none ({unusable})",
+                "install NVIDIA's driver and CUDA's runtime library here, or load the network where its GPU is",
+            )
         try:
             arrays = read_parameters(parameters, manifest)
-            if device_kind(json.dumps(manifest["target"])) == "cuda":
-                prepare_cuda()
             # From the file, not from its bytes: the loader maps it.
             with _FORK_LOCKS.make(), linked(library) as shared_object:
                 module = tvm.runtime.load_module(str(shared_object))

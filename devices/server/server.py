@@ -70,6 +70,7 @@ class DeviceServer:
         limits: of a session; None for the defaults.
         user: account of everything that clients reach; None for the user of this process.
         realtime: time kernels at real-time priority where that is allowed (:mod:`devices.host.limits.priority`).
+        root: folder with the files that tell of the machine: tests give those of another one.
         log: gets a line for what an operator should know.
     """
 
@@ -86,6 +87,7 @@ class DeviceServer:
         limits: SessionLimits | None = None,
         user: str | None = None,
         realtime: bool = True,
+        root: Path = Path("/"),
         log: Callable[[str], None] = _log.info,
     ) -> None:
         load_decide(decide)  # report a wrong name to the caller at once
@@ -102,6 +104,7 @@ class DeviceServer:
         self._limits = limits or default_limits()
         self._user = user
         self._realtime = realtime
+        self._root = root
         self._log = log
         self._socket: socket.socket | None = None
         self._private: PrivateFolder | None = None
@@ -227,6 +230,7 @@ class DeviceServer:
             user=self._user,
             realtime=self._realtime,
             before=before,
+            root=str(self._root),
         )
         environment = {
             "TVM_NUM_THREADS": str(self.threads),

@@ -8,6 +8,10 @@
 - ``fleet_tune.describe()``: JSON text about the machine (:func:`devices.host.machine.describe`);
 - ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
 - ``fleet_tune.vitals(kind)``: JSON text about temperature and clock (:mod:`devices.host.vitals`);
+- ``fleet_tune.power(kind)``: the power mode of a board (:func:`devices.host.board.power_mode`);
+- ``fleet_tune.free_bytes()``: memory of the host that a GPU on the chip may allocate, -1 for any other GPU
+  (:func:`devices.host.board.shared_free_bytes`);
+- ``fleet_tune.gpu_problem()``: why no GPU can be used, empty where one can (:func:`devices.cuda.runtime.gpu_problem`);
 - ``fleet_tune.last_exit()``: how this client's session before this one ended, empty if it ended in order;
 - ``fleet_tune.link(archive, library)``: links uploaded object files (:mod:`devices.rpc.remote_linking`); returns what
   went wrong.
@@ -28,7 +32,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from devices.cuda.runtime import prepare_cuda
+from devices.cuda.runtime import gpu_problem, prepare_cuda
+from devices.host.board import power_mode, shared_free_bytes
+from devices.host.clock_watch import ClockWatch
 from devices.host.limits.pool import bind_pool
 from devices.host.limits.priority import RealtimePriority, pin_beside_pool
 from devices.host.machine import cache_sizes, describe, native_target
@@ -66,29 +72,34 @@ class SessionFunctions:
         decide: rule that stops a measurement.
         upload_bytes: size of all files of a session at a time.
         realtime: time kernels at real-time priority where that is allowed (see :mod:`devices.host.limits.priority`).
+        root: folder with the files that tell of the machine.
     """
 
-    def __init__(self, decide: Decide | None, upload_bytes: int, realtime: bool = True) -> None:
+    def __init__(self, decide: Decide | None, upload_bytes: int, realtime: bool = True, root: Path = Path("/")) -> None:
         import tvm
         import tvm.rpc.server as tvm_server
 
-        prepare_cuda()
+        unloaded = prepare_cuda()
         tvm_server.logger.setLevel(logging.WARNING)  # it notes every loaded kernel
         self._tvm_server = tvm_server
         self._decide = decide
         self._upload_bytes = upload_bytes
         self._realtime = realtime
-        sizes = cache_sizes()
+        sizes = cache_sizes(root)
         self._copies = WeightCopies(sizes.get("3", sizes.get("2", 0)))
+        self._watches = {kind: ClockWatch(root, kind) for kind in ("cpu", "cuda")}
         self._files = Path()
         self._last_exit = ""
         functions = {
             "fleet_tune.evaluate": self._evaluate,
             "fleet_tune.time_in_place": _time_in_place,
             "fleet_tune.extra_secs": self._extra_secs,
-            "fleet_tune.describe": lambda: json.dumps(describe()),
+            "fleet_tune.describe": lambda: json.dumps(describe(root)),
             "fleet_tune.native_target": native_target,
-            "fleet_tune.vitals": lambda kind: json.dumps(read_vitals(kind=kind)),
+            "fleet_tune.vitals": lambda kind: json.dumps(read_vitals(root, kind)),
+            "fleet_tune.power": lambda kind: power_mode(root, kind),
+            "fleet_tune.gpu_problem": lambda: gpu_problem(unloaded),
+            "fleet_tune.free_bytes": lambda: _free_bytes(root),
             "fleet_tune.last_exit": lambda: self._last_exit,
             "fleet_tune.link": self._link,
             "tvm.rpc.server.upload": self._upload,
@@ -124,9 +135,12 @@ class SessionFunctions:
             with self._undisturbed(rule.timeout_secs * _TIMEOUT_SLACK):
                 return run_batch(runs)
 
-        before = self._quotas.throttling()
+        watch = self._watches[asked.device_kind]
+        before, causes = self._quotas.throttling(), watch.look()
         evaluation = evaluate(guarded, rule, asked.incumbent_secs, self._decide)
-        return encode_evaluation(replace(evaluation, throttled=self._quotas.throttling().since(before).share))
+        throttled = self._quotas.throttling().since(before).share
+        slowed_by = ", ".join(watch.look().since(causes))
+        return encode_evaluation(replace(evaluation, throttled=throttled, slowed_by=slowed_by))
 
     def _extra_secs(self, arguments: str, timeout_secs: float, *objects: Any) -> float:
         kernels = loaded_kernels(decode_round(arguments), objects)
@@ -157,6 +171,11 @@ class SessionFunctions:
                 f"upload of {len(content)} bytes refused: a session may have {self._upload_bytes} (--max-upload)"
             )
         (self._files / name).write_bytes(content)
+
+
+def _free_bytes(root: Path) -> int:
+    free = shared_free_bytes(root)
+    return -1 if free is None else free
 
 
 def _time_in_place(module: Any, kind: str, budget_secs: float, *tensors: Any) -> str:

@@ -130,7 +130,7 @@ class SessionServer:
         for left in self._folder.glob("session-*"):  # left by an earlier process that was killed
             shutil.rmtree(left, ignore_errors=True)
         self._functions = SessionFunctions(
-            load_decide(settings.decide), settings.limits.upload_bytes, settings.realtime
+            load_decide(settings.decide), settings.limits.upload_bytes, settings.realtime, Path(settings.root)
         )
         self._listening = socket.socket(fileno=settings.listening)
         self._listening.setblocking(False)

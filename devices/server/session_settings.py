@@ -26,6 +26,8 @@ class SessionServerSettings:
     realtime: bool
     before: str = ""
     """How the process that this one replaces ended; empty where that does not concern its clients."""
+    root: str = "/"
+    """Folder with the files that tell of the machine."""
 
     def to_json(self) -> str:
         """Return the settings as text for a command line."""

@@ -52,6 +52,8 @@ class Evaluation:
     """Seconds of all runs, those that are not counted included."""
     throttled: float = 0.0
     """See :attr:`fleet_tune.base.domain.Measurement.throttled`."""
+    slowed_by: str = ""
+    """See :attr:`fleet_tune.base.domain.Measurement.slowed_by`."""
 
 
 def evaluate(
@@ -220,4 +222,5 @@ def encode_evaluation(evaluation: Evaluation) -> str:
 def decode_evaluation(text: str) -> Evaluation:
     message = json.loads(text)
     counted, throttled = message.get("device_secs", 0.0), message.get("throttled", 0.0)  # a server may be older
-    return Evaluation(tuple(message["run_secs"]), message["stopped"], counted, throttled)
+    slowed_by = message.get("slowed_by", "")
+    return Evaluation(tuple(message["run_secs"]), message["stopped"], counted, throttled, slowed_by)

@@ -149,6 +149,13 @@ class Fingerprint:
     """Version of the GPU's driver. Empty if it is unknown."""
     microcode: str = ""
     """Version of the processor's microcode. Empty if it is unknown."""
+    power: str = ""
+    """Power mode of a board, and whether its clock is held (:func:`devices.host.board.power_mode`). Empty if it has
+    none."""
+
+    def differs_in_power(self, other: Fingerprint) -> bool:
+        """Return true if both devices tell their power mode, and another one: their times mean different things."""
+        return bool(self.power and other.power) and self.power != other.power
 
 
 @dataclass(frozen=True)
@@ -272,6 +279,9 @@ class Measurement:
     throttled: float = 0.0
     """Share of the periods in which the device's process used up the CPU quota of its control group and stood still.
     Its times are then those of the quota."""
+    slowed_by: str = ""
+    """Names of what lowered the clock of the hardware meanwhile, with commas between: heat (``gpu-throttle-alert``),
+    over-current events (``oc3``). Empty for nothing, and where the system does not tell."""
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != bool(self.run_secs):

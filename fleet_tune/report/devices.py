@@ -14,6 +14,7 @@ from rich.text import Text
 
 from devices.host.vitals import CLOCK, TEMPERATURE
 from fleet_tune.base.device_state import DeviceEvent
+from fleet_tune.base.domain import Fingerprint
 from fleet_tune.report.json_output import json_line
 from fleet_tune.report.run import cut
 from fleet_tune.report.words import NONE, format_secs
@@ -40,9 +41,14 @@ def render_checks(checks: Sequence[DeviceCheck]) -> RenderableType:
             f"{check.vitals[CLOCK] / 1e9:.2f}" if CLOCK in check.vitals else NONE,
             check.detail
             if fingerprint is None
-            else f"{fingerprint.cpu_model} ({fingerprint.device_class.name}, TVM {fingerprint.tvm_version})",
+            else ", ".join((f"{fingerprint.cpu_model} ({fingerprint.device_class.name}", *_about(fingerprint))) + ")",
         )
     return table
+
+
+def _about(fingerprint: Fingerprint) -> list[str]:
+    """Return what else a row says of a device."""
+    return [each for each in (fingerprint.power, f"TVM {fingerprint.tvm_version}") if each]
 
 
 def checks_json(checks: Sequence[DeviceCheck]) -> str:

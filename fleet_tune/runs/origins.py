@@ -15,6 +15,7 @@ def origin_of(fingerprint: Fingerprint) -> Origin:
         "driver": fingerprint.driver,
         "microcode": fingerprint.microcode,
         "compiler": compiler.describe() if is_cuda else "",
+        "power": fingerprint.power,
     }
     machine = {name: version for name, version in known.items() if version}
     target = fingerprint.device_class.target

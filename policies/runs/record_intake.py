@@ -30,6 +30,7 @@ class RecordIntake:
         self._recent: deque[float] = deque()  # seconds of the run at which its last trials were committed
         self._recording: set[str] = set()  # candidates whose failure is being made durable
         self._throttled: set[str] = set()  # devices that people were told of
+        self._slowed: set[str] = set()  # the same, of those whose hardware lowers its clock
 
     @property
     def is_recording(self) -> bool:
@@ -49,7 +50,7 @@ class RecordIntake:
                 if is_ours:
                     self.new_trials += 1
                     self._recent.append(now)
-                    commands += self._tell_of_throttling(record)
+                    commands += self._tell_of_throttling(record) + self._tell_of_lower_clock(record)
             task = self._tasks.get(record.task_id)
             if task is None:
                 self._early.setdefault(record.task_id, []).append(record)
@@ -69,6 +70,17 @@ class RecordIntake:
         text = (
             f"device {device_id} is throttled: the CPU quota of its control group stopped it in {share:.0%} of the "
             "periods of a measurement; its times are those of the quota (raise it, or give the device fewer threads)"
+        )
+        return [Log("warning", text)]
+
+    def _tell_of_lower_clock(self, record: Record) -> list[Command]:
+        causes, device_id = record.measurement.slowed_by, record.device_id
+        if not causes or device_id in self._slowed:
+            return []
+        self._slowed.add(device_id)
+        text = (
+            f"the hardware of device {device_id} lowers its clock ({causes}): its times are corrected by its probe, "
+            "which not every kernel follows (cool it, check its power supply, or choose a lower power mode)"
         )
         return [Log("warning", text)]
 

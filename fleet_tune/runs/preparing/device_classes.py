@@ -135,7 +135,7 @@ def _float_products(device_class: str, lowered: LoweredNetwork) -> list[SkippedP
 def device_classes_of(fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
     """The fingerprint of each device class, by its name: that of its first device.
 
-    Raises :class:`FleetFileError` where devices of one class have different targets.
+    Raises :class:`FleetFileError` where devices of one class have different targets or power modes.
     """
     classes: dict[str, Fingerprint] = {}
     for device, fingerprint in fingerprints.items():
@@ -144,6 +144,12 @@ def device_classes_of(fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fing
             raise FleetFileError(
                 f"device {device!r} has another target than the others of its class {first.device_class.name!r}",
                 "give it a device_class of its own in the fleet file",
+            )
+        if first.differs_in_power(fingerprint):
+            raise FleetFileError(
+                f"device {device!r} is in power mode {fingerprint.power}, others of its class "
+                f"{first.device_class.name!r} in {first.power}: their times mean different things",
+                "set both alike (nvpmodel -m, jetson_clocks), or give it a device_class of its own in the fleet file",
             )
     return classes
 

@@ -49,5 +49,5 @@ class UntunedTimes:
 
 
 def _key(lowered: LoweredNetwork, fingerprint: Fingerprint, place: str) -> str:
-    machine: Sequence[str] = (fingerprint.cpu_model, fingerprint.driver, fingerprint.microcode)
+    machine: Sequence[str] = (fingerprint.cpu_model, fingerprint.driver, fingerprint.microcode, fingerprint.power)
     return key_of(["untuned, nobody else working", made_of(lowered, {}), str(fingerprint.threads), *machine, place])

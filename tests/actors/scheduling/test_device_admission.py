@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -43,22 +44,24 @@ class RemoteCalls:
 class Answering:
     """Stands in for a device that says what it is, if there is nothing wrong with it."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None, says: Fingerprint | None = None) -> None:
         self._error = error
+        self._says = says or make_fingerprint(ORIN, SIMULATED_CPU)
 
     async def first_answer(self, _report_wait: Callable[[str], None]) -> Fingerprint:
         if self._error is not None:
             raise self._error
-        return make_fingerprint(ORIN, SIMULATED_CPU)
+        return self._says
 
     def of_class(self, _target: str) -> Answering:
         return self
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, prints: Mapping[str, Fingerprint] | None = None) -> None:
         self.calls = RemoteCalls()
-        self.admission = DeviceAdmission(cast(SchedulerSupervisor, cast(Any, self.calls)), {}, ActorHandles(), {})
+        supervisor = cast(SchedulerSupervisor, cast(Any, self.calls))
+        self.admission = DeviceAdmission(supervisor, {}, ActorHandles(), {}, prints=prints)
 
     def expect(self, name: str, device: Answering) -> None:
         self.admission.wait_for(name, cast(DeviceClient, cast(Any, device)))
@@ -76,6 +79,18 @@ async def test_whatever_a_device_says_of_itself_is_told(world: World) -> None:
         name, _ = await world.admission.next_class()
     assert name == "b"
     assert world.calls.told[0] == "device a is not taken: ValueError: lines"
+
+
+async def test_a_device_in_another_power_mode_than_its_class_is_not_used() -> None:
+    maxn, slower = (replace(make_fingerprint(ORIN, SIMULATED_CPU), power=mode) for mode in ("MAXN (0)", "30W (2)"))
+    world = World({"first": maxn})
+    world.expect("a", Answering(says=slower))
+    world.expect("b", Answering(says=maxn))
+    async with asyncio.timeout(10.0):
+        name, _ = await world.admission.next_class()
+    assert name == "b"
+    text = "device a cannot be used: it is in power mode 30W (2), others of its class orin in MAXN (0): set it alike"
+    assert text in world.calls.told
 
 
 async def test_a_class_whose_devices_were_taken_may_still_be_refused(world: World) -> None:

@@ -33,6 +33,14 @@ def test_what_was_used_longest_ago_makes_room() -> None:
     assert maker.made == ["a", "b", "c", "b"]
 
 
+def test_what_is_cleared_is_made_again() -> None:
+    maker = Maker(8)
+    maker.get("a")
+    maker.cache.clear()
+    maker.get("a")
+    assert maker.made == ["a", "a"]
+
+
 def test_room_is_made_before_new_tensors_are() -> None:
     maker = Maker(8)
     first = maker.get("a", 8)

@@ -112,7 +112,7 @@ def test_no_batch_begins_after_the_timeout() -> None:
 def test_requests_and_results_survive_the_wire(incumbent_secs: float) -> None:
     request = EvaluationRequest(RULE, incumbent_secs, "cpu", (1, 3))
     assert EvaluationRequest.from_json(request.to_json()) == request
-    result = Evaluation((0.1, 0.2), "raced", 0.7, 0.25)
+    result = Evaluation((0.1, 0.2), "raced", 0.7, 0.25, "gpu-throttle-alert, oc3")
     assert decode_evaluation(encode_evaluation(result)) == result
     assert decode_evaluation('{"run_secs": [0.1], "stopped": "raced"}') == Evaluation(
         (0.1,), "raced"

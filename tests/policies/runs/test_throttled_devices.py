@@ -1,4 +1,4 @@
-"""A device under a CPU quota: the run says once that its times are those of the quota."""
+"""A device under a CPU quota, or whose hardware lowers its clock: the run says so once."""
 
 from __future__ import annotations
 
@@ -27,4 +27,17 @@ def test_a_throttled_device_is_told_once() -> None:
     state.handle(RecordsCommitted([record(6, "half", 1.0)]), 1e4)
     (notice,) = state.progress(2.0).notices
     assert notice.text.startswith("device half is throttled: the CPU quota of its control group stopped it in 99% of")
+    assert notice.times == 1
+
+
+def test_a_device_whose_hardware_lowers_its_clock_is_told_once() -> None:
+    def slowed(seq: int, device: str, by: str) -> Record:
+        made = record(seq, device, 0.0)
+        return replace(made, measurement=replace(made.measurement, slowed_by=by))
+
+    state = RunState(RunPlan("run", (), {}, 1), TaskBandit(0))
+    state.handle(RecordsCommitted([slowed(1, "cool", ""), slowed(2, "orin", "gpu-throttle-alert, oc3")]), 1.0)
+    state.handle(RecordsCommitted([slowed(3, "orin", "oc3")]), 2.0)
+    (notice,) = state.progress(2.0).notices
+    assert notice.text.startswith("the hardware of device orin lowers its clock (gpu-throttle-alert, oc3)")
     assert notice.times == 1

@@ -18,6 +18,7 @@ _WORDS = {
     "probe": "the probe",
     "compiler": "the CUDA compiler",
     "driver": "the GPU's driver",
+    "power": "the power mode",
 }
 _SHOWN = 40
 MEASURED_BY = "measured by"
@@ -40,7 +41,7 @@ class Origin:
     (``kernels``), the probe."""
     machine: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Other parts of its devices and their builds, as far as they are known: the processor's ``microcode``; for a GPU
-    its ``driver`` and the ``compiler`` of its machine code."""
+    its ``driver`` and the ``compiler`` of its machine code; for a board its ``power`` mode."""
 
     def differences(self, now: Origin) -> tuple[str, ...]:
         """Describe the parts in which this origin differs from ``now``; none if both are equal."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,8 @@ from devices.networks.lowering import LoweredNetwork
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.config.request import run_request
+from fleet_tune.base.errors import FleetFileError
+from fleet_tune.runs.origins import origin_of
 from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.preparing import device_classes
 from fleet_tune.runs.shared_store.lookup import StoreLookup
@@ -54,3 +57,17 @@ def test_what_was_found_for_a_class_that_joins_comes_to_what_the_run_has(tmp_pat
     first = StoreLookup(tmp_path / "store.db", imported={"a@server": ("a trace",)})
     both = first.with_class(StoreLookup(tmp_path / "store.db", imported={TASK.id: ("another trace",)}))
     assert both.imported == {"a@server": ("a trace",), TASK.id: ("another trace",)}
+
+
+def test_devices_of_a_class_in_two_power_modes_are_refused() -> None:
+    maxn, slower = (dataclasses.replace(PRINT, power=mode) for mode in ("MAXN (0, a3f0c1)", "30W (2, 11d2aa)"))
+    assert device_classes.device_classes_of({"a": maxn, "b": PRINT, "c": maxn}) == {"orin": maxn}  # one does not tell
+    told = r"device 'b' is in power mode 30W \(2, .*'orin' in MAXN \(0, .*nvpmodel -m"
+    with pytest.raises(FleetFileError, match=told):
+        device_classes.device_classes_of({"a": maxn, "b": slower})
+
+
+def test_records_of_another_power_mode_are_of_another_origin() -> None:
+    maxn, slower = (origin_of(dataclasses.replace(PRINT, power=mode)) for mode in ("MAXN (0)", "30W (2)"))
+    assert slower.differences(maxn) == ("the power mode 30W (2) there and MAXN (0) here",)
+    assert "power" not in origin_of(PRINT).machine
