@@ -21,13 +21,14 @@ fail() {
     exit 1
 }
 
-# What a device needs to be served (pyproject.toml), with all that it needs, at the versions of requirements.lock; and
-# safetensors, to run a compiled network.
+# What a device needs to be served (pyproject.toml), with all that it needs, at the versions of requirements.lock;
+# safetensors, to run a compiled network; and CUDA's runtime library, so that of a GPU only NVIDIA's driver is missing.
 wheels() {
     local name
     for name in apache-tvm apache-tvm-ffi ml-dtypes numpy safetensors typing-extensions; do
         grep -x "$name==[^ ]*" "$repository/requirements.lock" || fail "requirements.lock has no $name"
     done
+    grep -x "nvidia-cuda-runtime==[^ ]*" "$repository/.ci/cuda.txt" || fail ".ci/cuda.txt has no nvidia-cuda-runtime"
 }
 
 # apt for arm64, with lists, cache and package state of its own: nothing of this machine's is read or written.

@@ -10,15 +10,9 @@ import contextlib
 import json
 import os
 import platform
-import queue
 import shutil
-import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import ml_dtypes
@@ -40,135 +34,17 @@ from devices.targets import parse_target, resolve_target
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Outcome
 from fleet_tune.base.records.stores.reader import RecordReader
+from tests.arm64.board import AARCH64, CALL_SECS, KEY, ORIN, ROOT, START_SECS, Board
 from tests.helpers import half_dots
 from tests.helpers.integer_dots import ROWS, ends, operands, scheduled
 
-ROOT = Path(__file__).parents[2]
 MODEL = "tests/arm64/small_network.py:small"
-KEY = "board"
-ORIN = {"kind": "llvm", "mcpu": "cortex-a78ae", "mtriple": "aarch64-linux-gnu"}
-AARCH64 = 183  # e_machine of an ELF file
-# How long each step may take at most. ``make test-arm64`` has prepared the board before: there that is a look.
-PREPARE_SECS = 500.0
-TRACKER_START_SECS = 60.0
-BOARD_START_SECS = 180.0
-CALL_SECS = 120.0
 RUN_SECS = 400.0
 NETWORK_SECS = 300.0
 TRIALS = 32
 
-# The first test prepares and starts everything, and the longest one tunes and runs the network.
-pytestmark = pytest.mark.timeout(
-    PREPARE_SECS + TRACKER_START_SECS + BOARD_START_SECS + RUN_SECS + NETWORK_SECS + 4 * CALL_SECS
-)
-
-
-class Process:
-    """A process of the test's own whose lines of output are waited for; ended with the test, however that ends."""
-
-    def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
-        self.lines: list[str] = []
-        self._news: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.running = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **(environment or {})},
-            preexec_fn=end_with_parent,
-        )
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.running.stdout is not None
-        for line in self.running.stdout:
-            self.lines.append(line.rstrip())
-            self._news.put(line)
-        self._news.put(None)
-
-    def line_with(self, text: str, deadline_secs: float) -> str:
-        deadline = time.monotonic() + deadline_secs
-        while (remaining := deadline - time.monotonic()) > 0:
-            with contextlib.suppress(queue.Empty):
-                line = self._news.get(timeout=remaining)
-                if line is None:
-                    break
-                if text in line:
-                    return line
-        raise AssertionError(f"no line with {text!r}: {self.lines[-20:]}")
-
-    def end(self) -> None:
-        self.running.terminate()
-        try:
-            self.running.wait(20)
-        except subprocess.TimeoutExpired:
-            self.running.kill()
-            self.running.wait(20)
-
-
-@dataclass(frozen=True)
-class Board:
-    """The emulated board: ``python`` runs its Python, ``port`` is its device server's, ``tracker`` the tracker's."""
-
-    python: str
-    port: int
-    tracker: int
-
-
-@pytest.fixture(scope="module")
-def tracker() -> Iterator[int]:
-    """A real TVM RPC tracker; its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    options = ["--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
-    process = Process([sys.executable, "-m", "tvm.exec.rpc_tracker", *options])
-    try:
-        deadline = time.monotonic() + TRACKER_START_SECS
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            assert process.running.poll() is None, process.lines
-            assert time.monotonic() < deadline, process.lines
-            threading.Event().wait(0.1)
-        yield port
-    finally:
-        process.end()
-
-
-@pytest.fixture(scope="module")
-def board(tracker: int) -> Iterator[Board]:
-    """``fleet-tune device serve`` on the board, with its own Python and wheels, registered at the tracker."""
-    made = subprocess.run(
-        ["tests/arm64/board.sh", "prepare"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PREPARE_SECS,
-        env={**os.environ, "PYTHON": sys.executable},
-    )
-    assert made.returncode == 0, made.stderr
-    python = str(Path(made.stdout.strip().splitlines()[-1]) / "bin" / "python3")
-    serve = ["-m", "fleet_tune", "device", "serve", "--no-key", "--port", "0", "--threads", "2"]
-    registered = ["--tracker", f"127.0.0.1:{tracker}", "--key", KEY]
-    process = Process([python, *serve, *registered], {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})
-    try:
-        ready = process.line_with("ready on", BOARD_START_SECS)
-        port = int(ready.partition("127.0.0.1:")[2].split()[0])
-        yield Board(python, port, tracker)
-    finally:
-        process.end()
-
-
-@pytest.fixture
-def session(board: Board) -> Iterator[RpcSession]:
-    opened = RpcSession("127.0.0.1", board.port, timeout_secs=60)
-    try:
-        yield opened
-    finally:
-        opened.close()
+# The longest test tunes and runs the network.
+pytestmark = pytest.mark.timeout(START_SECS + RUN_SECS + NETWORK_SECS + 4 * CALL_SECS)
 
 
 def kernel(target: str) -> tvm.runtime.Module:
