@@ -14,7 +14,8 @@ from collections.abc import Mapping
 import click
 
 from bench.benchmark import Benchmark, discover, json_option, save_option
-from bench.devices import gpu_first, gpu_page
+from bench.gpu import first
+from bench.gpu import page as gpu_page
 from bench.machine import bench_env, cores
 from bench.models import fit_analyzer
 from bench.page import SUMMARY_PAGE, TABLES_PAGE, draw_pictures, stale_text, write_pages
@@ -36,7 +37,7 @@ def command_line(benchmarks: Mapping[str, Benchmark]) -> click.Group:
     group.add_command(_all_command(benchmarks))
     group.add_command(_docs_command(benchmarks))
     group.add_command(fit_analyzer.command())
-    group.add_command(gpu_first.command())
+    group.add_command(first.command())
     return group
 
 

@@ -1,1 +1,1 @@
-"""Benchmarks of devices: what a measurement costs and takes, recovery from faults, kernels on a GPU."""
+"""Benchmarks of devices: what a measurement costs and takes, recovery from faults."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.benchmark import Benchmark, discover
-from bench.devices import gpu_page
+from bench.gpu import page as gpu_page
 from bench.page import (
     BEGIN,
     END,

@@ -1,4 +1,4 @@
-"""The GPU of this machine, as one line of JSON: ``python -m bench.devices.gpu_probe``.
+"""The GPU of this machine, as one line of JSON: ``python -m bench.gpu.probe``.
 
 ``reason`` is empty where kernels can be tuned on it, ``target`` then has the attributes of its CUDA target.
 """
@@ -45,7 +45,7 @@ def probe() -> dict[str, Any]:
 
 def probe_in_child() -> dict[str, Any]:
     """:func:`probe` in a process of its own: this one stays without a context on the GPU."""
-    return run_json(["-m", "bench.devices.gpu_probe"], env=bench_env(cores()), timeout_secs=_PROBE_SECS)
+    return run_json(["-m", "bench.gpu.probe"], env=bench_env(cores()), timeout_secs=_PROBE_SECS)
 
 
 @click.command()

@@ -1,0 +1,150 @@
+"""The pieces of ``python -m bench gpu-first``: each is one command, under eight minutes.
+
+The same pieces are made of small networks for a CPU (:data:`REHEARSAL`), so that nothing but the device is new on a
+machine with a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+BUDGET_SECS = 120.0
+"""Tuning time of a network."""
+KERNELS_SHARE = 2.0
+"""Tuning time of the kernels, as a multiple of it."""
+_LONGEST_SECS = 470.0
+
+_CALLED = ("eager", "eager-fp16", "graph", "graph-tf32", "graph-fp16")
+_COMPILED = ("compile", "compile-tf32", "compile-fp16")
+_OF_KERNELS = tuple(f"graph{how}{last}" for how in ("", "-tf32", "-fp16") for last in ("", "-channels-last"))
+_CALLS = 20
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One command. ``{fleet}``, ``{work}``, ``{budget}`` and ``{kernels_budget}`` in its arguments are the fleet file,
+    a folder of its own and the seconds of tuning."""
+
+    name: str
+    about: str
+    args: tuple[str, ...]
+    limit_secs: float
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """What the pieces run: ``file.py:function`` each."""
+
+    operators: str
+    """Operators side by side, for the check of sketch rules."""
+    quantised: str
+    """Products of bytes, for the same."""
+    kernels: str
+    """Kernels side by side; with ``_fp16`` added, the same in float16."""
+    recorded: str
+    """Kernels for a dataset, likewise."""
+    networks: Mapping[str, str]
+    """Networks by name."""
+    per_rule: int
+    """Candidates of each sketch rule."""
+    per_task: int
+    """Candidates of each task in a dataset."""
+    processor: str
+    """PyTorch's, ``cuda`` or ``cpu``."""
+
+
+_PUBLIC, _KERNELS, _LLAMA = (f"bench/networks/{name}.py" for name in ("public_networks", "gpu_kernels", "llama"))
+ON_A_GPU = Subjects(
+    operators=f"{_KERNELS}:operators",
+    quantised="examples/low_precision_workloads.py:quantised",
+    kernels=f"{_KERNELS}:kernels",
+    recorded=f"{_KERNELS}:recorded",
+    networks={
+        "resnet18": f"{_PUBLIC}:resnet18",
+        "bert": f"{_PUBLIC}:bert_two_layers",
+        "llama-prefill": f"{_LLAMA}:prefill",
+        "llama-decode": f"{_LLAMA}:decode",
+    },
+    per_rule=64,
+    per_task=200,
+    processor="cuda",
+)
+REHEARSAL = Subjects(
+    operators=f"{_KERNELS}:tiny",
+    quantised="examples/low_precision_workloads.py:quantised",
+    kernels=f"{_KERNELS}:tiny",
+    recorded=f"{_KERNELS}:tiny",
+    networks={
+        "resnet18": "examples/networks.py:small_cnn",
+        "bert": "examples/networks.py:bert_tiny",
+        "llama-prefill": f"{_LLAMA}:tiny_prefill",
+        "llama-decode": f"{_LLAMA}:tiny_decode",
+    },
+    per_rule=2,
+    per_task=2,
+    processor="cpu",
+)
+
+
+def pieces(of: Subjects) -> tuple[Piece, ...]:
+    """Return the pieces in the order in which they run: first what is right, then what is fast."""
+    return (
+        Piece("probe", "the device's probes", ("-m", "fleet_tune", "device", "check", "{fleet}", "--json"), 90),
+        *_rules(of),
+        *_kernels(of),
+        *(piece for name, network in of.networks.items() for piece in _network(of, name, network)),
+        *_datasets(of),
+    )
+
+
+def _rules(of: Subjects) -> Iterator[Piece]:
+    for name, model, *precision in (
+        ("float32", of.operators),
+        ("float16", of.operators, "--precision", "fp16"),
+        ("bfloat16", of.operators, "--precision", "bf16"),
+        ("int8", of.quantised),
+    ):
+        options = ("--fleet", "{fleet}", "--per-rule", str(of.per_rule), *precision)
+        about = f"{of.per_rule} candidates of each sketch rule in {name}, checked"
+        command = ("-m", "bench.gpu.sketch_rules", model, "{work}", *options)
+        yield Piece(f"rules-{name}", about, command, _LONGEST_SECS)
+
+
+def _kernels(of: Subjects) -> Iterator[Piece]:
+    tuning = ("{work}", "--fleet", "{fleet}", "--budget-secs", "{kernels_budget}")
+    ours, theirs = "bench.gpu.tuned_kernels", "bench.peers.metaschedule_kernels"
+    sides = tuple(part for side in _OF_KERNELS for part in ("--side", side))
+    timed = ("--model", of.kernels, "--each", "--calls", str(_CALLS), "--kept", "{work}/kept.jsonl", *sides)
+    for precision, suffix in (("float32", ""), ("float16", "_fp16")):
+        command = ("-m", ours, f"{of.kernels}{suffix}", *tuning)
+        yield Piece(f"kernels-{precision}", f"kernels in {precision}, tuned", command, _LONGEST_SECS)
+    yield Piece("kernels-torch", "the same of cuBLAS and cuDNN, in CUDA graphs", (*_torch(of), *timed), 400)
+    for precision, suffix in (("float32", ""), ("float16", "_fp16")):
+        command = ("-m", theirs, f"{of.kernels}{suffix}", *tuning)
+        about = f"the same of MetaSchedule, in {precision}"
+        yield Piece(f"kernels-metaschedule-{precision}", about, command, _LONGEST_SECS)
+
+
+def _network(of: Subjects, name: str, network: str) -> Iterator[Piece]:
+    options = ("--time-budget", "{budget}s", "--fleet", "{fleet}", "--out", "{work}", "--json")
+    tuning = ("-m", "fleet_tune", "tune", network, *options)
+    yield Piece(name, f"{name}, tuned", tuning, 400)
+    yield Piece(f"{name}-fp16", "the same on tensor cores", (*tuning, "--precision", "fp16"), 400)
+    for how, sides, limit_secs in (("torch", _CALLED, 120), ("compile", _COMPILED, 400)):
+        chosen = tuple(part for side in sides for part in ("--side", side))
+        yield Piece(
+            f"{name}-{how}", f"the same in PyTorch: {how}", (*_torch(of), "--model", network, *chosen), limit_secs
+        )
+
+
+def _datasets(of: Subjects) -> Iterator[Piece]:
+    for precision, suffix in (("float32", ""), ("float16", "_fp16")):
+        collect = ("-m", "fleet_tune", "dataset", "collect", f"{of.recorded}{suffix}", "--per-task", str(of.per_task))
+        about = f"{of.per_task} random candidates of each of some kernels in {precision}, as a dataset"
+        command = (*collect, "--fleet", "{fleet}", "--out", "{work}", "--json")
+        yield Piece(f"dataset-{precision}", about, command, _LONGEST_SECS)
+
+
+def _torch(of: Subjects) -> tuple[str, ...]:
+    return ("-m", "bench.peers.torch_gpu", "--on", of.processor)

@@ -1,0 +1,201 @@
+"""Random candidates of each sketch rule, every one of which is compared with its task's oracle on the device.
+
+``python -m bench.gpu.sketch_rules MODEL OUT --fleet FILE --per-rule 64`` builds them as a tuning does, measures and
+checks each behind a device server, and prints by rule how many are right, wrong, refused (not built), and failed
+(built, but they did not run). Each result is in ``OUT/checked.jsonl`` at once: the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import click
+import numpy as np
+
+from bench.gpu.kept_lines import KeptLines
+from bench.gpu.kernel_tasks import device_class_of
+from bench.gpu.verdicts import VERDICTS
+from bench.machine import cores
+from bench.processes import die_with_parent
+from bench.result import BenchError
+from devices.builds.builder import BuildWorker
+from devices.device_factory import open_device
+from devices.networks.frontend import load_network
+from devices.networks.lowering import import_network
+from devices.protocol import Artifact, BuildRequest, BuildResult, Device, MeasureRequest
+from devices.sketches.spaces import DesignSpace
+from fleet_tune.base.config.fleet_file import load_fleet
+from fleet_tune.base.domain import Candidate, DeviceAbstraction, Measurement, Outcome, StopRule, Task
+from fleet_tune.base.precision import Precision
+from fleet_tune.base.sketch import Sketch
+from policies.analysis.analyzer import feasible
+from policies.space.sampling import sample
+
+_DRAWN = 512
+"""Candidates that are drawn of a sketch, of which those that do not fit the device are dropped."""
+_RULE = StopRule(micro_batch_secs=1e-3, min_batches=1, max_batches=1)
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A candidate to check."""
+
+    rule: str
+    task: Task
+    candidate: Candidate
+
+
+class Builder(Protocol):
+    """Builds one candidate, or the oracle of a task."""
+
+    def build(self, request: BuildRequest) -> BuildResult:
+        """Return the artifact or the failure."""
+
+
+def rule_of(sketch: Sketch) -> str:
+    """Return the rule of a sketch. Reductions across the threads of a block are a rule of their own, which TVM does not
+    mark."""
+    return "loops, reduction across threads" if sketch.rule == "loops" and _across(sketch) else sketch.rule
+
+
+def _across(sketch: Sketch) -> bool:
+    return "threadIdx" in sketch.trace_text
+
+
+def choose(sketches: Iterable[tuple[Task, Sequence[Sketch]]], device: DeviceAbstraction, per_rule: int) -> list[Chosen]:
+    """Return so many random candidates of each rule as fit the device, the same ones in every process: of its sketches
+    in turn, so that as many as possible have one. In the order of the tasks."""
+    rows: dict[str, list[list[Chosen]]] = defaultdict(list)
+    places: dict[str, int] = {}
+    for task, of_task in sketches:
+        places[task.id] = len(places)
+        for sketch in of_task:
+            drawn = _drawn(task, sketch, device, per_rule)
+            rows[rule_of(sketch)].append([Chosen(rule_of(sketch), task, candidate) for candidate in drawn])
+    chosen = [each for of_rule in rows.values() for each in list(_in_turn(of_rule))[:per_rule]]
+    return sorted(chosen, key=lambda each: places[each.task.id])
+
+
+def _drawn(task: Task, sketch: Sketch, device: DeviceAbstraction, count: int) -> list[Candidate]:
+    matrix = sample(sketch, _DRAWN, np.random.default_rng(zlib.crc32(sketch.id.encode())))
+    matrix = matrix[feasible(sketch, matrix, device)]
+    vectors = dict.fromkeys(tuple(int(value) for value in row) for row in matrix)
+    return [Candidate(task.id, sketch.index, sketch.id, vector) for vector in list(vectors)[:count]]
+
+
+def _in_turn(lists: Sequence[Sequence[Chosen]]) -> Iterator[Chosen]:
+    for at in range(max(map(len, lists), default=0)):
+        yield from (each[at] for each in lists if at < len(each))
+
+
+def check(chosen: Sequence[Chosen], builders: Sequence[Builder], device: Device, kept: KeptLines) -> dict[str, Any]:
+    """Check the candidates that ``kept`` lacks, and return :func:`counts` of all. The device measures while
+    ``builders`` build the next."""
+    left = [each for each in chosen if each.candidate.id not in kept.found]
+    free: SimpleQueue[Builder] = SimpleQueue()
+    for builder in builders:
+        free.put(builder)
+
+    def build(task: Task, candidate: Candidate | None) -> BuildResult:
+        builder = free.get()
+        try:
+            return builder.build(BuildRequest(task, candidate))
+        finally:
+            free.put(builder)
+
+    with ThreadPoolExecutor(len(builders)) as pool:
+        oracles: dict[str, Future[BuildResult]] = {}
+        building: list[tuple[Chosen, Future[BuildResult]]] = []
+        for each in left:
+            if each.task.id not in oracles:
+                oracles[each.task.id] = pool.submit(build, each.task, None)
+            building.append((each, pool.submit(build, each.task, each.candidate)))
+        problems: dict[str, str] = {}
+        try:
+            for each, built in building:
+                if each.task.id not in problems:
+                    problems[each.task.id] = _add_oracle(device, oracles[each.task.id].result())
+                verdict, detail = _verdict(device, built.result(), problems[each.task.id])
+                about = {"rule": each.rule, "task": each.task.workload.name, "sketch": each.candidate.sketch}
+                about |= {"decisions": list(each.candidate.decisions), "verdict": verdict, "detail": detail}
+                kept.add(each.candidate.id, about)
+        finally:
+            for _, future in building:
+                future.cancel()
+    return counts([kept.found[each.candidate.id] for each in chosen])
+
+
+def _add_oracle(device: Device, built: BuildResult) -> str:
+    """Return why a task's candidates cannot be checked; empty if they can."""
+    if not isinstance(built, Artifact):
+        return f"its oracle was not built: {built.detail}"
+    device.add_oracle(built)
+    return device.run_oracle(built.task_id)
+
+
+def _verdict(device: Device, built: BuildResult, problem: str) -> tuple[str, str]:
+    """Return the verdict on a candidate, and its reason. ``problem``: why it cannot be checked."""
+    if not isinstance(built, Artifact):
+        return "refused", built.detail
+    if problem:
+        return "unchecked", problem
+    measured: Measurement = device.measure(MeasureRequest(built, float("inf"), _RULE))
+    if measured.outcome in (Outcome.DEVICE_LOST, Outcome.KILLED):  # which says nothing of the candidate
+        raise BenchError(f"the device is lost, the same command goes on: {measured.detail}")
+    if measured.outcome is Outcome.WRONG_OUTPUT:
+        return "wrong", measured.detail
+    if measured.outcome is Outcome.OK:
+        return ("right", "") if measured.verified else ("unchecked", "its oracle takes too long")
+    return "failed", f"{measured.outcome.value}: {measured.detail}"
+
+
+def counts(checked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the verdicts by rule, the candidates that are wrong or failed, and how often each reason of a refusal
+    occurs."""
+    rules: dict[str, Counter[str]] = defaultdict(Counter)
+    for each in checked:
+        rules[each["rule"]][each["verdict"]] += 1
+    faults = [each for each in checked if each["verdict"] in ("wrong", "failed")]
+    refusals = Counter(str(each["detail"])[:120] for each in checked if each["verdict"] == "refused")
+    return {
+        "rules": {rule: {verdict: of_rule[verdict] for verdict in VERDICTS} for rule, of_rule in sorted(rules.items())},
+        "faults": faults[:_SHOWN],
+        "refusals": dict(refusals.most_common(_SHOWN)),
+    }
+
+
+@click.command()
+@click.argument("model")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--fleet", type=click.Path(path_type=Path), required=True, help="Fleet file with one device.")
+@click.option("--precision", type=click.Choice([each.value for each in Precision]))
+@click.option("--per-rule", type=click.IntRange(min=1), default=64, show_default=True)
+def main(model: str, out: Path, fleet: Path, precision: str | None, per_rule: int) -> None:
+    """Prints the counts as one line of JSON, the last line of output."""
+    die_with_parent()
+    device_class = device_class_of(fleet)
+    (config,) = load_fleet(fleet).devices
+    network = load_network(model).in_precision(Precision(precision) if precision else None)
+    tasks = import_network(network, device_class).tasks
+    with ExitStack() as stack:
+        device = stack.enter_context(open_device(config))
+        abstraction = device.fingerprint().abstraction
+        chosen = choose(((task, DesignSpace(task).sketches) for task in tasks), abstraction, per_rule)
+        if not chosen:
+            raise BenchError(f"{model}: no sketch has a candidate that fits the device")
+        builders = [stack.enter_context(BuildWorker(workers=cores())) for _ in range(cores())]
+        click.echo(json.dumps(check(chosen, builders, device, KeptLines(out / "checked.jsonl"))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""MetaSchedule beside our kernels: what is kept of its batches, and that it goes on where it was cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.gpu.kept_lines import KeptLines
+from bench.machine import bench_env
+from bench.peers import metaschedule_kernels
+from bench.peers.metaschedule_kernels import figures, tune
+from bench.processes import run_json
+from tests.helpers.tasks import make_task
+
+TASKS = {"product": make_task("w1"), "3x3": make_task("w2")}
+
+
+def batch(kernel: str, best_secs: float | None, secs: float = 10.0, valid: int = 8) -> dict[str, Any]:
+    about = {"kernel": kernel, "secs": secs, "trials": 16, "valid": valid, "not_built": 0}
+    return {**about, "best_secs": best_secs}
+
+
+def test_the_best_batch_of_each_kernel_counts() -> None:
+    found = figures(TASKS, [batch("product", 3e-5), batch("product", 2e-5), batch("product", None, valid=0)])
+    assert found["kernels"] == {"product": {"best_secs": 2e-5, "trials": 48}, "3x3": {"best_secs": None, "trials": 0}}
+    assert (found["trials"], found["valid"], found["elapsed_secs"]) == (48, 16, 30.0)
+    assert found["valid_per_minute"] == pytest.approx(32.0)
+    assert figures(TASKS, [])["valid_per_minute"] is None
+
+
+def test_it_goes_on_for_the_time_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def run(_tasks: object, _class: object, _out: Path, kept: KeptLines, left_secs: float) -> None:
+        asked.append(left_secs)
+        kept.add(f"batch {len(kept.found) + 1}", batch("3x3", 1e-5, secs=30.0))
+
+    monkeypatch.setattr(metaschedule_kernels, "_tune", run)
+    for _ in range(4):
+        found = tune(TASKS, TASKS["product"].device_class, tmp_path, 70.0)
+    assert asked == [70.0, 40.0, 10.0]
+    assert found["elapsed_secs"] == 90.0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_it_tunes_our_tasks_on_a_cpu(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text('[[device]]\nname = "cpu"\n')
+    model, out = "bench/networks/gpu_kernels.py:tiny", str(tmp_path / "out")
+    args = ["-m", "bench.peers.metaschedule_kernels", model, out, "--fleet", str(fleet), "--budget-secs", "5"]
+    found = run_json(args, env=bench_env(1), timeout_secs=500)
+    assert found["valid"] > 0
+    assert found["elapsed_secs"] >= 5
+    assert any(kernel["best_secs"] for kernel in found["kernels"].values())
+    lines = KeptLines(tmp_path / "out" / "batches.jsonl")
+    assert found["trials"] == sum(each["trials"] for each in lines.found.values())
+    assert run_json(args, env=bench_env(1), timeout_secs=500)["trials"] == found["trials"]  # the time is used
