@@ -8,6 +8,7 @@ checks each behind a device server, and prints by rule how many are right, wrong
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from bench.machine import cores
 from bench.processes import die_with_parent
 from bench.result import BenchError
 from devices.builds.builder import BuildWorker
+from devices.describing.worker import TASK_SECS
 from devices.device_factory import open_device
 from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
@@ -70,6 +72,15 @@ def rule_of(sketch: Sketch) -> str:
 
 def _across(sketch: Sketch) -> bool:
     return "threadIdx" in sketch.trace_text
+
+
+def described(space: DesignSpace) -> list[Sketch]:
+    """Return the sketches of a task, described as far as a search has time to describe them."""
+    began = time.process_time()
+    return [
+        space.described(at) if time.process_time() - began < TASK_SECS else sketch
+        for at, sketch in enumerate(space.undescribed)
+    ]
 
 
 def choose(sketches: Iterable[tuple[Task, Sequence[Sketch]]], device: DeviceAbstraction, per_rule: int) -> list[Chosen]:
@@ -190,7 +201,7 @@ def main(model: str, out: Path, fleet: Path, precision: str | None, per_rule: in
     with ExitStack() as stack:
         device = stack.enter_context(open_device(config))
         abstraction = device.fingerprint().abstraction
-        chosen = choose(((task, DesignSpace(task).sketches) for task in tasks), abstraction, per_rule)
+        chosen = choose(((task, described(DesignSpace(task))) for task in tasks), abstraction, per_rule)
         if not chosen:
             raise BenchError(f"{model}: no sketch has a candidate that fits the device")
         builders = [stack.enter_context(BuildWorker(workers=cores())) for _ in range(cores())]

@@ -9,6 +9,8 @@ database: the same command goes on until the time is used.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -95,6 +97,8 @@ def _tune(tasks: Mapping[str, Task], device_class: DeviceClass, out: Path, kept:
     on_gpu = is_cuda(device_class)
     if on_gpu:
         prepare_cuda()
+        # It needs a compiler of its own; its builders inherit the variable.
+        os.environ["TVM_CUDA_COMPILE_MODE"] = "nvcc" if shutil.which("nvcc") else "nvrtc"
     batches = _KeptBatches(kept, list(tasks), left_secs)
     try:
         ms.tune_tir(

@@ -12,7 +12,7 @@ import pytest
 
 from bench.gpu.kept_lines import KeptLines
 from bench.gpu.kernel_tasks import kernel_tasks
-from bench.gpu.sketch_rules import Chosen, check, choose
+from bench.gpu.sketch_rules import Chosen, check, choose, described
 from bench.machine import bench_env
 from bench.processes import run_json
 from bench.result import BenchError
@@ -141,7 +141,7 @@ def test_candidates_for_a_gpu_are_built(tmp_path: Path) -> None:
         assert os.environ.get("CI") != "true"
         pytest.skip("this machine has no CUDA compiler")
     tasks = kernel_tasks(f"{TINY}_fp16", H200).values()
-    found = choose([(task, DesignSpace(task).sketches) for task in tasks], GPU, 2)
+    found = choose([(task, described(DesignSpace(task))) for task in tasks], GPU, 2)
     assert {each.rule for each in found} == {"tensorize"}
 
     class Unopened(FakeDevice):
