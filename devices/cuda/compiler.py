@@ -102,8 +102,11 @@ class CudaCompiler:
 
 @cache
 def find_compiler() -> CudaCompiler | None:
-    """Return NVRTC from its Python package, NVRTC or nvcc from a CUDA toolkit on this machine, in this order; None
-    without."""
+    """Return the nvcc that the variable CUDACXX names, NVRTC from its Python package, NVRTC or nvcc from a CUDA toolkit
+    on this machine, in this order; None without."""
+    named = shutil.which(os.environ.get("CUDACXX", ""))
+    if named:
+        return CudaCompiler(None, named, ())
     package = package_folders()
     toolkits = [Path(root) for root in (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), *_ROOTS) if root]
     nvcc = shutil.which("nvcc") or next(

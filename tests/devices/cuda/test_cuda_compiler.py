@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,3 +174,13 @@ def test_a_device_takes_the_machine_code_that_came_along(monkeypatch: pytest.Mon
             load("source alone")
     finally:
         tvm_ffi.register_global_func("tvm_callback_cuda_compile", before, override=True)
+
+
+def test_the_compiler_that_a_user_names_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = tmp_path / "my-nvcc"
+    named.write_text("#!/bin/sh\n")
+    named.chmod(0o755)
+    monkeypatch.setenv("CUDACXX", str(named))
+    assert cuda_compiler.find_compiler.__wrapped__() == CudaCompiler(None, str(named), ())
+    monkeypatch.setenv("CUDACXX", str(tmp_path / "nothing"))
+    assert cuda_compiler.find_compiler.__wrapped__() != CudaCompiler(None, str(named), ())
