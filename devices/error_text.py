@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 MAX_DETAIL = 500
 
 
@@ -25,6 +27,12 @@ def after(error: BaseException, mark: str) -> str:
     """Return type and the rest of the last line that begins with ``mark``; the first line where none begins so."""
     marked = [line.removeprefix(mark) for line in _lines(error) if line.startswith(mark)]
     return _told(error, marked[-1:]) if marked else brief(error)
+
+
+def line_with(error: BaseException, marks: Sequence[str]) -> str:
+    """Return type and the first line that has one of ``marks``; empty where none has one."""
+    marked = [line for line in _lines(error) if any(mark in line for mark in marks)]
+    return _told(error, marked[:1]) if marked else ""
 
 
 def _told(error: BaseException, lines: list[str]) -> str:

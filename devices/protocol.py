@@ -234,8 +234,9 @@ class Device(Protocol):
 
     def run_oracle(self, task_id: str) -> str:
         """Run the oracle of a task, if it has not run, so that no measurement waits for it. Return why it takes too
-        long here, in one line: then candidates are not verified. Empty otherwise; other failures of it are those of the
-        first measurement that needs it. Raises DeviceUnreachableError where nobody answers at its address."""
+        long here or fails, in one line: then candidates are not verified. Empty otherwise; what else may go wrong is
+        told of the first measurement that needs it. Raises DeviceUnreachableError where nobody answers at its
+        address."""
 
     def use_oracle_outputs(self, task_id: str, outputs: OracleOutputs) -> None:
         """Compare candidates of a task with these outputs, which another processor computed: its oracle need not run
@@ -245,7 +246,8 @@ class Device(Protocol):
         """Measure one candidate; every outcome is a value.
 
         A result below ``request.incumbent_secs`` was compared with the oracle's output: it is ``verified``, or its
-        outcome is WRONG_OUTPUT. It is neither where the oracle takes too long here. ``build_secs`` is the artifact's.
+        outcome is WRONG_OUTPUT. It is neither where the oracle takes too long or fails here. ``build_secs`` is the
+        artifact's.
 
         Raises ValueError for an artifact without a candidate, or of a task whose oracle was not added.
         """

@@ -92,7 +92,7 @@ class DeviceActor:
         self._rivals: dict[str, Artifact] = {}  # artifacts of incumbents, by task
         self._limits: dict[str, float | None] = {}  # of measuring a candidate, by task
         self._unchecked: dict[str, str] = {}
-        """Why the oracle of a task takes too long here, by task: its candidates are measured, and not verified."""
+        """Why the oracle of a task is slow or fails here, by task: its candidates are measured, and not verified."""
         self._host_oracles = HostOracles(folder=own_window_folder())
         self._speed = Speedometer()
         self._shown_speed: float | None = None  # of its class, once the store has said it
@@ -333,9 +333,9 @@ class DeviceActor:
                 self._rivals[task_id] = unpacked(reference)
 
     def _run_oracles(self, tasks: Mapping[str, TaskArtifacts]) -> list[str]:
-        """Run the oracles of these tasks that have not run. One that takes too long here runs on the host, in the
-        background; where it cannot, it is tried again here with the next batch, a few times. Meanwhile nothing of its
-        task is checked here. Return the tasks that are checked from now on and were not before. Raises
+        """Run the oracles of these tasks that have not run. One that takes too long or fails here runs on the host, in
+        the background; where it cannot, it is tried again here with the next batch, a few times. Meanwhile nothing of
+        its task is checked here. Return the tasks that are checked from now on and were not before. Raises
         DeviceUnreachableError."""
         checked_again = []
         for task_id, of_task in tasks.items():

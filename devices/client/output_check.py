@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from devices.client.session import SessionTimeoutError
+from devices.client.session import SessionLostError, SessionTimeoutError
 from devices.client.workbench import Check, Workbench
+from devices.cuda.errors import said
 from devices.protocol import UNKNOWN, Artifact, CheckedRun, CheckPlan, OracleOutputs
 from devices.sketches.rules.winograd import uses_winograd
 from devices.timing.arguments import Array, is_float, nbytes
@@ -52,11 +53,15 @@ class OracleTimeoutError(SessionTimeoutError):
     """The oracle did not end in time. The session is lost; whether the device is, the caller finds out."""
 
 
+class OracleFailedError(Exception):
+    """The oracle does not run on this device, which works: it lacks memory, or refuses the kernel."""
+
+
 class Oracle:
     """The unscheduled program of a task. Its outputs are right by definition; it runs once on each set of inputs.
 
-    A slow one is no fault of its device: it is tried again with more time, and then given up. Without it candidates are
-    measured and not verified.
+    One that is slow or fails is no fault of its device: it is tried again, with more time where it was slow, and then
+    given up. Without it candidates are measured and not verified.
 
     Args:
         artifact: the program.
@@ -99,8 +104,8 @@ class Oracle:
             self.positive, self._runs, self.problem = outputs.positive, outputs.runs, ""
 
     def runs(self, bench: Workbench) -> Sequence[CheckedRun]:
-        """Return what it computes on each set of inputs. Raises OracleTimeoutError, SessionLostError, and TVM's errors
-        where a run fails."""
+        """Return what it computes on each set of inputs. Raises OracleTimeoutError, SessionLostError, and
+        OracleFailedError where a run fails."""
         if not self._runs:
             try:
                 with bench.session.deadline(self.timeout_secs):
@@ -117,6 +122,12 @@ class Oracle:
                 self.problem = f"its unscheduled program did not end within {self.timeout_secs:.0f} s"
                 self.timeout_secs *= 2
                 raise OracleTimeoutError(str(error)) from error
+            except SessionLostError:
+                raise
+            except Exception as error:
+                self._tries += 1
+                self.problem = f"its unscheduled program fails: {said(error)}"
+                raise OracleFailedError(self.problem) from error
             self.positive, self._runs, self.problem = found.positive, found.runs, ""
         return self._runs
 

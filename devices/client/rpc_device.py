@@ -16,7 +16,7 @@ from devices.client import fingerprint as fingerprints
 from devices.client.connection import Connection
 from devices.client.measuring import LoadedCandidate
 from devices.client.network import LoadedNetwork
-from devices.client.output_check import Oracle, OracleTimeoutError, sent_bytes
+from devices.client.output_check import Oracle, OracleFailedError, OracleTimeoutError, sent_bytes
 from devices.client.probe import Probe
 from devices.client.session import (
     NO_KEY,
@@ -28,7 +28,7 @@ from devices.client.session import (
 )
 from devices.client.session_loss import DAMAGE, ILLEGAL, loss_measurement
 from devices.client.workbench import Workbench
-from devices.cuda.errors import context_lost_by
+from devices.cuda.errors import context_lost_by, said
 from devices.error_text import last_line
 from devices.protocol import Artifact, MeasureRequest, OracleOutputs, measurable, oracle_task
 from devices.targets import TargetError, default_device_class_name
@@ -142,7 +142,7 @@ class RpcDevice:
             except (SessionLostError, UserError, ProbeError):
                 raise
             except Exception as error:
-                raise ProbeError(self.device_id, last_line(error)) from error
+                raise ProbeError(self.device_id, said(error)) from error
 
     def vitals(self) -> dict[str, float]:
         bench = self._connection.bench
@@ -277,6 +277,8 @@ class RpcDevice:
                 self._connection.close()
                 return Measurement(Outcome.DEVICE_LOST, detail=f"while running the oracle: {error}; then {lost}")
             return measured
+        except OracleFailedError:
+            return measured
         except SessionLostError as error:  # not the candidate's fault
             return self._failed(SessionLostError(f"while running the oracle: {error}"))
         try:
@@ -294,7 +296,7 @@ class RpcDevice:
         The server is asked how a lost session ended, if it is still there.
         """
         if not isinstance(error, SessionLostError):
-            return Measurement(Outcome.RUN_ERROR, detail=last_line(error))
+            return Measurement(Outcome.RUN_ERROR, detail=said(error))
         if self._connection.bench is None:  # none could be opened
             return Measurement(Outcome.DEVICE_LOST, detail=str(error))
         try:

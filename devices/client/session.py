@@ -25,7 +25,7 @@ from tvm import rpc
 
 from devices.builds.linking import LinkerError
 from devices.client.watchdog import Watchdog
-from devices.cuda.errors import LostBy, context_lost_by
+from devices.cuda.errors import LostBy, context_lost_by, said
 from devices.error_text import last_line
 from devices.rpc import handshake
 from devices.rpc.handshake import HandshakeError, KeyRefusedError
@@ -211,9 +211,9 @@ class RpcSession:
                     raise SessionLostError(last_line(error)) from error
                 match context_lost_by(str(error)):
                     case LostBy.KERNEL:
-                        raise ContextLostError(last_line(error)) from error
+                        raise ContextLostError(said(error)) from error
                     case LostBy.DEVICE:
-                        raise SessionLostError(last_line(error)) from error
+                        raise SessionLostError(said(error)) from error
                 raise
         # The last call may return while the session is being cut: report it here, not as a broken pipe of the next
         # call. The result is dropped: the caller has no session to go on with.

@@ -1,13 +1,16 @@
-"""Errors of CUDA after which a process can run nothing more on the device.
+"""Errors of CUDA after which a process can run nothing more on the device, and what CUDA says in TVM's messages.
 
-CUDA calls them sticky: the context is corrupt, and every later call in the process fails with the same error (CUDA
-runtime API, ``cudaError``: "must be terminated and relaunched"). Here they stand by their names in the driver's
-interface, and by what the runtime's ``cudaGetErrorString`` says of them.
+CUDA calls the first kind sticky: the context is corrupt, and every later call in the process fails with the same error
+(CUDA driver API, ``CUresult``: "leaves the process in an inconsistent state and any further CUDA work will return the
+same error"). The second kind says that there is no device to use, or no driver. Here they stand by their names in the
+driver's interface, and by what the runtime's ``cudaGetErrorString`` says of them.
 """
 
 from __future__ import annotations
 
 from enum import Enum
+
+from devices.error_text import last_line, line_with
 
 
 class LostBy(Enum):
@@ -17,7 +20,7 @@ class LostBy(Enum):
     DEVICE = "device"
 
 
-_STICKY = {
+_LOSSES = {
     LostBy.KERNEL: (
         ("CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"),
         ("CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"),
@@ -28,12 +31,23 @@ _STICKY = {
         ("CUDA_ERROR_INVALID_ADDRESS_SPACE", "operation not supported on global/shared address space"),
         ("CUDA_ERROR_INVALID_PC", "invalid program counter"),
         ("CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"),
+        ("CUDA_ERROR_TENSOR_MEMORY_LEAK", "tensor memory not completely freed"),
     ),
     LostBy.DEVICE: (
         ("CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error"),
         ("CUDA_ERROR_NVLINK_UNCORRECTABLE", "uncorrectable NVLink error"),
+        ("CUDA_ERROR_CONTAINED", "Invalid access of peer GPU memory over nvlink or a hardware error"),
+        ("CUDA_ERROR_MPS_CLIENT_TERMINATED", "the MPS client has been terminated by the server"),
+        ("CUDA_ERROR_UNKNOWN", "unknown error"),
+        ("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
+        ("CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"),
+        ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"),
+        ("CUDA_ERROR_NOT_INITIALIZED", "initialization error"),
+        ("CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"),
+        ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "unsupported display driver / cuda driver combination"),
     ),
 }
+_SAID = ("CUDA Runtime Error", "CUDALaunch Error", "CUDA_ERROR_")
 
 
 def context_lost_by(text: str) -> LostBy | None:
@@ -41,5 +55,13 @@ def context_lost_by(text: str) -> LostBy | None:
     if "CUDA" not in text:
         return None
     return next(
-        (by for by, known in _STICKY.items() if any(name in text or said in text for name, said in known)), None
+        (by for by, known in _LOSSES.items() if any(name in text or said in text for name, said in known)), None
     )
+
+
+def said(error: BaseException) -> str:
+    """Return an exception as one line: its type and what CUDA says, the last line where the error is not CUDA's.
+
+    Behind what CUDA says of a launch, TVM puts the whole source of the kernel.
+    """
+    return line_with(error, _SAID) or last_line(error)

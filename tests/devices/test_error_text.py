@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from devices.error_text import MAX_DETAIL, after, brief, last_line
+from devices.error_text import MAX_DETAIL, after, brief, last_line, line_with
 
 
 def test_the_line_that_says_most() -> None:
@@ -11,6 +11,8 @@ def test_the_line_that_says_most() -> None:
     assert last_line(error) == "ValueError: three"
     assert after(error, "why: ") == "ValueError: two"
     assert after(error, "nothing: ") == brief(error)
+    assert line_with(error, ("three", "y: t")) == "ValueError: why: two"
+    assert line_with(error, ("nothing",)) == ""
 
 
 def test_nothing_to_say_and_too_much() -> None:
