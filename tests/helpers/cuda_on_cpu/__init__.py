@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ import numpy.typing as npt
 from tvm.tirx import For
 from tvm_ffi import structural_walk
 
+from tests.helpers.cuda_on_cpu.nvcc import SourceError, compile_for_cpu
+
 Array = npt.NDArray[Any]
-HERE = Path(__file__).parent
 _GUARD_BYTES = 4096
-_DYNAMIC_BYTES = 232_448  # of shared memory, at most, in the largest GPU
 
 
 class EmulationError(Exception):
@@ -47,12 +46,15 @@ def run_on_cpu(source: str, bound: Mapping[str, int], arrays: Mapping[str, Array
     Raises :class:`EmulationError` where its results depend on the order of threads, threads wait for each other at
     different barriers, or it writes outside of its arrays.
     """
-    parameters, library = _compiled(source, bound, folder)
+    kernel, parameters, library = _compiled(source, folder)
+    axes = (f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx") for axis in "xyz")
+    launched = (ctypes.c_int * 6)(*(bound.get(axis, 1) for axis in axes))
     results = []
     for backwards in (False, True):
         guarded = {name: _Guarded(arrays[name]) for name in parameters}
         pointers = [guarded[name].inside.ctypes.data_as(ctypes.c_void_p) for name in parameters]
-        if library.run((ctypes.c_void_p * len(pointers))(*pointers), int(backwards)):
+        addresses = (ctypes.c_void_p * len(pointers))(*map(ctypes.addressof, pointers))
+        if library[f"run_{kernel}"](addresses, launched, int(backwards)):
             raise EmulationError("its threads wait for each other at different barriers")
         outside = [name for name, each in guarded.items() if not each.is_intact()]
         if outside:
@@ -78,36 +80,14 @@ class _Guarded:
         return all(bool((each == 0xA5).all()) for each in ends)
 
 
-def _compiled(source: str, bound: Mapping[str, int], folder: Path) -> tuple[list[str], ctypes.CDLL]:
-    """Return the names of the kernel's parameters, in order, and the library."""
+def _compiled(source: str, folder: Path) -> tuple[str, list[str], ctypes.CDLL]:
+    """Return the kernel's name, the names of its parameters in order, and the library."""
     headings = re.findall(r'extern "C" __global__ void[^;{]*\{', source)
     assert len(headings) == 1, f"{len(headings)} kernels"
-    parameters = re.findall(r"([\w ]+)\*(?: __restrict__)? (\w+?)(?:_ptr)?(?=[,)])", headings[0])
-    known = {
-        "KERNEL": re.findall(r"(\w+)\(", headings[0])[-1],
-        "ARGUMENTS": ", ".join(f"({kind.strip()}*)arrays[{at}]" for at, (kind, _) in enumerate(parameters)),
-        "DYNAMIC_BYTES": str(_DYNAMIC_BYTES),
-    }
-    for axis in "xyz":
-        known[f"THREADS_{axis.upper()}"] = str(bound.get(f"threadIdx.{axis}", 1))
-        known[f"BLOCKS_{axis.upper()}"] = str(bound.get(f"blockIdx.{axis}", 1))
-    run = re.sub(r"\b(" + "|".join(known) + r")\b", lambda found: known[found[1]], (HERE / "blocks.cc").read_text())
-    text = f'#include "cuda.h"\n{_in_cpp(source)}\n#undef uchar\n{run}'
-    name = folder / hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    name.with_suffix(".cc").write_text(text)
-    options = ["-O1", "-fwrapv", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", f"-I{HERE}"]
-    command = ["g++", *options, "-o", name.with_suffix(".so"), name.with_suffix(".cc")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if "error" in line]
-        raise EmulationError(f"its source cannot be compiled: {errors[:3]}")
-    return [each for _, each in parameters], ctypes.CDLL(str(name.with_suffix(".so")))
-
-
-def _in_cpp(source: str) -> str:
-    """Return the source as a C++ compiler takes it, where headers cannot make it so. Raises :class:`EmulationError`."""
-    if "cp.async.c" in source.replace("cp.async.commit_group", ""):
-        raise EmulationError("it copies to shared memory beside the kernel, which is not emulated")
-    # Without such copies, what waits for them does nothing.
-    source = re.sub(r'asm volatile\("cp\.async\.[^;]*;[^;]*;', "", source)
-    return source.replace("extern __shared__", "extern").replace("alignas(", "__align__(")
+    parameters = re.findall(r"[\w ]+\*(?: __restrict__)? (\w+?)(?:_ptr)?(?=[,)])", headings[0])
+    library = folder / f"{hashlib.blake2b(source.encode(), digest_size=8).hexdigest()}.so"
+    try:
+        compile_for_cpu(source, library)
+    except SourceError as error:
+        raise EmulationError(str(error)) from error
+    return re.findall(r"(\w+)\(", headings[0])[-1], parameters, ctypes.CDLL(str(library))
