@@ -1,4 +1,4 @@
-"""What a record database knows of the devices: their changes, and the last state of each."""
+"""Changes of the devices as a record database keeps them, and the last state of each."""
 
 from __future__ import annotations
 
