@@ -24,7 +24,7 @@ TARGETS: dict[str, dict[str, object]] = {
     "CPU": {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell", "num-cores": 2},
     "GPU": {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152},
 }
-_MODULES, _OWN = "bench/networks/operator_modules.py", "bench/networks/bansor_networks.py"
+_MODULES, _OWN = "bench/networks/operator_modules.py", "bench/networks/bansor_modules.py"
 OPERATORS: dict[str, tuple[str, dict[str, int]]] = {
     "C1D": (f"{_MODULES}:conv1d", {"CPU": 3}),
     "C2D": (f"{_MODULES}:conv2d", {"CPU": 3}),
@@ -43,7 +43,7 @@ OPERATORS: dict[str, tuple[str, dict[str, int]]] = {
 NETWORKS: dict[str, str] = {
     "3D-ResNet-18": f"{_OWN}:resnet3d_18",
     "BERT": "bench/networks/public_networks.py:bert_base",
-    "DCGAN": f"{_OWN}:dcgan",
+    "DCGAN": "bench/networks/paper_networks.py:dcgan",
 }
 """Table II; BERT needs ``pip install transformers``."""
 PUBLISHED: dict[str, tuple[str, ...]] = {

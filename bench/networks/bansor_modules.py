@@ -59,18 +59,6 @@ def _resnet3d(widths: Sequence[int]) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(before, 400))
 
 
-def _generator(noise: int, width: int) -> nn.Module:
-    layers: list[nn.Module] = [nn.Linear(noise, width * 16), nn.Unflatten(1, (width, 4, 4)), nn.ReLU()]
-    while width > 128:
-        layers += [
-            nn.ConvTranspose2d(width, width // 2, 4, 2, 1, bias=False),
-            nn.BatchNorm2d(width // 2),
-            nn.ReLU(),
-        ]
-        width //= 2
-    return nn.Sequential(*layers, nn.ConvTranspose2d(width, 3, 4, 2, 1), nn.Tanh())
-
-
 def conv_layer() -> Example:
     """Convolution 3x3, batch norm and ReLU on 1x64x56x56: Bansor's ConvLayer."""
     return _made(
@@ -87,8 +75,3 @@ def tbs() -> Example:
 def resnet3d_18() -> Example:
     """3D-ResNet-18 on 16 frames of 112x112."""
     return _made(lambda: _resnet3d((64, 128, 256, 512)), (1, 3, 16, 112, 112))
-
-
-def dcgan() -> Example:
-    """The generator of DCGAN: 100 numbers to an image of 64x64."""
-    return _made(lambda: _generator(100, 1024), (1, 100))
