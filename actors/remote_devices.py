@@ -146,6 +146,9 @@ class RemoteDevice:
     def probe_secs(self) -> float:
         return float(self._asked("probe_secs"))
 
+    def power(self) -> str:
+        return str(self._asked("power"))
+
     def vitals(self) -> dict[str, float]:
         try:
             return dict(self._asked("vitals"))

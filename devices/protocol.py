@@ -222,6 +222,10 @@ class Device(Protocol):
         fails.
         """
 
+    def power(self) -> str:
+        """Return the power mode that a board is in now (:attr:`Fingerprint.power`); empty for other devices. Raises
+        DeviceUnreachableError."""
+
     def vitals(self) -> dict[str, float]:
         """Return temperature and clock as far as the device offers them (see :mod:`devices.host.vitals`); empty where
         it does not answer."""

@@ -22,6 +22,7 @@ from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
 from actors.turns.device_turn import DeviceTurn, TurnRequester
 from devices.client.host_oracle import HostOracles
+from devices.host.board import mode_of
 from devices.host.children.child import without_torch
 from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, Device, MeasureRequest
@@ -99,6 +100,7 @@ class DeviceActor:
         self._call_rounds = CallRounds()
         self._recorded_by: tuple[ByValue[RecorderClient], RecorderClient] | None = None
         self._target: str | None = None  # canonical text, once the device was asked
+        self._power = ""  # the power mode in which it joined
 
     @property
     def _device(self) -> Device:
@@ -117,7 +119,7 @@ class DeviceActor:
         """Probe the device. Raises :class:`DeviceUnreachableError`."""
         with self._window.quiet():
             fingerprint = self._device.fingerprint()
-        self._target = fingerprint.device_class.target
+        self._target, self._power = fingerprint.device_class.target, fingerprint.power
         return fingerprint
 
     @_in_turn
@@ -142,7 +144,7 @@ class DeviceActor:
         if self._target != target:
             raise ProbeError(self._device_id, "it has another target than the others of its class")
         with self._window.quiet():
-            return self._probe()
+            return self._probe_as_joined()
 
     @_in_turn
     def measure(
@@ -410,6 +412,14 @@ class DeviceActor:
         self._speed.probed(secs)
         return secs
 
+    def _probe_as_joined(self) -> float:
+        """:meth:`_probe`. Raises ProbeError too where the device is in another power mode than when it joined."""
+        power = self._device.power() if self._power else ""
+        if mode_of(power) != mode_of(self._power):
+            reason = f"its power mode is {power}, and was {self._power} when it joined"
+            raise ProbeError(self._device_id, f"{reason}: set it back, or end the run and begin it again")
+        return self._probe()
+
     def _probe_or(self, before_secs: float) -> float:
         """Seconds of one run of the probe, those of the one before where it does not run: what was measured is there,
         and the next batch finds out."""
@@ -427,8 +437,8 @@ class DeviceActor:
     def _first_probe(self, recorder: RecorderClient, task_id: str) -> float:
         """Seconds of the probe at the beginning of a quiet window. In the first window it runs several times: what is
         usual is told to the store, which says what its seconds are counted at, and at which speed people see them.
-        Raises as :meth:`_probe`."""
-        secs = self._probe()
+        Raises as :meth:`_probe_as_joined`."""
+        secs = self._probe_as_joined()
         if self._shown_speed is None:
             deadline = time.monotonic() + _FIRST_SECS
             for _ in range(_FIRST_PROBES - 1):

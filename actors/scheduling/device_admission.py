@@ -33,7 +33,7 @@ class DeviceAdmission:
         handles: the registry into which each device is entered that a scheduler uses.
         classes: the class of each device of the run that has answered, by the device's name.
         first_notices: the notices of the run's start; what they say is not said again.
-        prints: the fingerprint of each device of the run that has answered, by the device's name.
+        fingerprints: the fingerprint of each device of the run that has answered, by the device's name.
     """
 
     classes: dict[str, str]
@@ -46,7 +46,7 @@ class DeviceAdmission:
         handles: ActorHandles,
         classes: Mapping[str, str],
         first_notices: Collection[str] = (),
-        prints: Mapping[str, Fingerprint] | None = None,
+        fingerprints: Mapping[str, Fingerprint] | None = None,
     ) -> None:
         self.classes = dict(classes)
         self._supervisor = supervisor
@@ -54,9 +54,9 @@ class DeviceAdmission:
         self._handles = handles
         self._first_notices = first_notices
         self._firsts: dict[str, Fingerprint] = {}
-        """The fingerprint of the first device of each class, by the class' name."""
-        for each in (prints or {}).values():
-            self._firsts.setdefault(each.device_class.name, each)
+        """The fingerprint of the first device of each class that tells its power mode, by the class' name."""
+        for each in (fingerprints or {}).values():
+            self._first_of(each)
         self._waits: dict[str, asyncio.Task[None]] = {}
         """The waits for an answer, by the device's id."""
         self._unprepared: dict[str, dict[str, tuple[DeviceClient, str]]] = {}
@@ -105,6 +105,12 @@ class DeviceAdmission:
         for wait in self._waits.values():
             wait.cancel()
 
+    def _first_of(self, fingerprint: Fingerprint) -> Fingerprint:
+        """Return the fingerprint of the first device of the same class that tells its power mode; this one if none
+        does."""
+        name = fingerprint.device_class.name
+        return self._firsts.setdefault(name, fingerprint) if fingerprint.power else self._firsts.get(name, fingerprint)
+
     async def _admit(self, device_id: str, device: DeviceClient) -> None:
         """Wait for a device's answer, then use the device, keep it for a class that is being prepared, or refuse it."""
 
@@ -115,10 +121,12 @@ class DeviceAdmission:
         with self._reporting(device_id):
             fingerprint = await device.first_answer(report)
             name, target = fingerprint.device_class.name, fingerprint.device_class.target
-            first = self._firsts.setdefault(name, fingerprint)
+            first = self._first_of(fingerprint)
             if first.differs_in_power(fingerprint):
                 text = f"it is in power mode {fingerprint.power}, others of its class {name} in {first.power}"
-                self._supervisor.notice(f"device {device_id} cannot be used: {text}: set it alike", False)
+                self._supervisor.notice(
+                    f"device {device_id} cannot be used: {text}: set it alike, and begin the run again", False
+                )
             elif name in self._targets:
                 await self._use(device_id, name, target, device)
             elif name in self._refused:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from devices.client.session import (
+    GpuUnusableError,
     RpcSession,
     ServerKey,
     SessionLostError,
@@ -113,11 +114,7 @@ class Connection:
                 bench = Workbench(session, kind, self._cache_bytes, self._config.patience)
                 problem = _gpu_problem(bench) if kind == "cuda" else ""
             if problem:
-                raise TargetError(
-                    f"device {self._config.name}: its server can use no GPU ({problem})",
-                    "install NVIDIA's driver and CUDA's runtime library there (cluster/devices.md), let the server's "
-                    "user open the GPU's device files, or name a CPU as the target",
-                )
+                raise GpuUnusableError(f"its server can use no GPU ({problem})")
             return bench
         except BaseException:
             session.close()

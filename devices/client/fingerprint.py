@@ -125,7 +125,11 @@ def describe(bench: Workbench) -> dict[str, Any]:
 def power_now(bench: Workbench) -> str:
     """Return the power mode of the device as it is now (see :attr:`Fingerprint.power`)."""
     with bench.session.deadline(bench.patience.probe_secs):
-        return str(bench.session.function("fleet_tune.power")(bench.kind))
+        try:
+            ask = bench.session.function("fleet_tune.power")
+        except ValueError:  # a plain server, or one of ours of an older version
+            return ""
+        return str(ask(bench.kind))
 
 
 def _peak(bench: Workbench, target: str, cores: int, lanes: int, dot: Dot | None) -> float:

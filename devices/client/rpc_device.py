@@ -20,6 +20,7 @@ from devices.client.output_check import Oracle, OracleFailedError, OracleTimeout
 from devices.client.probe import Probe
 from devices.client.session import (
     NO_KEY,
+    GpuUnusableError,
     ServerKey,
     SessionLostError,
     SessionRefusedError,
@@ -90,7 +91,6 @@ class RpcDevice:
         self._oracles: dict[str, Oracle] = {}
         self._probe: Probe | None = None
         self._abstraction: DeviceAbstraction | None = None  # once it was probed
-        self._power = ""  # the power mode in which it joined
 
     @property
     def device_id(self) -> str:
@@ -108,11 +108,19 @@ class RpcDevice:
             except SessionRefusedError as error:
                 problem, _, next_step = str(error).partition("; ")
                 raise DeviceKeyError(problem, next_step) from error
+            except GpuUnusableError as error:
+                if self._abstraction is not None:  # it could use one: the GPU is lost
+                    raise
+                raise TargetError(
+                    f"device {self.device_id}: {error}",
+                    "install NVIDIA's driver and CUDA's runtime library there (cluster/devices.md), let the server's "
+                    "user open the GPU's device files, or name a CPU as the target",
+                ) from error
             target = self._connection.target
             device_class = DeviceClass(self._config.device_class or default_device_class_name(target), target)
             try:
                 found = fingerprints.probe(bench, device_class, self._config.threads)
-                self._abstraction, self._power = found.abstraction, found.power
+                self._abstraction = found.abstraction
                 if self.vitals().get(HOT):
                     _LOG.warning("device %s is hot: its highest speeds were found at a lower clock", self.device_id)
                 return found
@@ -143,6 +151,10 @@ class RpcDevice:
                 raise
             except Exception as error:
                 raise ProbeError(self.device_id, said(error)) from error
+
+    def power(self) -> str:
+        with self._reached():
+            return self._connection.once_more_on_loss(fingerprints.power_now)
 
     def vitals(self) -> dict[str, float]:
         bench = self._connection.bench
@@ -323,14 +335,6 @@ class RpcDevice:
     def _run_probe(self, bench: Workbench) -> float:
         if self._probe is None or self._probe.bench is not bench:  # what was loaded is lost with its session
             self._probe = Probe(bench, self._connection.target)
-        if self._power:
-            power = fingerprints.power_now(bench)
-            if power != self._power:
-                raise ProbeError(
-                    self.device_id,
-                    f"its power mode is {power}, and was {self._power} when it joined: set it back, or end the run and "
-                    "begin it again",
-                )
         return self._probe.secs()
 
 

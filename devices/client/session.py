@@ -59,6 +59,10 @@ class SessionUnreachedError(SessionLostError):
     """No session could be opened as long as it was tried."""
 
 
+class GpuUnusableError(SessionLostError):
+    """The other side is a server that can use no GPU, at least not now."""
+
+
 class SessionRefusedError(SessionLostError):
     """The other side is a server whose key we do not have."""
 

@@ -74,6 +74,10 @@ template <class A, class B> struct conditional<false, A, B> { using type = B; };
 _ROOTS = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda")
 
 
+NVCC_VARIABLE = "FLEET_TUNE_NVCC"
+"""Environment variable with the path of the nvcc to use."""
+
+
 class CudaCompilerError(UserError):
     """This machine has no compiler for CUDA source: install one."""
 
@@ -102,11 +106,17 @@ class CudaCompiler:
 
 @cache
 def find_compiler() -> CudaCompiler | None:
-    """Return the nvcc that the variable CUDACXX names, NVRTC from its Python package, NVRTC or nvcc from a CUDA toolkit
-    on this machine, in this order; None without."""
-    named = shutil.which(os.environ.get("CUDACXX", ""))
+    """Return the nvcc that the variable FLEET_TUNE_NVCC names, NVRTC from its Python package, NVRTC or nvcc from a CUDA
+    toolkit on this machine, in this order; None without. Raises :class:`CudaCompilerError` where the variable names no
+    program."""
+    named = os.environ.get(NVCC_VARIABLE, "")
     if named:
-        return CudaCompiler(None, named, ())
+        path = shutil.which(named)
+        if path is None:
+            raise CudaCompilerError(
+                f"{NVCC_VARIABLE} is {named!r}, which is no program", "set it to the path of an nvcc"
+            )
+        return CudaCompiler(None, path, ())
     package = package_folders()
     toolkits = [Path(root) for root in (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), *_ROOTS) if root]
     nvcc = shutil.which("nvcc") or next(

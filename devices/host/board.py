@@ -12,6 +12,8 @@ from pathlib import Path
 
 from devices.host.system_files import text_of
 
+_HELD = ", clock held"
+
 GPU_NODE = re.compile(r"gpu|gm20b|gp10b|gv11b|ga10b|gb10b")
 """Names of a GPU on the chip: that of its node in the device tree, or of its generation, from the Nano to Thor."""
 
@@ -28,7 +30,7 @@ def board_name(root: Path = Path("/")) -> str:
 
 def power_mode(root: Path = Path("/"), kind: str = "cpu") -> str:
     """Return the power mode of a Jetson, and whether its clock is held: equal texts for equal limits of the clocks;
-    empty elsewhere.
+    empty elsewhere, and where nothing tells the mode.
 
     ``"MAXN (0, a3f0c1)"`` is the mode that ``nvpmodel -q`` tells, by name and number, with a digest of its settings,
     which people edit. The clock of the CPU, or the GPU (``kind`` ``"cuda"``), is held after ``jetson_clocks``; else it
@@ -40,20 +42,26 @@ def power_mode(root: Path = Path("/"), kind: str = "cpu") -> str:
     # The file "pmode:0002 fmode:quiet" is there from the first change on; before that the default holds.
     found = re.search(r"pmode:\s*(\d+)", text_of(root / "var/lib/nvpmodel/status"))
     found = found or re.search(r"^<\s*PM_CONFIG\s+DEFAULT=(\d+)", settings, re.MULTILINE)
-    mode = "unknown mode"
-    if found is not None:
-        number = int(found[1])
-        block = re.search(rf"^<\s*POWER_MODEL\s+ID={number}\s+NAME=(\S+?)\s*>([^<]*)", settings, re.MULTILINE)
-        mode = f"mode {number}" if block is None else f"{block[1]} ({number}, {_digest(block[2])})"
-    return f"{mode}, clock held" if _clock_held(root, kind) else mode
+    if found is None:  # in a container, for example
+        return ""
+    number = int(found[1])
+    block = re.search(rf"^<\s*POWER_MODEL\s+ID={number}\s+NAME=(\S+?)\s*>([^<]*)", settings, re.MULTILINE)
+    mode = f"mode {number}" if block is None else f"{block[1]} ({number}, {_digest(block[2])})"
+    return f"{mode}{_HELD}" if _clock_held(root, kind) else mode
+
+
+def mode_of(power: str) -> str:
+    """Return a text of :func:`power_mode` without whether the clock is held: heat may lower the limits of a clock until
+    they are the same, and times follow the clock as they follow any change of speed."""
+    return power.removesuffix(_HELD)
 
 
 def gpu_clock_folder(root: Path = Path("/")) -> Path | None:
-    """Return the folder of devfreq that tells the clock of a GPU on the chip; None without one.
+    """Return the folder of devfreq that tells the clock of the GPU on a Jetson's chip; None without one.
 
     Its name is ``17000000.ga10b`` on an Orin with JetPack 5, ``17000000.gpu`` with JetPack 6.
     """
-    for folder in sorted((root / "sys/class/devfreq").glob("*")):
+    for folder in sorted((root / "sys/class/devfreq").glob("*")) if is_board(root) else ():
         names = (folder.name, text_of(folder / "device/of_node/name"))
         if any(GPU_NODE.search(name) for name in names):
             return folder

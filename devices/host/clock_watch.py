@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devices.host.board import GPU_NODE
+from devices.host.board import GPU_NODE, is_board
 from devices.host.system_files import number_of, text_of
 
 _OTHER = {"cpu": ("gpu", "cv"), "cuda": ("cpu", "cv")}  # "cv": the accelerators for images
@@ -37,11 +37,15 @@ class ClockCauses:
 class ClockWatch:
     """The files that tell what lowers the clock of a device, found once: a look reads a few numbers.
 
-    ``kind``: ``"cpu"``, or ``"cuda"`` for a GPU on the chip; what concerns the other one alone is passed over.
+    Machines that are no Jetson tell nothing. ``kind``: ``"cpu"``, or ``"cuda"`` for a GPU on the chip; what concerns the
+    other one alone is passed over.
     """
 
     def __init__(self, root: Path = Path("/"), kind: str = "cpu") -> None:
         self._states: list[tuple[str, Path]] = []
+        self._counters: list[tuple[str, Path]] = []
+        if not is_board(root):
+            return
         for file in sorted(root.glob("sys/class/thermal/cooling_device*/type")):
             name = text_of(file)
             if _lowers_clock(name, kind):

@@ -169,6 +169,9 @@ class RecordedDevice:
     def probe_secs(self) -> float:
         return self.fingerprint().probe_secs
 
+    def power(self) -> str:
+        return ""
+
     def vitals(self) -> dict[str, float]:
         return {}
 

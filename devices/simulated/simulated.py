@@ -296,6 +296,9 @@ class SimulatedDevice:
             probe_secs=_PROBE_SECS / self._speed,
         )
 
+    def power(self) -> str:
+        return ""
+
     def vitals(self) -> dict[str, float]:
         return {}
 

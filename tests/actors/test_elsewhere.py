@@ -65,6 +65,9 @@ class Board:
     def probe_secs(self) -> float:
         raise ProbeError("board", "no such instruction")
 
+    def power(self) -> str:
+        return ""
+
     def vitals(self) -> dict[str, float]:
         return {"celsius": 50.0}
 

@@ -138,13 +138,16 @@ def device_classes_of(fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fing
     Raises :class:`FleetFileError` where devices of one class have different targets or power modes.
     """
     classes: dict[str, Fingerprint] = {}
+    modes: dict[str, Fingerprint] = {}  # the first device of each class that tells its power mode
     for device, fingerprint in fingerprints.items():
-        first = classes.setdefault(fingerprint.device_class.name, fingerprint)
+        name = fingerprint.device_class.name
+        first = classes.setdefault(name, fingerprint)
         if first.device_class.target != fingerprint.device_class.target:
             raise FleetFileError(
                 f"device {device!r} has another target than the others of its class {first.device_class.name!r}",
                 "give it a device_class of its own in the fleet file",
             )
+        first = modes.setdefault(name, fingerprint) if fingerprint.power else fingerprint
         if first.differs_in_power(fingerprint):
             raise FleetFileError(
                 f"device {device!r} is in power mode {fingerprint.power}, others of its class "

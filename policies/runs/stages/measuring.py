@@ -154,8 +154,9 @@ class MeasureStage:
         lane = self.leases.lanes[device_id]
         batch = lane.batch
         lane.vitals = event.vitals
+        told: list[Command] = []
         if event.vitals:
-            self.readiness.measured(lane, event.vitals.get(HOT, 0.0) > 0, now)
+            told = self.readiness.measured(lane, event.vitals.get(HOT, 0.0) > 0, now)
         if event.calls is not None:
             self.leases.calls_timed(lane.device_class, event.calls)
         lost = [trial for trial in batch if event.outcomes.get(trial.candidate.id) is Outcome.DEVICE_LOST]
@@ -173,7 +174,7 @@ class MeasureStage:
             return self.lost(device_id, [*lost, *untried], lost[0] if lost else None, event.detail, now)
         self.leases.release(device_id, now)
         self.queue.requeue(lane.device_class, untried)
-        return []
+        return told
 
     def postponed(self, device_id: str, now: float) -> None:
         """Requeue a batch that the device has not begun: other devices may take it."""

@@ -44,11 +44,14 @@ class Readiness:
             self._leases.set_idle(lane)
             return self._patience.hopeful(lane.device_class)
         self._leases.set_busy(lane)
-        if now < lane.rests_until or cools:
+        if now < lane.rests_until:
             return []
         if state.admin is not Admin.ACTIVE:
             lane.detail = f"it is in {state.admin}"
             return self._give_up_if_hopeless(lane, now)
+        if cools:
+            lane.detail = "it cools down"
+            return []
         if state.health is Health.QUARANTINED:
             if not self._fleet.quarantine_is_over(device_id, now):
                 lane.detail = "it is quarantined"
@@ -88,13 +91,16 @@ class Readiness:
         self._timers.at(lane.rests_until, device_id)
         return [*commands, *self._give_up_if_hopeless(lane, now)]
 
-    def measured(self, lane: Lane, is_hot: bool, now: float) -> None:
-        """Note whether heat lowered the clock at the end of a batch, and let the device cool down."""
+    def measured(self, lane: Lane, is_hot: bool, now: float) -> list[Command]:
+        """Note whether heat lowered the clock at the end of a batch, and let the device cool down. Returns what is told
+        of it."""
         lane.hot_batches = lane.hot_batches + 1 if is_hot else 0
         secs = cooling.rest_secs(lane.hot_batches)
-        if secs:
-            lane.cools_until = now + secs
-            self._timers.at(lane.cools_until, lane.device_id)
+        if not secs:
+            return []
+        lane.cools_until = now + secs
+        self._timers.at(lane.cools_until, lane.device_id)
+        return [Log("info", f"device {lane.device_id} is hot: it cools down for {secs:g} s")]
 
     def interrupted(self, lane: Lane, detail: str, now: float) -> None:
         """Note that the process that owns the device was ended from outside. A device with which that happens again and

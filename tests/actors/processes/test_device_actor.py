@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -25,7 +26,7 @@ from fleet_tune.base.domain import (
     Record,
     StopRule,
 )
-from fleet_tune.base.errors import DeviceUnreachableError
+from fleet_tune.base.errors import DeviceUnreachableError, ProbeError
 from fleet_tune.base.latency_estimate import CallSecs
 from fleet_tune.base.records.stores.codec import decode_record
 from policies.runs.events import BatchMeasured, BatchPostponed, ShootOutMeasured
@@ -49,16 +50,21 @@ class Steady:
         self.coming: list[float] = []  # of the next probes, in place of kernel_secs
         self.by_candidate: dict[str, float] = {}  # in place of run_secs
         self.asked: list[MeasureRequest] = []
+        self.mode = ""
         self.rounds = []
 
     def fingerprint(self) -> Fingerprint:
-        return make_fingerprint(DeviceClass("class", "target"), SIMULATED_CPU, probe_secs=self.kernel_secs)
+        found = make_fingerprint(DeviceClass("class", "target"), SIMULATED_CPU, probe_secs=self.kernel_secs)
+        return dataclasses.replace(found, power=self.mode)
 
     def ping(self) -> float:
         return 0.0
 
     def probe_secs(self) -> float:
         return self.coming.pop(0) if self.coming else self.kernel_secs
+
+    def power(self) -> str:
+        return self.mode
 
     def vitals(self) -> dict[str, float]:
         return {}
@@ -183,6 +189,23 @@ def test_a_device_that_is_faster_is_as_good_as_it_was() -> None:
     assert asked.confirm.below_secs == 1.5
     measured = bench.stored.records[-1].measurement
     assert (measured.run_secs, measured.speed, measured.cost_secs, measured.verified) == ((1.0,), 2.0, 2.0, True)
+
+
+def test_a_device_in_another_power_mode_than_it_joined_in_fails_its_probe_until_that_is_set_back() -> None:
+    bench = Bench()
+    bench.device.mode = "MAXN (0)"
+    bench.actor.fingerprint()
+    bench.device.mode = "30W (2)"
+    with pytest.raises(
+        ProbeError, match=r"its power mode is 30W \(2\), and was MAXN \(0\) when it joined: set it back"
+    ):
+        bench.actor.probe("target")
+    artifact = Artifact("task", Candidate("task", 0, "s", (1,)), b"", (), (), (), (), "", 0.0)
+    oracle = ray.put(dataclasses.replace(artifact, candidate=None))
+    assert "power mode" in bench.batch([artifact], TaskArtifacts([oracle])).detail
+    assert not bench.device.asked
+    bench.device.mode = "MAXN (0), clock held"
+    assert bench.actor.probe("target") == 1.0
 
 
 def test_what_is_usual_is_found_by_several_probes_before_anything_is_measured() -> None:

@@ -89,7 +89,7 @@ async def test_a_device_in_another_power_mode_than_its_class_is_not_used() -> No
     async with asyncio.timeout(10.0):
         name, _ = await world.admission.next_class()
     assert name == "b"
-    text = "device a cannot be used: it is in power mode 30W (2), others of its class orin in MAXN (0): set it alike"
+    text = "device a cannot be used: it is in power mode 30W (2), others of its class orin in MAXN (0): set it alike, and begin the run again"
     assert text in world.calls.told
 
 

@@ -180,7 +180,8 @@ def test_the_compiler_that_a_user_names_comes_first(tmp_path: Path, monkeypatch:
     named = tmp_path / "my-nvcc"
     named.write_text("#!/bin/sh\n")
     named.chmod(0o755)
-    monkeypatch.setenv("CUDACXX", str(named))
+    monkeypatch.setenv("FLEET_TUNE_NVCC", str(named))
     assert cuda_compiler.find_compiler.__wrapped__() == CudaCompiler(None, str(named), ())
-    monkeypatch.setenv("CUDACXX", str(tmp_path / "nothing"))
-    assert cuda_compiler.find_compiler.__wrapped__() != CudaCompiler(None, str(named), ())
+    monkeypatch.setenv("FLEET_TUNE_NVCC", str(tmp_path / "nothing"))
+    with pytest.raises(CudaCompilerError, match="which is no program"):
+        cuda_compiler.find_compiler.__wrapped__()

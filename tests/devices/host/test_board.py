@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devices.host.board import board_name, gpu_clock_folder, is_board, power_mode, shared_free_bytes
+from devices.host.board import board_name, gpu_clock_folder, is_board, mode_of, power_mode, shared_free_bytes
 from devices.host.machine import describe, gpu_driver, processor_name
 from tests.helpers.jetson_files import SETTINGS, JetsonFiles
 
@@ -64,8 +64,8 @@ def test_other_settings_under_the_same_name_are_another_mode(orin: JetsonFiles) 
     [
         ("", "pmode:0003 fmode:quiet", "mode 3"),
         (SETTINGS, "pmode:0007", "mode 7"),
-        ("", "", "unknown mode"),
-        ("< POWER_MODEL ID=x NAME= >", "pmode:", "unknown mode"),
+        ("", "", ""),
+        ("< POWER_MODEL ID=x NAME= >", "pmode:", ""),
     ],
 )
 def test_files_that_say_less_give_what_they_say(tmp_path: Path, settings: str, status: str, told: str) -> None:
@@ -73,6 +73,12 @@ def test_files_that_say_less_give_what_they_say(tmp_path: Path, settings: str, s
     orin.put("etc/nvpmodel.conf", settings)
     orin.put("var/lib/nvpmodel/status", status)
     assert power_mode(orin.root) == told
+
+
+def test_the_mode_is_the_same_whether_its_clock_is_held_or_not(orin: JetsonFiles) -> None:
+    free = power_mode(orin.root, "cuda")
+    orin.gpu_clock(306_000_000, 306_000_000, 306_000_000)  # as heat may leave it
+    assert mode_of(power_mode(orin.root, "cuda")) == mode_of(free) == free
 
 
 def test_a_clock_that_is_held_is_told_for_each_kind_of_device(orin: JetsonFiles) -> None:

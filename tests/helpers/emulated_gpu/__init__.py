@@ -62,7 +62,7 @@ class EmulatedGpu:
             "EMULATED_GPU": str(self._folder / "gpu"),
             "LD_PRELOAD": str(self._folder / "libcudart.so.13"),  # before a real one of a Python package
             "LD_LIBRARY_PATH": f"{self._folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
-            "CUDACXX": str(self._folder / "nvcc"),
+            "FLEET_TUNE_NVCC": str(self._folder / "nvcc"),
         }
 
     @property

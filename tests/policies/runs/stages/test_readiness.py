@@ -60,8 +60,9 @@ def test_a_hot_device_is_left_alone_until_its_rest_is_over_or_the_tuning_is() ->
     stage.readiness.look_at("a", 0.0)
     stage.readiness.checked(DeviceProbed("a", 1e-3), 0.0)
     lane = stage.leases.lanes["a"]
-    stage.readiness.measured(lane, True, 1.0)
+    assert stage.readiness.measured(lane, True, 1.0) == [Log("info", "device a is hot: it cools down for 10 s")]
     assert stage.readiness.look_at("a", 1.0) == []
+    assert lane.detail == "it cools down"
     assert stage.leases.idle_devices("board") == []
     assert stage.timers.due(11.0) == ["a"]
     assert stage.readiness.look_at("a", 11.0) == []
