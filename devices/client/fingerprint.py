@@ -125,11 +125,7 @@ def describe(bench: Workbench) -> dict[str, Any]:
 def power_now(bench: Workbench) -> str:
     """Return the power mode of the device as it is now (see :attr:`Fingerprint.power`)."""
     with bench.session.deadline(bench.patience.probe_secs):
-        try:
-            ask = bench.session.function("fleet_tune.power")
-        except ValueError:  # a plain server, or one of ours of an older version
-            return ""
-        return str(ask(bench.kind))
+        return str(bench.session.function("fleet_tune.power")(bench.kind)) if bench.session.ours else ""
 
 
 def _peak(bench: Workbench, target: str, cores: int, lanes: int, dot: Dot | None) -> float:

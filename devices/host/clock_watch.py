@@ -37,8 +37,8 @@ class ClockCauses:
 class ClockWatch:
     """The files that tell what lowers the clock of a device, found once: a look reads a few numbers.
 
-    Machines that are no Jetson tell nothing. ``kind``: ``"cpu"``, or ``"cuda"`` for a GPU on the chip; what concerns the
-    other one alone is passed over.
+    Machines that are no Jetson tell nothing. ``kind``: ``"cpu"``, or ``"cuda"`` for a GPU on the chip; what concerns
+    the other one alone is passed over.
     """
 
     def __init__(self, root: Path = Path("/"), kind: str = "cpu") -> None:

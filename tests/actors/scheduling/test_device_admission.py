@@ -61,7 +61,7 @@ class World:
     def __init__(self, prints: Mapping[str, Fingerprint] | None = None) -> None:
         self.calls = RemoteCalls()
         supervisor = cast(SchedulerSupervisor, cast(Any, self.calls))
-        self.admission = DeviceAdmission(supervisor, {}, ActorHandles(), {}, prints=prints)
+        self.admission = DeviceAdmission(supervisor, {}, ActorHandles(), {}, fingerprints=prints)
 
     def expect(self, name: str, device: Answering) -> None:
         self.admission.wait_for(name, cast(DeviceClient, cast(Any, device)))
@@ -89,7 +89,8 @@ async def test_a_device_in_another_power_mode_than_its_class_is_not_used() -> No
     async with asyncio.timeout(10.0):
         name, _ = await world.admission.next_class()
     assert name == "b"
-    text = "device a cannot be used: it is in power mode 30W (2), others of its class orin in MAXN (0): set it alike, and begin the run again"
+    modes = "it is in power mode 30W (2), others of its class orin in MAXN (0)"
+    text = f"device a cannot be used: {modes}: set it alike, and begin the run again"
     assert text in world.calls.told
 
 

@@ -28,7 +28,8 @@ def lost(monkeypatch: pytest.MonkeyPatch, error: Exception, end: str | Exception
     machine = SimpleNamespace(set_input=lambda *_: None, invoke_stateful=fail)
     monkeypatch.setattr("devices.client.network.relax.VirtualMachine", lambda *_: machine)
     session = SimpleNamespace(deadline=lambda _: nullcontext())
-    bench: Any = SimpleNamespace(session=session, load=lambda _: None, device=None)
+    memory = SimpleNamespace(admit=lambda _: None)
+    bench: Any = SimpleNamespace(session=session, load=lambda _: None, device=None, memory=memory)
     return LoadedNetwork(bench, b"", (), last_exit, DeviceTimeouts())
 
 

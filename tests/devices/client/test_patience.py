@@ -30,6 +30,7 @@ class Bench:
     def __init__(self) -> None:
         self.allowed: list[float] = []
         self.session = SimpleNamespace(deadline=self._deadline)
+        self.memory = SimpleNamespace(admit=lambda _: None)
 
     def _deadline(self, secs: float) -> Any:
         self.allowed.append(secs)
