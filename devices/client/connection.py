@@ -53,6 +53,8 @@ class Connection:
         #: Canonical target. Empty until the first session where ``config`` asks for the device's own CPU.
         self.target = "" if config.target == NATIVE else resolve_target(config.target, config.threads)
         #: Workbench of the open session, which may be lost unnoticed; None where none is open.
+        self.has_worked = False
+        """True once a session was opened."""
         self.bench: Workbench | None = None
         #: Address of our own server that the tracker gave us last.
         self.held: tuple[str, int] | None = None
@@ -115,6 +117,7 @@ class Connection:
                 problem = _gpu_problem(bench) if kind == "cuda" else ""
             if problem:
                 raise GpuUnusableError(f"its server can use no GPU ({problem})")
+            self.has_worked = True
             return bench
         except BaseException:
             session.close()

@@ -109,7 +109,7 @@ class RpcDevice:
                 problem, _, next_step = str(error).partition("; ")
                 raise DeviceKeyError(problem, next_step) from error
             except GpuUnusableError as error:
-                if self._abstraction is not None:  # it could use one: the GPU is lost
+                if self._connection.has_worked:  # the GPU is lost
                     raise
                 raise TargetError(
                     f"device {self.device_id}: {error}",

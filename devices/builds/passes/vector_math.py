@@ -47,11 +47,16 @@ def use_vector_math() -> None:
     """Use this arithmetic in all kernels that this process builds for CPUs."""
     for name, rule in (("tirx.exp", _exp), ("tirx.erf", _erf), ("tirx.sigmoid", _sigmoid)):
         op = tvm.ir.Op.get(name)
-        others = op.get_attr(_RULE) or op.get_attr("default.FLowerIntrinsic")
-        tvm.ir.register_op_attr(name, _RULE, _lowering(rule, others), _BEFORE_TVMS)
+        tvm.ir.register_op_attr(name, _RULE, _lowering(rule, _rule_of(op)), _BEFORE_TVMS)
     op = tvm.ir.Op.get("tirx.pow")
-    others = op.get_attr(_RULE) or op.get_attr("default.FLowerIntrinsic")
-    tvm.ir.register_op_attr("tirx.pow", _RULE, _power(others), _BEFORE_TVMS)
+    tvm.ir.register_op_attr("tirx.pow", _RULE, _power(_rule_of(op)), _BEFORE_TVMS)
+
+
+def _rule_of(op: Any) -> Callable[[Any], Any]:
+    """Return TVM's own rule for a function."""
+    names = (_RULE, "default.FLowerIntrinsic", "default.FLegalize")
+    rule: Callable[[Any], Any] = next(rule for rule in map(op.get_attr, names) if rule is not None)
+    return rule
 
 
 def _power(others: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -94,9 +99,11 @@ def _exp(x: Any) -> Any:
 
 
 def _sigmoid(x: Any) -> Any:
-    """Return 1 / (1 + exp(-x)). Where exp(-x) is bounded, the result is below 1.2e-38 or one."""
-    one = const(1.0, _dtype(x))
-    return one / (one + _bounded_exp(const(0.0, _dtype(x)) - x))
+    """Return 1 / (1 + exp(-x)). What exp(-x) is below its least value does not change the sum."""
+    dtype = _dtype(x)
+    one, most = const(1.0, dtype), const(_MOST, dtype)
+    opposite = const(0.0, dtype) - x
+    return one / (one + Select(opposite > most, const(math.inf, dtype), _bounded_exp(opposite)))
 
 
 def _bounded_exp(x: Any) -> Any:
