@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from devices.cuda.compiler import find_compiler
-from tests.helpers.fake_cuda_driver import environment_with_driver
+from tests.helpers import emulated_gpu
+from tests.helpers.emulated_gpu import NO_DEVICE, EmulatedGpu
 
 BUILD = """
 import tvm
@@ -51,10 +52,12 @@ def test_nvrtc_has_its_built_in_functions_beside_it() -> None:
 def test_a_build_uses_the_code_that_was_made_for_it(tmp_path: Path) -> None:
     """TVM's own compiler took 1.3 to 8 s for each kernel on an H100's host, ours takes 0.05 s. With this driver it
     fails: there is no GPU to ask for its architecture."""
-    environment = environment_with_driver(tmp_path)
-    if environment is None or find_compiler() is None:
+    if emulated_gpu.missing() or find_compiler() is None:
         assert os.environ.get("CI") != "true"
-        pytest.skip("this machine has no CUDA compiler, or not CUDA's runtime library")
+        pytest.skip(emulated_gpu.missing() or "this machine has no CUDA compiler")
+    gpu = EmulatedGpu(tmp_path)
+    gpu.lose(NO_DEVICE)
+    environment = {**os.environ, **gpu.environment, "CUDACXX": ""}
     done = subprocess.run([sys.executable, "-c", BUILD], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0
