@@ -10,12 +10,10 @@ docs/lab/benchmarks.md, *Ablations*, is the list.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -26,14 +24,13 @@ from bench.models.laboratory import ConfidenceBound, method_named
 from bench.models.laboratory.trial_time import PerSecond
 from bench.result import BenchError, BenchResult
 from bench.search import replay_pool
-from bench.search.bootstrap import Interval, over_tasks, ratio, relative
+from bench.search.ablations_table import DOUBLED, figures, table
 from bench.search.columns import is_deep
 from bench.search.genetic import genetic_method
 from bench.search.replay_pool import Call, played
-from bench.search.replay_runs import Replayed, overall, quartiles, run_task
+from bench.search.replay_runs import Replayed, run_task
 from bench.search.run_cache import REPLAYED, RunCache, cache_code
 from bench.search.start_models import model_at, refuse_training_data, start_of
-from bench.tables import markdown, median_and_quartiles
 from policies.cost_models.registry import BOOSTED
 from policies.search.acquisition import ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches
@@ -41,8 +38,6 @@ from policies.search.exploration import ContextualEpsilon, Exploration, FixedEps
 from policies.search.generators import DraftGenerator, GeneticGenerator, LatentGenerator
 from policies.search.methods import Method
 
-DOUBLED = " x2"
-"""In the name of a variant of which each trial measures two candidates: what it takes counts as half as many trials."""
 PRETRAINED = "moa-pruner"
 """The paper's name whose variants start from the model that their method names (``starts_from``)."""
 
@@ -226,54 +221,6 @@ def chosen_variants(papers: Sequence[str], wanted: Sequence[str]) -> dict[str, M
 def _one(method: Method, at: int, seed: int, start: str) -> Replayed:
     prior = model_at(start_of(start, None)) if start else None
     return run_task(replay_pool.tasks[at], method, seed, 0, prior)
-
-
-def figures(
-    runs: Mapping[tuple[str, int], Sequence[Replayed]], variants: Sequence[str], tasks: Sequence[int]
-) -> dict[str, Any]:
-    """Figures of each variant: quartiles over the seeds of the sum over the tasks, the geometric mean of the medians
-    (``overall``, with the ``interval`` of its bootstrap over the tasks), and the same of its medians relative to those
-    of the paper's first variant, task by task (``relative``)."""
-    trials = {
-        name: {str(at): [trials_of(name, each.trials) for each in runs[name, at]] for at in tasks} for name in variants
-    }
-    medians = {
-        name: {at: quartiles(by_seed)["median"] for at, by_seed in by_task.items()} for name, by_task in trials.items()
-    }
-    first: dict[str, str] = {}
-    for name in variants:
-        first.setdefault(name.partition(":")[0], name)
-    return {
-        name: {
-            "sum": quartiles([float(sum(seed)) for seed in zip(*trials[name].values(), strict=True)]),
-            "overall": overall(medians[name]),
-            "interval": asdict(over_tasks(list(medians[name].values()))),
-            "relative": asdict(relative(medians[name], medians[first[name.partition(":")[0]]])),
-        }
-        for name in variants
-    }
-
-
-def trials_of(variant: str, measurements: int) -> float:
-    """Trials that a variant takes for so many measurements."""
-    return float(math.ceil(measurements / 2) if DOUBLED in variant else measurements)
-
-
-def table(result: Mapping[str, Any]) -> str:
-    details = result["details"]
-    resampled = all("relative" in line for line in details["lines"].values())  # not in results of earlier versions
-    rows = [
-        (
-            name,
-            median_and_quartiles(line["sum"]),
-            f"{line['overall']:.1f}",
-            *((Interval(**line["relative"]).text(ratio),) if resampled else ()),
-            f"{details['seeds'][name]}",
-        )
-        for name, line in details["lines"].items()
-    ]
-    head = (f"trials to within 5%, {len(details['tasks'])} tasks", "sum of each seed", "geometric mean")
-    return markdown((*head, *(("relative to the first, task by task",) if resampled else ()), "seeds"), rows)
 
 
 PAPERS = ("autotvm", "adatune", "bansor", "pruner", PRETRAINED, "fleet")

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from bench import options
 from bench.benchmark import Benchmark
@@ -36,8 +35,8 @@ from bench.search.columns import (
     with_rounds,
     with_warm,
 )
-from bench.search.replay_runs import CURVE, TOLERANCE, Replayed, near_best, overall, quartiles, run_network, run_task
-from bench.search.replay_table import OURS, table
+from bench.search.replay_runs import CURVE, TOLERANCE, Replayed, near_best, run_network, run_task
+from bench.search.replay_table import OURS, figures, table
 from bench.search.run_cache import REPLAYED, RunCache, cache_code
 from bench.search.start_models import model_at, refuse_training_data, start_of, started_from
 from bench.search.warm_starts import teaching_sets, warm_starts
@@ -201,63 +200,6 @@ def play(
         {(name, at): [runs[name, at, seed] for seed in range(seeds[name])] for name in variants for at in tasks},
         {name: [totals[name, seed] for seed in range(network_seeds)] for name in (networks or {})},
     )
-
-
-def figures(
-    runs: Mapping[tuple[str, int], Sequence[Replayed]],
-    totals: Mapping[str, Sequence[int]],
-    names: Sequence[str],
-    tasks: Sequence[int],
-    drawn: Collection[str],
-) -> dict[str, Any]:
-    """Quartiles of trials by method and task, geometric means and sums of the medians, quartiles of the seeds' own sums
-    (``seed_sum``), curves, and the network's trials. ``uninformed``: the sum over the tasks of the median trials that
-    were drawn at random before anything was known.
-
-    ``runs`` by (method or variant, task); ``tasks`` with their ``names``. ``curves``: for every number of trials of
-    :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed, of
-    the methods ``drawn`` alone: others end where they arrive, or were kept without.
-    """
-    methods = list(dict.fromkeys(name for name, _ in runs))
-    trials = {
-        method: {
-            name: quartiles([each.trials for each in runs[method, at]]) for name, at in zip(names, tasks, strict=True)
-        }
-        for method in methods
-    }
-    return {
-        "trials": trials,
-        "overall": {method: overall({k: v["median"] for k, v in by.items()}) for method, by in trials.items()},
-        "sum": {method: sum(each["median"] for each in by.values()) for method, by in trials.items()},
-        "seed_sum": {
-            method: quartiles(
-                [
-                    float(sum(run.trials for run in seed))
-                    for seed in zip(*(runs[method, at] for at in tasks), strict=True)
-                ]
-            )
-            for method in methods
-        },
-        "uninformed": {
-            method: sum(float(np.median([each.uninformed for each in runs[method, at]])) for at in tasks)
-            for method in methods
-        },
-        "overall_trial_secs": {
-            method: overall({str(at): float(np.median([r.trial_secs for r in runs[method, at]])) for at in tasks})
-            for method in methods
-        },
-        "curve_trials": list(CURVE),
-        "curves": {
-            method: [
-                # A share of 0 (nothing ran yet) has no logarithm: it stands as a thousandth.
-                overall({str(at): max(float(np.median([r.curve[i] for r in runs[method, at]])), 1e-3) for at in tasks})
-                for i in range(len(CURVE))
-            ]
-            for method in methods
-            if method in drawn
-        },
-        "network": {name: quartiles([float(each) for each in values]) for name, values in totals.items()},
-    }
 
 
 BENCHMARK = Benchmark(

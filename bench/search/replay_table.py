@@ -1,15 +1,75 @@
-"""Tables of a replay's result."""
+"""Figures of a replay's runs, and the tables of its result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bench.search.bootstrap import over_tasks, ratio, relative
+from bench.search.replay_runs import CURVE, Replayed, overall, quartiles
 from bench.tables import markdown
 
 OURS = "fleet"
 """The method that all others are compared with, where it is among them."""
+
+
+def figures(
+    runs: Mapping[tuple[str, int], Sequence[Replayed]],
+    totals: Mapping[str, Sequence[int]],
+    names: Sequence[str],
+    tasks: Sequence[int],
+    drawn: Collection[str],
+) -> dict[str, Any]:
+    """Quartiles of trials by method and task, geometric means and sums of the medians, quartiles of the seeds' own sums
+    (``seed_sum``), curves, and the network's trials. ``uninformed``: the sum over the tasks of the median trials that
+    were drawn at random before anything was known.
+
+    ``runs`` by (method or variant, task); ``tasks`` with their ``names``. ``curves``: for every number of trials of
+    :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed, of
+    the methods ``drawn`` alone: others end where they arrive, or were kept without.
+    """
+    methods = list(dict.fromkeys(name for name, _ in runs))
+    trials = {
+        method: {
+            name: quartiles([each.trials for each in runs[method, at]]) for name, at in zip(names, tasks, strict=True)
+        }
+        for method in methods
+    }
+    return {
+        "trials": trials,
+        "overall": {method: overall({k: v["median"] for k, v in by.items()}) for method, by in trials.items()},
+        "sum": {method: sum(each["median"] for each in by.values()) for method, by in trials.items()},
+        "seed_sum": {
+            method: quartiles(
+                [
+                    float(sum(run.trials for run in seed))
+                    for seed in zip(*(runs[method, at] for at in tasks), strict=True)
+                ]
+            )
+            for method in methods
+        },
+        "uninformed": {
+            method: sum(float(np.median([each.uninformed for each in runs[method, at]])) for at in tasks)
+            for method in methods
+        },
+        "overall_trial_secs": {
+            method: overall({str(at): float(np.median([r.trial_secs for r in runs[method, at]])) for at in tasks})
+            for method in methods
+        },
+        "curve_trials": list(CURVE),
+        "curves": {
+            method: [
+                # A share of 0 (nothing ran yet) has no logarithm: it stands as a thousandth.
+                overall({str(at): max(float(np.median([r.curve[i] for r in runs[method, at]])), 1e-3) for at in tasks})
+                for i in range(len(CURVE))
+            ]
+            for method in methods
+            if method in drawn
+        },
+        "network": {name: quartiles([float(each) for each in values]) for name, values in totals.items()},
+    }
 
 
 def table(result: Mapping[str, Any]) -> str:

@@ -9,7 +9,8 @@ import pytest
 from bench.datasets import dataset_path, other_tasks_path, read
 from bench.models.laboratory.registry import BOOSTED_LOOPS
 from bench.result import BenchError
-from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants, figures, trials_of
+from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants
+from bench.search.ablations_table import figures, trials_of
 from bench.search.columns import is_deep
 from bench.search.replay_runs import RecordedTask, Replayed, run_task
 from bench.search.start_models import refuse_training_data, start_of

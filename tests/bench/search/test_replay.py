@@ -18,7 +18,7 @@ from bench.search.columns import (
     with_rounds,
     with_warm,
 )
-from bench.search.replay import BENCHMARK, figures, one_task, run
+from bench.search.replay import BENCHMARK, one_task, run
 from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
@@ -33,6 +33,7 @@ from bench.search.replay_runs import (
     run_task,
     with_effect,
 )
+from bench.search.replay_table import figures
 from bench.search.run_cache import REPLAYED, RunCache
 from bench.search.start_models import started_from
 from fleet_tune.base.task_data import TaskData
