@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from bench.result import BenchError
 from bench.saved_result import commit
 from fleet_tune.base.records.files.atomic_file import write_atomically
 
@@ -81,9 +82,16 @@ class Sitting:
         most: number of pieces after which it ends; 0: none.
         secs: it begins no piece that is expected to end later than so many seconds after its start.
         anew: make pieces that earlier commands have made once more.
+
+    Raises :class:`BenchError` for ``anew`` with a limit: each command would begin with the first piece again.
     """
 
     def __init__(self, most: int = 0, secs: float = math.inf, anew: bool = False) -> None:
+        if anew and (most or math.isfinite(secs)):
+            raise BenchError(
+                "--anew with --pieces or --sitting-secs would begin again each time: give --anew alone, "
+                "or another folder with --work and go on there"
+            )
         self._left = most or math.inf
         self._end = time.monotonic() + secs
         self._anew = anew

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bench.result import BenchError
 from bench.tuning.pieces import Piece, Sitting, commits
 
 
@@ -75,7 +76,15 @@ def test_pieces_are_made_anew_once(tmp_path: Path) -> None:
     pieces = _halves(tmp_path, 1.0, 2.0)
     assert Sitting().run(pieces)
     kept = [piece.file.stat().st_mtime_ns for piece in pieces]
-    sitting = Sitting(most=1, anew=True)
-    assert not sitting.run(pieces)
-    assert [piece.file.stat().st_mtime_ns == at for piece, at in zip(pieces, kept, strict=True)] == [False, True]
-    assert Sitting().run(pieces)
+    sitting = Sitting(anew=True)
+    assert sitting.run(pieces)
+    made = [piece.file.stat().st_mtime_ns for piece in pieces]
+    assert not set(made) & set(kept)
+    assert sitting.run(pieces)
+    assert [piece.file.stat().st_mtime_ns for piece in pieces] == made
+
+
+@pytest.mark.parametrize("limit", [{"most": 1}, {"secs": 3600.0}])
+def test_pieces_made_anew_have_no_limit(limit: dict[str, Any]) -> None:
+    with pytest.raises(BenchError, match="--anew with --pieces or --sitting-secs would begin again each time"):
+        Sitting(**limit, anew=True)
