@@ -43,6 +43,8 @@ PRETRAINED = "moa-pruner"
 
 _EVERY = 4
 """Rounds from one training of MoA-Pruner to the next in its code; the paper says only that they are fewer."""
+TRAIN_EVERY = {f"trained in every {_EVERY}th round (section 6.3)": _EVERY}
+"""Rounds from one training of the model to the next, by variant; of all others it is trained after each round."""
 
 
 def ablations() -> dict[str, dict[str, Method]]:
@@ -123,7 +125,7 @@ def ablations() -> dict[str, dict[str, Method]]:
             "without LSE (table 12)": replace(moa, generator=genetic),
             "without MoA, from nothing (table 12)": pruner,
             "fine-tuned online instead (table 12)": replace(pruner, starts_from=moa.starts_from),
-            f"trained in every {_EVERY}th round (section 6.3)": replace(moa, train_every=_EVERY),
+            **dict.fromkeys(TRAIN_EVERY, moa),
             "offline (table 13)": offline,
             "offline, without LSE (table 13)": replace(offline, generator=genetic),
         },
@@ -180,7 +182,8 @@ def run(
     def call(name: str, at: int, seed: int) -> Call[Replayed]:
         start = starts.get(name, "")
         task = f"{names[at]}, from {start}" if start else names[at]
-        return Call(keys[name], task, seed, _one, (keys[name], at, seed, start))
+        every = train_every(name)
+        return Call(keys[name], noted(task, every), seed, _one, (keys[name], at, seed, start, every))
 
     calls = {
         (name, at, seed): call(name, at, seed)
@@ -218,9 +221,19 @@ def chosen_variants(papers: Sequence[str], wanted: Sequence[str]) -> dict[str, M
     return {name: method for name, method in every.items() if not wanted or any(part in name for part in wanted)}
 
 
-def _one(method: Method, at: int, seed: int, start: str) -> Replayed:
+def train_every(name: str) -> int:
+    """Rounds from one training to the next of a variant, whose name may have its paper's before it."""
+    return next((rounds for variant, rounds in TRAIN_EVERY.items() if name.endswith(variant)), 1)
+
+
+def noted(task: str, every: int) -> str:
+    """The name of a task for a run that is kept, with the frequency of training, which is no part of the method."""
+    return task if every == 1 else f"{task}, trained in every {every} rounds"
+
+
+def _one(method: Method, at: int, seed: int, start: str, every: int) -> Replayed:
     prior = model_at(start_of(start, None)) if start else None
-    return run_task(replay_pool.tasks[at], method, seed, 0, prior)
+    return run_task(replay_pool.tasks[at], method, seed, 0, prior, every)
 
 
 PAPERS = ("autotvm", "adatune", "bansor", "pruner", PRETRAINED, "fleet")

@@ -26,9 +26,9 @@ from bench.datasets import labels, observations, pick, read
 from bench.models.laboratory import method_named
 from bench.result import BenchResult
 from bench.search import replay_pool
-from bench.search.ablations import PRETRAINED, ablations
+from bench.search.ablations import PRETRAINED, ablations, noted, train_every
 from bench.search.replay_pool import Call, played
-from bench.search.replay_runs import RecordedTask
+from bench.search.replay_runs import RecordedTask, trains_after
 from bench.search.run_cache import Kind, RunCache, cache_code
 from bench.tables import markdown
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, read_model
@@ -66,8 +66,9 @@ class Cost:
 COSTS: Kind[Cost] = Kind("cost", asdict, lambda line: Cost(line["proposing"], line["training"], line["others"]))
 
 
-def search_cost(task: RecordedTask, method: Method, trials: int, seed: int) -> Cost:
-    """Seconds that ``trials`` trials of ``method`` take, in rounds of its own, in the whole space of the task."""
+def search_cost(task: RecordedTask, method: Method, trials: int, seed: int, every: int = 1) -> Cost:
+    """Seconds that ``trials`` trials of ``method`` take, in rounds of its own, in the whole space of the task. Its
+    model is trained after each ``every`` rounds."""
     data = task.data
     rng = np.random.default_rng([seed, *data.task.id.encode()])
     prior = read_model(BUILTIN_PATHS[method.starts_from])[0] if method.starts_from else None
@@ -81,14 +82,19 @@ def search_cost(task: RecordedTask, method: Method, trials: int, seed: int) -> C
         search.release(proposals)
         began = time.process_time()
         search.observe(told[at : at + method.batch])
-        if method.trains_after(search.observed):
+        if trains_after(search.observed, method.batch, every):
             search.use_model(search.train(seed))
         training += time.process_time() - began
     return Cost(proposing, training, sum(each.trial_secs for each in told))
 
 
-def _one(method: Method, at: int, trials: int) -> Cost:
-    return search_cost(replay_pool.tasks[at], method, trials, 0)
+def _one(method: Method, at: int, trials: int, every: int) -> Cost:
+    return search_cost(replay_pool.tasks[at], method, trials, 0, every)
+
+
+def _call(name: str, method: Method, at: int, task: str, trials: int) -> Call[Cost]:
+    every = train_every(name)
+    return Call(method, noted(f"{trials} trials of {task}", every), 0, _one, (method, at, trials, every))
 
 
 def run(dataset: Path, tasks: Sequence[str], trials: int, jobs: int, parts: Path | None = None) -> BenchResult:
@@ -99,9 +105,7 @@ def run(dataset: Path, tasks: Sequence[str], trials: int, jobs: int, parts: Path
     began = time.perf_counter()
     count = min(trials, *(len(measured[at]) for at in chosen))
     calls = {
-        (name, at): Call(method, f"{count} trials of {names[at]}", 0, _one, (method, at, count))
-        for at in chosen
-        for name, method in variants().items()
+        (name, at): _call(name, method, at, names[at], count) for at in chosen for name, method in variants().items()
     }
     made = played(dataset, jobs, RunCache(parts, dataset, COSTS, cache_code(parts, __name__)), calls)
     costs = {name: {names[at]: asdict(made[name, at]) for at in chosen} for name in variants()}

@@ -119,7 +119,6 @@ def run_open(
         if not arrived and trials < most_trials:
             began = clock()
             search.observe(outcomes)
-            if method.trains_after(trials):
-                search.use_model(search.train(seed))
+            search.use_model(search.train(seed))
             spent_secs += clock() - began
     return OpenRun(trials, arrived, recorded, uninformed, spent_secs)

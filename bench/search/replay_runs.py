@@ -92,31 +92,46 @@ class RecordedTask:
         (outcome,) = observations(self.data, [self.row(proposal)])
         return outcome
 
-    def round(self, search: TaskSearch, method: Method, seed: int) -> list[Observation]:
-        """One round of ``search``: proposed, answered, learned. :class:`BenchError` where nothing is proposed."""
-        return [outcome for _, outcome in self.played(search, method, seed)]
+    def round(self, search: TaskSearch, method: Method, seed: int, train_every: int = 1) -> list[Observation]:
+        """One round of ``search``: proposed, answered, learned (``train_every``: see :func:`trains_after`).
+        :class:`BenchError` where nothing is proposed."""
+        return [outcome for _, outcome in self.played(search, method, seed, train_every)]
 
-    def played(self, search: TaskSearch, method: Method, seed: int) -> list[tuple[Proposal, Observation]]:
+    def played(
+        self, search: TaskSearch, method: Method, seed: int, train_every: int = 1
+    ) -> list[tuple[Proposal, Observation]]:
         """:meth:`round`, each outcome with its proposal."""
         pairs = [(proposal, self.outcome(proposal)) for proposal in search.propose(method.batch)]
         if not pairs:
             raise BenchError(f"{method.name} proposes nothing, {search.observed} of {len(self.data)} are measured")
         search.observe([outcome for _, outcome in pairs])
-        if method.trains_after(search.observed):
+        if trains_after(search.observed, method.batch, train_every):
             search.use_model(search.train(seed))
         return pairs
 
 
+def trains_after(trials: int, batch: int, train_every: int) -> bool:
+    """Return true if the model is trained after the round that ends with so many trials of a task: after the first one
+    and each ``train_every`` rounds later."""
+    return (-(-trials // batch) - 1) % train_every == 0
+
+
 def run_task(
-    task: RecordedTask, method: Method, seed: int, curve_trials: int = CURVE[-1], prior: CostModel | None = None
+    task: RecordedTask,
+    method: Method,
+    seed: int,
+    curve_trials: int = CURVE[-1],
+    prior: CostModel | None = None,
+    train_every: int = 1,
 ) -> Replayed:
-    """One run on one task until it arrives, and for at least ``curve_trials`` trials (or all there are)."""
+    """One run on one task until it arrives, and for at least ``curve_trials`` trials (or all there are). The model is
+    trained after every round, or after each ``train_every``."""
     search = task.search(method, seed, prior)
     best_secs, costs, secs = task.data.best_secs, list[float](), list[float]()
     arrived = uninformed = 0
     while not search.exhausted and (not arrived or len(costs) < curve_trials):
         first = not costs
-        for proposal, outcome in task.played(search, method, seed):
+        for proposal, outcome in task.played(search, method, seed, train_every):
             uninformed += first and not arrived and proposal.reason == RANDOM_REASON
             costs.append(outcome.cost_secs)
             secs.append(outcome.trial_secs)

@@ -29,7 +29,6 @@ _CLASSES: Mapping[str, tuple[type, ...]] = {
     "evaluator": (StopRule,),
     "batch": (int,),
     "by_round": (bool,),
-    "train_every": (int,),
     "starts_from": (str,),
 }
 """Parts of given classes."""
@@ -63,8 +62,6 @@ def checked(method: object, origin: str) -> Method:
         raise _wrong(origin, "selection.weighting", method.selection.weighting, "a policies.search.batch.Weighting")
     if method.batch < 1:
         raise UserError(f"{origin} has batches of {method.batch} trials", "give a batch of 1 at least")
-    if method.train_every < 1:
-        raise UserError(f"{origin} trains in every {method.train_every} rounds", "give a train_every of 1 at least")
     if not method.name or ":" in method.name:
         raise UserError(f"{origin} is named '{method.name}'", "give a name without a colon")
     training = method.training

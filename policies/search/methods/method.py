@@ -37,7 +37,8 @@ class Method:
     training: Training | None
     """The cost model and its training; None for a method without one."""
     batch: int
-    """Trials of a round in the source; a replay trains the model after each round."""
+    """Trials of a round in the source; a replay trains the model after each round, a run when its records have grown by
+    a share."""
     selection: Selection = field(default_factory=Selection)
     """Takes a batch of the scored candidates."""
     evaluator: StopRule = RACED
@@ -45,9 +46,6 @@ class Method:
     by_round: bool = False
     """True if the bandits count rounds and choose a sketch for a whole one (Ansor, Bansor); else they count trials and
     choose a sketch for each."""
-    train_every: int = 1
-    """Rounds of the source from one training of its model to the next, the first after the first round. A replay keeps
-    to it; a run trains when its records have grown by a share."""
     starts_from: str = ""
     """Name of the model of fleet-tune's own that it starts from if that applies; empty for none."""
 
@@ -69,10 +67,6 @@ class Method:
     def learns_online(self) -> bool:
         """True if a model is trained on what the run measures."""
         return self.training is not None and not self.training.offline
-
-    def trains_after(self, trials: int) -> bool:
-        """Return true if its source trains the model after the round that ends with so many trials of a task."""
-        return (-(-trials // self.batch) - 1) % self.train_every == 0
 
     def make_task_bandit(self, seed: int = 0) -> TaskBandit:
         """Make the allocation of trials to tasks that belongs to this method."""

@@ -9,7 +9,7 @@ import pytest
 from bench.datasets import dataset_path, other_tasks_path, read
 from bench.models.laboratory.registry import BOOSTED_LOOPS
 from bench.result import BenchError
-from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants
+from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants, noted, train_every
 from bench.search.ablations_table import figures, trials_of
 from bench.search.columns import is_deep
 from bench.search.replay_runs import RecordedTask, Replayed, run_task
@@ -25,7 +25,7 @@ def test_every_paper_has_its_method_first_and_variants_that_differ_from_it() -> 
     assert tuple(found) == PAPERS
     for paper, variants in found.items():
         assert next(iter(variants.values())) == method_named(paper)
-        others = [replace(each, name="", source="") for each in variants.values()]
+        others = [(replace(each, name="", source=""), train_every(name)) for name, each in variants.items()]
         assert all(one != other for at, one in enumerate(others) for other in others[:at])
 
 
@@ -47,7 +47,10 @@ def test_what_some_of_them_change() -> None:
     regression = found["autotvm"]["regression (figure 5)"].training
     assert regression is not None
     assert regression.model == BOOSTED_LOOPS
-    assert found["moa-pruner"]["trained in every 4th round (section 6.3)"].train_every == 4
+    assert {name: train_every(f"moa-pruner: {name}") for name in found["moa-pruner"] if train_every(name) > 1} == {
+        "trained in every 4th round (section 6.3)": 4
+    }
+    assert noted("conv", 4) != noted("conv", 1) == "conv"
     doubled = {name: each.batch for name, each in found["autotvm"].items() if " x2" in name}
     assert doubled == {"random x2 (figure 4)": 128, "genetic x2, without a model (figure 4)": 128}
     assert isinstance(found["pruner"]["without LSE (table 12)"].generator, GeneticGenerator)

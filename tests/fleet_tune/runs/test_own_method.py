@@ -120,7 +120,6 @@ def test_a_file_that_is_missing_or_fails_is_refused(tmp_path: Path) -> None:
     ("changed", "problem"),
     [
         ({"batch": 0}, "has batches of 0 trials"),
-        ({"train_every": 0}, "trains in every 0 rounds"),
         ({"name": "a:b"}, "is named 'a:b'"),
         ({"training": "pacm"}, "the part 'training'"),
         ({"training": replace(method_named("pruner").training, model="pacm")}, "the part 'training.model'"),  # type: ignore[type-var]
