@@ -1,12 +1,12 @@
-"""The methods of the papers on our runtime: each tunes the same networks from nothing, with several seeds.
+"""The methods of the papers on our runtime: each tunes the same networks without earlier records, with several seeds.
 
-A run is one of a method on a network with a seed, for a given time, without shipped records, a store or a pre-trained
-model: but MoA-Pruner adapts one by definition, and has it. Its curve is the estimated latency of the network against
-seconds since the start of the process, trials and seconds of the device. What a paper claims against its baseline is
-set beside what this runtime measures: the seconds, or trials, that the baseline needs for its own last latency (the
-median over the seeds), relative to those that the method needs for it. A run that does not reach it counts as infinite.
-In the end stands the measured latency of the compiled networks. What Pruner claims against MetaSchedule is ``bench
-time-to-quality --method pruner``.
+A run is one of a method on a network with a seed, for a given time, without shipped records or a store, and without a
+pre-trained model: but MoA-Pruner adapts one by definition, and has it, as its row and its claim say. Its curve is the
+estimated latency of the network against seconds since the start of the process, trials and seconds of the device. What
+a paper claims against its baseline is set beside what this runtime measures: the seconds, or trials, that the baseline
+needs for its own last latency (the median over the seeds), relative to those that the method needs for it. A run that
+does not reach it counts as infinite. In the end stands the measured latency of the compiled networks. What Pruner
+claims against MetaSchedule is ``bench time-to-quality --method pruner``.
 
 Each run is a piece with a file of its own in the folder ``work``, as in :mod:`bench.tuning.time_to_quality`.
 """
@@ -137,6 +137,7 @@ def run(
             "methods": list(methods),
             "seeds": seeds,
             "budget_secs": budget_secs,
+            "pretrained": [method for method in methods if _is_pretrained(method)],
             "threads": cores(),
             "commits": commits(every),
             "claims": [{**asdict(claim), **less(curves, claim.method, claim.baseline, claim.unit)} for claim in wanted],
@@ -199,11 +200,15 @@ def table(result: Mapping[str, Any]) -> str:
     def times(value: float) -> str:
         return f"{value:.2f}" if value else "not reached"
 
+    def called(method: str) -> str:
+        return f"{method}, pre-trained" if method in pretrained else method
+
+    pretrained = details.get("pretrained", [])
     names = {model: model.rpartition(":")[2] for model in details["models"]}
     claims = [
         (
             claim["paper"],
-            f"{claim['method']} against {claim['baseline']}",
+            f"{called(claim['method'])} against {called(claim['baseline'])}",
             claim["text"],
             times(claim["mean"]),
             ", ".join(f"{names[model]} {times(value)}" for model, value in claim["by_model"].items()),
@@ -212,7 +217,7 @@ def table(result: Mapping[str, Any]) -> str:
     ]
     rows = [
         (
-            f"`{names[model]}`, {method}",
+            f"`{names[model]}`, {called(method)}",
             f"{statistics.median(found['trials']):.0f}",
             f"{1e3 * statistics.median(curve[-1]['latency'] for curve in found['curves']):.2f}",
             f"{1e3 * statistics.median(found['latency']):.2f}",
@@ -220,15 +225,13 @@ def table(result: Mapping[str, Any]) -> str:
         for model, of in details["models"].items()
         for method, found in of.items()
     ]
-    seeds = (
-        f"{details['seeds']} seed{'s' if details['seeds'] > 1 else ''} of {details['budget_secs']:g} s, from nothing"
-    )
+    seeds = f"{details['seeds']} seed{'s' if details['seeds'] > 1 else ''} of {details['budget_secs']:g} s, no records"
     header = (seeds, "trials", "ms estimated", "ms a run")
     text = "\n\n".join(
         (
             markdown(header, rows),
             "Times less time of the row's method for the last latency of the column's:",
-            _matrix(details["against"], times),
+            _matrix({called(m): {called(o): t for o, t in of.items()} for m, of in details["against"].items()}, times),
         )
     )
     if not claims:
@@ -245,7 +248,7 @@ def _matrix(against: Mapping[str, Mapping[str, float]], times: Any) -> str:
 
 BENCHMARK = Benchmark(
     name="methods",
-    help="The methods of the papers on our runtime: networks tuned from nothing, with several seeds.",
+    help="The methods of the papers on our runtime: networks tuned without earlier records, with several seeds.",
     options=(
         models_option(options.DCGAN),
         click.Option(

@@ -10,7 +10,8 @@ and neither its imports nor its compilation count.
 
 Each run is independent of the others, so that a short one may be lucky: our time is that of the shortest from which on
 every longer one is as fast too, and at equal time the longest counts, not the best. Beside the peer's whole time stands
-that in which it was as fast as in the end itself.
+that in which it was as fast as in the end itself, and each has a mean. A model of which the peer has kernels without a
+schedule in the end is in neither: its latency is no result of the peer.
 
 Each run of a tuner and each moment's timing is a piece with a file of its own in the folder ``work``: the same command
 goes on where it was interrupted, and ends early where a sitting is limited (:mod:`bench.tuning.pieces`). It names the
@@ -45,6 +46,7 @@ ASKED = {
 _GRID = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _CLAIM = {"pruner": " (in its paper: 4.08 times less time than MetaSchedule, on tensor cores)"}
 """What papers claim against the peer, by method."""
+_MORE = "Give --peer-trials, so that all kernels have some of its trials, or more --peer-secs"
 _AS_FAST = 1.02
 """Latencies of the peer's own networks, relative to its last one, that are as good as it."""
 
@@ -65,7 +67,8 @@ def run(
     sitting_secs: float,
 ) -> BenchResult | None:
     """``ours``: how many times less than the peer's its last latency takes us as it comes, the geometric mean over the
-    models; 0 where one does not reach it. None, and no result, while pieces are missing."""
+    models whose last network of the peer is whole; 0 where one does not reach it, None with a ``reason`` where none is
+    whole. No result while pieces are missing."""
     moments = _moments(grid, peer_secs)
     every = list(runs(models, peer_secs, moments, work, seed, method, peer_trials))
     sitting = Sitting(piece_count, sitting_secs, anew=not resume)
@@ -79,15 +82,12 @@ def run(
     if not sitting.run(every_timing):
         return None
     details = {model: _details(pieces) for model, pieces in timed.items()}
-    means = {
-        form: {each: _mean([_times_less(found["against"][each], form) for found in details.values()]) for each in PEERS}
-        for form in FORMS
-    }
+    means, own_means = (_means(details, secs) for secs in ("peer_secs", "own_secs"))
     ours = means["as it comes"][peer]
     return BenchResult(
         "time-to-quality",
         ours=ours,
-        peer=1.0,
+        peer=1.0 if ours is not None else None,
         ratio=ours,
         unit="times less time",
         details={
@@ -99,7 +99,12 @@ def run(
             "threads": cores(),
             "asked": ASKED,
             "means": means,
+            "own_means": own_means,
+            "left_out": {
+                each: [name for name, found in details.items() if not _is_whole(found, each)] for each in PEERS
+            },
             "models": details,
+            **({"reason": f"{peer} has tuned all kernels of no model: {_MORE}"} if ours is None else {}),
         },
     )
 
@@ -141,13 +146,29 @@ def _from_then_on(points: Sequence[Mapping[str, Any]], holds: Callable[[Mapping[
     return first
 
 
-def _times_less(against: Mapping[str, Any], form: str) -> float:
-    secs = against["times"][form]
-    return 0.0 if secs is None else float(against["peer_secs"] / secs)
+def _means(details: Mapping[str, Mapping[str, Any]], secs: str) -> dict[str, dict[str, float | None]]:
+    """How many times less than the peer's ``secs`` we need, the geometric mean over the models whose last network of
+    the peer is whole, by form and peer: 0 where one does not reach it, None without a model."""
+
+    def mean(form: str, peer: str) -> float | None:
+        times = [
+            _times_less(found["against"][peer], form, secs) for found in details.values() if _is_whole(found, peer)
+        ]
+        if not times:
+            return None
+        return statistics.geometric_mean(times) if all(times) else 0.0
+
+    return {form: {peer: mean(form, peer) for peer in PEERS} for form in FORMS}
 
 
-def _mean(times: Sequence[float]) -> float:
-    return statistics.geometric_mean(times) if all(times) else 0.0
+def _is_whole(found: Mapping[str, Any], peer: str) -> bool:
+    """Return true if all kernels of the peer's last network are tuned."""
+    return not found["against"][peer]["unscheduled"]
+
+
+def _times_less(against: Mapping[str, Any], form: str, secs: str) -> float:
+    ours = against["times"][form]
+    return 0.0 if ours is None else float(against[secs] / ours)
 
 
 def _moments(grid: str, peer_secs: float) -> tuple[float, ...]:
@@ -166,7 +187,7 @@ def table(result: Mapping[str, Any]) -> str:
     for model, found in details["models"].items():
         name = model.rpartition(":")[2]
         for peer, against in found["against"].items():
-            left = f", {against['unscheduled']} kernels not tuned yet" if against["unscheduled"] else ""
+            left = f", {against['unscheduled']} kernels not tuned yet" if against.get("unscheduled") else ""
             for form in FORMS:
                 secs, ahead, own = against["times"][form], against["ahead"][form], against["own_secs"]
                 rows.append(
@@ -184,7 +205,10 @@ def table(result: Mapping[str, Any]) -> str:
         points += [
             (
                 f"`{name}`, {form}",
-                *("-" if point[unit] is None else f"{point[unit]:.0f}" for unit in ("secs", "trials", "device_secs")),
+                *(
+                    "-" if point.get(unit) is None else f"{point[unit]:.0f}"
+                    for unit in ("secs", "trials", "device_secs")
+                ),
                 f"{1e3 * point['latency']:.2f}",
                 f"{point['shipped']} of {point['tasks']}" if point.get("shipped") else "-",
             )
@@ -195,7 +219,8 @@ def table(result: Mapping[str, Any]) -> str:
         (
             f"{form}, against {peer}",
             f"{details['asked'][form][peer]:g}",
-            f"{mean:.1f}" if mean else "not reached by all",
+            _mean_text(mean),
+            _mean_text(details["own_means"][form][peer]),
         )
         for form, of_form in details["means"].items()
         for peer, mean in of_form.items()
@@ -206,8 +231,21 @@ def table(result: Mapping[str, Any]) -> str:
     limit = f", at most {details['peer_trials']} trials of a task" if details["peer_trials"] else ""
     ours = f"`{details['method']}`{_CLAIM.get(details['method'], '')}"
     said = f"Our method: {ours}. The peer: {details['peer_secs']:g} s{limit}. Seed {details['seed']}."
-    mean_header = ("times less time, geometric mean", "asked", "measured")
+    mean_header = (
+        "times less time, geometric mean",
+        "asked",
+        "than the peer's whole time",
+        "than until it was as fast",
+    )
+    for peer, models in details["left_out"].items():
+        if models:
+            names = ", ".join(f"`{model.rpartition(':')[2]}`" for model in models)
+            said += f" Not in the means against {peer}, which has kernels without a schedule there: {names}. {_MORE}."
     return "\n\n".join((markdown(mean_header, means), said, markdown(header, rows), markdown(curve_header, points)))
+
+
+def _mean_text(mean: float | None) -> str:
+    return "no model" if mean is None else f"{mean:.1f}" if mean else "not reached by all"
 
 
 def _method(context: click.Context, option: click.Parameter, text: str) -> str:

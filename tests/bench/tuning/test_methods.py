@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,22 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_tables(
     text = table(json.loads(found.to_json()))
     assert "| AdaTune, figure 6 | adatune against autotvm | 1.3 to 3.9 times less time | 1.19 | net 1.19 |" in text
     assert "| `net`, random | 1600 | 5000.00 | 2000.00 |" in text
+
+
+def test_what_began_with_a_model_is_called_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    curve = {**_curve((10.0, 9.0), (20.0, 5.0)), "tuned_secs": 2.0, "trials": 16}
+    monkeypatch.setattr(MethodRun, "take", lambda _piece: curve)
+    found = run([MODEL], ("moa-pruner", "ansor"), 1, 30.0, tmp_path, True, 0, math.inf)
+    assert found is not None
+    details = json.loads(found.to_json())["details"]
+    assert details["pretrained"] == ["moa-pruner"]
+    text = table({"details": details})
+    assert "| 1 seed of 30 s, no records |" in text
+    assert "| `net`, moa-pruner, pre-trained | 16 |" in text
+    assert "| `net`, ansor | 16 |" in text
+    assert "| Pruner, section 1 | moa-pruner, pre-trained against ansor | 4.82 times less time | 1.00 |" in text
+    assert "| moa-pruner, pre-trained |  | 1.00 |" in text
+    assert "from nothing" not in text
 
 
 def test_one_method_is_no_comparison() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from bench.tuning.time_to_quality import BENCHMARK, compared, run
 from bench.tuning.tuner_runs import FORMS, PEER, PEERS, TunerRun, runs
 
 MODEL = "net.py:net"
+OTHER = "other.py:other"
 LAST = 6.0
 
 
@@ -106,8 +109,10 @@ def test_each_tuner_is_told_what_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
 class Tuners:
     """Tuners that leave figures, and a harness that times their networks."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, unscheduled: Mapping[str, int] | None = None) -> None:
+        """``unscheduled``: kernels that the peer has not tuned in the end, by model."""
         self.ran: list[str] = []
+        self._unscheduled = unscheduled or {}
         monkeypatch.setattr(TunerRun, "take", self._take())
         monkeypatch.setattr(network_timing, "measure_sides", self._measured)
 
@@ -116,8 +121,9 @@ class Tuners:
             self.ran.append(piece.form)
             figures = {"trials": 9, "device_secs": 4.0}
             if piece.form in PEERS:
-                network = {**figures, "secs": piece.budget_secs, "unscheduled": 1, "folder": "there"}
-                return {"tasks": 3, "networks": [{**network, "secs": 20.0}, network]}
+                left = self._unscheduled.get(piece.model, 0)
+                network = {**figures, "secs": piece.budget_secs, "unscheduled": left, "folder": "there"}
+                return {"tasks": 3, "networks": [{**network, "secs": 20.0, "unscheduled": left + 1}, network]}
             store = {"shipped": 2} if piece.form == "as it comes" else None
             known = {"store": store, "task_results": [{}, {}, {}], "folder": "here"}
             return {**figures, "elapsed_secs": piece.budget_secs + 5, **known}
@@ -125,13 +131,15 @@ class Tuners:
         return take
 
     def _measured(self, model: str, names: list[str], **_options: Any) -> dict[str, Any]:
-        assert model == MODEL
+        assert model in (MODEL, OTHER)
         self.ran.append("timing")
         return {name: {"secs": {"median": 1.0 if "comes 20" in name else 2.0}} for name in names}
 
 
-def _run(work: Path, grid: str = "15", *, piece_count: int = 0, resume: bool = True) -> Any:
-    return run([MODEL], PEER, 100.0, None, grid, "fleet", 1, 1.0, 0, work, resume, piece_count, 1e9)
+def _run(
+    work: Path, grid: str = "15", *, piece_count: int = 0, resume: bool = True, models: Sequence[str] = (MODEL,)
+) -> Any:
+    return run(models, PEER, 100.0, None, grid, "fleet", 1, 1.0, 0, work, resume, piece_count, math.inf)
 
 
 def test_pieces_are_done_once_and_the_last_one_gives_the_result(
@@ -151,14 +159,46 @@ def test_pieces_are_done_once_and_the_last_one_gives_the_result(
     for against in found.details["models"][MODEL]["against"].values():
         assert against["ahead"] == {"as it comes": 2.0, "from nothing": 1.0}
     text = BENCHMARK.table(json.loads(found.to_json()))
-    peer = "metaschedule on our engine, 2000.00 ms, 1 kernels not tuned yet"
+    peer = "metaschedule on our engine, 2000.00 ms"
     assert f"| `net`, from nothing | {peer} | 100 | 100 | 20 | 5.0 | 5.0 | 1.00 |" in text
     assert "| `net`, as it comes | 20 | 9 | 4 | 1000.00 | 2 of 3 |" in text
-    assert "| from nothing, against metaschedule | 10 | 5.0 |" in text
+    assert "| from nothing, against metaschedule | 10 | 5.0 | 5.0 |" in text
+    assert "Not in the means" not in text
     assert _run(tmp_path) is not None
     assert len(tuners.ran) == 5
     assert _run(tmp_path, resume=False) is not None
     assert len(tuners.ran) == 10
+
+
+def test_a_peer_with_kernels_that_are_not_tuned_is_in_no_mean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Tuners(monkeypatch, {OTHER: 2})
+    monkeypatch.setattr(time_to_quality, "compared", _with_own_secs)
+    found = _run(tmp_path, models=(OTHER, MODEL))
+    details = json.loads(found.to_json())["details"]
+    assert details["left_out"] == {peer: [OTHER] for peer in PEERS}
+    assert found.ours == pytest.approx(5.0)
+    assert details["own_means"]["as it comes"][PEER] == pytest.approx(40.0 / 20.0)  # of the other: 80 / 20
+    text = BENCHMARK.table({"details": details})
+    assert "| as it comes, against metaschedule | 20 | 5.0 | 2.0 |" in text
+    assert f"Not in the means against {PEER}, which has kernels without a schedule there: `other`. Give --peer" in text
+    assert "| `other`, as it comes | metaschedule, 2000.00 ms, 2 kernels not tuned yet | 100 | 80 |" in text
+
+
+def _with_own_secs(found: Any, peer: str) -> dict[str, Any]:
+    """As if the peer had been as fast after 40 s, or after 80 s where kernels are left."""
+    against = compared(found, peer)
+    return {**against, "own_secs": 80.0 if against["unscheduled"] else 40.0}
+
+
+def test_without_a_whole_network_of_the_peer_there_is_no_figure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Tuners(monkeypatch, {MODEL: 1})
+    found = _run(tmp_path)
+    assert (found.ours, found.peer, found.ratio) == (None, None, None)
+    assert "metaschedule has tuned all kernels of no model: Give --peer-trials" in found.to_text()
+    text = BENCHMARK.table(json.loads(found.to_json()))
+    assert "| as it comes, against metaschedule | 20 | no model | no model |" in text
 
 
 @pytest.mark.parametrize("grid", ["", "a", "0,5", "101", "15,inf"])
