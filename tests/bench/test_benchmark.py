@@ -1,6 +1,8 @@
 """What holds for every benchmark, and how they are found.
 
-``samples/NAME.json`` is a result of each, from a run with small options: its table is written from it.
+``samples/NAME.json`` is a result in the form of each, from a run with small options: its table is written from it. Of
+time-to-quality it is a run of an older version in today's form, without what that one did not count: the peer's
+networks on its way, its kernels without a schedule, seconds of the device.
 """
 
 from __future__ import annotations
