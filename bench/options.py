@@ -12,7 +12,7 @@ from bench.machine import cores
 from policies.search.methods.registry import METHOD_NAMES
 
 RESNET18 = "examples/networks.py:resnet18"
-DCGAN = "bench/networks/public_networks.py:dcgan"
+DCGAN = "bench/networks/paper_networks.py:dcgan"
 """A network of which no records are shipped."""
 WORKLOADS = ("matmul_relu", "conv2d_nhwc")
 """Our network in bench/networks/workloads.py and MetaSchedule's workload of the same name compute the same."""

@@ -1,5 +1,5 @@
-"""Networks that others wrote: of torchvision and transformers, with random weights, one input, float32; and those of
-the papers that no package has (:mod:`bench.networks.paper_networks`).
+"""Networks that others wrote: of torchvision and transformers, with random weights, one input, float32. Those of the
+papers that no package has are in :mod:`bench.networks.paper_networks`.
 
 Each function returns ``(module, example inputs)``. They need ``pip install torchvision transformers``.
 """
@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.networks.paper_networks import dcgan as dcgan
-from bench.networks.paper_networks import lstm as lstm
 from bench.networks.paper_networks import randomise_norms
 from bench.networks.torchvision_operators import load_or_define
 

@@ -7,7 +7,6 @@ import ast
 import torch
 from torch import nn
 
-from bench.networks import public_networks
 from bench.networks.paper_networks import dcgan, lstm, randomise_norms
 from bench.processes import ROOT
 
@@ -58,12 +57,28 @@ def test_norms_of_all_kinds_get_statistics_and_nothing_else_changes() -> None:
     assert changed == {f"{at}.{name}" for at in (0, 1) for name in ("running_mean", "running_var")}
 
 
+SHARED = {
+    "bert_tiny": {"bench/networks/public_networks.py", "examples/networks.py"},
+    "mobilenet_v2": {"bench/networks/public_networks.py", "examples/networks.py"},
+    "operators": {"bench/networks/gpu_kernels.py", "bench/networks/resnet18_operators.py"},
+    "resnet18": {"bench/networks/public_networks.py", "examples/networks.py"},
+}
+"""Names that two files have on purpose: an example needs no package for what torchvision or transformers has too."""
+
+
 def test_every_network_has_a_name_in_one_file() -> None:
-    tree = ast.parse((ROOT / "bench" / "networks" / "paper_networks.py").read_text())
-    made = {
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) == "Example"
-    }
-    assert made == {"dcgan", "lstm"}
-    assert all(callable(getattr(public_networks, name)) for name in made)
+    """Benchmarks name a network by its file and function, and no module gives another's a second place."""
+    places: dict[str, set[str]] = {}
+    for path in [*sorted((ROOT / "bench" / "networks").glob("*.py")), ROOT / "examples" / "networks.py"]:
+        tree = ast.parse(path.read_text())
+        file = path.relative_to(ROOT).as_posix()
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.returns is not None and not node.name.startswith("_"):
+                if ast.unparse(node.returns) == "Example":
+                    places.setdefault(node.name, set()).add(file)
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if alias.asname is not None and alias.asname == alias.name:  # a name that is handed on
+                        places.setdefault(alias.name, set()).add(file)
+    assert {"dcgan", "lstm", "vgg16", "small_cnn"} <= set(places)
+    assert {name: files for name, files in places.items() if len(files) > 1} == SHARED
