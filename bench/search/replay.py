@@ -39,7 +39,7 @@ from bench.search.replay_runs import CURVE, TOLERANCE, Replayed, near_best, run_
 from bench.search.replay_table import OURS, figures, table
 from bench.search.run_cache import REPLAYED, RunCache, cache_code
 from bench.search.start_models import model_at, refuse_training_data, start_of, started_from
-from bench.search.warm_starts import teaching_sets, warm_starts
+from bench.search.warm_starts import learned_from, teaching_sets, warm_starts
 from fleet_tune.base.records.datasets.sources import BUILTIN
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS
 from policies.search.methods import Method
@@ -103,9 +103,11 @@ def run(
     chosen_tasks = pick(names, tasks)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="bench-replay-") as folder:
-        taught = warm_starts(named, teaching_sets(), Path(folder)) if warm else {}
+        sets = teaching_sets() if warm else ()
+        taught = warm_starts(named, sets, Path(folder)) if warm else {}
         columns = with_rounds(with_warm(named, taught), batches)
         starts |= {name: taught[name.partition(WARM)[0]] for name in columns if WARM in name}
+        candidates = {path: learned_from(path, sets) for path in set(starts.values())}
         variants = {**columns, **(effect_variants() if effects else {})}
         networks = network_variants() if network_seeds else {}
         if len(batches) == 1:
@@ -126,6 +128,7 @@ def run(
         "network_seeds": network_seeds,
         "pretrained": pretrained,
         "starts": {name: path.stem for name, path in starts.items()},
+        "learned_from": {name: candidates[path] for name, path in starts.items()},
         "tolerance": TOLERANCE,
         "elapsed_secs": time.perf_counter() - began,
         "jobs": jobs,

@@ -1,13 +1,13 @@
 """Warm starts: the model that each method can begin with, of other tasks than those of a replay.
 
-What each gets is what ``fleet-tune tune --transfer-from`` would give it, from the datasets that the model of fleet-tune
-itself was trained on:
-
-- ``fleet`` and ``moa-pruner``: the model that comes along for them;
-- ``pruner``: the PaCM that comes along, which it then fine-tunes;
+- ``fleet``: the model that comes along for it;
+- ``pruner`` and ``moa-pruner``: the PaCM that comes along, which the first fine-tunes and the second adapts;
 - a method whose own model reads what all tasks share (``autotvm``, ``ansor``, ``bansor``): its own kind of model,
-  trained on these datasets, as the global one of AutoTVM's equation 4;
+  trained on the datasets of ``fleet``'s model, as the global one of AutoTVM's equation 4;
 - any other (``adatune``, whose forest reads the knobs of one task): the model of ``fleet`` as the global one.
+
+They have not all learned from the same: the PaCM was trained on fewer sets than the others, so that each column says
+from how many candidates its model has learned (:func:`learned_from`).
 """
 
 from __future__ import annotations
@@ -87,6 +87,14 @@ def teach(entry: CostModelEntry, sets: Sequence[Path], folder: Path) -> Path:
     path = folder / f"{entry.name}{TAUGHT}"
     path.write_bytes(summed(model).save())
     return path
+
+
+def learned_from(start: Path, sets: Sequence[Path]) -> int:
+    """Number of candidates that the model of this file learned from: by its manifest, or all of the ``sets`` if it was
+    taught."""
+    if start.suffix == TAUGHT:
+        return sum(len(data) for each in sets for data in read(each))
+    return sum(source.candidates for source in read_model(start)[1].data)
 
 
 def summed(model: CostModel) -> CostModel:

@@ -31,6 +31,7 @@ from bench.search.replay_runs import (
     quartiles,
     run_network,
     run_task,
+    trains_after,
     with_effect,
 )
 from bench.search.replay_table import figures
@@ -70,15 +71,15 @@ def test_the_first_uninformed_batch_is_told_apart(data: TaskData) -> None:
 def test_a_model_is_trained_after_the_first_round_and_each_so_many_after_it(
     data: TaskData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method = dataclasses.replace(method_named("ansor"), batch=10, train_every=4)
-    assert [round_ for round_ in range(1, 12) if method.trains_after(10 * round_)] == [1, 5, 9]
-    assert method.trains_after(7)  # a first round that the pool cut short
-    assert all(method_named("ansor").trains_after(64 * round_) for round_ in range(1, 5))
+    method = dataclasses.replace(method_named("ansor"), batch=10)
+    assert [round_ for round_ in range(1, 12) if trains_after(10 * round_, 10, 4)] == [1, 5, 9]
+    assert trains_after(7, 10, 4)  # a first round that the pool cut short
+    assert all(trains_after(64 * round_, 64, 1) for round_ in range(1, 5))
     task = RecordedTask(data)
     search, trained = task.search(method, 0), list[int]()
     monkeypatch.setattr(search, "train", lambda _: trained.append(search.observed))
     for _ in range(6):
-        task.round(search, method, 0)
+        task.round(search, method, 0, 4)
     assert trained == [10, 50]
 
 
@@ -191,6 +192,10 @@ def test_its_tables() -> None:
     assert "| starts from | x86-cpu | nothing |" in BENCHMARK.table(
         {"details": {**details, "starts": {"fleet": "x86-cpu"}}}
     )
+    assert "| learned from | 44,022 candidates | nothing |" in BENCHMARK.table(
+        {"details": {**details, "learned_from": {"fleet": 44_022}}}
+    )
+    assert "learned from" not in text
     assert "| sum over the tasks | 12 | 120 |" in text
     assert "| sum of each seed | 12 (10 to 14) | 120 (110 to 140) |" in text
     assert "| of these at random before any record | 0.0 | 64 |" in text

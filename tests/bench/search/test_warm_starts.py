@@ -12,7 +12,7 @@ from bench.result import BenchError
 from bench.search import warm_starts as subject
 from bench.search.replay_runs import RecordedTask, run_task
 from bench.search.start_models import model_at
-from bench.search.warm_starts import shipped_start, taught_kind, teach, teaching_sets, warm_starts
+from bench.search.warm_starts import learned_from, shipped_start, taught_kind, teach, teaching_sets, warm_starts
 from fleet_tune.base.task_data import Dataset, TaskData
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS
 from policies.cost_models.global_local import GlobalLocalModel
@@ -43,6 +43,15 @@ def test_each_method_begins_with_its_own_kind_or_a_shipped_one(sets: list[Path],
     pacm, ours = BUILTIN_PATHS["pretrained-pacm"], BUILTIN_PATHS["pretrained"]
     assert [starts[name] for name in ("pruner", "moa-pruner", "fleet", "adatune")] == [pacm, pacm, ours, ours]
     assert shipped_start(method_named("pruner")) == "pretrained-pacm"
+
+
+def test_what_each_model_has_learned_from_is_counted(sets: list[Path], tmp_path: Path) -> None:
+    shipped = [learned_from(BUILTIN_PATHS[name], sets) for name in ("pretrained-pacm", "pretrained")]
+    assert shipped == [11_200, 44_022]
+    methods = {"ansor": method_named("ansor")}
+    assert learned_from(warm_starts(methods, sets, tmp_path)["ansor"], [*sets, *sets]) == 2 * len(
+        made_up("other", seed=7)
+    )
 
 
 def test_autotvm_is_the_sum_of_what_was_taught_and_its_own(data: TaskData, sets: list[Path], tmp_path: Path) -> None:
