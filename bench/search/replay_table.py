@@ -103,8 +103,8 @@ def table(result: Mapping[str, Any]) -> str:
         rows.append(("starts from", *(details["starts"].get(method, "nothing") for method in ranked)))
     learned = details.get("learned_from")
     if learned:
-        cells = (f"{learned[method]:,} candidates" if method in learned else "nothing" for method in ranked)
-        rows.append(("learned from", *cells))
+        counts = (f"{learned[method]:,} candidates" if method in learned else "nothing" for method in ranked)
+        rows.append(("learned from", *counts))
     columns = [f"`{method}`" + _of_seeds(details["seeds"][method], most) for method in ranked]
     if details["pretrained"]:
         columns = [f"{column}, pretrained" for column in columns]

@@ -125,7 +125,7 @@ class Tuners:
                 network = {**figures, "secs": piece.budget_secs, "unscheduled": left, "folder": "there"}
                 return {"tasks": 3, "networks": [{**network, "secs": 20.0, "unscheduled": left + 1}, network]}
             store = {"shipped": 2} if piece.form == "as it comes" else None
-            known = {"store": store, "task_results": [{}, {}, {}], "folder": "here"}
+            known: dict[str, Any] = {"store": store, "task_results": [{}, {}, {}], "folder": "here"}
             return {**figures, "elapsed_secs": piece.budget_secs + 5, **known}
 
         return take
