@@ -2,20 +2,20 @@
 
 Tunes kernels side by side (:mod:`bench.networks.gpu_kernels`) as one network, and prints the best time of each as one
 line of JSON. Figures come from the records, so that they count where the network around the kernels cannot be compiled,
-and the same command goes on from them where it was cut.
+and the same command goes on from them where it was cut, for the time that is left (``OUT/runs.jsonl``).
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from bench.gpu.kernel_tasks import device_class_of, kernel_tasks
+from bench.gpu.tuning_runs import TuningRuns
 from bench.processes import die_with_parent
 from bench.result import BenchError
 from fleet_tune.base.domain import Outcome, Task
@@ -23,27 +23,32 @@ from fleet_tune.base.records.stores.reader import RecordReader
 
 
 def tune(model: str, out: Path, fleet: Path, budget_secs: float) -> dict[str, Any]:
-    """Return the figures of :func:`figures`, the seconds of the whole command, and why no network was compiled, if
-    there is none. Raises BenchError where nothing was measured."""
+    """Tune until the runs in ``out`` have tuned for ``budget_secs``, those of earlier calls included. Returns the
+    figures of :func:`figures`, the seconds of all runs, and why no network was compiled, if there is none. Raises
+    BenchError where nothing was measured, or where the runs that left records in ``out`` are not known."""
     import fleet_tune
 
+    records, runs = out / "records.db", TuningRuns(out / "runs.jsonl")
+    if records.exists() and not runs.begins:
+        raise BenchError(f"{out} has records of runs whose time is not known: name another folder")
     tasks = kernel_tasks(model, device_class_of(fleet))
-    began, reason = time.time(), ""
-    try:
-        result = fleet_tune.tune(model, out=out, time_budget_secs=budget_secs, fleet=fleet)
-        reason = "; ".join(network.problem for network in result.networks if network.problem)
-    except Exception as error:  # whatever stops the compilation: the records count
-        reason = f"{type(error).__name__}: {error}"[-500:]
-    records = out / "records.db"
+    left_secs = budget_secs - runs.tuning_secs
+    if left_secs > 0:
+        runs.begin()
+        try:
+            result = fleet_tune.tune(model, out=out, time_budget_secs=left_secs, fleet=fleet, on_progress=runs.note)
+            runs.end("; ".join(network.problem for network in result.networks if network.problem))
+        except Exception as error:  # whatever stops the compilation: the records count
+            runs.end(f"{type(error).__name__}: {error}"[-500:])
     if not records.exists():
-        raise BenchError(f"nothing was measured: {reason or 'no records'}")
-    return {**figures(records, tasks, began), "elapsed_secs": time.time() - began, "reason": reason}
+        raise BenchError(f"nothing was measured: {runs.reason or 'no records'}")
+    return {**figures(records, tasks, runs.begins), "elapsed_secs": runs.elapsed_secs, "reason": runs.reason}
 
 
-def figures(store: Path, tasks: Mapping[str, Task], began_unix_secs: float) -> dict[str, Any]:
+def figures(store: Path, tasks: Mapping[str, Task], begins: Sequence[float]) -> dict[str, Any]:
     """Return the best verified time of each kernel (``best_secs``, None where there is none) with its operations and
-    trials, and the trials since ``began_unix_secs``, the start of the last run: all, those that ran, and these a
-    minute."""
+    trials, and the trials of all runs: how many, those that ran, and these a minute, each run from its beginning in
+    ``begins`` (seconds since 1970, oldest first) to its last trial that ran."""
     with RecordReader(store) as reader:
         of_hash = {task.workload.hash: task.id for task in reader.tasks()}
         kernels = {}
@@ -53,10 +58,13 @@ def figures(store: Path, tasks: Mapping[str, Task], began_unix_secs: float) -> d
             found = {} if task_id is None else {"trials": len(reader.records_of(task_id))}
             secs = None if best is None else best.measurement.cost_secs
             kernels[name] = {"best_secs": secs, "flop": task.workload.flop, **found}
-        records_now = [each for each in reader if each.revision == 0 and each.unix_secs >= began_unix_secs]
-    valid = [each.unix_secs for each in records_now if each.measurement.outcome is Outcome.OK]
-    rate = 60 * len(valid) / (max(valid) - began_unix_secs) if valid else None
-    return {"kernels": kernels, "trials": len(records_now), "valid": len(valid), "valid_per_minute": rate}
+        records = [each for each in reader if each.revision == 0]
+    valid = [each.unix_secs for each in records if each.measurement.outcome is Outcome.OK]
+    spent_secs = 0.0
+    for began, ended in zip(begins, [*begins[1:], float("inf")], strict=True):
+        spent_secs += max((at - began for at in valid if began <= at < ended), default=0.0)
+    rate = 60 * len(valid) / spent_secs if spent_secs else None
+    return {"kernels": kernels, "trials": len(records), "valid": len(valid), "valid_per_minute": rate}
 
 
 @click.command()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench.gpu import tuned_kernels
 from bench.gpu.tuned_kernels import figures
+from bench.gpu.tuning_runs import TuningRuns
 from bench.result import BenchError
 from fleet_tune.base.domain import Record
 from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.results import Progress
 from tests.helpers.records import named_record
 from tests.helpers.tasks import make_task
 
@@ -42,14 +45,14 @@ def stored(out: Path) -> Path:
 
 
 def test_the_best_verified_time_of_each_kernel_counts(tmp_path: Path) -> None:
-    found = figures(stored(tmp_path / "out"), TASKS, 100.0)
+    found = figures(stored(tmp_path / "out"), TASKS, [20.0, 100.0])
     assert found["kernels"] == {
         "product": {"best_secs": 2e-5, "flop": 2e9, "trials": 3},
         "3x3": {"best_secs": None, "flop": 1e6, "trials": 1},
         "1x1": {"best_secs": None, "flop": 1e6},
     }
-    # Of this run, which began at second 100: two that ran in 60 s.
-    assert (found["trials"], found["valid"], found["valid_per_minute"]) == (3, 2, pytest.approx(2.0))
+    # Three that ran, in 30 s of the run that began at second 20 and 60 s of that which began at second 100.
+    assert (found["trials"], found["valid"], found["valid_per_minute"]) == (4, 3, pytest.approx(2.0))
 
 
 def test_the_kernels_count_where_the_network_is_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +73,43 @@ def test_the_kernels_count_where_the_network_is_not_compiled(tmp_path: Path, mon
     monkeypatch.setattr("fleet_tune.tune", fail_at_once, raising=False)
     with pytest.raises(BenchError, match="nothing was measured: RuntimeError: no device"):
         tuned_kernels.tune("kernels", tmp_path / "other", tmp_path / "fleet.toml", 1.0)
+
+
+def snapshot(phase: str, elapsed_secs: float) -> Progress:
+    return Progress(phase, elapsed_secs, None, None, 0, 0, {}, 0.0, {}, {}, ())
+
+
+def test_a_run_that_was_cut_goes_on_for_the_time_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    now = 0.0
+    monkeypatch.setattr(tuned_kernels, "TuningRuns", lambda path: TuningRuns(path, clock=lambda: now))
+    monkeypatch.setattr(tuned_kernels, "device_class_of", lambda _fleet: None)
+    monkeypatch.setattr(tuned_kernels, "kernel_tasks", lambda _model, _class: TASKS)
+
+    def tune(_model: str, *, out: Path, time_budget_secs: float, on_progress: Any, **_: Any) -> Any:
+        nonlocal now
+        asked.append(time_budget_secs)
+        began = now
+        for phase, secs in (("starting", 5.0), ("describing", 10.0), ("tuning", 40.0), ("compiling", 90.0)):
+            now = began + secs
+            on_progress(snapshot(phase, secs))
+        if len(asked) == 1:
+            stored(out)
+            raise KeyboardInterrupt  # the process ends: nothing after it runs
+        return SimpleNamespace(networks=[])
+
+    monkeypatch.setattr("fleet_tune.tune", tune, raising=False)
+    arguments = ("kernels", tmp_path / "out", tmp_path / "fleet.toml", 50.0)
+    with pytest.raises(KeyboardInterrupt):
+        tuned_kernels.tune(*arguments)
+    found = tuned_kernels.tune(*arguments)
+    assert asked == [50.0, 20.0]
+    assert (found["trials"], found["elapsed_secs"], found["reason"]) == (4, 180.0, "")
+    assert tuned_kernels.tune(*arguments) == found  # the time is used
+    assert len(asked) == 2
+
+
+def test_records_of_runs_that_are_not_known_are_refused(tmp_path: Path) -> None:
+    stored(tmp_path / "out")
+    with pytest.raises(BenchError, match="has records of runs whose time is not known: name another folder"):
+        tuned_kernels.tune("kernels", tmp_path / "out", tmp_path / "fleet.toml", 50.0)
