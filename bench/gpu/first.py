@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,20 @@ def _result(piece: Piece, out: Path, limit_secs: float, fleet: Path, budget_secs
     return last_json(text, piece.name)
 
 
+def claim(out: Path, settings: Mapping[str, Any]) -> None:
+    """Keep the settings of the results in ``out``. Raises BenchError where it has results of other settings, or of
+    settings that are not known: they would pass for those of this call."""
+    file = out / "settings.json"
+    if not file.exists():
+        if (out / "machine.json").exists():
+            raise BenchError(f"{out} has results whose settings are not known: name another folder with --out")
+        _write(file, dict(settings))
+        return
+    before = json.loads(file.read_text())
+    if before != settings:
+        raise BenchError(f"{out} has results of {before}, not of {dict(settings)}: name another folder with --out")
+
+
 def _write(path: Path, found: dict[str, Any]) -> None:
     write_atomically(path, json.dumps(found).encode() + b"\n")
 
@@ -100,6 +114,7 @@ def command() -> click.Command:
         gpu: dict[str, Any] = {"name": "no GPU: a rehearsal", "target": {}} if rehearse else probe_in_child()
         if gpu.get("reason"):
             raise BenchError(f"nothing to run: {gpu['reason']}")
+        claim(out, {"rehearse": rehearse, "budget_secs": budget_secs, "gpu": gpu["name"]})
         smi = shutil.which("nvidia-smi")
         driver = subprocess.run([smi, "-q"], capture_output=True, text=True, timeout=60).stdout if smi else ""
         _write(out / "machine.json", {"gpu": gpu, "machine": machine(), "driver": driver[:4000]})

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.gpu.first import run
+from bench.gpu.first import claim, run
 from bench.gpu.page import page
 from bench.gpu.pieces import ON_A_GPU, REHEARSAL, Piece, pieces
 from bench.networks import gpu_kernels
 from bench.peers.example import load_example
 from bench.processes import ROOT
+from bench.result import BenchError
 
 
 def piece(name: str, code: str, limit_secs: float = 60) -> Piece:
@@ -54,6 +55,27 @@ def test_a_piece_that_takes_too_long_is_interrupted_and_has_no_result(tmp_path: 
     assert states["slow"].startswith("failed: not done after 3 s")
     assert (tmp_path / "work" / "slow.stopped").exists()
     assert not (tmp_path / "slow.json").exists()
+
+
+def test_results_of_other_settings_are_refused(tmp_path: Path) -> None:
+    settings = {"rehearse": False, "budget_secs": 120.0, "gpu": "H200"}
+    claim(tmp_path, settings)
+    claim(tmp_path, settings)
+    for other in ({"rehearse": True}, {"budget_secs": 60.0}, {"gpu": "H100"}):
+        with pytest.raises(BenchError, match=r"has results of .* name another folder with --out"):
+            claim(tmp_path, {**settings, **other})
+    (tmp_path / "settings.json").unlink()
+    (tmp_path / "machine.json").touch()  # of a call that kept none
+    with pytest.raises(BenchError, match="whose settings are not known"):
+        claim(tmp_path, settings)
+
+
+def test_a_rehearsal_goes_on_with_the_same_budget_alone(tmp_path: Path) -> None:
+    arguments = ("--rehearse", "--out", str(tmp_path), "--secs", "1", "--only", "probe")
+    assert run_bench(*arguments).returncode == 0
+    again = run_bench(*arguments, "--budget-secs", "7")
+    assert again.returncode != 0
+    assert "name another folder with --out" in again.stderr
 
 
 def test_no_piece_is_begun_without_time(tmp_path: Path) -> None:
