@@ -2,7 +2,8 @@
 
 ``python -m bench.gpu.sketch_rules MODEL OUT --fleet FILE --per-rule 64`` builds them as a tuning does, measures and
 checks each behind a device server, and prints by rule how many are right, wrong, refused (not built), and failed
-(built, but they did not run). Each result is in ``OUT/checked.jsonl`` at once: the same command goes on from there.
+(built, but they did not run). The candidates are in ``OUT/chosen.json``, and each result is in ``OUT/checked.jsonl`` at
+once: the same command goes on from there.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from devices.sketches.spaces import DesignSpace
 from fleet_tune.base.config.fleet_file import load_fleet
 from fleet_tune.base.domain import Candidate, DeviceAbstraction, Measurement, Outcome, StopRule, Task
 from fleet_tune.base.precision import Precision
+from fleet_tune.base.records.files.atomic_file import write_atomically
 from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import feasible
 from policies.space.sampling import sample
@@ -84,8 +86,8 @@ def described(space: DesignSpace) -> list[Sketch]:
 
 
 def choose(sketches: Iterable[tuple[Task, Sequence[Sketch]]], device: DeviceAbstraction, per_rule: int) -> list[Chosen]:
-    """Return so many random candidates of each rule as fit the device, the same ones in every process: of its sketches
-    in turn, so that as many as possible have one. In the order of the tasks."""
+    """Return so many random candidates of each rule as fit the device, the same ones for the same sketches: of its
+    sketches in turn, so that as many as possible have one. In the order of the tasks."""
     rows: dict[str, list[list[Chosen]]] = defaultdict(list)
     places: dict[str, int] = {}
     for task, of_task in sketches:
@@ -95,6 +97,40 @@ def choose(sketches: Iterable[tuple[Task, Sequence[Sketch]]], device: DeviceAbst
             rows[rule_of(sketch)].append([Chosen(rule_of(sketch), task, candidate) for candidate in drawn])
     chosen = [each for of_rule in rows.values() for each in list(_in_turn(of_rule))[:per_rule]]
     return sorted(chosen, key=lambda each: places[each.task.id])
+
+
+def keep_chosen(path: Path, per_rule: int, chosen: Sequence[Chosen]) -> None:
+    """Write the candidates of a check: how far sketches are described depends on the machine's speed, so that another
+    process would choose others."""
+    entries = [
+        {
+            "rule": each.rule,
+            "task": each.task.id,
+            "sketch": each.candidate.sketch,
+            "sketch_id": each.candidate.sketch_id,
+            "decisions": list(each.candidate.decisions),
+        }
+        for each in chosen
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps({"per_rule": per_rule, "chosen": entries}).encode() + b"\n")
+
+
+def read_chosen(path: Path, per_rule: int, tasks: Sequence[Task]) -> list[Chosen]:
+    """Return the candidates that :func:`keep_chosen` has written. Raises BenchError where they are those of another
+    check."""
+    kept = json.loads(path.read_text())
+    of_id = {task.id: task for task in tasks}
+    if kept["per_rule"] != per_rule or not {each["task"] for each in kept["chosen"]} <= set(of_id):
+        raise BenchError(f"{path} has the candidates of another check: name another folder")
+    return [
+        Chosen(
+            each["rule"],
+            of_id[each["task"]],
+            Candidate(each["task"], each["sketch"], each["sketch_id"], tuple(each["decisions"])),
+        )
+        for each in kept["chosen"]
+    ]
 
 
 def _drawn(task: Task, sketch: Sketch, device: DeviceAbstraction, count: int) -> list[Candidate]:
@@ -200,10 +236,14 @@ def main(model: str, out: Path, fleet: Path, precision: str | None, per_rule: in
     tasks = import_network(network, device_class).tasks
     with ExitStack() as stack:
         device = stack.enter_context(open_device(config))
-        abstraction = device.fingerprint().abstraction
-        chosen = choose(((task, described(DesignSpace(task))) for task in tasks), abstraction, per_rule)
-        if not chosen:
-            raise BenchError(f"{model}: no sketch has a candidate that fits the device")
+        file = out / "chosen.json"
+        if not file.exists():
+            abstraction = device.fingerprint().abstraction
+            chosen = choose(((task, described(DesignSpace(task))) for task in tasks), abstraction, per_rule)
+            if not chosen:
+                raise BenchError(f"{model}: no sketch has a candidate that fits the device")
+            keep_chosen(file, per_rule, chosen)
+        chosen = read_chosen(file, per_rule, tasks)
         builders = [stack.enter_context(BuildWorker(workers=cores())) for _ in range(cores())]
         click.echo(json.dumps(check(chosen, builders, device, KeptLines(out / "checked.jsonl"))))
 

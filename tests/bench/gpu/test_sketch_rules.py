@@ -12,7 +12,7 @@ import pytest
 
 from bench.gpu.kept_lines import KeptLines
 from bench.gpu.kernel_tasks import kernel_tasks
-from bench.gpu.sketch_rules import Chosen, check, choose, described
+from bench.gpu.sketch_rules import Chosen, check, choose, described, keep_chosen, read_chosen
 from bench.machine import bench_env
 from bench.processes import run_json
 from bench.result import BenchError
@@ -119,6 +119,18 @@ def test_what_was_checked_is_not_checked_again(tmp_path: Path) -> None:
     assert found["rules"]["loops"]["right"] == 3
     assert [request.artifact.candidate.decisions for request in device.measured] == [(4,)]  # type: ignore[union-attr]
     assert len(builder.asked) == 2  # the oracle and the one
+
+
+def test_the_same_candidates_are_checked_in_the_next_process(tmp_path: Path) -> None:
+    some = [*chosen(0, 3), *chosen(4, rule="tensorize", task=TASKS[1])]
+    file = tmp_path / "out" / "chosen.json"
+    keep_chosen(file, 2, some)
+    assert read_chosen(file, 2, TASKS) == some
+    assert [each.candidate.id for each in read_chosen(file, 2, TASKS)] == [each.candidate.id for each in some]
+    with pytest.raises(BenchError, match="the candidates of another check: name another folder"):
+        read_chosen(file, 3, TASKS)
+    with pytest.raises(BenchError, match="the candidates of another check: name another folder"):
+        read_chosen(file, 2, TASKS[:1])
 
 
 def test_an_oracle_that_does_not_run_leaves_its_candidates_unchecked(tmp_path: Path) -> None:
