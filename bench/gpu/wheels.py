@@ -1,9 +1,9 @@
-"""Packages for a machine without a network: fetched here, taken there in parts, joined and installed there.
+"""Packages for a GPU machine without a network: fetched on a machine that has one, carried over, installed there.
 
 Here, in the environment that the project runs in: ``python -m bench.gpu.wheels fetch FOLDER --have LIST`` fetches the
 wheels of what the project needs there (its extras ``tune``, ``cuda`` and ``gpu``) and LIST, a ``pip freeze`` of that
-machine, lacks, in the versions of ``requirements.lock``. It puts them into ``FOLDER/load-1``, ``load-2`` and so on,
-each small enough for one transfer; a file that is larger is split.
+machine, lacks, in the versions of ``requirements.lock``. It puts them into ``FOLDER/load-1``; with ``--load-mb N`` into
+``load-1``, ``load-2`` and so on of at most N MB each, and a file that is larger is split.
 
 There: ``python bench/gpu/wheels.py install FOLDER TARGET`` checks the loads, joins the parts and installs all into
 TARGET without an index; ``PYTHONPATH=TARGET`` finds them. It needs nothing but Python and pip.
@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-LOAD_BYTES = 60 << 20
 PYTHON = "3.12"
 EXTRAS = ("tune", "cuda", "gpu")
 _ROOT = Path(__file__).resolve().parents[2]
@@ -105,7 +104,7 @@ def download(requirements: Sequence[str], folder: Path) -> None:
         raise WheelError("pip cannot fetch these wheels: what it says is above")
 
 
-def pack(wheels: Path, folder: Path, load_bytes: int = LOAD_BYTES) -> list[Path]:
+def pack(wheels: Path, folder: Path, load_bytes: int = sys.maxsize) -> list[Path]:
     """Put the files of ``wheels`` into loads in ``folder`` of at most ``load_bytes`` each, and return these; the first
     has the manifest."""
     for old in folder.glob("load-*"):
@@ -170,13 +169,20 @@ def install(folder: Path, target: Path) -> None:
         raise WheelError("pip cannot install these wheels: what it says is above")
 
 
-def _fetch(folder: Path, have: Path, others: Sequence[str]) -> str:
+def _fetch(folder: Path, have: Path, others: Sequence[str], load_bytes: int) -> str:
     names = [re.split(r"[=<>@ \[]", line.strip())[0] for line in have.read_text().splitlines() if line.strip()]
     lacking = pinned([*needed(names), *others], locked())
     fetched = folder / "wheels"
     download(lacking, fetched)
-    loads = pack(fetched, folder)
+    loads = pack(fetched, folder, load_bytes)
     return f"{len(lacking)} packages in {len(loads)} loads: {', '.join(map(str, loads))}"
+
+
+def _megabytes(text: str) -> int:
+    """Return the bytes of a number of MB. Raises ArgumentTypeError for what is none, or less than 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of MB: give 1 or more")
+    return int(text) * 1_000_000
 
 
 def main() -> None:
@@ -186,13 +192,14 @@ def main() -> None:
     fetch.add_argument("folder", type=Path)
     fetch.add_argument("--have", type=Path, required=True, help="A 'pip freeze' of the other machine.")
     fetch.add_argument("--add", nargs="*", default=[], help="Further packages, such as torchvision.")
+    fetch.add_argument("--load-mb", type=_megabytes, default=sys.maxsize, help="Largest load in MB; else all are one.")
     put = commands.add_parser("install")
     put.add_argument("folder", type=Path)
     put.add_argument("target", type=Path)
     given = parser.parse_args()
     try:
         if given.command == "fetch":
-            print(_fetch(given.folder, given.have, [canonical(name) for name in given.add]))
+            print(_fetch(given.folder, given.have, [canonical(name) for name in given.add], given.load_mb))
         else:
             install(given.folder, given.target)
     except WheelError as error:

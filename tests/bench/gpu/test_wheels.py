@@ -35,6 +35,20 @@ def test_loads_are_small_and_join_to_the_same_files(fetched: Path, tmp_path: Pat
     assert {path.name: path.read_bytes() for path in joined} == {p.name: p.read_bytes() for p in fetched.iterdir()}
 
 
+def test_the_largest_load_is_an_option(fetched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(pack(fetched, tmp_path / "one")) == 1  # without a limit
+    asked: list[int] = []
+    monkeypatch.setattr(wheels, "_fetch", lambda _folder, _have, _add, load_bytes: asked.append(load_bytes))
+    command = ["wheels", "fetch", str(tmp_path), "--have", "list"]
+    for last in ([], ["--load-mb", "20"]):
+        monkeypatch.setattr(sys, "argv", [*command, *last])
+        wheels.main()
+    assert asked == [sys.maxsize, 20_000_000]
+    monkeypatch.setattr(sys, "argv", [*command, "--load-mb", "0"])
+    with pytest.raises(SystemExit):
+        wheels.main()
+
+
 def test_packing_again_leaves_nothing_of_before(fetched: Path, tmp_path: Path) -> None:
     pack(fetched, tmp_path / "out", 30)
     loads = pack(fetched, tmp_path / "out", 1000)
