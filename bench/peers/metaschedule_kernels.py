@@ -26,6 +26,7 @@ from bench.gpu.kernel_tasks import device_class_of, is_cuda, kernel_tasks
 from bench.machine import cores
 from bench.processes import die_with_parent
 from devices.cuda.runtime import prepare_cuda
+from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target
 from fleet_tune.base.domain import DeviceClass, Task
@@ -99,6 +100,7 @@ def _tune(tasks: Mapping[str, Task], device_class: DeviceClass, out: Path, kept:
         prepare_cuda()
         # It needs a compiler of its own; its builders inherit the variable.
         os.environ["TVM_CUDA_COMPILE_MODE"] = "nvcc" if shutil.which("nvcc") else "nvrtc"
+    load_intrinsics(device_class.target)  # its rules look them up
     batches = _KeptBatches(kept, list(tasks), left_secs)
     try:
         ms.tune_tir(
