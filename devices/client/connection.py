@@ -52,9 +52,9 @@ class Connection:
     ) -> None:
         #: Canonical target. Empty until the first session where ``config`` asks for the device's own CPU.
         self.target = "" if config.target == NATIVE else resolve_target(config.target, config.threads)
-        #: Workbench of the open session, which may be lost unnoticed; None where none is open.
+        #: True once a session was opened.
         self.has_worked = False
-        """True once a session was opened."""
+        #: Workbench of the open session, which may be lost unnoticed; None where none is open.
         self.bench: Workbench | None = None
         #: Address of our own server that the tracker gave us last.
         self.held: tuple[str, int] | None = None
@@ -71,8 +71,8 @@ class Connection:
     def workbench(self) -> Workbench:
         """Return the workbench of the open session; opens one where there is none.
 
-        Raises SessionLostError past ``timeout_secs``, TargetError if the device's own CPU was asked for and its server
-        cannot tell, or if it is a GPU and its server can use none.
+        Raises SessionLostError past ``timeout_secs``, its GpuUnusableError if the target is a GPU and the server can
+        use none, TargetError if the device's own CPU was asked for and its server cannot tell.
         """
         session = self.bench.session if self.bench is not None else None
         if session is not None and not session.ours and session.age_secs > _PLAIN_SESSION_SECS / 2:
