@@ -1,7 +1,7 @@
 """Files that a benchmark's figures depend on, and digests that tell whether they have changed since.
 
 The modules are found by the import graph of the source text, so that no framework is loaded and processes that a
-benchmark starts count too: a benchmark names them by strings such as ``"bench.search.draft_process"``. A Python file is
+benchmark starts count too: a benchmark names them by strings such as ``"bench.drafts.draft_process"``. A Python file is
 digested by its syntax tree without docstrings: comments, docstrings and formatting are no change. All other files
 (datasets, models) are digested byte by byte.
 """

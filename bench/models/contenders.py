@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from bench.datasets import Rows, first, read
+from bench.drafts.draft_process import Scorer, calibrated_predictor, train
 from bench.models.laboratory.registry import BOOSTED_RANK, FOREST, MLP, TREE_GRU
 from bench.models.ranking import Floats, Ranked, parts
-from bench.search.draft_process import Scorer, calibrated_predictor, train
 from fleet_tune.base.task_data import Dataset, TaskData
 from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.registry import BOOSTED, BOOSTED_INVARIANT, PACM, CostModelEntry

@@ -27,9 +27,9 @@ from bench.inputs import note_input
 from bench.machine import bench_env
 from bench.models.laboratory import load_model, method_named
 from bench.processes import die_with_parent
+from bench.replay.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
+from bench.replay.warm_starts import summed
 from bench.result import BenchError, BenchResult
-from bench.search.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
-from bench.search.warm_starts import summed
 from bench.tables import markdown
 from fleet_tune.base.records.datasets.sources import BUILTIN
 from fleet_tune.base.task_data import TaskData

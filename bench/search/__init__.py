@@ -1,1 +1,1 @@
-"""Benchmarks of the search on recorded candidates: the draft, trials by replay, and the time of a batch."""
+"""The whole method against others and without parts of itself, and the time that a search takes."""

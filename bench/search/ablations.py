@@ -22,15 +22,15 @@ from bench.benchmark import Benchmark
 from bench.datasets import labels, pick, read
 from bench.models.laboratory import ConfidenceBound, method_named
 from bench.models.laboratory.trial_time import PerSecond
+from bench.replay import replay_pool
+from bench.replay.columns import is_deep
+from bench.replay.replay_pool import Call, played
+from bench.replay.replay_runs import Replayed, run_task
+from bench.replay.run_cache import REPLAYED, RunCache, cache_code
+from bench.replay.start_models import model_at, refuse_training_data, start_of
 from bench.result import BenchError, BenchResult
-from bench.search import replay_pool
 from bench.search.ablations_table import DOUBLED, figures, table
-from bench.search.columns import is_deep
 from bench.search.genetic import genetic_method
-from bench.search.replay_pool import Call, played
-from bench.search.replay_runs import Replayed, run_task
-from bench.search.run_cache import REPLAYED, RunCache, cache_code
-from bench.search.start_models import model_at, refuse_training_data, start_of
 from policies.cost_models.registry import BOOSTED
 from policies.search.acquisition import ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bench.search.bootstrap import Interval, over_tasks, ratio, relative
-from bench.search.replay_runs import Replayed, overall, quartiles
+from bench.replay.bootstrap import Interval, over_tasks, ratio, relative
+from bench.replay.replay_runs import Replayed, overall, quartiles
 from bench.tables import markdown, median_and_quartiles
 
 DOUBLED = " x2"

@@ -26,11 +26,11 @@ import numpy as np
 from bench import options
 from bench.benchmark import Benchmark
 from bench.datasets import labels, pick, read
+from bench.replay import replay_pool
+from bench.replay.replay_pool import Call, played
+from bench.replay.replay_runs import TOLERANCE, RecordedTask, quartiles
+from bench.replay.run_cache import Kind, RunCache, cache_code
 from bench.result import BenchError, BenchResult
-from bench.search import replay_pool
-from bench.search.replay_pool import Call, played
-from bench.search.replay_runs import TOLERANCE, RecordedTask, quartiles
-from bench.search.run_cache import Kind, RunCache, cache_code
 from bench.tables import markdown, median_and_quartiles
 from devices.timing.evaluator import Evaluation, evaluate
 from fleet_tune.base.domain import StopRule

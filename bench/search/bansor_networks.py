@@ -22,11 +22,11 @@ import click
 from bench import options
 from bench.benchmark import Benchmark
 from bench.datasets import labels, pick, read
+from bench.replay import replay_pool
+from bench.replay.replay_pool import Call, played
+from bench.replay.replay_runs import TOLERANCE, Course, quartiles, run_course
+from bench.replay.run_cache import COURSES, RunCache, cache_code
 from bench.result import BenchResult
-from bench.search import replay_pool
-from bench.search.replay_pool import Call, played
-from bench.search.replay_runs import TOLERANCE, Course, quartiles, run_course
-from bench.search.run_cache import COURSES, RunCache, cache_code
 from bench.tables import markdown, median_and_quartiles
 from policies.search.allocation import UcbSketches
 from policies.search.methods import Method, method_named

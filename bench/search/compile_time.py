@@ -24,12 +24,12 @@ from bench import options
 from bench.benchmark import Benchmark
 from bench.datasets import labels, observations, pick, read
 from bench.models.laboratory import method_named
+from bench.replay import replay_pool
+from bench.replay.replay_pool import Call, played
+from bench.replay.replay_runs import RecordedTask, trains_after
+from bench.replay.run_cache import Kind, RunCache, cache_code
 from bench.result import BenchResult
-from bench.search import replay_pool
 from bench.search.ablations import PRETRAINED, ablations, noted, train_every
-from bench.search.replay_pool import Call, played
-from bench.search.replay_runs import RecordedTask, trains_after
-from bench.search.run_cache import Kind, RunCache, cache_code
 from bench.tables import markdown
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, read_model
 from policies.search.methods import Method

@@ -7,7 +7,7 @@ interval is a paired bootstrap over the tasks, since tasks differ more than seed
 alone.
 
 ``--open`` lets the searches go anywhere in the sketches' spaces, with costs that a model of the records fills in
-(:mod:`bench.search.open_replay`), in place of the recorded candidates alone. A rule has to be looked at in both: a
+(:mod:`bench.replay.open_replay`), in place of the recorded candidates alone. A rule has to be looked at in both: a
 random candidate brings nothing among a few hundred recorded ones, and frees a search that is stuck in the open.
 
 Backward elimination: take away what costs least, and name it with ``--without`` while the next is looked for.
@@ -28,13 +28,13 @@ from numpy.typing import NDArray
 from bench import options
 from bench.benchmark import Benchmark
 from bench.datasets import DATA, labels, read
+from bench.replay import open_replay, replay_pool
+from bench.replay.bootstrap import over_tasks
+from bench.replay.imputation import KINDS, ImputationModel
+from bench.replay.replay_pool import Call, played
+from bench.replay.replay_runs import Replayed, run_task
+from bench.replay.run_cache import REPLAYED, RunCache, cache_code
 from bench.result import BenchError, BenchResult
-from bench.search import open_replay, replay_pool
-from bench.search.bootstrap import over_tasks
-from bench.search.imputation import KINDS, ImputationModel
-from bench.search.replay_pool import Call, played
-from bench.search.replay_runs import Replayed, run_task
-from bench.search.run_cache import REPLAYED, RunCache, cache_code
 from bench.tables import markdown
 from policies.search.allocation import UcbSketches
 from policies.search.bandits import EXPLORATION

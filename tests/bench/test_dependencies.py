@@ -102,21 +102,21 @@ def test_a_file_that_is_gone_or_no_python_is_a_change(tree: Path) -> None:
 
 
 def test_a_replay_depends_on_the_search_and_on_no_harness() -> None:
-    path = ROOT / "bench" / "search" / "replay.py"
-    names = set(dependencies("bench.search.replay"))
+    path = ROOT / "bench" / "replay" / "replay.py"
+    names = set(dependencies("bench.replay.replay"))
     assert path.relative_to(ROOT).as_posix() in names
     assert not names & HARNESS
-    assert {"policies/search/search.py", "bench/search/replay_runs.py"} <= names
+    assert {"policies/search/search.py", "bench/replay/replay_runs.py"} <= names
 
 
 def test_the_graph_has_every_module_that_is_loaded() -> None:
     """What Python has loaded after the import of a benchmark, by its own account."""
-    code = "import sys, bench.search.replay; print(*(name for name in sys.modules))"
+    code = "import sys, bench.replay.replay; print(*(name for name in sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
     ours = {name for name in done.stdout.split() if name.split(".")[0] in ("bench", "policies")}
-    known = set(module_files("bench.search.replay"))
+    known = set(module_files("bench.replay.replay"))
     harness = {name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in HARNESS}
     assert ours - known - harness == set()
 

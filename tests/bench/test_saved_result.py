@@ -20,7 +20,7 @@ COMMAND = ("-m", "bench", "draft-penalties", "--save", "--label", "small set")
 
 
 def saved(folder: Path, label: str = "") -> Path:
-    provenance = Provenance("bench.search.draft_penalties", [ROOT / "LICENSE"], COMMAND, label)
+    provenance = Provenance("bench.drafts.draft_penalties", [ROOT / "LICENSE"], COMMAND, label)
     return provenance.save(BenchResult("draft-penalties", 0.98765432, 0.5, 1.9753, "Best-1", {"n": 3}), folder=folder)
 
 
@@ -35,7 +35,7 @@ def test_a_result_is_saved_with_what_it_depends_on(tmp_path: Path) -> None:
     assert result.duration_secs >= 0
     assert set(result.machine) == {"cpu", "cores", "memory_gib", "system"}
     assert {"python", "apache-tvm", "numpy"} <= set(result.versions)
-    assert {"LICENSE", "policies/analysis/analyzer.py", "bench/search/draft_penalties.py"} <= set(result.dependencies)
+    assert {"LICENSE", "policies/analysis/analyzer.py", "bench/drafts/draft_penalties.py"} <= set(result.dependencies)
     assert result.changed() == ()
     assert result.result == {
         "bench": "draft-penalties",

@@ -12,9 +12,9 @@ from bench.models import transfer
 from bench.models.laboratory import LABORATORY_MODELS, load_model, method_named
 from bench.models.transfer import between, priors
 from bench.networks.resnet18_table import SOURCE, TARGETS
+from bench.replay.replay_runs import RecordedTask
+from bench.replay.warm_starts import summed
 from bench.result import BenchError
-from bench.search.replay_runs import RecordedTask
-from bench.search.warm_starts import summed
 from fleet_tune.base.task_data import TaskData
 from policies.cost_models.global_local import GlobalLocalModel
 from policies.cost_models.knowledge import general_examples

@@ -8,12 +8,12 @@ import pytest
 
 from bench.datasets import dataset_path, other_tasks_path, read
 from bench.models.laboratory.registry import BOOSTED_LOOPS
+from bench.replay.columns import is_deep
+from bench.replay.replay_runs import RecordedTask, Replayed, run_task
+from bench.replay.start_models import refuse_training_data, start_of
 from bench.result import BenchError
 from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants, noted, train_every
 from bench.search.ablations_table import figures, trials_of
-from bench.search.columns import is_deep
-from bench.search.replay_runs import RecordedTask, Replayed, run_task
-from bench.search.start_models import refuse_training_data, start_of
 from fleet_tune.base.task_data import TaskData
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, read_model
 from policies.search.generators import GeneticGenerator

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.replay.replay_runs import TOLERANCE, RecordedTask
+from bench.replay.run_cache import RunCache
 from bench.search.adatune_schemes import BASELINE, BENCHMARK, TIMED, Timed, figures, measured, run_scheme, schemes
-from bench.search.replay_runs import TOLERANCE, RecordedTask
-from bench.search.run_cache import RunCache
 from fleet_tune.base.task_data import TaskData
 from policies.measuring.evaluators import ADAPTIVE, DETERMINISTIC, RACED
 from policies.search.methods import method_named

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.replay.replay_runs import TOLERANCE, Course, RecordedTask, run_course, run_network
+from bench.replay.run_cache import COURSES, REPLAYED, RunCache
 from bench.search.bansor_networks import BENCHMARK, PEER, lines, variants
-from bench.search.replay_runs import TOLERANCE, Course, RecordedTask, run_course, run_network
-from bench.search.run_cache import COURSES, REPLAYED, RunCache
 from fleet_tune.base.task_data import TaskData
 from policies.search.methods import method_named
 from tests.bench.made_up import made_up

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.replay.replay_runs import RecordedTask
+from bench.replay.run_cache import RunCache
 from bench.search.compile_time import BENCHMARK, COSTS, PEER, Cost, search_cost, variants
-from bench.search.replay_runs import RecordedTask
-from bench.search.run_cache import RunCache
 from fleet_tune.base.task_data import TaskData
 from policies.search.generators import GeneticGenerator, LatentGenerator
 from policies.search.methods import method_named

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from bench.datasets import observations
+from bench.replay.replay_runs import RecordedTask, run_task
 from bench.search.genetic import genetic_method, nearest
-from bench.search.replay_runs import RecordedTask, run_task
 from fleet_tune.base.sketch import Choice, Sketch, Tile
 from fleet_tune.base.task_data import TaskData
 from policies.space.sampling import row_keys

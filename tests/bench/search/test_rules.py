@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bench.datasets import DATA
+from bench.replay import open_replay
 from bench.result import BenchError
-from bench.search import open_replay
 from bench.search.rules import BASE, BENCHMARK, DEVELOPMENT, RULES, compared, run, variants, without
 from policies.search.methods import method_named
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from bench.models.laboratory import method_named
-from bench.search.replay_runs import EFFECTS, has_effect, task_policies, with_effect
+from bench.replay.replay_runs import EFFECTS, has_effect, task_policies, with_effect
 from policies.search.methods import METHOD_NAMES, Method
 
 BASES = ("fleet", "bansor")

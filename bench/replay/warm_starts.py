@@ -17,8 +17,8 @@ from pathlib import Path
 
 from bench.datasets import DATA, read
 from bench.models.laboratory.registry import TREE_GRU, TREE_GRU_REGRESSION
+from bench.replay.start_models import TAUGHT, start_of
 from bench.result import BenchError
-from bench.search.start_models import TAUGHT, start_of
 from fleet_tune.base.records.datasets.sources import BUILTIN, BUILTIN_PACM
 from fleet_tune.base.task_data import TaskData
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, data_sources, read_model

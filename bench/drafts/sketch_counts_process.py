@@ -1,6 +1,6 @@
 """Sketches of the tasks of some networks, in a process of its own: nothing is built or measured, on no device.
 
-``python -m bench.search.sketch_counts_process --target JSON SPEC...`` prints one JSON object by spec: the tasks, each
+``python -m bench.drafts.sketch_counts_process --target JSON SPEC...`` prints one JSON object by spec: the tasks, each
 with its name, operations, calls, and the number of its sketches by MetaSchedule's rules and by ours; or what kept the
 network from being read.
 """

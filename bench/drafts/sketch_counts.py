@@ -69,7 +69,7 @@ def run(operators: Sequence[str], networks: Sequence[str]) -> BenchResult:
     specs = {**{name: OPERATORS[name][0] for name in operators}, **{name: NETWORKS[name] for name in networks}}
     found: dict[str, Counts] = {}
     for device, target in TARGETS.items():
-        args = ["-m", "bench.search.sketch_counts_process", "--target", json.dumps(target), *specs.values()]
+        args = ["-m", "bench.drafts.sketch_counts_process", "--target", json.dumps(target), *specs.values()]
         by_spec = run_json(args, env=bench_env(cores()), timeout_secs=_TIMEOUT_SECS)
         found[device] = {name: by_spec[spec] for name, spec in specs.items()}
     if all("error" in each for counts in found.values() for each in counts.values()):

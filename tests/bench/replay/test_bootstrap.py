@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.search.bootstrap import Interval, over_tasks, relative
+from bench.replay.bootstrap import Interval, over_tasks, relative
 
 
 def test_the_geometric_mean_of_two_tasks_and_all_that_can_be_drawn_of_them() -> None:

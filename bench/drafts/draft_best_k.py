@@ -4,7 +4,7 @@ With ``w_i`` the weight of task ``i``, ``L_i*`` its best run time and ``L_i,k`` 
 
     Best-k = sum_i L_i* w_i / sum_i L_i,k w_i                                                        (equation 3)
 
-As in :mod:`bench.search.draft_penalties` each scorer ranks all candidates of a task that ran, and the shares that 256
+As in :mod:`bench.drafts.draft_penalties` each scorer ranks all candidates of a task that ran, and the shares that 256
 and 512 are of the paper's 4,000 are kept. A network of the paper is a dataset here. Chance is what a random choice of
 as many is expected to have, worked out and not drawn, so that there are no seeds; a task that keeps fewer than k
 counts with its last.
@@ -20,8 +20,8 @@ import click
 
 from bench.benchmark import Benchmark
 from bench.datasets import DATA, read
+from bench.drafts.draft_penalties import CHANCE, EXPLORED, found_secs
 from bench.result import BenchError, BenchResult
-from bench.search.draft_penalties import CHANCE, EXPLORED, found_secs
 from bench.tables import markdown
 
 KEPT = (256, 512)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.datasets import dataset_path, observations
-from bench.result import BenchError
-from bench.search import replay_pool
-from bench.search.columns import (
+from bench.replay import replay_pool
+from bench.replay.columns import (
     all_methods,
     effect_variants,
     is_deep,
@@ -18,8 +17,8 @@ from bench.search.columns import (
     with_rounds,
     with_warm,
 )
-from bench.search.replay import BENCHMARK, one_task, run
-from bench.search.replay_runs import (
+from bench.replay.replay import BENCHMARK, one_task, run
+from bench.replay.replay_runs import (
     CURVE,
     EFFECTS,
     TOLERANCE,
@@ -34,9 +33,10 @@ from bench.search.replay_runs import (
     trains_after,
     with_effect,
 )
-from bench.search.replay_table import figures
-from bench.search.run_cache import REPLAYED, RunCache
-from bench.search.start_models import started_from
+from bench.replay.replay_table import figures
+from bench.replay.run_cache import REPLAYED, RunCache
+from bench.replay.start_models import started_from
+from bench.result import BenchError
 from fleet_tune.base.task_data import TaskData
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, read_model
 from policies.search.methods import METHOD_NAMES, method_named

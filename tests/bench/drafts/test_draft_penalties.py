@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.search.draft_penalties import BENCHMARK, KEPT, run
+from bench.drafts.draft_penalties import BENCHMARK, KEPT, run
 
 DATA = Path(__file__).parents[3] / "bench" / "data" / "grouped" / "znver5-1.ftd"
 

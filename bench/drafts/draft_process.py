@@ -1,6 +1,6 @@
 """Our draft on the candidates of a dataset, in a process of its own on one core.
 
-``python -m bench.search.draft_process --dataset FILE --seeds 20 --cpu 0`` prints one JSON line: candidates that
+``python -m bench.drafts.draft_process --dataset FILE --seeds 20 --cpu 0`` prints one JSON line: candidates that
 the draft scores a second, with the analyzer alone and with its calibration, and for every seed and task the run time of
 the best candidate in the eighth that each scorer ranks first.
 """

@@ -1,7 +1,7 @@
 """Measured trials that each method needs until it has found a candidate within 5% of a dataset's best.
 
 Every method runs on the recorded candidates of every task, ``seeds`` times, with the rounds of its method
-(:mod:`bench.search.replay_runs`); nothing is measured anew. The tables: median trials of each method and task with the
+(:mod:`bench.replay.replay_runs`); nothing is measured anew. The tables: median trials of each method and task with the
 geometric mean over the tasks, in brackets what holds 90% of its bootstrap over the tasks; each effect of the papers
 switched on and off in ``fleet`` and in ``bansor``; and all tasks together as one network, with each rule that gives
 trials to tasks.
@@ -23,9 +23,8 @@ from bench import options
 from bench.benchmark import Benchmark
 from bench.datasets import labels, pick, read
 from bench.models.laboratory import method_named
-from bench.result import BenchError, BenchResult
-from bench.search import replay_pool
-from bench.search.columns import (
+from bench.replay import replay_pool
+from bench.replay.columns import (
     OWN,
     WARM,
     all_methods,
@@ -35,11 +34,12 @@ from bench.search.columns import (
     with_rounds,
     with_warm,
 )
-from bench.search.replay_runs import CURVE, TOLERANCE, Replayed, near_best, run_network, run_task
-from bench.search.replay_table import OURS, figures, table
-from bench.search.run_cache import REPLAYED, RunCache, cache_code
-from bench.search.start_models import model_at, refuse_training_data, start_of, started_from
-from bench.search.warm_starts import learned_from, teaching_sets, warm_starts
+from bench.replay.replay_runs import CURVE, TOLERANCE, Replayed, near_best, run_network, run_task
+from bench.replay.replay_table import OURS, figures, table
+from bench.replay.run_cache import REPLAYED, RunCache, cache_code
+from bench.replay.start_models import model_at, refuse_training_data, start_of, started_from
+from bench.replay.warm_starts import learned_from, teaching_sets, warm_starts
+from bench.result import BenchError, BenchResult
 from fleet_tune.base.records.datasets.sources import BUILTIN
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS
 from policies.search.methods import Method
@@ -84,7 +84,7 @@ def run(
         batches: Trials of a round of every method, 0 for each method's own; a column for each of several.
         pretrained: Each method starts from the model that comes with fleet-tune: without effects and networks.
         model: File of ``fleet-tune model pretrain`` to start from in its place.
-        warm: Each method that can has a second column, with a warm start (:mod:`bench.search.warm_starts`).
+        warm: Each method that can has a second column, with a warm start (:mod:`bench.replay.warm_starts`).
         parts: File of runs that need not be made again, to which new runs are added; no curves are drawn.
 
     Raises :class:`BenchError` if a method has no such model, or the model was trained on the dataset.

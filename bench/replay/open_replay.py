@@ -1,8 +1,8 @@
 """Measured trials that each method needs in the open space of a task, until a candidate within 5% of the best measured.
 
-The counterpart of :mod:`bench.search.replay`, whose searches are confined to the recorded candidates. Here a method
+The counterpart of :mod:`bench.replay.replay`, whose searches are confined to the recorded candidates. Here a method
 proposes what it likes of the sketches' whole spaces, as in a tuning run, and a candidate that the dataset lacks costs
-what a model of the records fills in (:mod:`bench.search.imputation`), by two models that have nothing in common. The
+what a model of the records fills in (:mod:`bench.replay.imputation`), by two models that have nothing in common. The
 tables: median trials of each method and task under each of them, and how well each model predicts records that it has
 not seen.
 """
@@ -27,14 +27,14 @@ from bench.datasets import labels, pick, read
 from bench.machine import bench_env
 from bench.models.laboratory import method_named
 from bench.processes import die_with_parent
+from bench.replay.bootstrap import over_tasks, ratio, relative
+from bench.replay.columns import all_methods, is_deep
+from bench.replay.imputation import KINDS, ImputationModel
+from bench.replay.open_runs import OpenRun, OpenTask, run_open
+from bench.replay.replay_pool import collect
+from bench.replay.replay_runs import TOLERANCE, near_best, overall, quartiles
+from bench.replay.run_cache import Kind, RunCache, cache_code
 from bench.result import BenchResult
-from bench.search.bootstrap import over_tasks, ratio, relative
-from bench.search.columns import all_methods, is_deep
-from bench.search.imputation import KINDS, ImputationModel
-from bench.search.open_runs import OpenRun, OpenTask, run_open
-from bench.search.replay_pool import collect
-from bench.search.replay_runs import TOLERANCE, near_best, overall, quartiles
-from bench.search.run_cache import Kind, RunCache, cache_code
 from bench.tables import markdown
 from fleet_tune.base.task_data import TaskData
 from policies.search.generators import AnnealingGenerator

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from bench.drafts import sketch_counts as subject
+from bench.drafts.sketch_counts import BENCHMARK, NETWORKS, OPERATORS, PUBLISHED, TARGETS, run, table_1, table_2
+from bench.drafts.sketch_counts_process import of_network
 from bench.result import BenchError
-from bench.search import sketch_counts as subject
-from bench.search.sketch_counts import BENCHMARK, NETWORKS, OPERATORS, PUBLISHED, TARGETS, run, table_1, table_2
-from bench.search.sketch_counts_process import of_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 

@@ -23,10 +23,10 @@ import numpy as np
 from bench import options
 from bench.benchmark import Benchmark
 from bench.datasets import labels, read, split, with_enough
+from bench.drafts.draft_process import SCORED, SCORERS
 from bench.machine import bench_env
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult, spread
-from bench.search.draft_process import SCORED, SCORERS
 from bench.tables import markdown
 from fleet_tune.base.task_data import TaskData
 
@@ -49,7 +49,7 @@ def run(dataset: Path, seeds: int, calibration: int, share: int, limit: int | No
     setting += ["--calibration", str(calibration), "--share", str(share), "--limit", str(most)]
     cpu = str(max(os.sched_getaffinity(0)))
     mine = run_json(
-        ["-m", "bench.search.draft_process", *setting, "--cpu", cpu], env=bench_env(1), timeout_secs=_TIMEOUT_SECS
+        ["-m", "bench.drafts.draft_process", *setting, "--cpu", cpu], env=bench_env(1), timeout_secs=_TIMEOUT_SECS
     )
     theirs = run_json(
         ["-m", "bench.peers.per_store", *setting, "--jobs", str(jobs)], env=bench_env(1), timeout_secs=_TIMEOUT_SECS

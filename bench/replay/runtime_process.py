@@ -1,4 +1,4 @@
-"""One search of the real runtime on recorded devices: ``python -m bench.search.runtime_process --method fleet`` prints
+"""One search of the real runtime on recorded devices: ``python -m bench.replay.runtime_process --method fleet`` prints
 one line of JSON with the trials after which it arrived.
 
 Scheduler, searchers, learner and recorder are those of a run; builders and devices answer from the dataset and take a
@@ -24,9 +24,9 @@ from actors.simulation.slow import SlowBuilder, opened_slowly
 from actors.tuning_session import TuningSession
 from bench.datasets import read
 from bench.models.laboratory import method_named
+from bench.replay.replay_runs import TOLERANCE
 from bench.runs.chaos import CANDIDATE_SECS
 from bench.runs.chaos_run import BUILD_SECS, BUILDERS
-from bench.search.replay_runs import TOLERANCE
 from fleet_tune.base.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
 from fleet_tune.base.domain import Limits
 from fleet_tune.base.search_task import SearchTask
@@ -34,7 +34,7 @@ from fleet_tune.base.search_task import SearchTask
 
 async def arrival(dataset: Path, method: str, devices: int, seed: int, out: Path) -> int:
     """Trials, in the order of their records, until the weighted sum of the tasks' best costs is within
-    :data:`TOLERANCE` of what it can be (see :func:`bench.search.replay_runs.run_network`)."""
+    :data:`TOLERANCE` of what it can be (see :func:`bench.replay.replay_runs.run_network`)."""
     data = read(dataset)
     entries = tuple(SearchTask(each.task, each.sketches, each.abstraction, each.decisions) for each in data)
     weights = {each.task.id: each.task.weight for each in data}

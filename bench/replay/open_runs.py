@@ -1,7 +1,7 @@
 """Searches in the whole space of a recorded task: one run of one method. No process or file here.
 
 The sketches' spaces are searched as a tuning run searches them; a candidate that the dataset has is answered with its
-record, any other one with what a model of the records fills in (:mod:`bench.search.imputation`).
+record, any other one with what a model of the records fills in (:mod:`bench.replay.imputation`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.replay.imputation import CostImputation, ImputationModel
+from bench.replay.replay_runs import RANDOM_REASON, TOLERANCE, RecordedTask
 from bench.result import BenchError
-from bench.search.imputation import CostImputation, ImputationModel
-from bench.search.replay_runs import RANDOM_REASON, TOLERANCE, RecordedTask
 from fleet_tune.base.task_data import TaskData
 from policies.cost_models.protocol import CostModel
 from policies.search.methods import Method

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from bench.dependencies import code_digest
+from bench.replay.replay_runs import Course, Replayed
 from bench.result import BenchError
-from bench.search.replay_runs import Course, Replayed
 from policies.search.methods import Method
 
 Run = TypeVar("Run")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from bench.datasets import DATA
+from bench.drafts import draft_best_k as subject
+from bench.drafts import draft_penalties
+from bench.drafts.draft_best_k import BENCHMARK, KEPT, PLACES, best_k, run
+from bench.drafts.draft_penalties import expected_kth, found_secs
 from bench.result import BenchError
-from bench.search import draft_best_k as subject
-from bench.search import draft_penalties
-from bench.search.draft_best_k import BENCHMARK, KEPT, PLACES, best_k, run
-from bench.search.draft_penalties import expected_kth, found_secs
 from fleet_tune.base.sketch import Sketch
 from fleet_tune.base.task_data import Dataset, TaskData
 from policies.arrays import Floats

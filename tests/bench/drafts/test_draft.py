@@ -7,9 +7,9 @@ import math
 import pytest
 
 from bench.datasets import first, with_enough
+from bench.drafts.draft import BENCHMARK, best_1, random_best_1, speed_figures
+from bench.drafts.draft_process import SCORERS, points, quality, speed
 from bench.result import BenchError
-from bench.search.draft import BENCHMARK, best_1, random_best_1, speed_figures
-from bench.search.draft_process import SCORERS, points, quality, speed
 from fleet_tune.base.task_data import Dataset, TaskData
 from tests.bench.made_up import made_up
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.search.bootstrap import over_tasks, ratio, relative
-from bench.search.replay_runs import CURVE, Replayed, overall, quartiles
+from bench.replay.bootstrap import over_tasks, ratio, relative
+from bench.replay.replay_runs import CURVE, Replayed, overall, quartiles
 from bench.tables import markdown
 
 OURS = "fleet"

@@ -19,8 +19,8 @@ import cloudpickle
 from bench.datasets import read
 from bench.machine import bench_env
 from bench.processes import die_with_parent
-from bench.search.replay_runs import RecordedTask
-from bench.search.run_cache import RunCache
+from bench.replay.replay_runs import RecordedTask
+from bench.replay.run_cache import RunCache
 from policies.search.methods import Method
 
 Key = TypeVar("Key")

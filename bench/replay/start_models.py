@@ -9,9 +9,9 @@ from pathlib import Path
 
 from bench.inputs import note_input
 from bench.models.laboratory import load_model
+from bench.replay.replay_runs import Replayed
+from bench.replay.run_cache import REPLAYED, Kind
 from bench.result import BenchError
-from bench.search.replay_runs import Replayed
-from bench.search.run_cache import REPLAYED, Kind
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.task_data import Dataset
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS, data_sources, read_model

@@ -9,12 +9,12 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from bench.search.columns import is_deep
-from bench.search.imputation import KINDS, CostImputation, ImputationModel, predicted_held_out, read_points
-from bench.search.open_replay import BENCHMARK, METHODS, PAPERS, cache_kind, figures, takes_long
-from bench.search.open_runs import OpenRun, OpenTask, run_open
-from bench.search.replay_runs import TOLERANCE, near_best
-from bench.search.run_cache import REPLAYED, RunCache
+from bench.replay.columns import is_deep
+from bench.replay.imputation import KINDS, CostImputation, ImputationModel, predicted_held_out, read_points
+from bench.replay.open_replay import BENCHMARK, METHODS, PAPERS, cache_kind, figures, takes_long
+from bench.replay.open_runs import OpenRun, OpenTask, run_open
+from bench.replay.replay_runs import TOLERANCE, near_best
+from bench.replay.run_cache import REPLAYED, RunCache
 from fleet_tune.base.task_data import TaskData
 from policies.cost_models.rank_quality import rank_correlation
 from policies.search.methods import METHOD_NAMES, method_named

@@ -15,8 +15,8 @@ from bench.datasets import read
 from bench.machine import bench_env, cores
 from bench.models.laboratory import method_named
 from bench.processes import run_json
+from bench.replay.replay_runs import RecordedTask, quartiles, run_network
 from bench.result import BenchResult
-from bench.search.replay_runs import RecordedTask, quartiles, run_network
 from bench.tables import markdown
 
 _RUN_SECS = 1800.0
@@ -24,7 +24,7 @@ _RUN_SECS = 1800.0
 
 def run(dataset: Path, method: str, devices: int, seeds: int) -> BenchResult:
     """``ours``: median trials of the runtime, ``peer``: of the rounds; ``ratio``: how many times fewer it needs."""
-    args = ["-m", "bench.search.runtime_process", "--dataset", str(dataset), "--method", method]
+    args = ["-m", "bench.replay.runtime_process", "--dataset", str(dataset), "--method", method]
     args += ["--devices", str(devices)]
     runtime = [
         float(run_json([*args, "--seed", str(seed)], env=bench_env(cores()), timeout_secs=_RUN_SECS)["trials"])

@@ -8,11 +8,11 @@ import pytest
 
 from bench.datasets import DATA
 from bench.models.laboratory import method_named
+from bench.replay import warm_starts as subject
+from bench.replay.replay_runs import RecordedTask, run_task
+from bench.replay.start_models import model_at
+from bench.replay.warm_starts import learned_from, shipped_start, taught_kind, teach, teaching_sets, warm_starts
 from bench.result import BenchError
-from bench.search import warm_starts as subject
-from bench.search.replay_runs import RecordedTask, run_task
-from bench.search.start_models import model_at
-from bench.search.warm_starts import learned_from, shipped_start, taught_kind, teach, teaching_sets, warm_starts
 from fleet_tune.base.task_data import Dataset, TaskData
 from fleet_tune.runs.transfer.pretrained import BUILTIN_PATHS
 from policies.cost_models.global_local import GlobalLocalModel

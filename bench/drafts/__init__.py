@@ -1,0 +1,1 @@
+"""Benchmarks of drafts: how good the kept candidates are; and counts of sketches."""
