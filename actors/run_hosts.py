@@ -123,6 +123,13 @@ class RunHosts:
         """The name of the class of each device that answered, by the device's name."""
         return {name: each.device_class.name for name, each in self.fingerprints.items()}
 
+    def power_of(self, device: str, device_class: str) -> str:
+        """Return the power mode in which this run measures a device: that in which it answered; for one that joins
+        later, that of its class. Empty where nothing tells it."""
+        own = self.fingerprints.get(device)
+        told = [each for each in self.fingerprints.values() if each.device_class.name == device_class]
+        return next((each.power for each in ([own] if own is not None else told) if each.power), "")
+
     @property
     def members(self) -> dict[str, tuple[DeviceConfig, ...]]:
         """The devices of each class that answered."""

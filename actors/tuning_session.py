@@ -92,7 +92,7 @@ class TuningSession:
         # A class without a task has no work: its devices are left alone.
         targets = {entry.task.device_class.name: entry.task.device_class.target for entry in plan.tasks}
         actors.handles.devices |= {
-            name: device_client(hosts, actors, name, targets[device_class])
+            name: device_client(hosts, actors, name).of_class(targets[device_class], hosts.power_of(name, device_class))
             for name, device_class in run.devices.items()
             if device_class in targets
         }
@@ -304,6 +304,6 @@ class TuningSession:
         await self._hosts.close()
 
 
-def device_client(hosts: RunHosts, actors: RunActors, name: str, target: str = "") -> DeviceClient:
-    """The client of a started device. ``target``: of its class, empty while that is not known."""
-    return DeviceClient(hosts.actors.devices[name], target, actors.recorder, hosts.in_turns)
+def device_client(hosts: RunHosts, actors: RunActors, name: str) -> DeviceClient:
+    """The client of a started device, of which nothing is known yet."""
+    return DeviceClient(hosts.actors.devices[name], "", actors.recorder, hosts.in_turns)

@@ -89,15 +89,19 @@ class DeviceHandle(Protocol):
 
 class DeviceClient(BusyClient):
     """See :class:`actors.processes.device.DeviceActor`. ``target``: that of the device's class, empty while that is not
-    known. ``in_turns``: other runs of the cluster may use it too.
+    known. ``power``: the power mode in which the run measures it, empty where nothing tells it. ``in_turns``: other
+    runs of the cluster may use it too.
 
-    Ray may start the actor again at any time. A process that owns a device and gives no sign of life is not waited for
-    to the deadline.
+    Ray may start the actor again at any time: what it must know of the run is said in each call. A process that owns a
+    device and gives no sign of life is not waited for to the deadline.
     """
 
-    def __init__(self, actor: Any, target: str, recorder: RecorderClient, in_turns: bool = False) -> None:
+    def __init__(
+        self, actor: Any, target: str, recorder: RecorderClient, in_turns: bool = False, power: str = ""
+    ) -> None:
         super().__init__(actor)
         self._target = target
+        self._power = power
         self._recorder = recorder
         self._shared: ByValue[RecorderClient] | None = None
         self._in_turns = in_turns
@@ -119,15 +123,15 @@ class DeviceClient(BusyClient):
                 last = reason
             await asyncio.sleep(_ANSWER_POLL_SECS)
 
-    def of_class(self, target: str) -> DeviceClient:
-        """The same device, of a class with this target."""
-        return DeviceClient(self._actor, target, self._recorder, self._in_turns)
+    def of_class(self, target: str, power: str) -> DeviceClient:
+        """The same device, of a class with this target, which the run measures in this power mode."""
+        return DeviceClient(self._actor, target, self._recorder, self._in_turns, power)
 
     async def turn(self, report_wait: Callable[[str], None], most_secs: float = math.inf) -> float:
         return await turn_of_actor(self._actor, report_wait, most_secs) if self._in_turns else 0.0
 
     async def probe(self) -> float:
-        secs: float = await ask(self._actor.probe.remote(self._target), WINDOW_WAIT_SECS, "run the probe")
+        secs: float = await ask(self._actor.probe.remote(self._target, self._power), WINDOW_WAIT_SECS, "run the probe")
         return secs
 
     async def measure(
@@ -138,7 +142,7 @@ class DeviceClient(BusyClient):
         epoch: int,
         deadline_secs: float,
     ) -> BatchMeasured:
-        measuring = self._actor.measure.remote(artifacts, tasks, rule, self._recording, epoch)
+        measuring = self._actor.measure.remote(artifacts, tasks, rule, self._recording, epoch, self._power)
         return await self._alive(ask(measuring, deadline_secs, "measure"))
 
     async def shoot_out(
@@ -151,7 +155,7 @@ class DeviceClient(BusyClient):
     ) -> ShootOutMeasured | BatchPostponed:
         # In lists, so that Ray does not fetch them on the way.
         entered = [([artifact], revision) for artifact, revision in finalists]
-        running = self._actor.shoot_out.remote(entered, task, rule, self._recording, epoch)
+        running = self._actor.shoot_out.remote(entered, task, rule, self._recording, epoch, self._power)
         return await self._alive(ask(running, deadline_secs, "hold a shoot-out"))
 
     @property

@@ -22,13 +22,13 @@ from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
 from actors.turns.device_turn import DeviceTurn, TurnRequester
 from devices.client.host_oracle import HostOracles
-from devices.host.board import mode_of
 from devices.host.children.child import without_torch
 from devices.host.versions import HostVersions, this_host_versions
 from devices.protocol import Artifact, Device, MeasureRequest
 from fleet_tune.base.domain import Fingerprint, Incumbent, Measurement, Outcome, StopRule
 from fleet_tune.base.errors import DeviceUnreachableError, ProbeError, RecorderLostError
 from fleet_tune.base.latency_estimate import CallSecs
+from fleet_tune.base.power_text import mode_of
 from fleet_tune.base.records.stores.codec import encode_record
 from fleet_tune.base.records.stores.reader import split_task_id
 from fleet_tune.base.results import DeviceTime
@@ -100,7 +100,6 @@ class DeviceActor:
         self._call_rounds = CallRounds()
         self._recorded_by: tuple[ByValue[RecorderClient], RecorderClient] | None = None
         self._target: str | None = None  # canonical text, once the device was asked
-        self._power = ""  # the power mode in which it joined
 
     @property
     def _device(self) -> Device:
@@ -119,7 +118,7 @@ class DeviceActor:
         """Probe the device. Raises :class:`DeviceUnreachableError`."""
         with self._window.quiet():
             fingerprint = self._device.fingerprint()
-        self._target, self._power = fingerprint.device_class.target, fingerprint.power
+        self._target = fingerprint.device_class.target
         return fingerprint
 
     @_in_turn
@@ -133,9 +132,10 @@ class DeviceActor:
         return "" if self._turn is None else self._turn.wait(most_secs)
 
     @_in_turn
-    def probe(self, target: str) -> float:
+    def probe(self, target: str, power: str = "") -> float:
         """Seconds of one run of the probe. ``target``: that of the device's class, which a device that joins late must
-        have.
+        have. ``power``: the power mode in which the run measures it, empty where that is not known; this process may be
+        younger than the run.
 
         Raises :class:`DeviceUnreachableError`, :class:`ProbeError`.
         """
@@ -144,7 +144,7 @@ class DeviceActor:
         if self._target != target:
             raise ProbeError(self._device_id, "it has another target than the others of its class")
         with self._window.quiet():
-            return self._probe_as_joined()
+            return self._probe_in(power)
 
     @_in_turn
     def measure(
@@ -154,6 +154,7 @@ class DeviceActor:
         rule: StopRule,
         recorder: ByValue[RecorderClient],
         epoch: int,
+        power: str = "",
     ) -> BatchMeasured:
         """Measure a batch in one quiet window.
 
@@ -170,6 +171,7 @@ class DeviceActor:
             rule: when a measurement ends.
             recorder: has the unit of the device's speed.
             epoch: of the lease.
+            power: as of :meth:`probe`.
         """
         for task_id, of_task in tasks.items():
             self._prepare(task_id, of_task)
@@ -185,7 +187,7 @@ class DeviceActor:
             waits = {DeviceTime.WINDOW: time.monotonic() - asked}
             try:
                 # What went away between two batches was lost by no candidate.
-                before_secs = self._first_probe(self._recorder(recorder), next(iter(tasks)))
+                before_secs = self._first_probe(self._recorder(recorder), next(iter(tasks)), power)
             except (DeviceUnreachableError, ProbeError) as error:
                 unchecked = self._unchecked_of(tasks, checked_again)
                 return BatchMeasured(self._device_id, epoch, {}, error.detail, unchecked=unchecked)
@@ -217,12 +219,13 @@ class DeviceActor:
         rule: StopRule,
         recorder: ByValue[RecorderClient],
         epoch: int,
+        power: str = "",
     ) -> ShootOutMeasured | BatchPostponed:
         """Let the finalists of one task meet in one quiet window, and store what was found. It is postponed while the
         oracle of the task runs on the host.
 
         ``finalists``: each one's artifact, in a list, and the number of the revision that its record will
-        be. Raises StaleLeaseError.
+        be. ``power``: as of :meth:`probe`. Raises StaleLeaseError.
         """
         artifacts = [unpacked(one) for [one], _ in finalists]
         task_id = artifacts[0].task_id
@@ -238,7 +241,7 @@ class DeviceActor:
             return self._awaits_oracle(task_id, epoch)
         with self._window.quiet():
             try:
-                before_secs = self._first_probe(self._recorder(recorder), task_id)
+                before_secs = self._first_probe(self._recorder(recorder), task_id, power)
             except (DeviceUnreachableError, ProbeError) as error:
                 unchecked = self._unchecked_of([task_id], checked_again)
                 return ShootOutMeasured(self._device_id, epoch, error.detail, unchecked=unchecked)
@@ -412,11 +415,11 @@ class DeviceActor:
         self._speed.probed(secs)
         return secs
 
-    def _probe_as_joined(self) -> float:
-        """:meth:`_probe`. Raises ProbeError too where the device is in another power mode than when it joined."""
-        power = self._device.power() if self._power else ""
-        if mode_of(power) != mode_of(self._power):
-            reason = f"its power mode is {power}, and was {self._power} when it joined"
+    def _probe_in(self, power: str) -> float:
+        """:meth:`_probe`. Raises ProbeError too where the device tells another power mode than this one."""
+        now = self._device.power() if power else ""
+        if now and mode_of(now) != mode_of(power):
+            reason = f"its power mode is {now}, and this run measures it in {power}"
             raise ProbeError(self._device_id, f"{reason}: set it back, or end the run and begin it again")
         return self._probe()
 
@@ -434,11 +437,11 @@ class DeviceActor:
             self._recorded_by = shared, shared.get()
         return self._recorded_by[1]
 
-    def _first_probe(self, recorder: RecorderClient, task_id: str) -> float:
+    def _first_probe(self, recorder: RecorderClient, task_id: str, power: str) -> float:
         """Seconds of the probe at the beginning of a quiet window. In the first window it runs several times: what is
         usual is told to the store, which says what its seconds are counted at, and at which speed people see them.
-        Raises as :meth:`_probe_as_joined`."""
-        secs = self._probe_as_joined()
+        Raises as :meth:`_probe_in`."""
+        secs = self._probe_in(power)
         if self._shown_speed is None:
             deadline = time.monotonic() + _FIRST_SECS
             for _ in range(_FIRST_PROBES - 1):

@@ -53,10 +53,10 @@ class DeviceAdmission:
         self._targets = dict(targets)
         self._handles = handles
         self._first_notices = first_notices
-        self._firsts: dict[str, Fingerprint] = {}
-        """The fingerprint of the first device of each class that tells its power mode, by the class' name."""
+        self._prints: dict[str, list[Fingerprint]] = {}
+        """The fingerprints of the devices of each class, by the class' name."""
         for each in (fingerprints or {}).values():
-            self._first_of(each)
+            self._prints_of(each).append(each)
         self._waits: dict[str, asyncio.Task[None]] = {}
         """The waits for an answer, by the device's id."""
         self._unprepared: dict[str, dict[str, tuple[DeviceClient, str]]] = {}
@@ -105,11 +105,9 @@ class DeviceAdmission:
         for wait in self._waits.values():
             wait.cancel()
 
-    def _first_of(self, fingerprint: Fingerprint) -> Fingerprint:
-        """Return the fingerprint of the first device of the same class that tells its power mode; this one if none
-        does."""
-        name = fingerprint.device_class.name
-        return self._firsts.setdefault(name, fingerprint) if fingerprint.power else self._firsts.get(name, fingerprint)
+    def _prints_of(self, fingerprint: Fingerprint) -> list[Fingerprint]:
+        """Return the fingerprints of the devices of the same class until now."""
+        return self._prints.setdefault(fingerprint.device_class.name, [])
 
     async def _admit(self, device_id: str, device: DeviceClient) -> None:
         """Wait for a device's answer, then use the device, keep it for a class that is being prepared, or refuse it."""
@@ -121,13 +119,17 @@ class DeviceAdmission:
         with self._reporting(device_id):
             fingerprint = await device.first_answer(report)
             name, target = fingerprint.device_class.name, fingerprint.device_class.target
-            first = self._first_of(fingerprint)
-            if first.differs_in_power(fingerprint):
-                text = f"it is in power mode {fingerprint.power}, others of its class {name} in {first.power}"
+            prints = self._prints_of(fingerprint)
+            other = next((each for each in prints if each.differs_in_power(fingerprint)), None)
+            if other is not None:
+                text = f"it is in power mode {fingerprint.power}, others of its class {name} in {other.power}"
                 self._supervisor.notice(
                     f"device {device_id} cannot be used: {text}: set it alike, and begin the run again", False
                 )
-            elif name in self._targets:
+                return
+            prints.append(fingerprint)
+            device = device.of_class(target, fingerprint.power)
+            if name in self._targets:
                 await self._use(device_id, name, target, device)
             elif name in self._refused:
                 self._leave_alone(device_id, name)
@@ -159,7 +161,7 @@ class DeviceAdmission:
             )
             self._supervisor.notice(f"device {device_id} cannot be used: {text}", False)
             return
-        self.classes[device_id], self._handles.devices[device_id] = device_class, device.of_class(target)
+        self.classes[device_id], self._handles.devices[device_id] = device_class, device
         await self._supervisor.tell(DeviceAnswered(device_id, device_class))
 
     def _leave_alone(self, device_id: str, device_class: str) -> None:

@@ -27,6 +27,12 @@ class ClockCauses:
     events: Mapping[str, int] = field(default_factory=dict)
     """Over-current events since the machine started, by the name of their counter: ``"oc1"``."""
 
+    @property
+    def limits(self) -> frozenset[str]:
+        """Those of ``heat`` that lower the highest clock that is allowed, and the lowest one where that is above it;
+        alerts of the firmware leave both."""
+        return frozenset(name for name in self.heat if _limited(name).startswith(("cpufreq-", "devfreq-")))
+
     def since(self, earlier: ClockCauses) -> tuple[str, ...]:
         """Name the causes that lowered the clock between ``earlier`` and this moment; heat that came and went in
         between is not seen."""
@@ -66,10 +72,15 @@ class ClockWatch:
 
 def _lowers_clock(name: str, kind: str) -> bool:
     """Return true if a cooling device of this type lowers the clock of a device of this kind."""
-    limit = name.removeprefix("thermal-")
+    limit = _limited(name)
     if limit.startswith("cpufreq-"):
         return kind == "cpu"
     if limit.startswith("devfreq-"):
         # That of the video encoder has its node's name too; newer kernels give a number alone.
         return kind == "cuda" and (GPU_NODE.search(limit) is not None or limit.removeprefix("devfreq-").isdigit())
     return name.endswith("-alert") and not name.startswith(_OTHER[kind])
+
+
+def _limited(name: str) -> str:
+    """Return the type of a cooling device as every kernel writes it."""
+    return name.removeprefix("thermal-")

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from devices.host.board import board_name, power_mode
+from devices.host.board import board_name
+from devices.host.power_mode import power_mode
 
 
 def native_target() -> str:

@@ -8,7 +8,7 @@
 - ``fleet_tune.describe()``: JSON text about the machine (:func:`devices.host.machine.describe`);
 - ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
 - ``fleet_tune.vitals(kind)``: JSON text about temperature and clock (:mod:`devices.host.vitals`);
-- ``fleet_tune.power(kind)``: the power mode of a board (:func:`devices.host.board.power_mode`);
+- ``fleet_tune.power(kind)``: the power mode of a board (:func:`devices.host.power_mode.power_mode`);
 - ``fleet_tune.free_bytes()``: memory of the host that a GPU on the chip may allocate, -1 for any other GPU
   (:func:`devices.host.board.shared_free_bytes`);
 - ``fleet_tune.gpu_problem()``: why no GPU can be used, empty where one can (:func:`devices.cuda.runtime.gpu_problem`);
@@ -33,11 +33,12 @@ from pathlib import Path
 from typing import Any
 
 from devices.cuda.runtime import gpu_problem, prepare_cuda
-from devices.host.board import power_mode, shared_free_bytes
+from devices.host.board import shared_free_bytes
 from devices.host.clock_watch import ClockWatch
 from devices.host.limits.pool import bind_pool
 from devices.host.limits.priority import RealtimePriority, pin_beside_pool
 from devices.host.machine import cache_sizes, describe, native_target
+from devices.host.power_mode import power_mode
 from devices.host.vitals import read_vitals
 from devices.rpc.remote_linking import link_archive
 from devices.timing.cold_weights import WeightCopies

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from fleet_tune.base import power_text
+
 
 class Outcome(enum.StrEnum):
     """End of a trial. ``OK`` is the only one with run times."""
@@ -150,12 +152,12 @@ class Fingerprint:
     microcode: str = ""
     """Version of the processor's microcode. Empty if it is unknown."""
     power: str = ""
-    """Power mode of a board, and whether its clock is held (:func:`devices.host.board.power_mode`). Empty if it has
-    none."""
+    """Power mode of a board, and what is known of its clock (:func:`devices.host.power_mode.power_mode`). Empty if it
+    has none."""
 
     def differs_in_power(self, other: Fingerprint) -> bool:
         """Return true if both devices tell their power mode, and another one: their times mean different things."""
-        return bool(self.power and other.power) and self.power != other.power
+        return power_text.differ(self.power, other.power)
 
 
 @dataclass(frozen=True)

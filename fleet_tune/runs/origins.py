@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from devices.cuda import compiler
 from fleet_tune.base.domain import Fingerprint
+from fleet_tune.base.power_text import without_heat
 from fleet_tune.base.records.stores.origin import Origin
 from fleet_tune.runs.shared_store.upkeep import versions_now
 
@@ -15,7 +16,7 @@ def origin_of(fingerprint: Fingerprint) -> Origin:
         "driver": fingerprint.driver,
         "microcode": fingerprint.microcode,
         "compiler": compiler.describe() if is_cuda else "",
-        "power": fingerprint.power,
+        "power": without_heat(fingerprint.power),
     }
     machine = {name: version for name, version in known.items() if version}
     target = fingerprint.device_class.target

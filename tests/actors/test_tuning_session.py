@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from actors.clients.device import DeviceClient
+from actors.clients.handles import ActorHandles
 from actors.clusters.cluster import connected
 from actors.host_actors import HostActors
 from actors.run_hosts import AbsentDevices, RunHosts
@@ -15,11 +18,13 @@ from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
 from devices.device_factory import open_device
 from devices.host.versions import HostVersions
+from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.config.fleet_file import load_fleet
 from fleet_tune.base.domain import Limits, StopRule
 from fleet_tune.base.errors import FleetFileError, VersionsDifferError
 from policies.search.methods.random import RANDOM
 from tests.actors.conftest import search_task
+from tests.helpers.devices import make_fingerprint
 
 
 class Made:
@@ -69,6 +74,29 @@ async def test_devices_measure_as_the_fleet_file_says(tmp_path: Path, monkeypatc
     schedule: SchedulerPlan = Made.made[Scheduler][0]
     assert schedule.run.rule == StopRule(max_batches=7, max_cv=0.2, warm_up_secs=0.5, flush_bytes=4096)
     assert schedule.run.check_every_secs == 7
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'Call.remote' was never awaited")
+async def test_devices_are_measured_in_the_power_mode_in_which_they_or_their_class_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fleet.toml").write_text(
+        '[[device]]\nname = "a"\n[[device]]\nname = "late"\n[[device]]\nname = "dumb"\n'
+    )
+    monkeypatch.setattr(Made, "made", {}, raising=False)
+    monkeypatch.setattr("actors.run_actors.remote_actor", Made)
+    cluster, fleet = cast(Any, LocalRunner(tmp_path)), load_fleet(tmp_path / "fleet.toml")
+    actors = HostActors(cluster, fleet, "run", None, open_device, None, None)
+    actors.devices.update(dict.fromkeys(("a", "late", "dumb"), Made(Scheduler)))
+    entry = search_task("a")
+    dumb = make_fingerprint(entry.task.device_class, SIMULATED_CPU)
+    prints = {"dumb": dumb, "a": replace(dumb, power="MAXN (0)")}
+    hosts = RunHosts(cluster, fleet, "run", actors, prints, AbsentDevices({"late": entry.task.device_class.name}))
+    plan = SessionPlan("run", RANDOM, 0, (entry,), Limits(trials=10))
+    await TuningSession.start(hosts, plan, tmp_path / "records.db", {})
+    handles: ActorHandles = Made.made[Scheduler][2]
+    powers = {name: cast(DeviceClient, device)._power for name, device in handles.devices.items()}
+    assert powers == {"a": "MAXN (0)", "late": "MAXN (0)", "dumb": ""}
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -138,7 +138,7 @@ def device_classes_of(fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fing
     Raises :class:`FleetFileError` where devices of one class have different targets or power modes.
     """
     classes: dict[str, Fingerprint] = {}
-    modes: dict[str, Fingerprint] = {}  # the first device of each class that tells its power mode
+    earlier: dict[str, list[Fingerprint]] = {}  # by class
     for device, fingerprint in fingerprints.items():
         name = fingerprint.device_class.name
         first = classes.setdefault(name, fingerprint)
@@ -147,13 +147,16 @@ def device_classes_of(fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fing
                 f"device {device!r} has another target than the others of its class {first.device_class.name!r}",
                 "give it a device_class of its own in the fleet file",
             )
-        first = modes.setdefault(name, fingerprint) if fingerprint.power else fingerprint
-        if first.differs_in_power(fingerprint):
-            raise FleetFileError(
-                f"device {device!r} is in power mode {fingerprint.power}, others of its class "
-                f"{first.device_class.name!r} in {first.power}: their times mean different things",
-                "set both alike (nvpmodel -m, jetson_clocks), or give it a device_class of its own in the fleet file",
-            )
+        others = earlier.setdefault(name, [])
+        for other in others:
+            if other.differs_in_power(fingerprint):
+                raise FleetFileError(
+                    f"device {device!r} is in power mode {fingerprint.power}, others of its class "
+                    f"{name!r} in {other.power}: their times mean different things",
+                    "set both alike (nvpmodel -m, jetson_clocks), or give it a device_class of its own in the fleet "
+                    "file",
+                )
+        others.append(fingerprint)
     return classes
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors.clients.calls import ActorDeadError, ActorLostError, ActorTimeoutError
-from actors.clients.device import DeviceClient, fingerprint_of
+from actors.clients.device import DeviceClient, TaskArtifacts, fingerprint_of
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.clients.searcher import SearcherClient
@@ -126,6 +126,21 @@ async def test_a_device_without_a_sign_of_life_is_not_waited_for(monkeypatch: py
     with pytest.raises(ActorTimeoutError, match="no sign of life"):
         await device.measure([], {}, StopRule(), 1, 900.0)
     assert beats == 5  # three answered, two missed in a row
+
+
+async def test_each_call_of_a_device_says_in_which_power_mode_the_run_measures_it() -> None:
+    """Its process may be started again between any two calls, and forgets what it was told."""
+    told: list[Any] = []
+
+    async def called(*arguments: Any) -> Any:
+        told.append(arguments[-1])
+
+    actor = Actor(probe=called, measure=called, shoot_out=called)
+    device = DeviceClient(actor, "", RecorderClient(None)).of_class("target", "MAXN (0)")
+    await device.probe()
+    await device.measure([], {}, StopRule(), 1, 900.0)
+    await device.shoot_out([], TaskArtifacts([]), StopRule(), 1, 900.0)
+    assert told == ["MAXN (0)"] * 3
 
 
 async def test_a_device_whose_process_ended_says_so_by_its_work() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -140,10 +141,10 @@ class Bench:
     def _open(self) -> Iterator[Device]:
         yield cast(Device, self.device)
 
-    def batch(self, artifacts: Sequence[Artifact], places: TaskArtifacts) -> BatchMeasured:
+    def batch(self, artifacts: Sequence[Artifact], places: TaskArtifacts, power: str = "") -> BatchMeasured:
         """The report of a batch, of which the records are stored."""
         references = [ray.put(each) for each in artifacts]
-        report = self.actor.measure(references, {"task": places}, StopRule(), self.stored, 1)
+        report = self.actor.measure(references, {"task": places}, StopRule(), self.stored, 1, power)
         self.stored.records += [decode_record(body) for body in report.records]
         self.last = report
         return report
@@ -191,21 +192,38 @@ def test_a_device_that_is_faster_is_as_good_as_it_was() -> None:
     assert (measured.run_secs, measured.speed, measured.cost_secs, measured.verified) == ((1.0,), 2.0, 2.0, True)
 
 
-def test_a_device_in_another_power_mode_than_it_joined_in_fails_its_probe_until_that_is_set_back() -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_device_in_another_power_mode_than_that_of_the_run_does_nothing_until_it_is_set_back(
+    is_restarted: bool,
+) -> None:
+    """Whether its process has seen the mode of the run, or Ray has started it again since."""
     bench = Bench()
     bench.device.mode = "MAXN (0)"
-    bench.actor.fingerprint()
+    joined_in = bench.actor.fingerprint().power
+    if is_restarted:
+        bench = Bench(bench.stored)
     bench.device.mode = "30W (2)"
-    with pytest.raises(
-        ProbeError, match=r"its power mode is 30W \(2\), and was MAXN \(0\) when it joined: set it back"
-    ):
-        bench.actor.probe("target")
     artifact = Artifact("task", Candidate("task", 0, "s", (1,)), b"", (), (), (), (), "", 0.0)
     oracle = ray.put(dataclasses.replace(artifact, candidate=None))
-    assert "power mode" in bench.batch([artifact], TaskArtifacts([oracle])).detail
+    places = TaskArtifacts([oracle], Incumbent("told", 9.0, 9.0))
+    told = "its power mode is 30W (2), and this run measures it in MAXN (0): set it back"
+    assert told in bench.batch([artifact], places, joined_in).detail
+    fought = bench.actor.shoot_out([([ray.put(artifact)], 1)], places, StopRule(), bench.stored, 1, joined_in)
+    assert isinstance(fought, ShootOutMeasured)
+    assert told in fought.detail
+    with pytest.raises(ProbeError, match=re.escape(told)):
+        bench.actor.probe("target", joined_in)
     assert not bench.device.asked
-    bench.device.mode = "MAXN (0), clock held"
-    assert bench.actor.probe("target") == 1.0
+    for same in ("MAXN (0), clock held", "MAXN (0), clock lowered by heat", ""):
+        bench.device.mode = same
+        assert bench.actor.probe("target", joined_in) == 1.0
+    assert not bench.batch([artifact], places, joined_in).detail
+
+
+def test_a_device_that_told_no_power_mode_is_not_asked_for_it() -> None:
+    bench = Bench()
+    bench.device.mode = "30W (2)"
+    assert bench.actor.probe("target", "") == 1.0
 
 
 def test_what_is_usual_is_found_by_several_probes_before_anything_is_measured() -> None:

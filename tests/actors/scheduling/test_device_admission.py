@@ -15,6 +15,7 @@ from actors.scheduling.device_admission import DeviceAdmission
 from actors.scheduling.supervisor import SchedulerSupervisor
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.domain import DeviceClass, Fingerprint
+from fleet_tune.base.power_text import HELD, LOWERED
 from policies.runs.events import DeviceAnswered, Event
 from tests.helpers.devices import make_fingerprint
 
@@ -53,7 +54,8 @@ class Answering:
             raise self._error
         return self._says
 
-    def of_class(self, _target: str) -> Answering:
+    def of_class(self, _target: str, power: str) -> Answering:
+        self.told_power = power
         return self
 
 
@@ -92,6 +94,35 @@ async def test_a_device_in_another_power_mode_than_its_class_is_not_used() -> No
     modes = "it is in power mode 30W (2), others of its class orin in MAXN (0)"
     text = f"device a cannot be used: {modes}: set it alike, and begin the run again"
     assert text in world.calls.told
+
+
+async def test_a_device_is_used_in_the_power_mode_in_which_it_answered(world: World) -> None:
+    device = Answering(says=replace(make_fingerprint(ORIN, SIMULATED_CPU), power="MAXN (0)"))
+    world.expect("a", device)
+    async with asyncio.timeout(10.0):
+        await world.admission.next_class()
+    await world.admission.admit_class(ORIN)
+    assert world.calls.used == ["a"]
+    assert device.told_power == "MAXN (0)"
+
+
+async def test_a_board_that_is_hot_hides_no_other_mode_in_its_class() -> None:
+    """Whether the hot board's clock is held cannot be seen: it goes with both, and they not with each other."""
+    hot, held, free = (
+        replace(make_fingerprint(ORIN, SIMULATED_CPU), power=f"MAXN (0){clock}") for clock in (LOWERED, HELD, "")
+    )
+    world = World({"first": hot})
+    world.expect("a", Answering(says=held))
+    async with asyncio.timeout(10.0):
+        await world.admission.next_class()
+    await world.admission.admit_class(ORIN)
+    world.expect("b", Answering(says=hot))
+    world.expect("c", Answering(says=free))
+    async with asyncio.timeout(10.0):
+        while len(world.calls.used) < 2 or len(world.calls.told) < 2:
+            await asyncio.sleep(0.0)
+    assert world.calls.used == ["a", "b"]
+    assert "device c cannot be used: it is in power mode MAXN (0), others of its class orin in" in world.calls.told[-1]
 
 
 async def test_a_class_whose_devices_were_taken_may_still_be_refused(world: World) -> None:

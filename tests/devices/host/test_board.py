@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from devices.host.board import board_name, gpu_clock_folder, is_board, mode_of, power_mode, shared_free_bytes
+from devices.host.board import board_name, gpu_clock_folder, is_board, shared_free_bytes
 from devices.host.machine import describe, gpu_driver, processor_name
+from devices.host.power_mode import power_mode
+from fleet_tune.base.power_text import differ, mode_of, without_heat
 from tests.helpers.jetson_files import SETTINGS, JetsonFiles
 
 
@@ -75,10 +77,31 @@ def test_files_that_say_less_give_what_they_say(tmp_path: Path, settings: str, s
     assert power_mode(orin.root) == told
 
 
-def test_the_mode_is_the_same_whether_its_clock_is_held_or_not(orin: JetsonFiles) -> None:
+@pytest.mark.parametrize("limit", ["devfreq-17000000.gpu", "thermal-devfreq-0", "thermal-devfreq-17000000.gpu"])
+def test_where_heat_leaves_the_clock_no_room_nobody_knows_whether_it_is_held(orin: JetsonFiles, limit: str) -> None:
     free = power_mode(orin.root, "cuda")
-    orin.gpu_clock(306_000_000, 306_000_000, 306_000_000)  # as heat may leave it
-    assert mode_of(power_mode(orin.root, "cuda")) == mode_of(free) == free
+    orin.gpu_clock(306_000_000, 306_000_000, 306_000_000)
+    orin.cooling(9, limit, 2)
+    hot = power_mode(orin.root, "cuda")
+    assert hot == f"{free}, clock lowered by heat"
+    assert mode_of(hot) == without_heat(hot) == free
+    orin.cooling(9, limit, 0)
+    orin.cooling(2, "gpu-throttle-alert", 1)  # it lowers the clock, and not its limits
+    held = power_mode(orin.root, "cuda")
+    assert held == without_heat(held) == f"{free}, clock held"
+    assert mode_of(held) == free
+    orin.cooling(9, limit, 2)
+    orin.gpu_clock(306_000_000, 306_000_000, 306_000_000, governor="performance")
+    assert power_mode(orin.root, "cuda") == held  # people have set that
+
+
+def test_heat_of_the_other_part_of_the_chip_is_none_of_this_clock(orin: JetsonFiles) -> None:
+    orin.cooling(8, "cpufreq-cpu0", 3)
+    orin.gpu_clock(1_300_500_000, 1_300_500_000, 1_300_500_000)
+    assert power_mode(orin.root, "cuda").endswith(", clock held")
+    for cores in (0, 4):
+        orin.cpu_clock(cores, 729_600, 729_600)
+    assert power_mode(orin.root, "cpu").endswith(", clock lowered by heat")
 
 
 def test_a_clock_that_is_held_is_told_for_each_kind_of_device(orin: JetsonFiles) -> None:
@@ -101,7 +124,9 @@ def test_heat_does_not_change_the_mode(orin: JetsonFiles) -> None:
         before = power_mode(orin.root, "cuda")
         # The kernel lowers the highest clock, and the lowest one with it where it is above.
         orin.gpu_clock(408_000_000, min(least, 408_000_000), 408_000_000)
-        assert power_mode(orin.root, "cuda") == before
+        orin.cooling(9, f"devfreq-{Path(orin.gpu).name}", 1)
+        assert not differ(before, power_mode(orin.root, "cuda"))
+        orin.cooling(9, f"devfreq-{Path(orin.gpu).name}", 0)
 
 
 def test_the_clock_of_the_gpu_is_not_that_of_its_neighbours(orin: JetsonFiles) -> None:

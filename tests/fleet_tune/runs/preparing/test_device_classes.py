@@ -13,6 +13,7 @@ from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.config.request import run_request
 from fleet_tune.base.errors import FleetFileError
+from fleet_tune.base.power_text import HELD, LOWERED
 from fleet_tune.runs.origins import origin_of
 from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.preparing import device_classes
@@ -65,6 +66,20 @@ def test_devices_of_a_class_in_two_power_modes_are_refused() -> None:
     told = r"device 'b' is in power mode 30W \(2, .*'orin' in MAXN \(0, .*nvpmodel -m"
     with pytest.raises(FleetFileError, match=told):
         device_classes.device_classes_of({"a": maxn, "b": slower})
+
+
+def test_a_clock_that_heat_holds_down_is_no_power_mode() -> None:
+    hot, held, free, slower = (
+        dataclasses.replace(PRINT, power=mode)
+        for mode in (f"MAXN (0){LOWERED}", f"MAXN (0){HELD}", "MAXN (0)", "30W (2)")
+    )
+    for cool in (held, free):
+        assert device_classes.device_classes_of({"a": cool, "b": hot}) == {"orin": cool}
+    with pytest.raises(FleetFileError, match=r"device 'c' is in power mode MAXN \(0\), others .* clock held"):
+        device_classes.device_classes_of({"a": hot, "b": held, "c": free})
+    with pytest.raises(FleetFileError, match=r"device 'b' is in power mode 30W"):
+        device_classes.device_classes_of({"a": hot, "b": slower})
+    assert origin_of(hot) == origin_of(free) != origin_of(held)
 
 
 def test_records_of_another_power_mode_are_of_another_origin() -> None:
