@@ -28,7 +28,7 @@ class ChannelsLast(nn.Module):
         return torch.relu(self.conv(x.permute(0, 3, 1, 2))).permute(0, 2, 3, 1)
 
 
-class _AnyChannelsLast(nn.Module):
+class ConvolutionChannelsLast(nn.Module):
     """A convolution alone, in any number of dimensions, whose data comes and goes channels-last, as above."""
 
     def __init__(self, conv: nn.Module) -> None:
@@ -38,6 +38,10 @@ class _AnyChannelsLast(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.conv(x.movedim(-1, 1))
         return result.movedim(1, -1)
+
+    def plain(self, x: Tensor) -> Example:
+        """Return the convolution alone, and its input with channels first, as PyTorch has them."""
+        return self.conv, (x.movedim(-1, 1).contiguous(),)
 
 
 class Dense(nn.Module):
@@ -228,8 +232,8 @@ def strided() -> Example:
             (nn.Conv2d(240, 240, 3, stride=2, padding=1, groups=240), 1),
             (nn.Conv2d(120, 120, 5, stride=2, padding=2, groups=120), 1),
             (nn.Conv2d(160, 160, 3, padding=1, groups=160), 1),
-            (_AnyChannelsLast(nn.Conv1d(80, 112, 5, padding=2)), 1),
-            (_AnyChannelsLast(nn.Conv3d(24, 40, 3, stride=2, padding=1)), 1),
+            (ConvolutionChannelsLast(nn.Conv1d(80, 112, 5, padding=2)), 1),
+            (ConvolutionChannelsLast(nn.Conv3d(24, 40, 3, stride=2, padding=1)), 1),
             (Dense(600, 392), 1),
             (_RowMean(), 1),
         ),
@@ -325,14 +329,14 @@ def fresh() -> Example:
     """
     return example(
         lambda: Branches(
-            (_AnyChannelsLast(nn.Conv1d(64, 128, 7, padding=3)), 1),
-            (_AnyChannelsLast(nn.Conv3d(16, 48, 3, stride=2, padding=1)), 1),
-            (_AnyChannelsLast(nn.Conv2d(48, 64, 5, padding=4, dilation=2)), 1),
-            (_AnyChannelsLast(nn.Conv2d(96, 192, 3, padding=1, groups=6)), 1),
+            (ConvolutionChannelsLast(nn.Conv1d(64, 128, 7, padding=3)), 1),
+            (ConvolutionChannelsLast(nn.Conv3d(16, 48, 3, stride=2, padding=1)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(48, 64, 5, padding=4, dilation=2)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(96, 192, 3, padding=1, groups=6)), 1),
             (nn.Conv2d(176, 176, 3, stride=2, padding=1, groups=176), 1),
             (nn.Conv2d(104, 104, 7, padding=3, groups=104), 1),
             (nn.ConvTranspose2d(64, 32, 2, stride=2), 1),
-            (_AnyChannelsLast(nn.Conv2d(36, 72, 3, padding=1)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(36, 72, 3, padding=1)), 1),
             (Dense(704, 416), 1),
             (Matmul(), 2),
             (nn.Softmax(dim=-1), 1),
@@ -368,15 +372,15 @@ def models() -> Example:
     """
     return example(
         lambda: Branches(
-            (_AnyChannelsLast(nn.Conv1d(80, 384, 3, padding=1)), 1),
-            (_AnyChannelsLast(nn.Conv3d(64, 64, 3, padding=1)), 1),
-            (_AnyChannelsLast(nn.Conv2d(128, 128, 3, padding=2, dilation=2)), 1),
-            (_AnyChannelsLast(nn.Conv2d(104, 104, 3, padding=1, groups=13)), 1),
+            (ConvolutionChannelsLast(nn.Conv1d(80, 384, 3, padding=1)), 1),
+            (ConvolutionChannelsLast(nn.Conv3d(64, 64, 3, padding=1)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(128, 128, 3, padding=2, dilation=2)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(104, 104, 3, padding=1, groups=13)), 1),
             (nn.Conv2d(144, 144, 5, stride=2, padding=2, groups=144), 1),
             (nn.Conv2d(192, 192, 7, padding=3, groups=192), 1),
             (nn.ConvTranspose2d(128, 64, 2, stride=2), 1),
-            (_AnyChannelsLast(nn.Conv2d(96, 24, 1)), 1),
-            (_AnyChannelsLast(nn.Conv2d(64, 128, 3, stride=2, padding=1)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(96, 24, 1)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(64, 128, 3, stride=2, padding=1)), 1),
             (Dense(192, 768), 1),
             (Matmul(), 2),
             (nn.Softmax(dim=-1), 1),
@@ -413,12 +417,12 @@ def deployed() -> Example:
     """
     return example(
         lambda: Branches(
-            (_AnyChannelsLast(nn.Conv1d(512, 512, 3, stride=2)), 1),
-            (_AnyChannelsLast(nn.Conv3d(48, 128, 3, padding=1)), 1),
-            (_AnyChannelsLast(nn.Conv2d(64, 256, 3, padding=1)), 1),
-            (_AnyChannelsLast(nn.Conv2d(3, 64, 7, stride=2, padding=3)), 1),
-            (_AnyChannelsLast(nn.Conv2d(128, 64, 3, padding=2, dilation=2)), 1),
-            (_AnyChannelsLast(nn.Conv2d(128, 128, 3, padding=1, groups=32)), 1),
+            (ConvolutionChannelsLast(nn.Conv1d(512, 512, 3, stride=2)), 1),
+            (ConvolutionChannelsLast(nn.Conv3d(48, 128, 3, padding=1)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(64, 256, 3, padding=1)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(3, 64, 7, stride=2, padding=3)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(128, 64, 3, padding=2, dilation=2)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(128, 128, 3, padding=1, groups=32)), 1),
             (nn.Conv2d(72, 72, 5, stride=2, padding=2, groups=72), 1),
             (nn.Conv2d(384, 384, 3, padding=1, groups=384), 1),
             (nn.ConvTranspose2d(128, 64, 4, stride=2, padding=1), 1),
@@ -459,15 +463,15 @@ def served() -> Example:
     """
     return example(
         lambda: Branches(
-            (_AnyChannelsLast(nn.Conv1d(128, 128, 3, padding=3, dilation=3)), 1),
-            (_AnyChannelsLast(nn.Conv3d(32, 64, 3, padding=1)), 1),
-            (_AnyChannelsLast(nn.Conv2d(128, 32, 3, padding=1)), 1),
-            (_AnyChannelsLast(nn.Conv2d(96, 64, 3, padding=6, dilation=6)), 1),
-            (_AnyChannelsLast(nn.Conv2d(240, 60, 1, groups=3)), 1),
+            (ConvolutionChannelsLast(nn.Conv1d(128, 128, 3, padding=3, dilation=3)), 1),
+            (ConvolutionChannelsLast(nn.Conv3d(32, 64, 3, padding=1)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(128, 32, 3, padding=1)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(96, 64, 3, padding=6, dilation=6)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(240, 60, 1, groups=3)), 1),
             (nn.Conv2d(128, 128, 3, stride=2, padding=1, groups=128), 1),
             (nn.Conv2d(672, 672, 5, stride=2, padding=2, groups=672), 1),
             (nn.ConvTranspose2d(256, 128, 4, stride=2, padding=1), 1),
-            (_AnyChannelsLast(nn.Conv2d(256, 64, 1)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(256, 64, 1)), 1),
             (Dense(512, 2048), 1),
             (Matmul(), 2),
             (nn.Softmax(dim=-1), 1),
@@ -506,12 +510,12 @@ def hosted() -> Example:
     """
     return example(
         lambda: Branches(
-            (_AnyChannelsLast(nn.Conv1d(128, 128, 11, padding=5)), 1),
-            (_AnyChannelsLast(nn.Conv3d(64, 144, (1, 3, 3), padding=(0, 1, 1))), 1),
-            (_AnyChannelsLast(nn.Conv2d(32, 64, 3, padding=1)), 1),
-            (_AnyChannelsLast(nn.Conv2d(3, 32, 3, stride=2, padding=1)), 1),
-            (_AnyChannelsLast(nn.Conv2d(32, 32, 3, padding=4, dilation=4)), 1),
-            (_AnyChannelsLast(nn.Conv2d(256, 256, 3, padding=1, groups=32)), 1),
+            (ConvolutionChannelsLast(nn.Conv1d(128, 128, 11, padding=5)), 1),
+            (ConvolutionChannelsLast(nn.Conv3d(64, 144, (1, 3, 3), padding=(0, 1, 1))), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(32, 64, 3, padding=1)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(3, 32, 3, stride=2, padding=1)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(32, 32, 3, padding=4, dilation=4)), 1),
+            (ConvolutionChannelsLast(nn.Conv2d(256, 256, 3, padding=1, groups=32)), 1),
             (nn.Conv2d(96, 96, 5, stride=2, padding=2, groups=96), 1),
             (nn.Conv2d(728, 728, 3, padding=1, groups=728), 1),
             (nn.ConvTranspose2d(21, 21, 4, stride=2, padding=1), 1),

@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.pieces import ON_A_GPU
+from bench.gpu.jobs import ON_A_GPU
 from bench.result import BenchError
 from bench.saved_result import commit
 
 PRECISIONS = {"float32": "", "float16": "-fp16"}
-"""What the pieces of a network add to its name."""
+"""What the jobs of a network add to its name."""
 
 
 def make_card(folder: Path) -> dict[str, Any]:
@@ -80,15 +80,15 @@ def _networks(results: Mapping[str, Any]) -> dict[str, Any]:
     networks = {}
     for name in ON_A_GPU.networks:
         called = {}
-        for piece in (f"{name}-torch", f"{name}-compile"):
-            called.update(results.get(piece, {}).get("calls", {}))
+        for job in (f"{name}-torch", f"{name}-compile"):
+            called.update(results.get(job, {}).get("calls", {}))
         for precision, suffix in PRECISIONS.items():
             tuned = results.get(f"{name}{suffix}")
             sides = {side: secs for side, secs in called.items() if side.endswith("-fp16") is (precision == "float16")}
             if tuned is None and not sides:
                 continue
             ours = None if tuned is None or not tuned["networks"] else _tuned(tuned)
-            reason = "" if ours else "the piece has no result" if tuned is None else "no network was compiled"
+            reason = "" if ours else "the job has no result" if tuned is None else "no network was compiled"
             networks[f"{name}, {precision}"] = {"ours": ours, "reason": reason, "torch": {"call_secs": sides}}
     return networks
 

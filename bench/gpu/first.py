@@ -1,8 +1,8 @@
-"""``python -m bench gpu-first``: the first half hour on a machine with a GPU, in pieces that go on where they ended.
+"""``python -m bench gpu-first``: the first half hour on a machine with a GPU, in jobs that go on where they ended.
 
-Each piece (:mod:`bench.gpu.pieces`) leaves two files in the folder: ``NAME.log``, and ``NAME.json`` once it has ended
-well. The same command skips pieces that have their result, so that the work can be split over several short sessions.
-What a piece found before it was cut is in ``work/NAME``, and it goes on from there. ``card.json`` has all in short.
+Each job (:mod:`bench.gpu.jobs`) leaves two files in the folder: ``NAME.log``, and ``NAME.json`` once it has ended
+well. The same command skips jobs that have their result, so that the work can be split over several short sessions.
+What a job found before it was cut is in ``work/NAME``, and it goes on from there. ``card.json`` has all in short.
 """
 
 from __future__ import annotations
@@ -21,52 +21,50 @@ from typing import Any
 import click
 
 from bench.gpu.card import make_card
+from bench.gpu.jobs import BUDGET_SECS, KERNELS_SHARE, ON_A_GPU, REHEARSAL, Job, jobs
 from bench.gpu.kernels import fleet_file
-from bench.gpu.pieces import BUDGET_SECS, KERNELS_SHARE, ON_A_GPU, REHEARSAL, Piece, pieces
 from bench.machine import machine
 from bench.processes import end_group, last_json, start_logged
 from bench.result import BenchError
 from fleet_tune.base.records.files.atomic_file import write_atomically
 
 _GRACE_SECS = 20.0
-"""Time between the interrupt at a piece's limit and its end by force: records are written, actors end."""
+"""Time between the interrupt at a job's limit and its end by force: records are written, actors end."""
 _LEAST_SECS = 20.0
-"""A piece is not begun with less time than this."""
+"""A job is not begun with less time than this."""
 
 
-def run(
-    chosen: Sequence[Piece], out: Path, secs: float, fleet: Path, budget_secs: float = BUDGET_SECS
-) -> dict[str, str]:
-    """Run the pieces that have no result in ``out``, for ``secs`` altogether. Returns what became of each: ``done``,
+def run(chosen: Sequence[Job], out: Path, secs: float, fleet: Path, budget_secs: float = BUDGET_SECS) -> dict[str, str]:
+    """Run the jobs that have no result in ``out``, for ``secs`` altogether. Returns what became of each: ``done``,
     ``there already``, ``failed: ...`` or ``no time left``."""
     deadline = time.monotonic() + secs
     states = {}
-    for piece in chosen:
-        result = out / f"{piece.name}.json"
+    for job in chosen:
+        result = out / f"{job.name}.json"
         left = deadline - time.monotonic()
         if result.exists():
-            states[piece.name] = "there already"
+            states[job.name] = "there already"
         elif left < _LEAST_SECS:
-            states[piece.name] = "no time left"
+            states[job.name] = "no time left"
         else:
-            click.echo(f"{piece.name}: {piece.about}", err=True)
+            click.echo(f"{job.name}: {job.about}", err=True)
             try:
-                found = _result(piece, out, min(piece.limit_secs, left), fleet, budget_secs)
+                found = _result(job, out, min(job.limit_secs, left), fleet, budget_secs)
                 _write(result, found)
-                states[piece.name] = "done"
+                states[job.name] = "done"
             except BenchError as error:
-                states[piece.name] = f"failed: {error}"
-        click.echo(f"{piece.name}: {states[piece.name]}", err=True)
+                states[job.name] = f"failed: {error}"
+        click.echo(f"{job.name}: {states[job.name]}", err=True)
     return states
 
 
-def _result(piece: Piece, out: Path, limit_secs: float, fleet: Path, budget_secs: float) -> dict[str, Any]:
-    """Run a piece and return the JSON object on its last line. Raises BenchError where it fails or has not ended in
+def _result(job: Job, out: Path, limit_secs: float, fleet: Path, budget_secs: float) -> dict[str, Any]:
+    """Run a job and return the JSON object on its last line. Raises BenchError where it fails or has not ended in
     time; its output is in the log either way."""
-    log = out / f"{piece.name}.log"
-    values = {"{fleet}": fleet, "{work}": out / "work" / piece.name, "{budget}": f"{budget_secs:g}"}
+    log = out / f"{job.name}.log"
+    values = {"{fleet}": fleet, "{work}": out / "work" / job.name, "{budget}": f"{budget_secs:g}"}
     values["{kernels_budget}"] = f"{KERNELS_SHARE * budget_secs:g}"
-    args = [reduce(lambda text, name: text.replace(name, str(values[name])), values, each) for each in piece.args]
+    args = [reduce(lambda text, name: text.replace(name, str(values[name])), values, each) for each in job.args]
     with log.open("w") as output:
         child = start_logged(args, output)
         try:
@@ -81,7 +79,7 @@ def _result(piece: Piece, out: Path, limit_secs: float, fleet: Path, budget_secs
     text = log.read_text(errors="replace")
     if child.returncode != 0:
         raise BenchError(f"exit code {child.returncode} ({log}): {text.strip().splitlines()[-1:]}")
-    return last_json(text, piece.name)
+    return last_json(text, job.name)
 
 
 def claim(out: Path, settings: Mapping[str, Any]) -> None:
@@ -104,7 +102,7 @@ def _write(path: Path, found: dict[str, Any]) -> None:
 
 def command() -> click.Command:
     """The command ``gpu-first``."""
-    names = [piece.name for piece in pieces(ON_A_GPU)]
+    names = [job.name for job in jobs(ON_A_GPU)]
 
     def call(out: Path, secs: float, budget_secs: float, only: tuple[str, ...], rehearse: bool) -> None:
         from bench.gpu.probe import probe_in_child
@@ -120,7 +118,7 @@ def command() -> click.Command:
         _write(out / "machine.json", {"gpu": gpu, "machine": machine(), "driver": driver[:4000]})
         fleet = out / "fleet.toml"
         fleet.write_text('[[device]]\nname = "cpu"\n' if rehearse else fleet_file(gpu["target"]))
-        chosen = [piece for piece in pieces(REHEARSAL if rehearse else ON_A_GPU) if not only or piece.name in only]
+        chosen = [job for job in jobs(REHEARSAL if rehearse else ON_A_GPU) if not only or job.name in only]
         states = run(chosen, out, secs, fleet, budget_secs)
         _write(out / "card.json", make_card(out))
         click.echo(json.dumps(states))
@@ -135,8 +133,8 @@ def command() -> click.Command:
             show_default=True,
             help="Tuning time of each network; the kernels get twice as much.",
         ),
-        click.Option(["--only"], multiple=True, type=click.Choice(names), help="Of all, these pieces."),
-        click.Option(["--rehearse"], is_flag=True, help="Run the pieces with small networks on this machine's CPU."),
+        click.Option(["--only"], multiple=True, type=click.Choice(names), help="Of all, these jobs."),
+        click.Option(["--rehearse"], is_flag=True, help="Run the jobs with small networks on this machine's CPU."),
     ]
-    text = "The first half hour on a machine with a GPU, in pieces; the same command goes on where it ended."
+    text = "The first half hour on a machine with a GPU, in jobs; the same command goes on where it ended."
     return click.Command("gpu-first", params=list(options), callback=call, help=text)

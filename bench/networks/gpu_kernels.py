@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from bench.networks import operator_modules
 from bench.networks.operator_names import operator_names
-
-Example = tuple[nn.Module, tuple[Tensor, ...]]
+from examples.workloads import ConvolutionChannelsLast, Example
 
 _SEED = 23
 
@@ -41,22 +40,6 @@ class _Product(nn.Module):
         return torch.matmul(left, right)
 
 
-class ChannelsLast(nn.Module):
-    """A convolution whose images have their channels last, as kernels of ours have them: no transpose around it."""
-
-    def __init__(self, layer: nn.Conv2d) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layer(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        return out
-
-    def plain(self, x: Tensor) -> Example:
-        """Return the convolution alone, and its input with channels first, as PyTorch has them."""
-        return self.layer, (x.permute(0, 3, 1, 2).contiguous(),)
-
-
 def _product(*shapes: Sequence[int]) -> Callable[[], Example]:
     """Both are inputs."""
     return lambda: (_Product(), tuple(torch.randn(*shape) for shape in shapes))
@@ -72,7 +55,7 @@ def _convolution(batch: int, channels: int, size: int, out: int, kernel: int, **
     def example() -> Example:
         padding = kernel // 2 * options.get("dilation", 1)
         layer = nn.Conv2d(channels, out, kernel, padding=padding, bias=False, **options)  # type: ignore[arg-type]
-        return ChannelsLast(layer), (torch.randn(batch, size, size, channels),)
+        return ConvolutionChannelsLast(layer), (torch.randn(batch, size, size, channels),)
 
     return example
 

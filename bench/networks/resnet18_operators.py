@@ -6,22 +6,15 @@ schedules of each. Data is channels-last, weights are constants, and there is ne
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
 from bench.networks.resnet18_table import CONVOLUTIONS, PRODUCT, Convolution
-from examples.workloads import Branches, Example, Matmul, example
+from examples.workloads import Branches, ConvolutionChannelsLast, Example, Matmul, example
 
 
-class _Operator(nn.Module):
-    """A convolution alone on an image that comes and goes channels-last, so that no transpose becomes a task."""
-
-    def __init__(self, of: Convolution) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(of.inputs, of.outputs, of.kernel, of.stride, of.kernel // 2, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.conv(x.permute(0, 3, 1, 2))
-        return result.permute(0, 2, 3, 1)
+def _convolution(of: Convolution) -> ConvolutionChannelsLast:
+    """Channels-last, so that no transpose becomes a task."""
+    return ConvolutionChannelsLast(nn.Conv2d(of.inputs, of.outputs, of.kernel, of.stride, of.kernel // 2, bias=False))
 
 
 def operators() -> Example:
@@ -29,7 +22,7 @@ def operators() -> Example:
     rows = list(CONVOLUTIONS.values())
     shapes = [(1, row.size, row.size, row.inputs) for row in rows]
     return example(
-        lambda: Branches(*((_Operator(row), 1) for row in rows), (Matmul(), 2)),
+        lambda: Branches(*((_convolution(row), 1) for row in rows), (Matmul(), 2)),
         *shapes,
         (PRODUCT, PRODUCT),
         (PRODUCT, PRODUCT),

@@ -84,4 +84,4 @@ def test_networks_and_rules_are_on_the_page(tmp_path: Path) -> None:
     assert "| ours | **0.500** |" in float32
     assert "| PyTorch, single calls | 3.000 |" in float32
     assert "| PyTorch, CUDA graph, float16 | 0.300 |" in float16
-    assert "Ours: not measured (the piece has no result)." in float16
+    assert "Ours: not measured (the job has no result)." in float16

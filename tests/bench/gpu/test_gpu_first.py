@@ -1,4 +1,4 @@
-"""The pieces of the first half hour on a GPU: each keeps what it found, and the same call goes on where it ended."""
+"""The jobs of the first half hour on a GPU: each keeps what it found, and the same call goes on where it ended."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from bench.gpu.first import claim, run
+from bench.gpu.jobs import ON_A_GPU, REHEARSAL, Job, jobs
 from bench.gpu.page import page
-from bench.gpu.pieces import ON_A_GPU, REHEARSAL, Piece, pieces
 from bench.networks import gpu_kernels
 from bench.peers.example import load_example
 from bench.processes import ROOT
 from bench.result import BenchError
 
 
-def piece(name: str, code: str, limit_secs: float = 60) -> Piece:
-    return Piece(name, "a test", ("-c", code, "{fleet}", "{work}"), limit_secs)
+def job(name: str, code: str, limit_secs: float = 60) -> Job:
+    return Job(name, "a test", ("-c", code, "{fleet}", "{work}"), limit_secs)
 
 
 def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -28,30 +28,30 @@ def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
 
 
-def test_a_piece_leaves_its_result_and_its_log(tmp_path: Path) -> None:
+def test_a_job_leaves_its_result_and_its_log(tmp_path: Path) -> None:
     says = "import sys, json; print('on the way'); print(json.dumps({'fleet': sys.argv[1], 'work': sys.argv[2]}))"
-    assert run([piece("one", says)], tmp_path, 60, Path("a.toml")) == {"one": "done"}
+    assert run([job("one", says)], tmp_path, 60, Path("a.toml")) == {"one": "done"}
     assert json.loads((tmp_path / "one.json").read_text()) == {"fleet": "a.toml", "work": f"{tmp_path}/work/one"}
     assert "on the way" in (tmp_path / "one.log").read_text()
 
 
 def test_what_has_a_result_is_not_run_again_and_what_failed_is(tmp_path: Path) -> None:
-    fails = piece("bad", "raise SystemExit('no device')")
-    states = run([piece("good", "print('{}')"), fails], tmp_path, 60, Path("a.toml"))
+    fails = job("bad", "raise SystemExit('no device')")
+    states = run([job("good", "print('{}')"), fails], tmp_path, 60, Path("a.toml"))
     assert states["good"] == "done"
     assert "no device" in states["bad"]
-    again = run([piece("good", "raise SystemExit(1)"), piece("bad", "print('{}')")], tmp_path, 60, Path("a.toml"))
+    again = run([job("good", "raise SystemExit(1)"), job("bad", "print('{}')")], tmp_path, 60, Path("a.toml"))
     assert again == {"good": "there already", "bad": "done"}
 
 
-def test_a_piece_that_takes_too_long_is_interrupted_and_has_no_result(tmp_path: Path) -> None:
+def test_a_job_that_takes_too_long_is_interrupted_and_has_no_result(tmp_path: Path) -> None:
     code = (
         "import signal, sys, pathlib\n"
         "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path(sys.argv[2] + '.stopped').touch(), sys.exit(143)))\n"
         "pathlib.Path(sys.argv[2] + '.began').parent.mkdir(parents=True, exist_ok=True)\n"
         "signal.pause()"
     )
-    states = run([piece("slow", code, limit_secs=3)], tmp_path, 60, Path("a.toml"))
+    states = run([job("slow", code, limit_secs=3)], tmp_path, 60, Path("a.toml"))
     assert states["slow"].startswith("failed: not done after 3 s")
     assert (tmp_path / "work" / "slow.stopped").exists()
     assert not (tmp_path / "slow.json").exists()
@@ -78,30 +78,28 @@ def test_a_rehearsal_goes_on_with_the_same_budget_alone(tmp_path: Path) -> None:
     assert "name another folder with --out" in again.stderr
 
 
-def test_no_piece_is_begun_without_time(tmp_path: Path) -> None:
-    assert run([piece("one", "print('{}')")], tmp_path, 1, Path("a.toml")) == {"one": "no time left"}
+def test_no_job_is_begun_without_time(tmp_path: Path) -> None:
+    assert run([job("one", "print('{}')")], tmp_path, 1, Path("a.toml")) == {"one": "no time left"}
 
 
 def test_output_that_is_no_result_is_a_failure(tmp_path: Path) -> None:
-    assert run([piece("one", "print('hello')")], tmp_path, 60, Path("a.toml"))["one"].startswith(
-        "failed: one: its last"
-    )
+    assert run([job("one", "print('hello')")], tmp_path, 60, Path("a.toml"))["one"].startswith("failed: one: its last")
 
 
-@pytest.mark.parametrize("piece", [*pieces(ON_A_GPU), *pieces(REHEARSAL)], ids=lambda each: each.name)
-def test_a_piece_names_networks_that_exist_and_takes_less_than_eight_minutes(piece: Piece) -> None:
-    for each in piece.args:
+@pytest.mark.parametrize("job", [*jobs(ON_A_GPU), *jobs(REHEARSAL)], ids=lambda each: each.name)
+def test_a_job_names_networks_that_exist_and_takes_less_than_eight_minutes(job: Job) -> None:
+    for each in job.args:
         file, _, function = each.partition(":")
         if file.endswith(".py"):
             assert f"def {function}() -> Example:" in Path(file).read_text()
-    assert piece.limit_secs < 480
+    assert job.limit_secs < 480
 
 
-def test_the_rehearsal_has_the_same_pieces() -> None:
-    real, rehearsed = pieces(ON_A_GPU), pieces(REHEARSAL)
-    assert [piece.name for piece in real] == [piece.name for piece in rehearsed]
-    assert len({piece.name for piece in real}) == len(real)
-    assert [piece.args[:2] for piece in real] == [piece.args[:2] for piece in rehearsed]
+def test_the_rehearsal_has_the_same_jobs() -> None:
+    real, rehearsed = jobs(ON_A_GPU), jobs(REHEARSAL)
+    assert [job.name for job in real] == [job.name for job in rehearsed]
+    assert len({job.name for job in real}) == len(real)
+    assert [job.args[:2] for job in real] == [job.args[:2] for job in rehearsed]
 
 
 def test_the_operators_are_one_network() -> None:
@@ -135,8 +133,8 @@ def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_rehearsal_leaves_a_card(tmp_path: Path) -> None:
-    """Every kind of piece but those that need transformers and PyTorch's compiler, on this machine's CPU."""
-    names = [piece.name for piece in pieces(REHEARSAL)]
+    """Every kind of job but those that need transformers and PyTorch's compiler, on this machine's CPU."""
+    names = [job.name for job in jobs(REHEARSAL)]
     left_out = ("llama", "compile", "bfloat16", "int8", "fp16", "float16")
     chosen = [name for name in names if not any(part in name for part in left_out)]
     assert {"probe", "rules-float32", "kernels-float32", "kernels-metaschedule-float32", "dataset-float32"} < {*chosen}

@@ -1,6 +1,6 @@
-"""The pieces of ``python -m bench gpu-first``: each is one command, under eight minutes.
+"""The jobs of ``python -m bench gpu-first``: each is one command, under eight minutes.
 
-The same pieces are made of small networks for a CPU (:data:`REHEARSAL`), so that nothing but the device is new on a
+The same jobs are made of small networks for a CPU (:data:`REHEARSAL`), so that nothing but the device is new on a
 machine with a GPU.
 """
 
@@ -22,7 +22,7 @@ _CALLS = 20
 
 
 @dataclass(frozen=True)
-class Piece:
+class Job:
     """One command. ``{fleet}``, ``{work}``, ``{budget}`` and ``{kernels_budget}`` in its arguments are the fleet file,
     a folder of its own and the seconds of tuning."""
 
@@ -34,7 +34,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Subjects:
-    """What the pieces run: ``file.py:function`` each."""
+    """What the jobs run: ``file.py:function`` each."""
 
     operators: str
     """Operators side by side, for the check of sketch rules."""
@@ -87,18 +87,18 @@ REHEARSAL = Subjects(
 )
 
 
-def pieces(of: Subjects) -> tuple[Piece, ...]:
-    """Return the pieces in the order in which they run: first what is right, then what is fast."""
+def jobs(of: Subjects) -> tuple[Job, ...]:
+    """Return the jobs in the order in which they run: first what is right, then what is fast."""
     return (
-        Piece("probe", "the device's probes", ("-m", "fleet_tune", "device", "check", "{fleet}", "--json"), 90),
+        Job("probe", "the device's probes", ("-m", "fleet_tune", "device", "check", "{fleet}", "--json"), 90),
         *_rules(of),
         *_kernels(of),
-        *(piece for name, network in of.networks.items() for piece in _network(of, name, network)),
+        *(job for name, network in of.networks.items() for job in _network(of, name, network)),
         *_datasets(of),
     )
 
 
-def _rules(of: Subjects) -> Iterator[Piece]:
+def _rules(of: Subjects) -> Iterator[Job]:
     for name, model, *precision in (
         ("float32", of.operators),
         ("float16", of.operators, "--precision", "fp16"),
@@ -108,42 +108,42 @@ def _rules(of: Subjects) -> Iterator[Piece]:
         options = ("--fleet", "{fleet}", "--per-rule", str(of.per_rule), *precision)
         about = f"{of.per_rule} candidates of each sketch rule in {name}, checked"
         command = ("-m", "bench.gpu.sketch_rules", model, "{work}", *options)
-        yield Piece(f"rules-{name}", about, command, _LONGEST_SECS)
+        yield Job(f"rules-{name}", about, command, _LONGEST_SECS)
 
 
-def _kernels(of: Subjects) -> Iterator[Piece]:
+def _kernels(of: Subjects) -> Iterator[Job]:
     tuning = ("{work}", "--fleet", "{fleet}", "--budget-secs", "{kernels_budget}")
     ours, theirs = "bench.gpu.tuned_kernels", "bench.peers.metaschedule_kernels"
     sides = tuple(part for side in _OF_KERNELS for part in ("--side", side))
     timed = ("--model", of.kernels, "--each", "--calls", str(_CALLS), "--kept", "{work}/kept.jsonl", *sides)
     for precision, suffix in (("float32", ""), ("float16", "_fp16")):
         command = ("-m", ours, f"{of.kernels}{suffix}", *tuning)
-        yield Piece(f"kernels-{precision}", f"kernels in {precision}, tuned", command, _LONGEST_SECS)
-    yield Piece("kernels-torch", "the same of cuBLAS and cuDNN, in CUDA graphs", (*_torch(of), *timed), 400)
+        yield Job(f"kernels-{precision}", f"kernels in {precision}, tuned", command, _LONGEST_SECS)
+    yield Job("kernels-torch", "the same of cuBLAS and cuDNN, in CUDA graphs", (*_torch(of), *timed), 400)
     for precision, suffix in (("float32", ""), ("float16", "_fp16")):
         command = ("-m", theirs, f"{of.kernels}{suffix}", *tuning)
         about = f"the same of MetaSchedule, in {precision}"
-        yield Piece(f"kernels-metaschedule-{precision}", about, command, _LONGEST_SECS)
+        yield Job(f"kernels-metaschedule-{precision}", about, command, _LONGEST_SECS)
 
 
-def _network(of: Subjects, name: str, network: str) -> Iterator[Piece]:
+def _network(of: Subjects, name: str, network: str) -> Iterator[Job]:
     options = ("--time-budget", "{budget}s", "--fleet", "{fleet}", "--out", "{work}", "--json")
     tuning = ("-m", "fleet_tune", "tune", network, *options)
-    yield Piece(name, f"{name}, tuned", tuning, 400)
-    yield Piece(f"{name}-fp16", "the same on tensor cores", (*tuning, "--precision", "fp16"), 400)
+    yield Job(name, f"{name}, tuned", tuning, 400)
+    yield Job(f"{name}-fp16", "the same on tensor cores", (*tuning, "--precision", "fp16"), 400)
     for how, sides, limit_secs in (("torch", _CALLED, 120), ("compile", _COMPILED, 400)):
         chosen = tuple(part for side in sides for part in ("--side", side))
-        yield Piece(
+        yield Job(
             f"{name}-{how}", f"the same in PyTorch: {how}", (*_torch(of), "--model", network, *chosen), limit_secs
         )
 
 
-def _datasets(of: Subjects) -> Iterator[Piece]:
+def _datasets(of: Subjects) -> Iterator[Job]:
     for precision, suffix in (("float32", ""), ("float16", "_fp16")):
         collect = ("-m", "fleet_tune", "dataset", "collect", f"{of.recorded}{suffix}", "--per-task", str(of.per_task))
         about = f"{of.per_task} random candidates of each of some kernels in {precision}, as a dataset"
         command = (*collect, "--fleet", "{fleet}", "--out", "{work}", "--json")
-        yield Piece(f"dataset-{precision}", about, command, _LONGEST_SECS)
+        yield Job(f"dataset-{precision}", about, command, _LONGEST_SECS)
 
 
 def _torch(of: Subjects) -> tuple[str, ...]:
