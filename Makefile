@@ -3,7 +3,8 @@
 #   make demo [BUDGET=5m]   set up, then tune ResNet-18 for this CPU for BUDGET and print the summary
 #   make test [PYTEST_ARGS=]  set up, then run the tests
 #   make test-exhaustive    every form of every operator, hundreds of wrong and right kernels
-#   make gpu-emulated [GPU_CANDIDATES=16]  so many candidates of each sketch for a GPU, whose CUDA source runs on the CPU
+#   make gpu-emulated [GPU_CANDIDATES=16 GPU_LOG=]  so many candidates of each sketch for a GPU, whose CUDA source runs on
+#                           the CPU (hours for many); GPU_LOG=FILE keeps what each was, and goes on where it was cut
 #   make test-long          those that take a minute and more each: whole runs, killed and resumed, as a job of a cluster
 #   make soak [SOAK_SECS=1800]  fleet-tune retune on this machine: two networks, and a device that is slowed down again and again
 #   make fuzz [FUZZ_EXAMPLES=1000 FUZZ_READERS=120000 PYTEST_ARGS=]  look for new failing cases of the property tests: make
@@ -32,6 +33,7 @@ FUZZ_EXAMPLES ?= 1000
 FUZZ_READERS ?= 120000
 SOAK_SECS ?= 1800
 GPU_CANDIDATES ?= 16
+GPU_LOG ?=
 PYTHON ?=
 
 # Hundreds of processes that the tests start load our modules: what one has compiled, the others read.
@@ -68,7 +70,7 @@ test-exhaustive: setup
 	$(BIN)/python -m pytest -q -m exhaustive --timeout 1800 -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 gpu-emulated: setup
-	GPU_CANDIDATES=$(GPU_CANDIDATES) $(BIN)/python -m pytest -q -m '' tests/devices/cuda/test_emulated.py --timeout 0 \
+	GPU_CANDIDATES=$(GPU_CANDIDATES) GPU_LOG=$(GPU_LOG) $(BIN)/python -m pytest -q -m '' tests/devices/cuda/test_emulated.py --timeout 0 \
 		-n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 soak: setup

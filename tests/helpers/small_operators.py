@@ -56,6 +56,8 @@ OPERATORS: dict[str, Callable[[], Example]] = {
     "softmax": _function(lambda x: torch.softmax(x, -1), (48, 96)),
     "long_softmax": _function(lambda x: torch.softmax(x, -1), (4, 700)),
     "layer_norm": _of(nn.LayerNorm(96), (24, 96)),
+    "rms_norm": _of(nn.RMSNorm(96), (24, 96)),
+    "group_norm": _of(nn.GroupNorm(4, 16), IMAGE),
     "batch_of_means": _function(lambda x: x.mean((2, 3)), IMAGE),
     "sum_of_rows": _function(lambda x: x.sum(-1), ROWS),
     "sum_of_columns": _function(lambda x: x.sum(0), ROWS),

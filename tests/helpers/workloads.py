@@ -19,6 +19,7 @@ TARGETS: dict[str, dict[str, object]] = {
     "avx2": {"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu"},
     "sm_90": {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152},
     "sm_87": {"kind": "cuda", "arch": "sm_87", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152},
+    "sm_80": {"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from bench.machine import bench_env
 from bench.peers import metaschedule_kernels
 from bench.peers.metaschedule_kernels import figures, tune
 from bench.processes import run_json
+from devices.targets import resolve_target
+from fleet_tune.base.domain import DeviceClass
 from tests.helpers.tasks import make_task
 
 TASKS = {"product": make_task("w1"), "3x3": make_task("w2")}
@@ -42,6 +45,26 @@ def test_it_goes_on_for_the_time_that_is_left(tmp_path: Path, monkeypatch: pytes
         found = tune(TASKS, TASKS["product"].device_class, tmp_path, 70.0)
     assert asked == [70.0, 40.0, 10.0]
     assert found["elapsed_secs"] == 90.0
+
+
+@pytest.mark.parametrize("kind", ["cuda", "llvm"])
+def test_on_a_gpu_the_processes_that_run_kernels_load_cuda(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TVM's wheel does not load CUDA's runtime library, and MetaSchedule's runner is another process."""
+    prepared: list[bool] = []
+    initializers: list[Any] = []
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "none yet")
+    monkeypatch.setattr(metaschedule_kernels, "prepare_cuda", lambda: prepared.append(True))
+    monkeypatch.setattr(
+        metaschedule_kernels.ms.runner, "LocalRunner", lambda initializer: initializers.append(initializer)
+    )
+    monkeypatch.setattr(metaschedule_kernels.ms, "tune_tir", lambda *_, **__: None)
+    target = {"cuda": {"kind": "cuda", "arch": "sm_90"}, "llvm": {"kind": "llvm", "mcpu": "x86-64-v3"}}[kind]
+    tune({}, DeviceClass("class", resolve_target(target, 1)), tmp_path, 70.0)
+    assert prepared == [True] * (kind == "cuda")
+    assert initializers == [metaschedule_kernels.prepare_cuda] * (kind == "cuda")
+    assert (os.environ["TVM_CUDA_COMPILE_MODE"] in ("nvcc", "nvrtc")) is (kind == "cuda")
 
 
 @pytest.mark.long

@@ -35,7 +35,7 @@ from policies.space.sampling import sample
 from tests.devices.sketches.test_symbolic_launch import threads_per_block
 from tests.helpers.workloads import space, task
 
-ARCHES = ("sm_87", "sm_90")
+ARCHES = ("sm_80", "sm_87", "sm_90")
 MAX_THREADS, MAX_SHARED = 1024, 49152
 BUILT = ("wide-matmul", "half-matmul", "conv3", "half-batched", "depthwise", "softmax", "transpose")
 CANDIDATES = 2
