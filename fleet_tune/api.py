@@ -54,7 +54,8 @@ def tune(
 ) -> TuneResult:
     """Tune a network and leave the compiled result in ``out``; the same call with the same ``out`` resumes.
 
-    ``network``: ``"file.py:function"``, a path of an ``.onnx`` or ``.pt2`` file, or ``(torch module, example inputs)``.
+    ``network``: ``"file.py:function"``, a path of an ``.onnx`` or ``.pt2`` file, or ``(torch module, example inputs)``,
+    with torch.export's ``dynamic_shapes`` as a third element where it has dynamic dimensions.
     ``on_progress`` is called about twice a second.
 
     SIGINT and SIGTERM end the tuning early: the result says ``interrupted`` and everything measured is stored.
@@ -147,18 +148,22 @@ def compile_network(
     out: Path | str,
     fleet: Path | str | FleetConfig | None = None,
     inputs: Path | str | None = None,
+    shapes: str | None = None,
+    shapes_weights: Path | str | None = None,
     trust_model: bool = False,
     precision: str | None = None,
     max_error: float | None = None,
 ) -> TuneResult:
-    """Compile ``network`` from the best records of a database, without tuning. ``inputs``, ``trust_model``,
-    ``precision`` and ``max_error``: as for :func:`tune`."""
+    """Compile ``network`` from the best records of a database, without tuning. ``inputs``, ``shapes``,
+    ``shapes_weights``, ``trust_model``, ``precision`` and ``max_error``: as for :func:`tune`."""
     # What is wrong with these is told before anything heavy is loaded.
     request = run_request(
         network,
         out=out,
         fleet=fleet,
         inputs=inputs,
+        shapes=shapes,
+        shapes_weights=shapes_weights,
         trust_model=trust_model,
         precision=precision,
         max_error=max_error,

@@ -27,20 +27,19 @@ from bench.datasets import labels, pick, read
 from bench.machine import bench_env
 from bench.models.laboratory import method_named
 from bench.processes import die_with_parent
-from bench.replay.bootstrap import over_tasks, ratio, relative
 from bench.replay.columns import all_methods, is_deep
-from bench.replay.imputation import KINDS, ImputationModel
+from bench.replay.cost_means import KINDS, ImputationModel
 from bench.replay.open_runs import OpenRun, OpenTask, run_open
+from bench.replay.open_table import figures, table
 from bench.replay.replay_pool import collect
-from bench.replay.replay_runs import TOLERANCE, near_best, overall, quartiles
+from bench.replay.replay_runs import TOLERANCE, near_best
+from bench.replay.replay_table import OURS
 from bench.replay.run_cache import Kind, RunCache, cache_code
 from bench.result import BenchResult
-from bench.tables import markdown
 from fleet_tune.base.task_data import TaskData
 from policies.search.generators import AnnealingGenerator
 from policies.search.methods import Method
 
-OURS = "fleet"
 PAPERS = ("autotvm", "adatune", "ansor", "bansor")
 METHODS = (OURS, "random", *PAPERS)
 """Methods that train no neural network."""
@@ -184,125 +183,6 @@ def cache_kind(filling: ImputationModel, most_trials: int) -> Kind[OpenRun]:
     return Kind(
         f"open, {filling}, {most_trials} trials", asdict, lambda line: OpenRun(**{name: line[name] for name in names})
     )
-
-
-def figures(
-    runs: Mapping[tuple[str, int], Sequence[OpenRun]], names: Sequence[str], tasks: Sequence[int]
-) -> dict[str, Any]:
-    """Quartiles of trials by method and task, the geometric mean and the sum of the medians, quartiles of the seeds'
-    own sums; ``missed``: runs that did not arrive, whose trials are all that they made; ``uninformed``: the sum of the
-    median trials at random before any record; ``recorded``: the share of all trials that the dataset has;
-    ``search_secs``: the sum of the median seconds of search.
-
-    ``runs`` by (method, task); ``tasks`` with their ``names``."""
-    methods = list(dict.fromkeys(name for name, _ in runs))
-
-    def medians(method: str, value: Callable[[OpenRun], float]) -> dict[str, float]:
-        return {
-            name: quartiles([value(each) for each in runs[method, at]])["median"]
-            for name, at in zip(names, tasks, strict=True)
-        }
-
-    every = {method: [each for at in tasks for each in runs[method, at]] for method in methods}
-    trials = {method: medians(method, lambda each: each.trials) for method in methods}
-    return {
-        "trials": {
-            method: {
-                name: quartiles([float(each.trials) for each in runs[method, at]])
-                for name, at in zip(names, tasks, strict=True)
-            }
-            for method in methods
-        },
-        "overall": {method: overall(trials[method]) for method in methods},
-        "sum": {method: sum(trials[method].values()) for method in methods},
-        "seed_sum": {
-            method: quartiles(
-                [
-                    float(sum(each.trials for each in seed))
-                    for seed in zip(*(runs[method, at] for at in tasks), strict=True)
-                ]
-            )
-            for method in methods
-        },
-        "missed": {method: sum(not each.arrived for each in every[method]) for method in methods},
-        "uninformed": {method: sum(medians(method, lambda each: each.uninformed).values()) for method in methods},
-        "recorded": {
-            method: sum(each.recorded for each in every[method]) / sum(each.trials for each in every[method])
-            for method in methods
-        },
-        "search_secs": {method: sum(medians(method, lambda each: each.search_secs).values()) for method in methods},
-    }
-
-
-def table(result: Mapping[str, Any]) -> str:
-    details = result["details"]
-    most = details["most_trials"]
-    parts = []
-    for kind, found in details["fillings"].items():
-        ranked = sorted(details["methods"], key=lambda method: found["sum"][method])
-        columns = [f"`{method}`" for method in ranked]
-        rows = [
-            (f"`{task}`", *(_quartiles(found["trials"][method][task], most) for method in ranked))
-            for task in details["tasks"]
-        ]
-        medians = {method: {task: its["median"] for task, its in found["trials"][method].items()} for method in ranked}
-        base = OURS if OURS in ranked else ranked[0]
-        rows += [
-            ("overall, geometric mean", *(over_tasks(list(medians[m].values())).text(_count) for m in ranked)),
-            (f"relative to `{base}`, task by task", *(relative(medians[m], medians[base]).text(ratio) for m in ranked)),
-        ]
-        rows += [
-            (label, *(write(found[key][method]) for method in ranked))
-            for label, key, write in (
-                ("sum over the tasks", "sum", _count),
-                ("sum of each seed", "seed_sum", _quartiles),
-                (f"runs that end after {most} trials without it", "missed", str),
-                ("of the sum at random before any record", "uninformed", _count),
-                ("seconds of search", "search_secs", _count),
-            )
-        ]
-        rows += [
-            (label, *(f"{details[key][method]}" for method in ranked))
-            for label, key in (("trials of a round", "batch"), ("seeds", "seeds"))
-        ]
-        parts.append(markdown((f"trials to within 5% of the best measured, `{kind}`", *columns), rows))
-    models = [
-        (
-            f"`{task}`, `{kind}`",
-            f"{its['rank']:.2f}",
-            f"{its['fast_rank']:.2f}",
-            f"{its['deviation']:.2f}",
-            f"{its['fast_deviation']:.2f}",
-            f"{its['spread']:.2f}",
-            f"{100 * of['near_best'] / of['candidates']:.1f}%",
-            f"{100 * its['at_goal']:.1f}%",
-        )
-        for task, of in details["tasks"].items()
-        for kind, found in details["fillings"].items()
-        for its in (found["model"][task],)
-    ]
-    head = (
-        "what the models say of held-out records, in log seconds",
-        "rank correlation",
-        "of the fastest quarter",
-        "deviation of the errors",
-        "of the tenth predicted fastest",
-        "of the costs",
-        "measured candidates at the target",
-        "of the open space",
-    )
-    return "\n\n".join([*parts, markdown(head, models)])
-
-
-def _count(count: float) -> str:
-    """A mean number; below ten its first decimal tells methods apart."""
-    return f"{count:.0f}" if count >= 10 else f"{count:.1f}"
-
-
-def _quartiles(trials: Mapping[str, float], most: float = float("inf")) -> str:
-    """``median (lower quartile to upper)``; what is no less than ``most`` is not known."""
-    median, low, high = (f"{trials[key]:.0f}" if trials[key] < most else f"{most}+" for key in ("median", "q1", "q3"))
-    return f"{median} ({low} to {high})"
 
 
 BENCHMARK = Benchmark(

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.replay.imputation import CostImputation, ImputationModel
+from bench.replay.cost_means import ImputationModel
+from bench.replay.imputation import CostImputation
 from bench.replay.replay_runs import RANDOM_REASON, TOLERANCE, RecordedTask
 from bench.result import BenchError
 from fleet_tune.base.task_data import TaskData

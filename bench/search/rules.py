@@ -30,7 +30,7 @@ from bench.benchmark import Benchmark
 from bench.datasets import DATA, labels, read
 from bench.replay import open_replay, replay_pool
 from bench.replay.bootstrap import over_tasks
-from bench.replay.imputation import KINDS, ImputationModel
+from bench.replay.cost_means import KINDS, ImputationModel
 from bench.replay.replay_pool import Call, played
 from bench.replay.replay_runs import Replayed, run_task
 from bench.replay.run_cache import REPLAYED, RunCache, cache_code

@@ -69,6 +69,28 @@ def tensor_specs(types: list[Any]) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
+@dataclass(frozen=True, slots=True)
+class SymbolicSpec:
+    """Shape and dtype of an input or output of a network."""
+
+    shape: tuple[int | str, ...]
+    """Extents: numbers, or expressions of the dynamic dimension, such as ``n``."""
+    dtype: str
+
+
+def symbolic_specs(types: list[Any]) -> tuple[SymbolicSpec, ...]:
+    """Return shapes and dtypes of Relax tensor types, tuples flattened. Their shapes must be known but for the dynamic
+    dimension."""
+    specs: list[SymbolicSpec] = []
+    for kind in types:
+        if isinstance(kind, relax.TupleType):
+            specs.extend(symbolic_specs(list(kind.fields)))
+        else:
+            shape = tuple(int(n) if isinstance(n, int | tvm.tirx.IntImm) else str(n) for n in kind.shape.values)
+            specs.append(SymbolicSpec(shape, str(kind.dtype)))
+    return tuple(specs)
+
+
 def has_fixed_shape(kind: Any) -> bool:
     """Return true if all extents of a Relax type's tensors are numbers; true too for types that hold no tensor."""
     if isinstance(kind, relax.TupleType):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import statistics
@@ -33,6 +32,7 @@ from devices.networks.array_conversion import (
     to_caller,
     to_tvm,
 )
+from devices.networks.input_shapes import InputShapes
 from devices.networks.manifest import (
     COMPILE_AGAIN,
     LIBRARY,
@@ -47,16 +47,12 @@ from devices.targets import device_kind, is_native
 from devices.timing.in_network import InNetworkTimes, time_in_place
 from devices.timing.run_series import calm_secs
 from fleet_tune.base.cpus import usable_cpus
-from fleet_tune.base.errors import OutputFolderError, UserError
+from fleet_tune.base.errors import OutputFolderError
 
 _LONG_SECS = 0.5
 _SEVERAL = (list, tuple, tvm_ffi.Array)
 _POOLS = ThreadPools()
 _FORK_LOCKS = ForkLocks(before=_POOLS.before_fork, in_child=_POOLS.in_child)
-
-
-class NetworkInputError(UserError, ValueError):
-    """Inputs that do not fit the network: pass others."""
 
 
 class CompiledNetwork:
@@ -78,7 +74,7 @@ class CompiledNetwork:
         self._folder = folder.absolute()
         self.manifest = manifest
         self.threads = _threads_of(manifest)
-        self._inputs = tuple((each["name"], tuple(each["shape"]), each["dtype"]) for each in manifest["inputs"])
+        self._inputs = InputShapes(manifest)
         self._device = tvm.cuda(0) if device_kind(json.dumps(manifest["target"])) == "cuda" else tvm.cpu()
         self._module = module
         self._machine = relax.VirtualMachine(module, self._device)
@@ -87,8 +83,8 @@ class CompiledNetwork:
         # For each output, true if it shares memory with another output, an input or a weight. None before the first
         # call: the network decides it, not its inputs.
         self._aliased: list[bool] | None = None
-        # The inputs that need no conversion: known once torch tensors were given to a network whose only output is on
-        # this CPU, in memory of its own.
+        # The inputs that need no conversion: those of the last call, if torch tensors were given to a network whose
+        # only output is on this CPU, in memory of its own.
         self._direct_inputs: InputSignature | None = None
         self._lock = _FORK_LOCKS.make()
         self._loaded_by = os.getpid()
@@ -144,7 +140,8 @@ class CompiledNetwork:
                 given = [*tensors, *self._parameters]
                 self._aliased = [shares_memory(each, [*given, *returned[:at]]) for at, each in enumerate(returned)]
             alone = self._aliased == [False] and not isinstance(result, _SEVERAL)
-            if self._direct_inputs is None and alone and self._device.type == "cpu":
+            is_new = self._direct_inputs is None or self._inputs.dynamic is not None
+            if is_new and alone and self._device.type == "cpu":
                 self._direct_inputs = input_signature(inputs)
         as_torch = bool(inputs) and is_torch(inputs[0])
         outputs = [to_caller(each, as_torch, copied) for each, copied in zip(returned, self._aliased, strict=True)]
@@ -206,22 +203,7 @@ class CompiledNetwork:
                 "this process was forked from the one that has loaded the network, and a GPU does not serve it",
                 'start it with multiprocessing.get_context("spawn"), and load the network there',
             )
-        if len(inputs) != len(self._inputs):
-            names = ", ".join(name for name, _, _ in self._inputs)
-            raise NetworkInputError(
-                f"{len(inputs)} inputs given, the network takes {len(self._inputs)}", f"pass {names}"
-            )
-        for value, (name, shape, dtype) in zip(inputs, self._inputs, strict=True):
-            if not (isinstance(value, np.ndarray) or is_torch(value)):
-                raise NetworkInputError(
-                    f"input {name!r} is a {type(value).__name__}", "pass a numpy array or a torch tensor"
-                )
-            given = _name_of(value.dtype)
-            if value.shape != shape or given != dtype:
-                raise NetworkInputError(
-                    f"input {name!r} is {given}{list(value.shape)}",
-                    f"pass {dtype}{list(shape)}",
-                )
+        self._inputs.check(inputs)
 
     def _start_threads(self) -> None:
         """Give the calling thread's pool the number of threads that the network was tuned for."""
@@ -265,10 +247,3 @@ def _check_processor(folder: Path, manifest: Mapping[str, Any]) -> None:
 def _threads_of(manifest: Mapping[str, Any]) -> int:
     cores = manifest["target"].get("num-cores")
     return int(manifest.get("threads") or (cores if is_size(cores) else 0) or usable_cpus())
-
-
-@functools.cache
-def _name_of(dtype: Any) -> str:
-    """Return the name of a numpy or torch type. Cached: numpy takes two microseconds for it, as long as the kernel of a
-    small network."""
-    return str(dtype).removeprefix("torch.")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from devices.error_text import brief
-from devices.networks.network import Array, Network
+from devices.networks.network import Array, Network, extents_of
 from devices.timing.arguments import is_float, numpy_dtype
 from fleet_tune.base.errors import NetworkError
+from fleet_tune.base.shapes import Dimension
 
 _ARCHIVE, _ARRAY = b"PK", b"\x93NUMPY"
 
@@ -18,16 +20,18 @@ def read_inputs(file: Path, network: Network) -> tuple[Array, ...]:
     """Return the arrays of ``file`` for the inputs of ``network``: by their names, or in order where
     :func:`numpy.savez` named them (``arr_0``, ``arr_1``, ...).
 
-    Shapes must be those of the inputs. Types may differ where only digits are lost: integers and booleans become
-    integers of another type if all their values fit, floats those of another precision if none becomes infinite.
+    Shapes must be those of the inputs, with one extent in range for the dynamic dimension. Types may differ where only
+    digits are lost: integers and booleans become integers of another type if all their values fit, floats those of
+    another precision if none becomes infinite.
 
     Raises :class:`NetworkError`, which names the inputs.
     """
+    shapes = network.input_shapes or tuple(array.shape for array in network.example_inputs)
     wanted = {
-        name: (array.shape, array.dtype.name)
-        for name, array in zip(network.input_names, network.example_inputs, strict=True)
+        name: (shape, array.dtype.name)
+        for name, shape, array in zip(network.input_names, shapes, network.example_inputs, strict=True)
     }
-    told = ", ".join(f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in wanted.items())
+    told = ", ".join(f"{name} {dtype}{_said(shape)}" for name, (shape, dtype) in wanted.items())
     given = _read(file, told)
     if sorted(given) == sorted(f"arr_{at}" for at in range(len(wanted))):
         given = {name: given[f"arr_{at}"] for at, name in enumerate(wanted)}
@@ -36,7 +40,21 @@ def read_inputs(file: Path, network: Network) -> tuple[Array, ...]:
         problem = [f"has no {', '.join(missing)}"] if missing else []
         problem += [f"has {', '.join(unknown)}, which the network does not have"] if unknown else []
         raise NetworkError(f"{file} {' and '.join(problem)}", f"save {told} with numpy.savez")
-    return tuple(_fitted(given[name], shape, dtype, file, name) for name, (shape, dtype) in wanted.items())
+    arrays = tuple(_fitted(given[name], shape, dtype, file, name) for name, (shape, dtype) in wanted.items())
+    if network.shapes is not None and network.shapes.dynamic is not None:
+        _check_extents(extents_of(shapes, arrays), network.shapes.dynamic, file)
+    return arrays
+
+
+def _check_extents(extents: set[int], dynamic: Dimension, file: Path) -> None:
+    outside = sorted(extent for extent in extents if extent not in dynamic)
+    if outside or len(extents) > 1:
+        problem = f"has {outside[0]} for {dynamic.name}" if outside else f"has several extents for {dynamic.name}"
+        raise NetworkError(f"{file} {problem}", f"save arrays of one extent within {dynamic}, or give other bounds")
+
+
+def _said(shape: Sequence[int | str]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
 
 
 def _read(file: Path, told: str) -> dict[str, Array]:
@@ -56,11 +74,14 @@ def _read(file: Path, told: str) -> dict[str, Array]:
         raise NetworkError(f"{file} cannot be read as arrays: {brief(error)}", next_step) from error
 
 
-def _fitted(array: Array, shape: tuple[int, ...], dtype: str, file: Path, name: str) -> Array:
+def _fitted(array: Array, shape: Sequence[int | str], dtype: str, file: Path, name: str) -> Array:
     """Return ``array`` in the type ``dtype``. Raises :class:`NetworkError`."""
     wanted, where = numpy_dtype(dtype), f"{file}: {name}"
-    if array.shape != shape:
-        raise NetworkError(f"{where} has the shape {list(array.shape)}", f"give {name} the shape {list(shape)}")
+    matches = len(array.shape) == len(shape) and all(
+        isinstance(extent, str) or extent == own for extent, own in zip(shape, array.shape, strict=True)
+    )
+    if not matches:
+        raise NetworkError(f"{where} has the shape {list(array.shape)}", f"give {name} the shape {_said(shape)}")
     if dtype == "bfloat16" and array.dtype.itemsize == 2 and array.dtype.kind == "V":
         return array.view(wanted)  # numpy's files do not know the type
     kept = array.dtype == wanted
@@ -71,7 +92,7 @@ def _fitted(array: Array, shape: tuple[int, ...], dtype: str, file: Path, name: 
     if not kept:
         raise NetworkError(f"{where} is {array.dtype.name} and does not fit {dtype}", f"save {name} as {dtype}")
     with np.errstate(over="ignore"):
-        cast = np.ascontiguousarray(array.astype(wanted)).reshape(shape)
+        cast = np.ascontiguousarray(array.astype(wanted)).reshape(array.shape)
     if is_float(dtype) and (np.isfinite(array) & ~np.isfinite(cast.astype(np.float64))).any():
         raise NetworkError(f"{where} has values that are infinite in {dtype}", f"save {name} as {dtype}")
     return cast

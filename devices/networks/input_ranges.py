@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tvm import ir, relax, tirx
 
-from devices.networks.network import SEED, Array, Network
 from devices.timing.arguments import is_float, numpy_dtype
-from fleet_tune.base.errors import UserError
+
+Array = npt.NDArray[Any]
 
 _SAME_VALUES = frozenset(
     f"relax.{name}"
@@ -100,27 +101,8 @@ def example_inputs(module: Any, positive: bool = False, draw: int = 0) -> tuple[
     arrays = []
     for at, (parameter, within) in enumerate(zip(module["main"].params, input_ranges(module), strict=True)):
         shape = tuple(int(extent) for extent in parameter.ty.shape.values)
-        arrays.append(_array(shape, str(parameter.ty.dtype), (SEED + draw, at), within, positive))
+        arrays.append(_array(shape, str(parameter.ty.dtype), (draw, at), within, positive))
     return tuple(arrays)
-
-
-def with_made_up_inputs(network: Network) -> Network:
-    """Return ``network`` on such inputs; on positive ones where its framework gives values that are not finite, unless
-    those give no better."""
-    module = network.relax_module
-    first = network.given(example_inputs(module), MADE_UP)
-    if _gives_finite(first):
-        return first
-    second = network.given(example_inputs(module, positive=True), f"{MADE_UP}, positive")
-    return second if _gives_finite(second) else first
-
-
-def _gives_finite(network: Network) -> bool:
-    try:
-        outputs = network.framework_outputs()
-    except UserError:  # the check of the network reports it
-        return True
-    return all(bool(np.isfinite(array.astype(np.float64)).all()) for array in outputs)
 
 
 def _array(shape: tuple[int, ...], dtype: str, seed: tuple[int, int], within: ValueRange, positive: bool) -> Array:

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 from tvm.ir import GenericConst
-from tvm.s_tir.analysis import estimate_tir_flops
-from tvm_ffi import structural_walk
 
-from devices.builds.concatenations import AXIS, IN_PLACE
 from devices.builds.executables import (
     FIX_SHAPES,
+    SymbolicSpec,
     blocks,
     calls,
     compile_host,
-    has_fixed_shape,
     kernel_calls,
-    tensor_specs,
+    symbolic_specs,
 )
 from devices.error_text import brief
 from devices.networks.comparison import INT8_WEIGHTS, compare, network_tolerance
 from devices.networks.graph.attention import group_attention
-from devices.networks.graph.block_names import rename_blocks
 from devices.networks.graph.concatenations import mark_in_place
 from devices.networks.graph.constants import fold_constants
+from devices.networks.graph.dynamic_extents import dynamic_variables, has_known_shape, simplify_extents
 from devices.networks.graph.float_order import replace_sorts
 from devices.networks.graph.image_convolutions import read_images_as_given
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
@@ -53,14 +48,14 @@ from devices.networks.graph.transposes import fold_transposes
 from devices.networks.graph.views import make_output_views
 from devices.networks.intermediates import Compare, first_difference
 from devices.networks.network import Array, Network
-from devices.protocol import TensorSpec
-from devices.sketches.byte_operators import integer_dot
+from devices.networks.task_extraction import TiledTask, extract_tasks
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
-from devices.sketches.half_operators import is_dot2
-from devices.targets import parse_target
-from fleet_tune.base.domain import DeviceClass, Task, Workload
+from devices.sketches.dynamic.rows import is_dynamic
+from devices.targets import device_kind, parse_target
+from fleet_tune.base.domain import DeviceClass, Task
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 from fleet_tune.base.precision import Conversion, ConvertibleProduct, Precision
+from fleet_tune.base.shapes import Shapes
 
 # Operators of Relax that the build turns into calls of kernels or of the runtime.
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})
@@ -81,11 +76,9 @@ __all__ = [
     "computes",
     "import_network",
     "lower_network",
-    "normal_form",
     "run_untuned",
     "tolerance",
     "with_operator",
-    "workload_hash",
 ]
 
 
@@ -105,9 +98,14 @@ class LoweredNetwork:
     """One for each distinct workload that can be tuned, in the order of their first call."""
     workloads: Mapping[str, str] = field(repr=False)
     """Hash of the workload of each kernel, by the kernel's name in ``module``; other kernels stay as they are."""
-    inputs: tuple[tuple[str, TensorSpec], ...] = field(repr=False)
+    inputs: tuple[tuple[str, SymbolicSpec], ...] = field(repr=False)
     """Name, shape and dtype of each input."""
-    outputs: tuple[TensorSpec, ...] = field(repr=False)
+    outputs: tuple[SymbolicSpec, ...] = field(repr=False)
+    shapes: Shapes | None = None
+    """Bounds and weights of its dynamic dimension; None for fixed shapes."""
+    tiled: Mapping[str, TiledTask] = field(default_factory=dict, repr=False)
+    """Kernels over the dynamic dimension that are computed by tiles of rows: the task of each, by the kernel's name in
+    ``module``."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Optional steps of lowering that failed on this network, each with the reason. The network is right without them,
     but slower."""
@@ -136,6 +134,19 @@ class LoweredNetwork:
             if isinstance(each, GenericConst)
         }
         return sum(constants.values())
+
+    def workload_of(self, name: str) -> str:
+        """Return the hash of the workload that a kernel of the compiled network is tuned as; empty for none.
+
+        Args:
+            name: of the kernel (see :func:`devices.timing.in_network.kernel_of`).
+        """
+        return self.tiled[name].workload if name in self.tiled else self.workloads.get(name, "")
+
+    def tiles_of(self, name: str) -> int:
+        """Return how many times the kernel computes its workload in a call at the typical extent."""
+        task = self.tiled.get(name)
+        return 1 if task is None or self.shapes is None else math.ceil(self.shapes.typical / task.rows)
 
     @property
     def precision(self) -> Precision | None:
@@ -194,7 +205,7 @@ def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwor
     """Return :func:`lower_network` of a network."""
     steps = LoweringSteps(network.name)
     module, names = network.relax_module, network.input_names
-    return lower_network(module, network.fingerprint, names, device_class, steps, network.conversion)
+    return lower_network(module, network.fingerprint, names, device_class, steps, network.conversion, network.shapes)
 
 
 def lower_network(
@@ -204,24 +215,34 @@ def lower_network(
     device_class: DeviceClass,
     steps: LoweringSteps,
     conversion: Conversion | None = None,
+    shapes: Shapes | None = None,
 ) -> LoweredNetwork:
-    """Lower the network in ``relax_module`` for ``device_class``, converted, and extract its tasks.
+    """Lower the network in ``relax_module`` for ``device_class``, converted, and extract its tasks. ``shapes``: of its
+    dynamic dimension.
 
     Raises :class:`UnsupportedNetworkError` naming the operators that cannot be lowered, or whose results have shapes
     that depend on the data, and for a precision that changes nothing of it; :class:`LoweringStepError` where TVM fails.
     """
+    if shapes is not None and device_kind(device_class.target) != "cpu":
+        raise UnsupportedNetworkError(
+            f"{steps.name} has the dynamic dimension {shapes}, which only CPUs run, and {device_class.name} is none",
+            "give it one extent for this device: --shapes NAME=EXTENT",
+        )
     module = _lower(relax_module, parse_target(device_class.target), conversion, steps)
-    tasks, workloads = steps.needed("the extraction of tasks", lambda each: _extract_tasks(each, device_class), module)
+    _refuse_whole(module, steps.name)
+    extracted = steps.needed("the extraction of tasks", lambda each: extract_tasks(each, device_class, shapes), module)
     main = module["main"]
     return LoweredNetwork(
         name=steps.name,
         fingerprint=fingerprint,
         device_class=device_class,
         module=module,
-        tasks=tasks,
-        workloads=workloads,
-        inputs=tuple(zip(input_names, tensor_specs([p.ty for p in main.params]), strict=True)),
-        outputs=tensor_specs([main.ret_ty]),
+        tasks=extracted.tasks,
+        workloads=extracted.workloads,
+        shapes=shapes,
+        tiled=extracted.tiled,
+        inputs=tuple(zip(input_names, symbolic_specs([p.ty for p in main.params]), strict=True)),
+        outputs=symbolic_specs([main.ret_ty]),
         left_out=tuple(steps.left_out),
         quantized=quantizes(relax_module),
         products=steps.products,
@@ -375,6 +396,8 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         transform.DeadCodeElimination(["main"]),
     ]
     with target:
+        if dynamic_variables(module["main"]):
+            module = steps.needed("the bounds of dynamic dimensions", simplify_extents, module)
         module = steps.needed("the decomposition of operators", sequential(canonical), module)
         _refuse_data_dependent(module["main"], name)
         is_quantised = quantizes(module)
@@ -468,16 +491,29 @@ def _refuse_constant(main: Any, name: str) -> None:
 
 def _refuse_data_dependent(main: Any, name: str) -> None:
     """Raise an error for shapes that depend on data: kernels are compiled, and measured, for shapes that are known
-    before the network runs."""
+    before the network runs, but for the dynamic dimension."""
+    dynamic = list(dynamic_variables(main).values())
     for block in main.body.blocks:
         for binding in block.bindings:
-            if has_fixed_shape(binding.var.ty):
+            if has_known_shape(binding.var.ty, dynamic):
                 continue
             call = binding.value
             named = isinstance(call, tvm.ir.Call) and isinstance(call.op, tvm.ir.Op)
             source = f"operator {call.op.name.removeprefix('relax.')}" if named else f"value {binding.var.name}"
             raise UnsupportedNetworkError(
                 f"{name}: the {source} gives a tensor whose shape depends on data", FIX_SHAPES
+            )
+
+
+def _refuse_whole(module: Any, name: str) -> None:
+    """Raise an error for kernels over a dynamic dimension that are not made of blocks with axes: TVM's running sums and
+    sorts take no variable for an extent."""
+    for variable, function in module.functions.items():
+        if is_dynamic(function) and not any(len(block.iter_vars) for block in blocks(function.body)):
+            operator = re.sub(r"\d+$", "", variable.name_hint.removeprefix("fused_"))
+            raise UnsupportedNetworkError(
+                f"{name}: the operator {operator} cannot be compiled over a dynamic dimension",
+                "give the dimension one extent: --shapes NAME=EXTENT",
             )
 
 
@@ -496,91 +532,3 @@ def _refuse_unlowered(main: Any, name: str) -> None:
             f"{name} uses operators that cannot be compiled: {', '.join(op.removeprefix('relax.') for op in unknown)}",
             "replace them in the network",
         )
-
-
-# --- tasks -----------------------------------------------------------------------------------------------------------
-
-
-def _extract_tasks(module: Any, device_class: DeviceClass) -> tuple[tuple[Task, ...], dict[str, str]]:
-    calls_of = Counter(call.args[0].name_hint for call in kernel_calls(module["main"]))
-    functions: dict[str, tuple[str, Any]] = {}
-    weights: Counter[str] = Counter()
-    workloads: dict[str, str] = {}
-    for name, count in calls_of.items():
-        function = rename_blocks(normal_form(module[name]))
-        if not _can_be_scheduled(function):
-            continue
-        digest = workload_hash(function)
-        workloads[name] = digest
-        weights[digest] += count
-        functions.setdefault(digest, (name, function))
-    names: Counter[str] = Counter()
-    tasks = []
-    for digest, (name, function) in functions.items():
-        shown = _display_name(name, function)
-        names[shown] += 1
-        kernel = tvm.IRModule({"main": function})
-        workload = Workload(
-            hash=digest,
-            name=shown if names[shown] == 1 else f"{shown}#{names[shown]}",
-            flop=float(estimate_tir_flops(kernel)) + _dot_products(function),
-            module=tvm.ir.save_json(kernel),
-        )
-        tasks.append(Task(workload, device_class, weights[digest]))
-    return tuple(tasks), workloads
-
-
-def _dot_products(function: Any) -> int:
-    """Return the number of :class:`devices.sketches.byte_operators.IntegerDot` and of
-    :func:`devices.sketches.half_operators.dot2`, of which TVM's estimate counts the additions of their results alone.
-    One counts as a multiplication of float32."""
-    found: list[Any] = []
-    count = 0
-
-    def find(call: tvm.ir.Call) -> None:
-        if integer_dot(call) or is_dot2(call):
-            found.append(call)
-
-    for block in leaf_blocks(function).values():
-        found.clear()
-        structural_walk(block.body, [(tvm.ir.Call, find)])
-        if found:
-            count += len(found) * math.prod(int(axis.dom.extent) for axis in block.iter_vars)
-    return count
-
-
-def normal_form(function: Any) -> Any:
-    """Return the normal form of a kernel: called ``main``, without the attribute by which the graph was fused."""
-    return function.without_attr("op_pattern").without_attr(AXIS).with_attr("global_symbol", "main")
-
-
-def workload_hash(function: Any) -> str:
-    """Return the structural hash: equal for the same computation in every process, whatever functions and variables are
-    called.
-
-    The arguments whose layout is free are part of it: they decide how the workload can be scheduled.
-    """
-    return f"{tvm_ffi.structural_hash(function) & 0xFFFFFFFFFFFFFFFF:016x}"
-
-
-def _can_be_scheduled(function: Any) -> bool:
-    """Return true if ``function`` consists of blocks with iteration axes (not of calls of external code) over fixed
-    shapes."""
-    extents = [extent for parameter in function.params for extent in getattr(parameter.ty, "shape", ())]
-    if not all(isinstance(extent, int | tvm.tirx.IntImm) for extent in extents):
-        return False
-    if IN_PLACE in function.attrs:
-        return False
-    return "tirx.is_scheduled" not in function.attrs and any(len(block.iter_vars) for block in blocks(function.body))
-
-
-def _display_name(name: str, function: Any) -> str:
-    """Return ``fused_conv2d1_add1_relu11`` as ``conv2d_add_relu 56x56x64``: the operators and the shape of the
-    result."""
-    operators = [re.sub(r"\d+$", "", part) for part in name.removeprefix("fused_").split("_")]
-    # "conv2d1" lost its number, and the 2 of "conv2d" with it.
-    restored = [{"conv": "conv2d"}.get(part, part) for part in operators if part not in ("tir", "")]
-    output = tvm.s_tir.meta_schedule.arg_info.ArgInfo.from_prim_func(function)[-1]
-    extents = [int(extent) for extent in output.shape]
-    shown = [extent for extent in extents if extent != 1] or [1]
-    return f"{'_'.join(restored)} {'x'.join(map(str, shown))}"

@@ -15,7 +15,8 @@ from devices.builds.executables import Array
 from devices.networks.tensor_file import file_digest
 from devices.networks.tensor_file import read as read_tensors
 from fleet_tune.base.config.values import shown
-from fleet_tune.base.errors import OutputFolderError
+from fleet_tune.base.errors import OutputFolderError, UserError
+from fleet_tune.base.shapes import parse_shapes
 
 SCHEMA = 1
 LIBRARY, PARAMETERS, MANIFEST = "network.so", "params.safetensors", "manifest.json"
@@ -91,8 +92,15 @@ def _is_input(value: Any) -> bool:
         isinstance(value, dict)
         and all(isinstance(value.get(name), str) for name in ("name", "dtype"))
         and isinstance(value.get("shape"), list)
-        and all(is_size(extent) for extent in value["shape"])
+        and all(is_size(extent) or isinstance(extent, str) for extent in value["shape"])
     )
+
+
+def _are_shapes(value: Any) -> bool:
+    try:
+        return parse_shapes(value).dynamic is not None
+    except (UserError, AttributeError, TypeError):
+        return False
 
 
 #: Checks of the parts of a manifest that are read here.
@@ -102,6 +110,7 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
     "files": lambda value: isinstance(value, dict),
     "parameters": lambda value: isinstance(value, list) and all(isinstance(key, str) for key in value),
     "inputs": lambda value: isinstance(value, list) and all(_is_input(each) for each in value),
+    "shapes": _are_shapes,
     "versions": lambda value: isinstance(value, dict),
     "threads": lambda value: value is None or (is_size(value) and value <= 4096),
 }

@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from devices.timing.arguments import is_float, numpy_dtype
+from fleet_tune.base.errors import UserError
 from fleet_tune.base.precision import Conversion, Precision
+from fleet_tune.base.shapes import Shapes
 
 Array = npt.NDArray[Any]
 
@@ -90,6 +92,61 @@ class Network:
     """Origin of the example inputs, in words; empty where they are stand-ins of the right shapes and types."""
     conversion: Conversion | None = None
     """What it is to be converted to when it is lowered. The user's options for it are part of the fingerprint."""
+    shapes: Shapes | None = None
+    """The bounds of its dynamic dimension, and how often each extent comes; None for a network of fixed shapes. Part of
+    the fingerprint."""
+    input_shapes: tuple[tuple[int | str, ...], ...] = ()
+    """Shapes of the inputs, with the name of the dynamic dimension where an extent is one. Empty for a network of fixed
+    shapes."""
+    own_inputs: tuple[Array, ...] = field(default=(), repr=False)
+    """The example inputs that came with a network of dynamic shapes, which are of one extent. Empty if none did."""
+    own_inputs_from: str = ""
+
+    @property
+    def extent(self) -> int:
+        """The extent of the dynamic dimension in the example inputs. ValueError for a network of fixed shapes."""
+        if self.shapes is None:
+            raise ValueError(f"{self.name} has fixed shapes")
+        found = extents_of(self.input_shapes, self.example_inputs)
+        return next(iter(found))
+
+    def at(self, extent: int) -> Network:
+        """Return the same network on example inputs of another extent of its dynamic dimension: its own, if it has some
+        of that extent, else made up (see :mod:`devices.networks.input_ranges`).
+
+        Raises ValueError for an extent out of range, and for a network of fixed shapes.
+        """
+        dynamic = None if self.shapes is None else self.shapes.dynamic
+        if dynamic is None or extent not in dynamic:
+            raise ValueError(f"{self.name} is not one of {dynamic or 'dynamic shapes'} that takes {extent}")
+        if extent == self.extent and self.inputs_from:
+            return self
+        if self.own_inputs and extents_of(self.input_shapes, self.own_inputs) == {extent}:
+            return self.given(self.own_inputs, self.own_inputs_from)
+        return self.with_made_up_inputs(extent)
+
+    def fixed_module(self, extent: int | None = None) -> Any:
+        """Return the Relax module with a number for the dynamic dimension: ``extent``, or that of the example inputs.
+        A network of fixed shapes returns its own."""
+        if self.shapes is None or self.shapes.dynamic is None:
+            return self.relax_module
+        from devices.networks.symbolic_variables import with_bounds, with_variables
+
+        bound = {self.shapes.dynamic.name: extent or self.extent}
+        return with_bounds(with_variables(self.relax_module, bound), None)
+
+    def with_made_up_inputs(self, extent: int | None = None) -> Network:
+        """Return the same network on example inputs that are made up (see :mod:`devices.networks.input_ranges`): on
+        positive ones where its framework gives values that are not finite, unless those give no better. ``extent``: of
+        its dynamic dimension, if it has one; None for that of the example inputs."""
+        from devices.networks.input_ranges import MADE_UP, example_inputs
+
+        module = self.fixed_module(extent)
+        first = self.given(example_inputs(module, draw=SEED), MADE_UP)
+        if _gives_finite(first):
+            return first
+        second = self.given(example_inputs(module, positive=True, draw=SEED), f"{MADE_UP}, positive")
+        return second if _gives_finite(second) else first
 
     def in_precision(self, precision: Precision | None, max_error: float | None = None) -> Network:
         """Return the same network, to be converted to a precision; None: as it is. ``max_error``: of ``AUTO``, see
@@ -103,6 +160,11 @@ class Network:
         """Return the same network on other example inputs."""
         framework = self.framework.given(inputs)
         return replace(self, example_inputs=inputs, framework=framework, inputs_from=inputs_from)
+
+    def with_own(self, inputs: tuple[Array, ...], inputs_from: str) -> Network:
+        """Return the same network on other example inputs, which are its own from now on."""
+        network = self.given(inputs, inputs_from)
+        return network if self.shapes is None else replace(network, own_inputs=inputs, own_inputs_from=inputs_from)
 
     def framework_outputs(self) -> tuple[Array, ...]:
         """Return the outputs of the network's own framework (PyTorch eager, ONNX Runtime) on the example inputs."""
@@ -136,6 +198,24 @@ def network_of(
         fingerprint=fingerprint(module),
         framework=framework,
     )
+
+
+def _gives_finite(network: Network) -> bool:
+    try:
+        outputs = network.framework_outputs()
+    except UserError:  # the check of the network reports it
+        return True
+    return all(bool(np.isfinite(array.astype(np.float64)).all()) for array in outputs)
+
+
+def extents_of(shapes: Sequence[Sequence[int | str]], arrays: Sequence[Array]) -> set[int]:
+    """Return the extents that ``arrays`` have where the shapes have a name."""
+    return {
+        extent
+        for shape, array in zip(shapes, arrays, strict=True)
+        for wanted, extent in zip(shape, array.shape, strict=True)
+        if isinstance(wanted, str)
+    }
 
 
 def fingerprint(module: Any) -> str:

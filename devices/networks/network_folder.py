@@ -25,6 +25,7 @@ from devices.builds.linking import link
 from devices.cuda import compiler as cuda_compiler
 from devices.host.file_cache import source_digest
 from devices.networks.compiled_network import CompiledNetwork
+from devices.networks.dynamic_kernels import with_dynamic_kernels
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.manifest import LIBRARY, MANIFEST, PARAMETERS, SCHEMA
 from devices.networks.tensor_file import contents, digest, file_digest
@@ -77,6 +78,7 @@ def compile_network(
         "versions": {"fleet_tune": _version(), "tvm": tvm.__version__},
         "inputs": [{"name": n, "shape": list(s.shape), "dtype": s.dtype} for n, s in lowered.inputs],
         "outputs": [{"shape": list(s.shape), "dtype": s.dtype} for s in lowered.outputs],
+        **({} if lowered.shapes is None else {"shapes": str(lowered.shapes)}),
         "made_of": content,
         "parameters": present["parameters"],
         "files": present["files"],
@@ -160,7 +162,8 @@ def schedule_kernels(lowered: LoweredNetwork, best: Mapping[str, str | None]) ->
             # Private again, as fused kernels are: the VM calls them by their global variable.
             function = replacement.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
         functions[variable] = function
-    return tvm.IRModule(functions, lowered.module.attrs)
+    module = tvm.IRModule(functions, lowered.module.attrs)
+    return module if lowered.shapes is None else with_dynamic_kernels(module, lowered, best)
 
 
 def _task_entry(task: Task, trace: str | None, extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def silent_outputs(network: Network, expected: Sequence[Array]) -> list[SilentOu
     for draw, positive in _DRAWS:
         if drawn and not reasons:
             break
-        other = network.given(example_inputs(network.relax_module, positive, draw), "other inputs")
+        other = network.given(example_inputs(network.fixed_module(), positive, draw), "other inputs")
         try:
             outputs = other.framework_outputs()
         except UserError:  # not in the domain of the network

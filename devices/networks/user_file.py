@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from devices.error_text import brief
 from fleet_tune.base.errors import NetworkError
@@ -88,15 +88,17 @@ def _search_path(*folders: str) -> Iterator[None]:
         sys.path[:] = before
 
 
-def checked_example(value: object, where: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """Return the module and the example inputs that a function returned. Raises :class:`NetworkError` for anything
-    else."""
+def checked_example(value: object, where: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...], Any]:
+    """Return what a function returned: the module, the example inputs, and which of their dimensions are dynamic, as
+    torch.export.export takes it (None: none is). Raises :class:`NetworkError` for anything else."""
     import torch
 
-    wanted = "return (torch module, tuple of example input tensors)"
-    if not isinstance(value, tuple) or len(value) != 2:
+    wanted = (
+        "return (torch module, tuple of example input tensors); a third element may be torch.export's dynamic_shapes"
+    )
+    if not isinstance(value, tuple) or len(value) not in (2, 3):
         raise NetworkError(f"{where} returned {_kind(value)}, not a module and its example inputs", wanted)
-    module, inputs = value
+    module, inputs, dynamic_shapes = value if len(value) == 3 else (*value, None)
     if not isinstance(module, torch.nn.Module):
         raise NetworkError(f"{where} returned {_kind(module)} where a torch.nn.Module is expected", wanted)
     if isinstance(inputs, torch.Tensor):
@@ -106,7 +108,7 @@ def checked_example(value: object, where: str) -> tuple[torch.nn.Module, tuple[t
     for index, tensor in enumerate(inputs):
         if not isinstance(tensor, torch.Tensor):
             raise NetworkError(f"{where}: example input {index} is {_kind(tensor)}, not a tensor", wanted)
-    return module, tuple(inputs)
+    return module, tuple(inputs), dynamic_shapes
 
 
 def _kind(value: object) -> str:

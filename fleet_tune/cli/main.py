@@ -140,7 +140,8 @@ def _report_options(command: _F) -> _F:
     is_flag=True,
     help="Never train the cost model on measurements of this run: with --transfer-from.",
 )
-@run_options("trials", "time_budget_secs", "fleet", "inputs", "precision", "max_error", "trust_model")
+@run_options("trials", "time_budget_secs", "fleet", "inputs", "shapes", "shapes_weights")
+@run_options("precision", "max_error", "trust_model")
 @click.option(
     "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the network's name."
 )
@@ -221,7 +222,7 @@ def demo(context: click.Context, time_budget_secs: float | None, out: Path | Non
 @click.argument("network")
 @click.option("--records", type=click.Path(path_type=Path), required=True, help="Record database (records.db).")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
-@run_options("fleet", "inputs", "precision", "max_error", "trust_model")
+@run_options("fleet", "inputs", "shapes", "shapes_weights", "precision", "max_error", "trust_model")
 @_report_options
 def compile_command(
     network: str,
@@ -229,6 +230,8 @@ def compile_command(
     out: Path,
     fleet: Path | None,
     inputs: Path | None,
+    shapes: str | None,
+    shapes_weights: str | None,
     precision: str | None,
     max_error: float | None,
     trust_model: bool,
@@ -250,6 +253,8 @@ def compile_command(
             out=out,
             fleet=fleet_config,
             inputs=inputs,
+            shapes=shapes,
+            shapes_weights=shapes_weights,
             trust_model=trust_model,
             precision=precision,
             max_error=max_error,

@@ -81,7 +81,7 @@ class Shape:
     """True if the statement has a nest of its own that goes through all of its buffers in their order."""
     bounded: tuple[bool, ...]
     """True for axes whose extent is only a bound of what a candidate's loops cover."""
-    dimensions: tuple[tuple[Dimension, ...], ...]
+    dimensions: tuple[tuple[BufferDimension, ...], ...]
     """Dimensions of each access of the statement."""
     along_rows: tuple[bool, ...]
     """True for kept loops whose neighbouring iterations write neighbours in memory and reduce nothing."""
@@ -90,7 +90,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Dimension:
+class BufferDimension:
     """One dimension of a buffer: ``size``, and (digit, absolute coefficient) of every digit that moves its index."""
 
     size: int
@@ -222,14 +222,14 @@ def _goes_in_order(statement: Statement) -> bool:
     return True
 
 
-def _make_dimensions(digits: tuple[tuple[int, int], ...], access: Access) -> tuple[Dimension, ...]:
+def _make_dimensions(digits: tuple[tuple[int, int], ...], access: Access) -> tuple[BufferDimension, ...]:
     return tuple(
-        Dimension(size, tuple((j, abs(c)) for j, c in enumerate(coefficients) if c and digits[j][1] > 1))
+        BufferDimension(size, tuple((j, abs(c)) for j, c in enumerate(coefficients) if c and digits[j][1] > 1))
         for size, coefficients in zip(access.shape, access.index, strict=True)
     )
 
 
-def dimensions_of(statement: Statement, access: Access) -> tuple[Dimension, ...]:
+def dimensions_of(statement: Statement, access: Access) -> tuple[BufferDimension, ...]:
     """The dimensions of the buffer of an access."""
     shape = shape_of(statement)
     for each, dimensions in zip(statement.accesses, shape.dimensions, strict=True):

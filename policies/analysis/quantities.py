@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fleet_tune.base.sketch import INLINE_LOCATION, Access, Choice, Location, Sketch, Statement
 from policies.analysis.nests import (
-    Dimension,
+    BufferDimension,
     Ints,
     Nest,
     dimensions_of,
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 
-def _span(dimension: Dimension, digits: Sequence[Floats]) -> Floats:
+def _span(dimension: BufferDimension, digits: Sequence[Floats]) -> Floats:
     """Values that a dimension's index takes, shape ``(n,)``: see :func:`touched_elements`."""
     if len(dimension.digits) == 1:
         return np.minimum(digits[dimension.digits[0][0]], dimension.size)
@@ -63,7 +63,7 @@ def _span(dimension: Dimension, digits: Sequence[Floats]) -> Floats:
     return np.minimum(span, dimension.size)
 
 
-def _range(dimension: Dimension, digits: Sequence[Floats]) -> Floats:
+def _range(dimension: BufferDimension, digits: Sequence[Floats]) -> Floats:
     """Last value minus first value of a dimension's index, plus one, shape ``(n,)``."""
     (first, c), *others = dimension.digits
     total = digits[first] if c == 1 else digits[first] * c
@@ -116,7 +116,7 @@ def footprint(loops: Nest, access: Access) -> Floats:
     rounded = {loop.axis for loop in statement.loops if loop.rest}
     # A loop of an axis that has a whole dimension to itself multiplies the footprint by the loop's extent, unless the
     # product of the axis' extents was rounded up.
-    plain: dict[int, Dimension] = {}
+    plain: dict[int, BufferDimension] = {}
     for dimension in dimensions:
         axis, extent = digits[dimension.digits[0][0]]
         alone = len(dimension.digits) == 1 and uses.count(axis) == 1 and not statement.axes[axis].digits
@@ -149,7 +149,7 @@ def footprint(loops: Nest, access: Access) -> Floats:
     return touched
 
 
-def _real_size(loops: Nest, dimension: Dimension) -> Floats | None:
+def _real_size(loops: Nest, dimension: BufferDimension) -> Floats | None:
     """Size of a dimension that holds what one axis of no fixed extent covers (rfactor's partial sums), else None."""
     if len(dimension.digits) != 1:
         return None

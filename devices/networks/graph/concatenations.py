@@ -11,6 +11,7 @@ from tvm.ir import Call, GlobalVar
 from tvm.s_tir import SBlockRealize
 
 from devices.builds.concatenations import AXIS, IN_PLACE
+from devices.sketches.dynamic.rows import is_dynamic
 
 
 def legalize_concatenation(builder: relax.BlockBuilder, call: Call) -> Any:
@@ -54,6 +55,8 @@ def _in_place(module: Any) -> Iterator[Any]:
     for binding in bindings:
         call = binding.value
         if not _is_kernel_call(module, call) or AXIS not in module[call.args[0]].attrs:
+            continue
+        if is_dynamic(module[call.args[0]]):  # its parts have no fixed places
             continue
         inputs = list(call.args[1].fields)
         if len({*inputs} & free) == len(inputs):

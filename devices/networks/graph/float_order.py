@@ -107,7 +107,7 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Legalize:
             return call.op.get_attr("FLegalize")(builder, call)
 
         def compared(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-            shape = [int(extent) for extent in call.ty.shape.values]
+            shape = [int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in call.ty.shape.values]
             wide = [topi.broadcast_to(topi.cast(x, "int8") if is_boolean else x, shape) for x in (a, b)]
             return te.compute(
                 shape, lambda *at: compare(*(x(*at) for x in wide)), name="compared", tag=topi.tag.BROADCAST

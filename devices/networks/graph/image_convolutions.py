@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tvm import relax, te, topi
+from tvm import relax, te, tirx, topi
 from tvm.ir import Call
 
 from devices.networks.graph.main_function import replace_calls
@@ -65,11 +65,10 @@ def _is_transpose(value: Any) -> bool:
     if not isinstance(value, Call) or getattr(value.op, "name", "") != "relax.permute_dims":
         return False
     axes = value.attrs.axes
-    return (
-        axes is not None
-        and [int(axis) for axis in axes] == _CHANNELS_LAST
-        and int(value.args[0].ty.shape[1]) <= _MOST_CHANNELS
-    )
+    if axes is None or [int(axis) for axis in axes] != _CHANNELS_LAST:
+        return False
+    channels = value.args[0].ty.shape[1]
+    return isinstance(channels, tirx.IntImm) and int(channels) <= _MOST_CHANNELS
 
 
 def legalize_convolution(builder: relax.BlockBuilder, call: Call) -> Any:

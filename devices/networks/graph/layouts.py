@@ -32,6 +32,7 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 
 from devices.builds.executables import calls
+from devices.networks.graph.dynamic_extents import is_long, known
 
 _DESIRED_LAYOUTS = {
     "relax.nn.conv1d": ["NWC", "WIO"],
@@ -155,7 +156,7 @@ def _has_layout(kind: Any) -> bool:
     """Return true if there is more than one order of elements: a vector has one, whatever shape it is given."""
     if isinstance(kind, relax.TupleType):
         return any(_has_layout(field) for field in kind.fields)
-    return isinstance(kind, relax.TensorType) and sum(int(extent) > 1 for extent in kind.shape.values) > 1
+    return isinstance(kind, relax.TensorType) and sum(is_long(extent) for extent in kind.shape.values) > 1
 
 
 def moved_bytes(main: Any) -> int:
@@ -166,10 +167,10 @@ def moved_bytes(main: Any) -> int:
 
 def _moves(transpose: Call) -> bool:
     """Return true if the order of the axes that are longer than one changes."""
-    shape = [int(extent) for extent in transpose.args[0].ty.shape.values]
+    shape = transpose.args[0].ty.shape.values
     axes = transpose.attrs.axes
     order = [int(axis) for axis in axes] if axes is not None else list(reversed(range(len(shape))))
-    long = [axis for axis in order if shape[axis] > 1]
+    long = [axis for axis in order if is_long(shape[axis])]
     return long != sorted(long)
 
 
@@ -204,7 +205,7 @@ def _work(convolution: Call) -> tuple[Any, ...]:
 
 
 def _elements(tensor: Any) -> int:
-    return prod(int(extent) for extent in tensor.shape.values)
+    return prod(map(known, tensor.shape.values))
 
 
 def _bytes(tensor: Any) -> int:

@@ -13,6 +13,7 @@ from tvm.tirx import Select, const, rsqrt
 
 from devices.networks.graph import float_order
 from devices.networks.graph.concatenations import legalize_concatenation
+from devices.networks.graph.dynamic_extents import numbers
 from devices.networks.graph.image_convolutions import legalize_convolution
 from devices.networks.graph.regions import adaptive_regions
 from devices.networks.graph.scatters import scatter_elements, scatter_nd
@@ -51,7 +52,7 @@ def group_norm(x: te.Tensor, weight: te.Tensor, bias: te.Tensor, groups: int, ep
     count, channels, *places = x.shape
     each = channels // groups  # and all extents of the same type of integers
     groups = channels // each
-    size = int(each) * prod(int(extent) for extent in places)
+    size = prod(numbers("group_norm", (each, *places)))
 
     def axes() -> list[Any]:
         return [te.reduce_axis((0, extent), name="k") for extent in (each, *places)]

@@ -18,6 +18,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from devices.networks.graph.dynamic_extents import numbers
 from devices.networks.graph.loops import in_parallel
 
 _SAMPLES = 6
@@ -33,7 +34,7 @@ def adaptive_regions(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
         data = builder.emit(relax.op.permute_dims(data, [0, 3, 1, 2]))
     dtype = "float64" if wanted == "float64" else "float32"
     data, rois = (builder.emit(relax.op.astype(each, dtype)) for each in (data, rois))
-    extents = [int(extent) for extent in data.ty.shape][2:]
+    extents = numbers("roi_align", data.ty.shape)[2:]
     bins = [int(extent) for extent in attrs.pooled_size]
     scale, aligned = float(attrs.spatial_scale), bool(attrs.aligned)
     rows, columns = (
@@ -90,8 +91,8 @@ def _means(
     data: te.Tensor, rois: te.Tensor, rows: te.Tensor, columns: te.Tensor, scale: float, aligned: bool
 ) -> te.Tensor:
     """Return the sums over the pixels of each bin."""
-    images, channels, *extents = (int(extent) for extent in data.shape)
-    regions, *bins = int(rows.shape[0]), int(rows.shape[1]), int(columns.shape[1])
+    images, channels, *extents = numbers("roi_align", data.shape)
+    regions, *bins = numbers("roi_align", (rows.shape[0], rows.shape[1], columns.shape[1]))
     shape = (regions, channels, *bins)
 
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:

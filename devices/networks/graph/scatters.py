@@ -14,6 +14,7 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from devices.networks.graph.dynamic_extents import numbers
 from devices.networks.graph.loops import in_parallel, on_gpu
 
 _CHUNK = 16
@@ -26,7 +27,7 @@ def scatter_elements(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, ax
     ``indices`` and ``updates`` have the same shape, which may be smaller than that of ``data``. A negative index counts
     from the end. Updates are taken in their order; an index outside of the axis changes nothing.
     """
-    shape, extents = (tuple(int(extent) for extent in tensor.shape) for tensor in (data, indices))
+    shape, extents = (tuple(numbers("scatter_elements", tensor.shape)) for tensor in (data, indices))
     axis %= len(shape)
     strides = [prod(shape[at + 1 :]) for at in range(len(shape))]
     before, length, behind = extents[:axis], extents[axis], extents[axis + 1 :]
@@ -63,7 +64,7 @@ def scatter_elements(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, ax
 def scatter_nd(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, reduction: str) -> te.Tensor:
     """Return ``data`` with ``updates`` put, or combined with what is there, at the places that the last axis of
     ``indices`` names: the first axes of ``data``, all or some. Otherwise as :func:`scatter_elements`."""
-    shape, extents = (tuple(int(extent) for extent in tensor.shape) for tensor in (data, indices))
+    shape, extents = (tuple(numbers("scatter_nd", tensor.shape)) for tensor in (data, indices))
     count, named = prod(extents[:-1]), extents[-1]
     inner = prod(shape[named:])
     strides = [prod(shape[at + 1 : named]) for at in range(named)]

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import Call, GenericConst
 
 from devices.networks.graph.main_function import replace_calls
@@ -94,7 +94,8 @@ def _interleaved(builder: relax.BlockBuilder, call: Call, axes: list[_SpatialAxi
     )
     strides, n = [axis.stride for axis in axes], len(axes)
     if prod(strides) > 1:
-        batch, channels, *positions = (int(extent) for extent in result.ty.shape.values)
+        batch = result.ty.shape.values[0]
+        channels, *positions = (int(extent) for extent in result.ty.shape.values[1:])
         each = channels // groups // prod(strides)
         # (batch, group, remainders, channel, quotients) to (batch, group, channel, quotient, remainder, ...)
         parts = builder.emit(relax.op.reshape(result, (batch, groups, *strides, each, *positions)))
@@ -113,7 +114,7 @@ def _cropped(builder: relax.BlockBuilder, data: Any, axes: list[_SpatialAxis]) -
 
 def _slice(builder: relax.BlockBuilder, data: Any, begin: list[int], extents: list[int]) -> Any:
     """Return ``extents`` elements from ``begin`` of each spatial axis."""
-    if list(extents) == [int(extent) for extent in data.ty.shape.values][2:]:
+    if list(extents) == [int(extent) for extent in data.ty.shape.values[2:]]:
         return data
     end = [start + extent for start, extent in zip(begin, extents, strict=True)]
     spatial = list(range(2, 2 + len(begin)))
@@ -129,9 +130,10 @@ def _axes(call: Call) -> list[_SpatialAxis] | None:
         return None
     if not isinstance(call.args[0].ty.shape, relax.ShapeExpr):
         return None
-    extents = [int(extent) for extent in call.args[0].ty.shape.values][2:]
-    kernels = [int(extent) for extent in call.args[1].ty.shape.values][2:]
-    outputs = [int(extent) for extent in call.ty.shape.values][2:]
+    shapes = [value.ty.shape.values[2:] for value in (*call.args, call)]
+    if not all(isinstance(extent, tirx.IntImm) for shape in shapes for extent in shape):
+        return None
+    extents, kernels, outputs = ([int(extent) for extent in shape] for shape in shapes)
     axes = []
     for at in range(n):
         stride, dilation, padding = int(attrs.strides[at]), int(attrs.dilation[at]), int(attrs.padding[at])

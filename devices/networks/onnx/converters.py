@@ -8,17 +8,24 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
-from tvm import relax
+from tvm import ir, relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map, get_constant
 
 from devices.networks.bit_casts import bit_cast
+from devices.networks.onnx.shape_operators import converted
+from devices.networks.onnx.shape_values import ShapeValues, expression_of
+from fleet_tune.base.shapes import Dimension
 
 Converter = Callable[[Any, Any, dict[str, Any], Any], Any]
 
 
-def to_relax(model: onnx.ModelProto, types: dict[str, str], opset: int) -> Any:
-    """Return the IRModule of ``model``; ``types`` are its inputs', by name. Raises whatever TVM raises."""
-    return _Importer(None, types).from_onnx(model.graph, opset)
+def to_relax(model: onnx.ModelProto, types: dict[str, str], opset: int, dynamic: Dimension | None = None) -> Any:
+    """Return the IRModule of ``model``; ``types`` are its inputs', by name; ``dynamic``: its dynamic dimension. Raises
+    whatever TVM raises."""
+    if dynamic is None:
+        return _Importer(None, types).from_onnx(model.graph, opset)
+    module = _DynamicImporter(types, dynamic).from_onnx(model.graph, opset)
+    return relax.transform.DeadCodeElimination(["main"])(module)  # shapes, computed for nobody
 
 
 def is_readable(operator: str) -> bool:
@@ -37,6 +44,29 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc] # TVM has no types
         if ours is None:
             return super()._convert_operator(op_name, inputs, attrs, opset)
         return self.bb.normalize(ours(self.bb, inputs, attrs, [self._nodes, self._params]))
+
+
+class _DynamicImporter(_Importer):
+    """The importer of networks with a dynamic dimension: it follows what is computed of shapes."""
+
+    def __init__(self, types: dict[str, str], dynamic: Dimension) -> None:
+        super().__init__(None, types)
+        self._values = ShapeValues(dynamic)
+
+    def _parse_graph_input(self, graph: Any) -> None:
+        super()._parse_graph_input(graph)
+        self._values.bind([each for each in self._inputs.values() if isinstance(each, ir.Var)])
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+        value = self._values.result(op_name, list(inputs), attrs)
+        if value is not None:
+            result = expression_of(self.bb, value)
+            self._values.keep(result, value)
+            return result
+        ours = converted(self.bb, op_name, list(inputs), attrs, self._values)
+        if ours is not None:
+            return self.bb.normalize(ours)
+        return super()._convert_operator(op_name, inputs, attrs, opset)
 
 
 def _bit_cast(builder: Any, inputs: Any, attributes: dict[str, Any], _: Any) -> Any:

@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,12 +17,15 @@ import numpy as np
 
 from devices.error_text import brief
 from devices.networks.comparison import compare
+from devices.networks.dynamic_dimensions import bounded, with_dimensions
 from devices.networks.frontend_errors import failing_onnx_node, silenced, unsupported_error
 from devices.networks.network import Array, Intermediate, Network, example_array, network_of
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
     import onnx
+
+    from fleet_tune.base.shapes import Dimension, Shapes
 
 
 def _multiplies_bytes_exactly() -> bool:
@@ -76,7 +79,8 @@ class _OnnxFramework:
     def returning(self, values: Sequence[Intermediate], folder: Path) -> Network:
         from devices.networks.onnx.intermediates import write_returning
 
-        write_returning(self.file, values, folder / self.file.name)
+        shapes = {name: array.shape for name, array in self.inputs.items()}
+        write_returning(self.file, values, folder / self.file.name, shapes)
         return from_onnx_file(folder / self.file.name)
 
     def _run_with_onnxruntime(self) -> tuple[Array, ...]:
@@ -142,11 +146,12 @@ class _OnnxFramework:
         return statistics.median(times)
 
 
-def from_onnx_file(file: Path) -> Network:
-    """Read the network in an ONNX file. Raises :class:`NetworkError`, :class:`UnsupportedNetworkError`."""
-    from onnx import helper
-
+def from_onnx_file(file: Path, asked: Shapes | None = None) -> Network:
+    """Read the network in an ONNX file. ``asked``: the user's bounds of its dynamic dimensions. Raises
+    :class:`NetworkError`, :class:`UnsupportedNetworkError`, and as
+    :func:`devices.networks.dynamic_dimensions.bounded` does."""
     from devices.networks.onnx import file as onnx_file
+    from devices.networks.onnx.dimensions import named, with_extents
 
     try:
         model = onnx_file.read(file)
@@ -156,44 +161,65 @@ def from_onnx_file(file: Path) -> Network:
     if not proto.graph.output:
         raise UnsupportedNetworkError(f"{file} has no output", "declare its outputs")
     weights = {tensor.name for tensor in proto.graph.initializer} | model.weights.keys()
+    _check_inputs(proto, weights, str(file))
+    proto, found = named(proto, weights)
+    shapes = bounded(found, asked, str(file))
+    fixed = {} if shapes is None else {each.name: each.most for each in shapes.dimensions if each.is_fixed}
+    proto = with_extents(proto, fixed) if fixed else proto
+    inputs = _stand_ins(proto, weights, shapes)
+    types = {name: array.dtype.name for name, array in {**inputs, **model.weights}.items()}
+    with silenced():
+        module, readable = _translated(proto, types, str(file), None if shapes is None else shapes.dynamic)
+    module = _with_weights(module, readable, model.weights)
+    _check_outputs(module, readable, str(file))
+    in_integers = any(_IN_INTEGERS.search(node.op_type) for node in proto.graph.node)
+    framework = _OnnxFramework(file, inputs, in_integers)
+    network = network_of(file.stem, module, tuple(inputs.values()), framework, tuple(inputs))
+    return with_dimensions(
+        replace(network, inputs_from=""), shapes, {each.name: each.name for each in found if each.name not in fixed}
+    )
+
+
+def _stand_ins(proto: onnx.ModelProto, weights: Collection[str], shapes: Shapes | None) -> dict[str, Array]:
+    """Return arrays of the inputs' types and shapes, those of the largest extent where that is dynamic."""
+    from onnx import helper
+
+    most = {} if shapes is None else {each.name: each.most for each in shapes.dimensions}
     inputs: dict[str, Array] = {}
+    for value in proto.graph.input:
+        if value.name not in weights:
+            tensor = value.type.tensor_type
+            shape = tuple(int(extent.dim_value or most[extent.dim_param]) for extent in tensor.shape.dim)
+            dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
+            inputs[value.name] = example_array(shape, dtype, len(inputs))
+    return inputs
+
+
+def _check_inputs(proto: onnx.ModelProto, weights: Collection[str], where: str) -> None:
+    """Raise :class:`UnsupportedNetworkError` for an input that is no tensor, of unknown rank, or without elements."""
     for value in proto.graph.input:
         if value.name in weights:
             continue
         tensor = value.type.tensor_type
         if not value.type.HasField("tensor_type"):
             kind = str(value.type.WhichOneof("value") or "unknown").removesuffix("_type")
-            raise UnsupportedNetworkError(f"{file}: input {value.name!r} is not a tensor but {kind}", "make it tensors")
+            raise UnsupportedNetworkError(
+                f"{where}: input {value.name!r} is not a tensor but {kind}", "make it tensors"
+            )
         if not tensor.HasField("shape"):
             raise UnsupportedNetworkError(
-                f"{file}: input {value.name!r} has no fixed shape", "export it with fixed shapes"
+                f"{where}: input {value.name!r} has an unknown number of dimensions", "export it with a shape"
             )
         for at, extent in enumerate(tensor.shape.dim):
             if extent.HasField("dim_value") and not extent.dim_value:
                 raise UnsupportedNetworkError(
-                    f"{file}: input {value.name!r} has no elements: its dimension {at} is 0", "leave it out"
+                    f"{where}: input {value.name!r} has no elements: its dimension {at} is 0", "leave it out"
                 )
-            if extent.dim_value <= 0:
-                called = extent.dim_param or "unnamed"
-                raise UnsupportedNetworkError(
-                    f"{file}: input {value.name!r} has the dynamic dimension {at} ({called})",
-                    "export it with fixed shapes, or fix them with 'python -m "
-                    f"onnxruntime.tools.make_dynamic_shape_fixed --input_name {value.name} --input_shape ...'",
-                )
-        shape = tuple(int(extent.dim_value) for extent in tensor.shape.dim)
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
-        inputs[value.name] = example_array(shape, dtype, len(inputs))
-    types = {name: array.dtype.name for name, array in {**inputs, **model.weights}.items()}
-    with silenced():
-        module, readable = _translated(proto, types, str(file))
-    module = _with_weights(module, readable, model.weights)
-    _check_outputs(module, readable, str(file))
-    in_integers = any(_IN_INTEGERS.search(node.op_type) for node in proto.graph.node)
-    framework = _OnnxFramework(file, inputs, in_integers)
-    return network_of(file.stem, module, tuple(inputs.values()), framework, tuple(inputs))
 
 
-def _translated(proto: onnx.ModelProto, types: dict[str, str], where: str) -> tuple[Any, onnx.ModelProto]:
+def _translated(
+    proto: onnx.ModelProto, types: dict[str, str], where: str, dynamic: Dimension | None
+) -> tuple[Any, onnx.ModelProto]:
     """Return the Relax module of ``proto``, and the model that it was read from. Operators whose translation TVM fails
     at become the functions by which ONNX defines them, where it does."""
     from devices.networks.onnx.converters import to_relax
@@ -204,7 +230,7 @@ def _translated(proto: onnx.ModelProto, types: dict[str, str], where: str) -> tu
     while True:
         try:
             readable = prepared(proto, where, expanded)
-            return to_relax(readable, types, opset_of(readable)), readable
+            return to_relax(readable, types, opset_of(readable), dynamic), readable
         except UnsupportedNetworkError:
             raise
         except Exception as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx
 from onnx import helper, shape_inference
 
 from devices.networks.network import Intermediate
+from devices.networks.onnx.dimensions import with_input_shapes
 from devices.networks.onnx.folding import COMPUTED, reads
 
 _OF_SHAPES = frozenset({"Shape", "Size"})
@@ -32,11 +33,14 @@ def intermediates(file: Path) -> tuple[Intermediate, ...]:
     return tuple(found)
 
 
-def write_returning(file: Path, values: Sequence[Intermediate], target: Path) -> None:
-    """Write the model in ``file`` with ``values`` as its outputs. Raises ValueError where its weights are too large for
-    one file."""
-    model = onnx.load(str(file))
-    types = _types(shape_inference.infer_shapes(onnx.load(str(file), load_external_data=False)))
+def write_returning(
+    file: Path, values: Sequence[Intermediate], target: Path, shapes: Mapping[str, Sequence[int]]
+) -> None:
+    """Write the model in ``file`` with ``values`` as its outputs, and inputs of these shapes. Raises ValueError where
+    its weights are too large for one file."""
+    model = with_input_shapes(onnx.load(str(file)), shapes)
+    bare = with_input_shapes(onnx.load(str(file), load_external_data=False), shapes)
+    types = _types(shape_inference.infer_shapes(bare))
     del model.graph.output[:]
     model.graph.output.extend(types[value.name] for value in values)
     onnx.save(model, str(target))

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from devices.error_text import last_line
 from devices.host import warm_child
-from devices.protocol import TensorSpec, decode_task
+from devices.protocol import decode_task
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import DiskFullError, OutputFolderError, RecordStoreError, UserError
+from fleet_tune.base.shapes import parse_shapes
+
+if TYPE_CHECKING:
+    from devices.builds.executables import SymbolicSpec
 
 REFUSALS: dict[str, type[UserError]] = {
     kind.__name__: kind for kind in (DiskFullError, RecordStoreError, OutputFolderError, UserError)
@@ -27,6 +31,7 @@ def main() -> None:
     from devices.networks.lowering import LoweredNetwork
     from devices.networks.network_folder import compile_network
     from devices.networks.processes.module_file import read_module
+    from devices.networks.task_extraction import TiledTask
 
     channel.send({"ready": True})
     while True:
@@ -41,6 +46,8 @@ def main() -> None:
                 workloads=request["workloads"],
                 inputs=tuple((name, _spec(spec)) for name, spec in request["inputs"]),
                 outputs=tuple(_spec(spec) for spec in request["outputs"]),
+                shapes=request["shapes"] and parse_shapes(request["shapes"]),
+                tiled={name: TiledTask(**task) for name, task in request["tiled"].items()},
             )
             compile_network(lowered, request["best"], Path(request["out"]), json.loads(request["extra"]))
         except UserError as error:
@@ -52,8 +59,10 @@ def main() -> None:
             channel.send({"compiled": True})
 
 
-def _spec(value: dict[str, Any]) -> TensorSpec:
-    return TensorSpec(tuple(value["shape"]), value["dtype"])
+def _spec(value: dict[str, Any]) -> SymbolicSpec:
+    from devices.builds.executables import SymbolicSpec
+
+    return SymbolicSpec(tuple(value["shape"]), value["dtype"])
 
 
 if __name__ == "__main__":

@@ -18,13 +18,14 @@ from devices.host.quiet_windows.quiet_window import QuietWindow
 from devices.host.warm_process import ChildLostError, WarmProcess
 from devices.networks.network import Array, Network
 from devices.networks.processes.exchange_folder import ExchangeFolder, writing
-from devices.protocol import TensorSpec, decode_task
+from devices.protocol import decode_task
 from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UncheckedError, UnsupportedNetworkError
 from fleet_tune.base.precision import Conversion, ConvertibleProduct, Precision
 
 if TYPE_CHECKING:
+    from devices.builds.executables import SymbolicSpec
     from devices.networks.graph.low_precision.integer_products import ProductCounts
     from devices.networks.lowering import LoweredNetwork
 
@@ -167,6 +168,7 @@ class LoweringProcess:
             "device_class": [device_class.name, device_class.target],
             "without": dict(without),
             "conversion": network.conversion and asdict(network.conversion),
+            "shapes": network.shapes and str(network.shapes),
         }
         try:
             with ACTIVITY.step("lowering the network") as say:
@@ -196,6 +198,7 @@ class LoweringProcess:
 def _decoded(answer: Mapping[str, Any], network: Network, device_class: DeviceClass, into: Path) -> LoweredNetwork:
     from devices.networks.lowering import LoweredNetwork
     from devices.networks.processes.module_file import read_module
+    from devices.networks.task_extraction import TiledTask
 
     return LoweredNetwork(
         name=network.name,
@@ -204,6 +207,8 @@ def _decoded(answer: Mapping[str, Any], network: Network, device_class: DeviceCl
         module=read_module(into, "c"),
         tasks=tuple(decode_task(task) for task in answer["tasks"]),
         workloads=answer["workloads"],
+        shapes=network.shapes,
+        tiled={name: TiledTask(**task) for name, task in answer["tiled"].items()},
         inputs=tuple((name, _spec(spec)) for name, spec in answer["inputs"]),
         outputs=tuple(_spec(spec) for spec in answer["outputs"]),
         left_out=tuple((step, reason) for step, reason in answer["left_out"]),
@@ -229,8 +234,10 @@ def _products(value: Mapping[str, Any] | None) -> ProductCounts | None:
     return ProductCounts(value["integers"], tuple(FloatProduct(**each) for each in value["floats"]))
 
 
-def _spec(value: Mapping[str, Any]) -> TensorSpec:
-    return TensorSpec(tuple(value["shape"]), value["dtype"])
+def _spec(value: Mapping[str, Any]) -> SymbolicSpec:
+    from devices.builds.executables import SymbolicSpec
+
+    return SymbolicSpec(tuple(value["shape"]), value["dtype"])
 
 
 def _failed(name: str, attempt: _Attempt) -> NetworkError:

@@ -20,6 +20,7 @@ from devices.protocol import encode_task
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 from fleet_tune.base.precision import Conversion, Precision
+from fleet_tune.base.shapes import Shapes, parse_shapes
 
 
 def main() -> None:
@@ -49,7 +50,7 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
     steps = LoweringSteps(request["name"], request["without"], report_step)
     conversion = None if request["conversion"] is None else _conversion(request["conversion"])
     try:
-        lowered = lower_network(module, "", names, device_class, steps, conversion)
+        lowered = lower_network(module, "", names, device_class, steps, conversion, _shapes(request["shapes"]))
     except LoweringStepError as error:
         return {"failed": last_line(error.__cause__ or error)}
     except NetworkError as error:
@@ -64,6 +65,7 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
         "lowered": {
             "tasks": [encode_task(task) for task in lowered.tasks],
             "workloads": dict(lowered.workloads),
+            "tiled": {name: asdict(task) for name, task in lowered.tiled.items()},
             "inputs": [[name, asdict(spec)] for name, spec in lowered.inputs],
             "outputs": [asdict(spec) for spec in lowered.outputs],
             "left_out": [list(each) for each in lowered.left_out],
@@ -73,6 +75,10 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
             "convertible": [asdict(each) for each in lowered.convertible],
         }
     }
+
+
+def _shapes(text: str | None) -> Shapes | None:
+    return None if text is None else parse_shapes(text)
 
 
 def _conversion(value: dict[str, Any]) -> Conversion:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from devices.error_text import introduced
+from devices.error_text import introduced, line_with
 from fleet_tune.base.errors import NetworkError
 
 _NOT_THEIRS = sys.stdlib_module_names | {
@@ -30,6 +30,8 @@ _LONGEST_LINE = 100
 _ADVICE = (
     ("GuardOnDataDependentSymNode", "a number, a shape or the course of it depends on data: choose with torch.where "
      "or torch.cond, keep numbers as tensors (without item() and int()), or make them inputs or constants"),
+    ("Constraints violated", "forward() fixes a dynamic dimension: give example inputs whose extent there is neither 0 "
+     "nor 1, and let nothing but shapes of tensors depend on it"),
     ("numpy()", "compute with torch there, not with numpy"),
     ("requires_grad", "leave gradients out of forward()"),
     ("require grad", "leave gradients out of forward()"),
@@ -56,15 +58,19 @@ class _DetachedData(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def exported(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -> torch.export.ExportedProgram:
-    """Return the program of ``module``. Raises :class:`NetworkError` with the line of the user's code."""
+def exported(
+    module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], where: str, dynamic_shapes: Any = None
+) -> torch.export.ExportedProgram:
+    """Return the program of ``module``; ``dynamic_shapes``: as torch.export.export takes it. Raises
+    :class:`NetworkError` with the line of the user's code."""
     try:
         with _DetachedData():
-            return torch.export.export(module, inputs)
+            return torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes)
     except Exception as error:
         place = _place(error)
+        told = line_with(error, ("- Not all values of", "- You marked")).replace(": - ", ": ") or introduced(error)
         raise NetworkError(
-            f"torch.export cannot export {where}{f', at {place}' if place else ''}: {introduced(error)}", _advice(error)
+            f"torch.export cannot export {where}{f', at {place}' if place else ''}: {told}", _advice(error)
         ) from error
 
 

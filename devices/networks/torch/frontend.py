@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from devices.error_text import brief
 from devices.networks.comparison import compare
+from devices.networks.dynamic_dimensions import bounded, with_dimensions
 from devices.networks.frontend_errors import silenced, unsupported_error
 from devices.networks.network import Array, Intermediate, Network, example_array, network_of
 from devices.networks.torch.arrays import array_of, tensor_of
@@ -23,6 +24,8 @@ from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
     import torch
+
+    from fleet_tune.base.shapes import Shapes
 
 
 @dataclass(frozen=True)
@@ -130,22 +133,46 @@ def _tensors(output: object) -> Iterator[Array]:
             yield array_of(leaf)
 
 
-def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -> Network:
-    """Return the network of a torch module. Raises :class:`NetworkError`, :class:`UnsupportedNetworkError`."""
+def from_torch(
+    name: str,
+    module: torch.nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    where: str,
+    dynamic_shapes: Any = None,
+    asked: Shapes | None = None,
+) -> Network:
+    """Return the network of a torch module.
+
+    Args:
+        name: its name.
+        module: the module.
+        inputs: its example inputs.
+        where: what the user called it, for messages.
+        dynamic_shapes: which of their dimensions are dynamic, as torch.export.export takes it.
+        asked: the user's bounds of these.
+
+    Raises :class:`NetworkError`, :class:`UnsupportedNetworkError`, and as
+    :func:`devices.networks.dynamic_dimensions.bounded` does.
+    """
+    from devices.networks.torch.dimensions import dimension_names, dynamic_dimensions
     from devices.networks.torch.export import exported
 
     module = module.eval()
     with silenced():
-        program = exported(module, inputs, where)
-    return _from_program(name, program, _TorchFramework(module, inputs), where)
+        program = exported(module, inputs, where, dynamic_shapes)
+    found = dynamic_dimensions(program, dimension_names(program, module, dynamic_shapes), where)
+    shapes = bounded(list(found.values()), asked, where)
+    network = _from_program(name, program, _TorchFramework(module, inputs), where)
+    return with_dimensions(network, shapes, {symbol: each.name for symbol, each in found.items()})
 
 
-def from_pt2(file: Path, trusted: bool = False) -> Network:
+def from_pt2(file: Path, trusted: bool = False, asked: Shapes | None = None) -> Network:
     """Return the network in the file. ``trusted``: run code that is in it (see
-    :mod:`devices.networks.torch.program_file`)."""
+    :mod:`devices.networks.torch.program_file`). ``asked``: the user's bounds of its dynamic dimensions."""
     import torch
 
     from devices.networks.torch import quantization  # noqa: F401 - registers the operators that the file may have
+    from devices.networks.torch.dimensions import dynamic_dimensions, program_inputs
 
     with silenced():
         try:
@@ -154,7 +181,8 @@ def from_pt2(file: Path, trusted: bool = False) -> Network:
             raise
         except Exception as error:
             raise NetworkError(f"{file} is not a network saved by torch.export: {brief(error)}", FORMS) from error
-    _refuse_dynamic_program(program, str(file))
+    found = dynamic_dimensions(program, {}, str(file))
+    shapes = bounded(list(found.values()), asked, str(file))
     given: Any = program.example_inputs or ((), {})
     inputs, keywords = given if isinstance(given, tuple) and len(given) == 2 else (given, ())
     if keywords or not isinstance(inputs, tuple | list) or not all(isinstance(value, torch.Tensor) for value in inputs):
@@ -163,31 +191,16 @@ def from_pt2(file: Path, trusted: bool = False) -> Network:
         )
     made_up = not inputs
     if made_up:
+        extents = {} if shapes is None else {each.name: each.most for each in shapes.dimensions}
         inputs = tuple(
-            tensor_of(example_array(tuple(value.shape), str(value.dtype).removeprefix("torch."), index))
-            for index, value in enumerate(_program_inputs(program).values())
+            tensor_of(example_array(tuple(shape), str(value.dtype).removeprefix("torch."), index))
+            for index, value in enumerate(program_inputs(program).values())
+            for shape in [[each if isinstance(each, int) else extents[found[str(each)].name] for each in value.shape]]
         )
     module = program.module()
     network = _from_program(file.stem, program, _TorchFramework(module, tuple(inputs)), str(file))
-    return replace(network, inputs_from="") if made_up else network
-
-
-def _program_inputs(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
-    """Return fake tensors of the user's inputs by name."""
-    names = program.graph_signature.user_inputs
-    return {
-        node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names
-    }
-
-
-def _refuse_dynamic_program(program: torch.export.ExportedProgram, where: str) -> None:
-    for name, value in _program_inputs(program).items():
-        for at, extent in enumerate(getattr(value, "shape", ())):
-            if not isinstance(extent, int):
-                raise UnsupportedNetworkError(
-                    f"{where}: input {name!r} has the dynamic dimension {at} ({extent})",
-                    "export it with fixed shapes: call torch.export.export without dynamic_shapes",
-                )
+    network = replace(network, inputs_from="") if made_up else network
+    return with_dimensions(network, shapes, {symbol: each.name for symbol, each in found.items()})
 
 
 def _refuse_values(program: torch.export.ExportedProgram, where: str) -> None:
@@ -225,7 +238,6 @@ def _from_program(name: str, program: torch.export.ExportedProgram, framework: _
     from devices.networks.torch.node_locations import first_of_each, with_place
     from devices.networks.torch.operators import drop_other_outputs, translated, unknown_operators
 
-    _refuse_dynamic_program(program, where)
     _refuse_values(program, where)
     refusal = UnsupportedNetworkError(f"{where} cannot be imported", "simplify the network")
     inline_branches(program)

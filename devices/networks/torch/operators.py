@@ -20,7 +20,8 @@ from torch import fx
 from tvm import relax
 from tvm.ir import Call
 
-from devices.networks.torch import functions, quantization, resizing, scatters, shifts, vision, windows
+from devices.networks.torch import dynamic_extents, functions, quantization, resizing, scatters, shifts, vision, windows
+from devices.networks.torch.dimensions import program_inputs
 from devices.networks.torch.node_locations import operator_name
 from devices.networks.torch.translations import Convert, Translations
 
@@ -67,14 +68,25 @@ class TorchImporter(Translations):
             table.update({name: wrap(table[name]) for name in names if name in table})
         for subject in (functions, quantization, resizing, scatters, shifts, vision, windows):
             table.update(subject.translations(self))
+        for name, wrap in dynamic_extents.translations(self).items():
+            table[name] = wrap(table[name])
         return {name: self._checked(convert) for name, convert in table.items()}
 
     # --- torch's types and shapes of a node ---
+
+    def create_input_vars(self, exported_program: torch.export.ExportedProgram) -> Any:
+        found = super().create_input_vars(exported_program)
+        for name, value in program_inputs(exported_program).items():
+            self.symbols.learn(value, found[1][name])
+        return found
 
     def _checked(self, convert: Convert) -> Convert:
         """Return ``convert`` with its result compared with torch's type and shape of the node."""
 
         def converted(node: fx.Node) -> Any:
+            if isinstance(node.meta.get("val"), torch.SymInt):
+                extent = self.symbols.expression(node.meta["val"])
+                return convert(node) if extent is None else extent
             result = convert(node)
             if isinstance(result, Call):  # TVM leaves some without a variable, and takes none of these as an operand
                 result = self.block_builder.emit(result)
@@ -103,10 +115,13 @@ class TorchImporter(Translations):
         return value if str(value.ty.dtype) == name else self.block_builder.emit(relax.op.astype(value, name))
 
     def _with_operands(self, convert: Convert, node: fx.Node, nodes: Sequence[Any], dtype: torch.dtype) -> Any:
-        """Return ``convert(node)`` while those operands that are tensors have the type ``dtype``."""
-        tensors = [operand for operand in nodes if isinstance(operand, fx.Node) and _is_tensor(self.env[operand])]
-        before = {operand: self.env[operand] for operand in tensors}
-        self.env.update({operand: self._cast(value, dtype) for operand, value in before.items()})
+        """Return ``convert(node)`` while those operands that are tensors or dynamic extents have the type ``dtype``."""
+        before = {operand: self.env[operand] for operand in nodes if isinstance(operand, fx.Node)}
+        tensors = {operand: value for operand, value in before.items() if _is_tensor(value)}
+        extents = {operand: value for operand, value in before.items() if _is_extent(operand)}
+        self.env.update({operand: self._cast(value, dtype) for operand, value in tensors.items()})
+        name = self._convert_data_type(dtype)
+        self.env.update({operand: dynamic_extents.scalar(self, value, name) for operand, value in extents.items()})
         try:
             return convert(node)
         finally:
@@ -120,6 +135,7 @@ class TorchImporter(Translations):
             values: list[Any] = [
                 operand.meta.get("val") if isinstance(operand, fx.Node) else operand for operand in operands
             ]
+            values = [1 if isinstance(value, torch.SymInt) else value for value in values]  # any has its type
             if len(values) < 2 or not all(isinstance(value, torch.Tensor | int | float) for value in values):
                 return convert(node)
             dtype = torch.result_type(*values)
@@ -241,6 +257,10 @@ class TorchImporter(Translations):
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(getattr(value, "ty", None), relax.TensorType)
+
+
+def _is_extent(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.SymInt)
 
 
 def _kind(dtype: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from torch import fx
 from tvm import relax
 
+from devices.networks.graph.dynamic_extents import numbers
 from devices.networks.resampling import CUBIC_REACH, LINEAR_REACH, Filter, Floats, cubic, linear, smoothing
 
 Convert = Callable[[fx.Node], Any]
@@ -35,7 +36,7 @@ def translations(importer: Any) -> dict[str, Convert]:
             value = importer.env[data] if floats else emit(relax.op.astype(importer.env[data], "float64"))
             factors = factors[0] if factors and isinstance(factors[0], list) else factors or [None, None]
             for axis, factor in ((-1, factors[-1]), (-2, factors[0])):
-                extent, size = int(given.shape[axis]), int(wanted.shape[axis])
+                extent, size = numbers("interpolate", (given.shape[axis], wanted.shape[axis]))
                 step = _step(extent, size, bool(align_corners), factor)
                 matrix = smoothing(np.arange(0.5, size) * step, extent, step, weigh, reach)
                 if floats:

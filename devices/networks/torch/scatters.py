@@ -12,6 +12,8 @@ import torch
 from torch import fx
 from tvm import relax
 
+from devices.networks.graph.dynamic_extents import numbers
+
 Convert = Callable[[fx.Node], Any]
 
 _ATEN = torch.ops.aten
@@ -109,7 +111,7 @@ def translations(importer: Any) -> dict[str, Convert]:
 
     def within(updates: Any, extents: list[int]) -> Any:
         """Return one number for every place, or those of ``updates`` that have a place."""
-        given = [int(extent) for extent in updates.ty.shape]
+        given = numbers("scatter", updates.ty.shape)
         if not given:
             return emit(relax.op.broadcast_to(updates, extents))
         axes = list(range(len(extents)))
@@ -120,10 +122,10 @@ def translations(importer: Any) -> dict[str, Convert]:
         arguments: Any = node.args
         data_node, axis, index_node = arguments[:3]
         data, index = importer.env[data_node], importer.env[index_node]
-        extents: list[int] = list(index_node.meta["val"].shape)
+        extents = numbers("scatter", index_node.meta["val"].shape)
         if 0 in extents:
             return data
-        shape = [int(extent) for extent in data.ty.shape]
+        shape = numbers("scatter", data.ty.shape)
         rows = _rows(index_node)
         if rows is not None and axis % len(shape) == 0 and extents[1:] == shape[1:]:
             places = emit(relax.op.reshape(importer.env[rows], [extents[0], 1]))

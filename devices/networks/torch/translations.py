@@ -12,14 +12,21 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+from devices.networks.graph.dynamic_extents import numbers
+from devices.networks.torch.dynamic_extents import SymbolVariables, scalar
 
 Convert = Callable[[fx.Node], Any]
 
 
 class Translations(ExportedProgramImporter):  # type: ignore[misc]
     """TVM's importer of exported programs with the operators of this module's docstring."""
+
+    def __init__(self) -> None:
+        self.symbols = SymbolVariables()
+        super().__init__()
 
     def create_convert_map(self) -> dict[Any, Convert]:
         table: dict[Any, Convert] = super().create_convert_map()
@@ -51,8 +58,9 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
 
         return converted
 
-    def _extent(self, value: Any) -> list[int]:
-        return [int(extent) for extent in self.shape_of(value)]
+    def _extent(self, value: Any) -> list[Any]:
+        """Return the extents of a tensor, integers where they are fixed."""
+        return [int(extent) if isinstance(extent, tirx.IntImm) else extent for extent in self.shape_of(value)]
 
     def _extremum(self, operator: Callable[..., Any]) -> Convert:
         def converted(node: fx.Node) -> Any:
@@ -129,7 +137,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         places = []
         for axis in axes:
             place = self.env[indices[axis]]
-            size = relax.const(extents[axis], str(place.ty.dtype))
+            size = scalar(self, extents[axis], str(place.ty.dtype))
             place = self.block_builder.emit(relax.op.floor_mod(place, size))
             places.append(self.block_builder.emit(relax.op.broadcast_to(place, shape)))
         joint = self.block_builder.emit(relax.op.stack(places, axis=len(shape)))
@@ -147,12 +155,12 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
         back = [order.index(axis) for axis in range(len(order))]
         return self.block_builder.emit(relax.op.permute_dims(moved, back))
 
-    def _joint_place(self, places: Sequence[Any], extents: Sequence[int]) -> Any:
+    def _joint_place(self, places: Sequence[Any], extents: Sequence[Any]) -> Any:
         """Return indices of several axes as one index of the merged axes."""
         total: Any = None
         for place, extent in zip(places, extents, strict=True):
             dtype = str(place.ty.dtype)
-            size = relax.const(extent, dtype)
+            size = scalar(self, extent, dtype)
             place = self.block_builder.emit(relax.op.floor_mod(place, size))
             if total is not None:
                 scaled = self.block_builder.emit(relax.op.multiply(total, size))
@@ -162,7 +170,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
 
     def _nearest(self, node: fx.Node) -> Any:
         """Resize to the nearest pixel: the one at its place times the ratio of the sizes, rounded down."""
-        size = [int(extent) for extent in node.meta["val"].shape[2:]]
+        size = numbers("upsample_nearest2d", node.meta["val"].shape[2:])
         places = {"coordinate_transformation_mode": "asymmetric", "rounding_method": "floor"}
         resized = relax.op.image.resize2d(
             self.env[node.args[0]], size, layout="NCHW", method="nearest_neighbor", **places

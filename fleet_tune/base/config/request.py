@@ -12,12 +12,14 @@ from typing import Any, Unpack
 
 from fleet_tune.base.config import values
 from fleet_tune.base.config.fleet_file import FleetConfig
+from fleet_tune.base.config.shape_options import asked_shapes
 from fleet_tune.base.config.tune_options import RequestOptions, SearchMethod, checked
 from fleet_tune.base.domain import Limits
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.precision import Precision, check_error_limit
 from fleet_tune.base.records.datasets.sources import RECORDS_FILE
 from fleet_tune.base.records.sharing.store_place import StorePlace
+from fleet_tune.base.shapes import Shapes
 
 DEFAULT_TIME_BUDGET_SECS = 600.0
 _OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray sets it for what a job runs; that is its name
@@ -47,6 +49,8 @@ class RunRequest:
     pretrained: bool = True
     collects: bool = False
     inputs: Path | None = None
+    shapes: Shapes | None = None
+    """The options ``shapes`` and ``shapes_weights``."""
     precision: Precision | None = None
     max_error: float | None = None
     trust_model: bool = False
@@ -82,6 +86,7 @@ def run_request(network: Any, *, out: Path | str, **options: Unpack[RequestOptio
     folder = _output_folder(out)
     given = checked(options)
     check_error_limit(given["precision"], given["max_error"])
+    given["shapes"] = asked_shapes(given["shapes"], given.pop("shapes_weights"))
     limits = {name: given.pop(name) for name in ("time_budget_secs", "trials", "task_trials")}
     if all(limit is None for limit in limits.values()):
         limits["time_budget_secs"] = DEFAULT_TIME_BUDGET_SECS

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypedDict, TypeVar, cast, get_args, get_type_hints
 
-from fleet_tune.base.config import values
+from fleet_tune.base.config import shape_options, values
 from fleet_tune.base.config.fleet_file import FleetConfig, default_fleet, load_fleet
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.precision import MOST_ERROR, Precision
@@ -205,6 +205,29 @@ class PlanOptions(TypedDict, total=False):
             "that its graph allows.",
             kind="path",
             metavar="FILE",
+        ),
+    ]
+    shapes: Annotated[
+        str | None,
+        Option(
+            "--shapes",
+            _optional(shape_options.bounds),
+            'Bounds of dynamic dimensions: "n=1..32, tokens=128". One may vary; the others are fixed.',
+            "Bounds of the network's dynamic dimensions, by name: ``'n=1..32, tokens=128'``. One may vary; a single "
+            "value fixes a dimension. None: the network has none, or (``torch.export.Dim``) bounds of its own.",
+            metavar="BOUNDS",
+        ),
+    ]
+    shapes_weights: Annotated[
+        Path | str | None,
+        Option(
+            "--shapes-weights",
+            _optional(shape_options.weights),
+            'How often each extent comes: "n=1:0.7,8:0.2", or a file of lines "extent weight". Default: the ends and '
+            "powers of two, equally.",
+            "How often each extent of the dynamic dimension comes: ``'n=1:0.7,8:0.2,32:0.1'``, or a file with lines of "
+            "an extent and its weight. None: the ends and the powers of two between them count the same.",
+            metavar="WEIGHTS",
         ),
     ]
     precision: Annotated[

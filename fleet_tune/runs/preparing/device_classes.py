@@ -244,6 +244,7 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
             outputs = lowering.outputs(lowered, prepared.network.example_inputs)
             agreement(lowered, outputs, expected)
             errors[name] = errors_of(outputs, expected)
+            _compare_least(prepared.network, lowered, lowering)
         except DisagreementError as error:
             raise _with_operator(error, prepared.network, lowered, lowering) from error
         except UncheckedError as error:
@@ -253,6 +254,15 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
     unchecked += _compare_further(prepared.network, expected or (), compared, lowering)
     lowering.close()
     return dataclasses.replace(prepared.with_left_out(*unchecked), expected=expected, errors=errors)
+
+
+def _compare_least(network: Network, lowered: LoweredNetwork, lowering: LoweringProcess) -> None:
+    """Compare a network with a dynamic dimension at its smallest extent, which takes the least time without schedules.
+    The tuned network is compared at others too. Raises as :func:`agreement`."""
+    if network.shapes is None or network.shapes.dynamic is None:
+        return
+    least = network.at(network.shapes.dynamic.least)
+    agreement(lowered, lowering.outputs(lowered, least.example_inputs), least.framework_outputs())
 
 
 def _compare_further(

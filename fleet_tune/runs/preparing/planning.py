@@ -38,7 +38,7 @@ def plan(request: RunRequest) -> Plan:
         by_device = probe_fleet(fleet)
     with contextlib.closing(LoweringProcess()) as lowering:
         with ACTIVITY.step("reading the network"):
-            network = load_network(request.network, request.inputs, request.trust_model)
+            network = load_network(request.network, request.inputs, request.trust_model, request.shapes)
             network = network.in_precision(request.precision, request.max_error)
         prepared = check(lower_network(network, by_device, fleet, lowering), lowering)
         described, left_out = in_order(prepared.undescribed, described_tasks(prepared, fleet))

@@ -65,5 +65,5 @@ def _read_network(request: RunRequest) -> Network:
         from fleet_tune.runs.preparing import device_classes  # noqa: F401
 
     with ACTIVITY.step("reading the network"):
-        network = load_network(request.network, request.inputs, request.trust_model)
+        network = load_network(request.network, request.inputs, request.trust_model, request.shapes)
         return network.in_precision(request.precision, request.max_error)

@@ -51,7 +51,7 @@ def _tuned_before(request: RunRequest, records: Path) -> Tuned:
     """The network, whose tasks were tuned by the runs that the store is of."""
     with contextlib.closing(LoweringProcess()) as lowering:
         with ACTIVITY.step("reading the network"):
-            network = load_network(request.network, request.inputs, request.trust_model)
+            network = load_network(request.network, request.inputs, request.trust_model, request.shapes)
             network = network.in_precision(request.precision, request.max_error)
         with ACTIVITY.step("probing the devices"):
             devices = probe_fleet(request.fleet)

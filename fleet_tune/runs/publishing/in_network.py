@@ -28,9 +28,9 @@ def in_network(
     others_secs = 0.0
     share = latency_secs / max(timed.secs, sum(timed.kernel_secs.values()))
     for name, kernel_secs in timed.kernel_secs.items():
-        workload = lowered.workloads.get(kernel_of(name), "")
+        workload = lowered.workload_of(kernel_of(name))
         if workload in by_hash:
-            calls[workload] += timed.calls[name]
+            calls[workload] += timed.calls[name] * lowered.tiles_of(kernel_of(name))
             secs[workload] += share * kernel_secs
         else:
             others_secs += share * kernel_secs

@@ -103,6 +103,11 @@ class NetworkCheck:
         network differs from its framework, its import does, and the network is right for all other inputs."""
         network, outputs = self._network, runner.special_outputs
         said = network.special_difference(outputs) if outputs else ""
+        at_other_extent = bool(said) and any(
+            said.startswith(f"on inputs with {each}") for each in other_extents(network)
+        )
+        if at_other_extent:
+            return Measurement(Outcome.WRONG_OUTPUT, detail=said)
         if said and any(uses_winograd(record.trace) for record in records.values()):
             said += ", as NaN and infinities reach whole tiles of Winograd's algorithm"
         elif said and records:
@@ -130,3 +135,11 @@ class NetworkCheck:
         run = runner.tried(self._stage)
         self._timed = dict(records), run
         return run.outputs
+
+
+def other_extents(network: ClassNetwork) -> tuple[str, ...]:
+    """Return the names of the sets of inputs at other extents of a dynamic dimension than the typical one."""
+    shapes = network.lowered.shapes
+    if shapes is None or shapes.dynamic is None:
+        return ()
+    return tuple(f"{shapes.dynamic.name} = {extent}," for extent in shapes.others)

@@ -104,7 +104,7 @@ def _secs_by_task(kernel_secs: Mapping[str, float], lowered: LoweredNetwork) -> 
     ids = {task.workload.hash: task.id for task in lowered.tasks}
     secs: dict[str, float] = {}
     for name, of_kernel in kernel_secs.items():
-        task_id = ids.get(lowered.workloads.get(kernel_of(name), ""))
+        task_id = ids.get(lowered.workload_of(kernel_of(name)))
         if task_id is not None:
             secs[task_id] = secs.get(task_id, 0.0) + of_kernel
     return secs

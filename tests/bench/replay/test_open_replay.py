@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from bench.replay.columns import is_deep
-from bench.replay.imputation import KINDS, CostImputation, ImputationModel, predicted_held_out, read_points
-from bench.replay.open_replay import BENCHMARK, METHODS, PAPERS, cache_kind, figures, takes_long
+from bench.replay.cost_means import KINDS, ImputationModel, predicted_held_out, read_points
+from bench.replay.imputation import CostImputation
+from bench.replay.open_replay import BENCHMARK, METHODS, PAPERS, cache_kind, takes_long
 from bench.replay.open_runs import OpenRun, OpenTask, run_open
+from bench.replay.open_table import figures
 from bench.replay.replay_runs import TOLERANCE, near_best
 from bench.replay.run_cache import REPLAYED, RunCache
 from fleet_tune.base.task_data import TaskData

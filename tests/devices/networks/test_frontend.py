@@ -239,7 +239,7 @@ def test_an_unsupported_onnx_operator_is_named(tmp_path: Path) -> None:
 
 def test_a_symbolic_dimension_of_onnx_is_named(tmp_path: Path) -> None:
     file = small_onnx(tmp_path / "net.onnx", batch="N")
-    bad(lambda: load_network(file), UnsupportedNetworkError, "'image'", "dimension 0", "(N)")
+    bad(lambda: load_network(file), NetworkError, "'image'", "dimension 0", "'N'")
 
 
 def test_a_model_without_an_output_is_refused(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_dynamic_dimension_of_torch_export_is_named(tmp_path: Path) -> None:
     module, inputs = networks.mlp()
     program = torch.export.export(module, inputs, dynamic_shapes=({0: torch.export.Dim("batch", min=2)},))
     torch.export.save(program, tmp_path / "mlp.pt2")
-    bad(lambda: load_network(tmp_path / "mlp.pt2"), UnsupportedNetworkError, "'x'", "dimension 0")
+    bad(lambda: load_network(tmp_path / "mlp.pt2"), NetworkError, "'x'", "dimension 0")
 
 
 def test_importing_is_quiet(capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> None:

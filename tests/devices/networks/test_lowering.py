@@ -19,8 +19,8 @@ from tvm import relax, te
 from devices.networks.frontend import load_network
 from devices.networks.lowering import (
     import_network,
-    workload_hash,
 )
+from devices.networks.task_extraction import workload_hash
 from devices.targets import resolve_target
 from examples import networks
 from fleet_tune.base.domain import DeviceClass
@@ -260,6 +260,7 @@ def test_hashes_are_equal_in_every_process() -> None:
     code = """
 from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
+from devices.networks.task_extraction import workload_hash
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 device_class = DeviceClass("cpu", resolve_target("native", 2))

@@ -30,8 +30,8 @@ from devices.builds.executables import Executable, build, kernel_calls
 from devices.builds.worker import KernelCompiler
 from devices.networks import network_folder
 from devices.networks.array_conversion import can_pass_directly, input_signature, to_tvm
-from devices.networks.compiled_network import NetworkInputError
 from devices.networks.frontend import Network, load_network
+from devices.networks.input_shapes import NetworkInputError
 from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.networks.network_folder import (
     compile_network,

@@ -113,10 +113,11 @@ def slice_along(context: RewriteContext, value: Any, axis: int, begin: int, end:
 
 def _slice(context: RewriteContext, call: Call) -> Any:
     """Drop a slice of everything. Of a transposed tensor transpose the slice, not the whole."""
-    value, (axes, begin, end, *steps) = call.args[0], (ints(argument.fields) for argument in call.args[1:])
+    value = call.args[0]
     shape = shape_of(value)
-    if shape is None:
+    if shape is None or shape_of(call) is None:
         return call
+    axes, begin, end, *steps = (ints(argument.fields) for argument in call.args[1:])
     if shape_of(call) == shape and min(steps[0] if steps else (), default=1) > 0:
         return value
     producer = context.known(value)

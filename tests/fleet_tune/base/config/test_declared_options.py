@@ -15,7 +15,8 @@ from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.config.tune_options import OPTIONS, PlanOptions, TuneOptions, options_of
 from fleet_tune.cli.main import cli
 
-_LIMITS = {"trials", "task_trials", "time_budget_secs"}
+_JOINED = {"trials", "task_trials", "time_budget_secs", "shapes_weights"}
+"""Options that are parts of a value of the request."""
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,6 @@ def test_command_has_every_option_of_tuning() -> None:
 def test_request_has_every_option() -> None:
     fields = {field.name: field for field in dataclasses.fields(RunRequest)}
     for name, option in OPTIONS.items():
-        assert name in fields or name in _LIMITS
+        assert name in fields or name in _JOINED
         if name in fields and option.default is not None:
             assert fields[name].default == option.default

@@ -1,0 +1,130 @@
+"""Dynamic dimensions of a network: their bounds, of the user or of the network itself.
+
+Importing this module does not load TVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from devices.networks.network import Array, Network, extents_of, fingerprint
+from fleet_tune.base.errors import NetworkError
+from fleet_tune.base.shapes import MOST_EXTENT, Dimension, Shapes, shapes_of
+
+
+@dataclass(frozen=True)
+class DynamicDimension:
+    """A dynamic dimension, as it is found in a network."""
+
+    name: str
+    input: str
+    """The first input that has it."""
+    axis: int
+    """Its place there."""
+    least: int = 1
+    """Smallest extent that the network takes."""
+    most: int | None = None
+    """Largest extent that the network takes; None where it has no limit."""
+
+    @property
+    def bounds(self) -> Dimension | None:
+        """Its bounds, if the network has them."""
+        if self.most is None or self.most > MOST_EXTENT:
+            return None
+        return Dimension(self.name, max(self.least, 1), self.most)
+
+
+def bounded(found: Sequence[DynamicDimension], asked: Shapes | None, where: str) -> Shapes | None:
+    """Return the shapes of a network with these dynamic dimensions. None: it has none.
+
+    Args:
+        found: the network's dynamic dimensions, by name.
+        asked: the user's bounds and weights.
+        where: the network, for messages.
+
+    Raises :class:`NetworkError` for a dimension without bounds, bounds of one that the network does not have, and
+    bounds that are wider than the network's own; :class:`RequestError` as :class:`Shapes` does.
+    """
+    given = {each.name: each for each in asked.dimensions} if asked is not None else {}
+    unknown = sorted(given.keys() - {each.name for each in found})
+    if unknown:
+        has = f"its dynamic dimensions are {', '.join(each.name for each in found)}" if found else "it has none"
+        raise NetworkError(
+            f"{where} has no dynamic dimension {unknown[0]!r}: {has}",
+            "give bounds of these alone" if found else "leave --shapes out, or export it with dynamic dimensions",
+        )
+    dimensions = []
+    for each in found:
+        bounds = given.get(each.name, each.bounds)
+        if bounds is None:
+            raise NetworkError(
+                f"{where}: the input {each.input!r} has the dynamic dimension {each.axis}, {each.name!r}",
+                f'give its bounds with --shapes "{_suggestion(found, given)}"',
+            )
+        if bounds.least < each.least or (each.most is not None and bounds.most > each.most):
+            takes = f"from {each.least} up" if each.most is None else f"from {each.least} to {each.most}"
+            raise NetworkError(
+                f"{where} takes {each.name} {takes}, and {bounds} is asked for",
+                "give bounds within these, or export it with wider ones (torch.export.Dim has min and max)",
+            )
+        dimensions.append(bounds)
+    return shapes_of(dimensions, asked.weights if asked is not None else ()) if dimensions else None
+
+
+def _suggestion(found: Sequence[DynamicDimension], given: Mapping[str, Dimension]) -> str:
+    """Return bounds that could be asked for, one of them a range."""
+    told, has_range = [], any(not each.is_fixed for each in given.values())
+    for each in found:
+        bounds = given.get(each.name)
+        if bounds is None:
+            most = max(32 if each.most is None else min(each.most, MOST_EXTENT), each.least)
+            bounds = Dimension(each.name, most if has_range else max(each.least, 1), most)
+        has_range = has_range or not bounds.is_fixed
+        told.append(str(bounds))
+    return ", ".join(told)
+
+
+def with_dimensions(network: Network, shapes: Shapes | None, symbols: Mapping[str, str]) -> Network:
+    """Return a network, as it was imported, with its dynamic dimension and without those that ``shapes`` fixes.
+
+    Args:
+        network: a network whose symbolic variables are in its Relax module. Its example inputs are its own, unless
+            ``inputs_from`` is empty.
+        shapes: as :func:`bounded` returns them.
+        symbols: the dimension of each symbolic variable, by the names of both.
+    """
+    if shapes is None:
+        return network
+    from devices.networks.symbolic_variables import named_shapes, with_bounds, with_variables
+
+    fixed = {each.name: each.least for each in shapes.dimensions if each.is_fixed}
+    module = with_variables(network.relax_module, {old: fixed.get(name, name) for old, name in symbols.items()})
+    dynamic = shapes.dynamic
+    module = with_bounds(module, dynamic)
+    kept = replace(network, relax_module=module, fingerprint=fingerprint(module))
+    declared = named_shapes(module)
+    own = bool(network.inputs_from) and _are_of(declared, network.example_inputs, dynamic)
+    if dynamic is None:
+        return kept if own else replace(kept, inputs_from="")
+    return replace(
+        kept,
+        shapes=Shapes((dynamic,), shapes.weights),
+        input_shapes=declared,
+        own_inputs=network.example_inputs if own else (),
+        own_inputs_from=network.inputs_from if own else "",
+        inputs_from=network.inputs_from if own else "",
+        fingerprint=f"{kept.fingerprint}-{shapes}",
+    )
+
+
+def _are_of(shapes: Sequence[Sequence[int | str]], arrays: Sequence[Array], dynamic: Dimension | None) -> bool:
+    """Return true if ``arrays`` have these shapes, with one extent in range for the dynamic dimension."""
+    extents = extents_of(shapes, arrays)
+    if dynamic is not None and (len(extents) != 1 or min(extents) not in dynamic):
+        return False
+    return all(
+        isinstance(wanted, str) or wanted == extent
+        for shape, array in zip(shapes, arrays, strict=True)
+        for wanted, extent in zip(shape, array.shape, strict=True)
+    )

@@ -1,0 +1,73 @@
+"""The kernels of a network over its dynamic dimension, made of one schedule each.
+
+A kernel is tuned for one number of rows. The schedule is applied to smaller numbers of rows too, and tiles of these
+compute any number (see :mod:`devices.sketches.dynamic`). So all of them read a weight in one layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm.tirx import PrimFunc
+
+from devices.networks.graph.block_names import rename_blocks
+from devices.networks.lowering import LoweredNetwork
+from devices.networks.task_extraction import normal_form
+from devices.sketches.dynamic.default_schedule import default_schedule
+from devices.sketches.dynamic.rows import dynamic_extent, is_dynamic, rows_of, specialized
+from devices.sketches.dynamic.tiled_kernel import LayoutMismatchError, tiled_kernel
+from devices.sketches.spaces import ScheduleError, apply_trace
+
+
+def with_dynamic_kernels(module: tvm.IRModule, lowered: LoweredNetwork, best: Mapping[str, str | None]) -> tvm.IRModule:
+    """Return ``module`` with its kernels over the dynamic dimension scheduled.
+
+    Args:
+        module: the network, with all other kernels scheduled.
+        lowered: the network.
+        best: trace of each task as JSON text, by task id. Kernels whose task has none get the default schedule, as
+            those that have no task.
+    """
+    tasks = {task.workload.hash: task for task in lowered.tasks}
+    functions = dict(module.functions.items())
+    for variable, function in functions.items():
+        if not is_dynamic(function):
+            continue
+        task = lowered.tiled.get(variable.name_hint)
+        trace = None if task is None else best.get(tasks[task.workload].id)
+        functions[variable] = _tiled(lowered, variable.name_hint, trace) or default_schedule(function)
+    return tvm.IRModule(functions, module.attrs)
+
+
+def _tiled(lowered: LoweredNetwork, name: str, trace: str | None) -> PrimFunc | None:
+    shapes, kernel = lowered.shapes, lowered.module[name]
+    if trace is None or shapes is None or shapes.dynamic is None:
+        return None
+    extent = dynamic_extent(kernel)
+    rows = None if extent is None else rows_of(kernel, extent)
+    if extent is None or rows is None:
+        return None
+    sizes = [size for size in shapes.samples if size <= lowered.tiled[name].rows]
+    fixed = {size: _scheduled(specialized(kernel, extent, size), trace) for size in sizes}
+    fixed = {size: scheduled for size, scheduled in fixed.items() if scheduled is not None}
+    least = shapes.dynamic.least
+    while fixed:
+        # Where the schedule does not fit the smallest extent, that one is computed without.
+        fixed.setdefault(least, specialized(kernel, extent, least))
+        try:
+            return tiled_kernel(kernel, extent, rows, fixed).with_attr("tirx.is_scheduled", True)
+        except LayoutMismatchError as error:
+            if error.size == least:
+                return None
+            del fixed[error.size]
+    return None
+
+
+def _scheduled(kernel: Any, trace: str) -> Any:
+    """Return the kernel scheduled by a trace; None where it does not fit."""
+    try:
+        return apply_trace(tvm.IRModule({"main": rename_blocks(normal_form(kernel))}), trace)["main"]
+    except ScheduleError:
+        return None

@@ -1,0 +1,120 @@
+"""The extents of a network with a dynamic dimension, simplified by what is known of it: its bounds.
+
+A slice of the first ``n`` rows of 512 has ``min(n, 512)`` rows for TVM, which then knows no shape for a sum of them and
+``n`` others. Where ``n`` is at most 512, it has ``n``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import Call, Range
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.sym import Analyzer
+from tvm.tirx.analysis import undefined_vars
+
+from fleet_tune.base.errors import UnsupportedNetworkError
+
+_LOWER, _UPPER = "tir_var_lower_bound", "tir_var_upper_bound"
+
+
+def dynamic_variables(function: Any) -> dict[str, Any]:
+    """Return the symbolic variables in the shapes of a Relax function's parameters, by name."""
+    found: dict[str, Any] = {}
+    for parameter in function.params:
+        for extent in getattr(parameter.ty.shape, "values", ()) if isinstance(parameter.ty, relax.TensorType) else ():
+            if isinstance(extent, tirx.Var):
+                found[str(extent.name)] = extent
+    return found
+
+
+def known(extent: Any) -> int:
+    """Return an extent as a number: 1 for a dynamic one, by which all that is compared with each other grows alike."""
+    return extent if isinstance(extent, int) else int(getattr(extent, "value", 1))
+
+
+def not_over_dynamic(operator: str) -> UnsupportedNetworkError:
+    """Return the refusal of an operator that needs numbers for the extents of its tensors."""
+    return UnsupportedNetworkError(
+        f"the operator {operator} cannot be compiled over a dynamic dimension",
+        "give the dimension one extent: --shapes NAME=EXTENT",
+    )
+
+
+def numbers(operator: str, extents: Sequence[Any]) -> list[int]:
+    """Return the extents of a tensor of TVM or torch. Raises UnsupportedNetworkError where one is dynamic."""
+    if not all(isinstance(extent, tirx.IntImm | int) for extent in extents):
+        raise not_over_dynamic(operator)
+    return [int(extent) for extent in extents]
+
+
+def is_long(extent: Any) -> bool:
+    """Return true if an axis of this extent can have several places."""
+    return not isinstance(extent, tirx.IntImm | int) or int(extent) > 1
+
+
+def has_known_shape(kind: Any, dynamic: Sequence[Any]) -> bool:
+    """Return true if all extents of a Relax type's tensors are numbers or follow from the variables ``dynamic``; true
+    too for types that hold no tensor."""
+    if isinstance(kind, relax.TupleType):
+        return all(has_known_shape(field, dynamic) for field in kind.fields)
+    if not isinstance(kind, relax.TensorType):
+        return True
+    if not isinstance(kind.shape, relax.ShapeExpr):
+        return False
+    read = (each for extent in kind.shape.values for each in undefined_vars(extent))
+    return all(any(each.same_as(variable) for variable in dynamic) for each in read)
+
+
+def bounds(function: Any) -> dict[str, tuple[int, int]]:
+    """Return the least and the largest extent of each dynamic dimension, as the function's attributes have them."""
+    attributes = function.attrs or {}
+    if _LOWER not in attributes or _UPPER not in attributes:
+        return {}
+    least, most = attributes[_LOWER], attributes[_UPPER]
+    return {str(name): (int(least[name]), int(most[name])) for name in most}
+
+
+def simplify_extents(module: tvm.IRModule) -> tvm.IRModule:
+    """Return ``module`` with the shapes in ``main`` simplified by the bounds of its dynamic dimensions."""
+    main = module["main"]
+    analyzer = Analyzer()
+    limits = bounds(main)
+    for name, variable in dynamic_variables(main).items():
+        least, most = limits[name]
+        analyzer.bind(variable, Range(tirx.const(least, str(variable.ty)), tirx.const(most + 1, str(variable.ty))))
+    changed = tvm.IRModule(dict(module.functions.items()), module.attrs)
+    changed.update_func(module.get_global_var("main"), _Simplifier(changed, analyzer).visit_expr(main))
+    return relax.transform.Normalize()(changed)
+
+
+@mutator
+class _Simplifier(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, module: Any, analyzer: Any) -> None:
+        super().__init__(module)
+        self._analyzer = analyzer
+
+    def visit_shape_expr_(self, shape: Any) -> Any:
+        return relax.ShapeExpr([self._analyzer.simplify(extent) for extent in shape.values])
+
+    def visit_call_(self, call: Call) -> Any:
+        call = self.visit_expr_post_order(call)
+        if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.strided_slice":
+            return self._inbound(call)
+        return call
+
+    def _inbound(self, call: Call) -> Any:
+        """Return a slice that TVM need not clip, where its ends lie within its tensor."""
+        data, axes, begin, end, *strides = call.args
+        shape = data.ty.shape
+        backwards = any(not self._analyzer.can_prove(step > 0) for each in strides for step in each.fields)
+        if call.attrs.assume_inbound or backwards or not isinstance(shape, relax.ShapeExpr):
+            return call
+        for axis, first, last in zip(*(part.fields for part in (axes, begin, end)), strict=True):
+            extent = shape.values[int(axis)]
+            if not self._analyzer.can_prove(tirx.all(first >= 0, first <= last, last <= extent)):
+                return call
+        return relax.op.strided_slice(data, axes, begin, end, *strides, assume_inbound=True)

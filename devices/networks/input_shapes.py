@@ -1,0 +1,91 @@
+"""The inputs that a compiled network takes: names, types, and shapes, of which one dimension may be dynamic."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from devices.networks.array_conversion import is_torch
+from fleet_tune.base.errors import UserError
+from fleet_tune.base.shapes import Dimension, parse_shapes
+
+
+class NetworkInputError(UserError, ValueError):
+    """Inputs that do not fit the network: pass others."""
+
+
+class InputShapes:
+    """The inputs of a network.
+
+    Args:
+        manifest: of the network's folder.
+    """
+
+    def __init__(self, manifest: Mapping[str, Any]) -> None:
+        self._inputs = tuple((each["name"], tuple(each["shape"]), each["dtype"]) for each in manifest["inputs"])
+        self.dynamic: Dimension | None = parse_shapes(manifest["shapes"]).dynamic if "shapes" in manifest else None
+        """Its dynamic dimension; None for fixed shapes."""
+
+    def check(self, inputs: Sequence[Any]) -> None:
+        """Raise :class:`NetworkInputError` for inputs that the network does not take."""
+        if len(inputs) != len(self._inputs):
+            names = ", ".join(name for name, _, _ in self._inputs)
+            raise NetworkInputError(
+                f"{len(inputs)} inputs given, the network takes {len(self._inputs)}", f"pass {names}"
+            )
+        extents: dict[str, int] = {}
+        for value, (name, shape, dtype) in zip(inputs, self._inputs, strict=True):
+            if not (isinstance(value, np.ndarray) or is_torch(value)):
+                raise NetworkInputError(
+                    f"input {name!r} is a {type(value).__name__}", "pass a numpy array or a torch tensor"
+                )
+            given = _name_of(value.dtype)
+            if value.shape == shape and given == dtype:
+                continue
+            if given != dtype or not _has_form(value.shape, shape):
+                raise NetworkInputError(
+                    f"input {name!r} is {given}{list(value.shape)}", f"pass {dtype}{_shown(shape)}{self._range}"
+                )
+            self._check_extents(name, value.shape, shape, extents)
+
+    def _check_extents(
+        self, name: str, given: Sequence[int], shape: Sequence[int | str], extents: dict[str, int]
+    ) -> None:
+        assert self.dynamic is not None
+        for extent, wanted in zip(given, shape, strict=True):
+            if not isinstance(wanted, str):
+                continue
+            if extent not in self.dynamic:
+                raise NetworkInputError(
+                    f"input {name!r} has {wanted} = {extent}, and the network was compiled for {self.dynamic}",
+                    "pass inputs in range, or tune the network for a wider one with --shapes",
+                )
+            if extents.setdefault(wanted, extent) != extent:
+                raise NetworkInputError(
+                    f"input {name!r} has {wanted} = {extent}, and another place has {extents[wanted]}",
+                    f"pass inputs that agree in {wanted}",
+                )
+
+    @property
+    def _range(self) -> str:
+        return f" with {self.dynamic}" if self.dynamic is not None else ""
+
+
+def _has_form(given: Sequence[int], shape: Sequence[int | str]) -> bool:
+    return len(given) == len(shape) and all(
+        isinstance(wanted, str) or extent == wanted for extent, wanted in zip(given, shape, strict=True)
+    )
+
+
+def _shown(shape: Sequence[int | str]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    """Return the name of a numpy or torch type. Cached: numpy takes two microseconds for it, as long as the kernel of a
+    small network."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,165 @@
+"""The tasks of a lowered network: one for each distinct workload, and for each number of rows of a kernel over its
+dynamic dimension."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm.s_tir.analysis import estimate_tir_flops
+from tvm_ffi import structural_walk
+
+from devices.builds.concatenations import AXIS, IN_PLACE
+from devices.builds.executables import blocks, kernel_calls
+from devices.networks.graph.block_names import rename_blocks
+from devices.sketches.byte_operators import integer_dot
+from devices.sketches.description.accesses import leaf_blocks
+from devices.sketches.dynamic.rows import dynamic_extent, is_dynamic, rows_of, specialized
+from devices.sketches.half_operators import is_dot2
+from fleet_tune.base.domain import DeviceClass, Task, Workload
+from fleet_tune.base.shapes import Shapes
+
+_MOST_FLOP = 1e9
+"""A tile of rows with so many operations takes milliseconds: what it costs beside them is nothing, and what more rows
+could share, the weights, has been read often enough. To tune and check one of more rows only takes longer."""
+
+
+@dataclass(frozen=True)
+class TiledTask:
+    """The task of a kernel that is computed by tiles of rows."""
+
+    workload: str
+    """Hash of the workload that it is tuned as."""
+    rows: int
+    """Its number of rows, the largest of a tile."""
+
+
+@dataclass(frozen=True)
+class ExtractedTasks:
+    """The tasks of a network, and which of its kernels they are for."""
+
+    tasks: tuple[Task, ...]
+    workloads: Mapping[str, str]
+    """See :attr:`devices.networks.lowering.LoweredNetwork.workloads`."""
+    tiled: Mapping[str, TiledTask]
+    """See :attr:`devices.networks.lowering.LoweredNetwork.tiled`."""
+
+
+def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None = None) -> ExtractedTasks:
+    """Return the tasks of the kernels that ``main`` of a lowered network calls.
+
+    The weight of a task is how often a run calls its kernel, at the typical extent of a dynamic dimension. A kernel
+    over the rows of that is tuned for the typical number of rows, or for fewer (see :data:`_MOST_FLOP`).
+    """
+    functions: dict[str, tuple[str, Any]] = {}
+    weights: Counter[str] = Counter()
+    workloads: dict[str, str] = {}
+    tiled: dict[str, TiledTask] = {}
+
+    def add(name: str, kernel: Any, weight: int) -> str:
+        function = rename_blocks(normal_form(kernel))
+        digest = workload_hash(function)
+        weights[digest] += weight
+        functions.setdefault(digest, (name, function))
+        return digest
+
+    for name, count in Counter(call.args[0].name_hint for call in kernel_calls(module["main"])).items():
+        if _can_be_scheduled(module[name]):
+            workloads[name] = add(name, module[name], count)
+        elif shapes is not None and has_rows(module[name]):
+            kernel, rows = _tuned_kernel(module[name], shapes)
+            tiled[name] = TiledTask(add(name, kernel, count * math.ceil(shapes.typical / rows)), rows)
+    names: Counter[str] = Counter()
+    tasks = []
+    for digest, (name, function) in functions.items():
+        shown = _display_name(name, function)
+        names[shown] += 1
+        kernel = tvm.IRModule({"main": function})
+        workload = Workload(
+            hash=digest,
+            name=shown if names[shown] == 1 else f"{shown}#{names[shown]}",
+            flop=_flop(function),
+            module=tvm.ir.save_json(kernel),
+        )
+        tasks.append(Task(workload, device_class, weights[digest]))
+    return ExtractedTasks(tuple(tasks), workloads, tiled)
+
+
+def _tuned_kernel(kernel: Any, shapes: Shapes) -> tuple[Any, int]:
+    """Return the kernel for the number of rows that it is tuned for, and this number."""
+    extent = dynamic_extent(kernel)
+    fitting = [size for size in shapes.samples if size < shapes.typical]
+    for rows in (shapes.typical, *reversed(fitting)):
+        fixed = specialized(kernel, extent, rows)
+        if rows == shapes.samples[0] or _flop(fixed) <= _MOST_FLOP:
+            break
+    return fixed, rows
+
+
+def has_rows(kernel: Any) -> bool:
+    """Return true if a kernel can be computed by tiles of rows (see :mod:`devices.sketches.dynamic.rows`)."""
+    extent = dynamic_extent(kernel)
+    return extent is not None and IN_PLACE not in kernel.attrs and rows_of(kernel, extent) is not None
+
+
+def _flop(function: Any) -> float:
+    return float(estimate_tir_flops(tvm.IRModule({"main": function}))) + _dot_products(function)
+
+
+def _dot_products(function: Any) -> int:
+    """Return the number of :class:`devices.sketches.byte_operators.IntegerDot` and of
+    :func:`devices.sketches.half_operators.dot2`, of which TVM's estimate counts the additions of their results alone.
+    One counts as a multiplication of float32."""
+    found: list[Any] = []
+    count = 0
+
+    def find(call: tvm.ir.Call) -> None:
+        if integer_dot(call) or is_dot2(call):
+            found.append(call)
+
+    for block in leaf_blocks(function).values():
+        found.clear()
+        structural_walk(block.body, [(tvm.ir.Call, find)])
+        if found:
+            count += len(found) * math.prod(int(axis.dom.extent) for axis in block.iter_vars)
+    return count
+
+
+def normal_form(function: Any) -> Any:
+    """Return the normal form of a kernel: called ``main``, without the attribute by which the graph was fused."""
+    return function.without_attr("op_pattern").without_attr(AXIS).with_attr("global_symbol", "main")
+
+
+def workload_hash(function: Any) -> str:
+    """Return the structural hash: equal for the same computation in every process, whatever functions and variables are
+    called.
+
+    The arguments whose layout is free are part of it: they decide how the workload can be scheduled.
+    """
+    return f"{tvm_ffi.structural_hash(function) & 0xFFFFFFFFFFFFFFFF:016x}"
+
+
+def _can_be_scheduled(function: Any) -> bool:
+    """Return true if ``function`` consists of blocks with iteration axes (not of calls of external code) over fixed
+    shapes."""
+    if is_dynamic(function) or IN_PLACE in function.attrs:
+        return False
+    return "tirx.is_scheduled" not in function.attrs and any(len(block.iter_vars) for block in blocks(function.body))
+
+
+def _display_name(name: str, function: Any) -> str:
+    """Return ``fused_conv2d1_add1_relu11`` as ``conv2d_add_relu 56x56x64``: the operators and the shape of the
+    result."""
+    operators = [re.sub(r"\d+$", "", part) for part in name.removeprefix("fused_").split("_")]
+    # "conv2d1" lost its number, and the 2 of "conv2d" with it.
+    restored = [{"conv": "conv2d"}.get(part, part) for part in operators if part not in ("tir", "")]
+    output = tvm.s_tir.meta_schedule.arg_info.ArgInfo.from_prim_func(function)[-1]
+    extents = [int(extent) for extent in output.shape]
+    shown = [extent for extent in extents if extent != 1] or [1]
+    return f"{'_'.join(restored)} {'x'.join(map(str, shown))}"

@@ -1,0 +1,142 @@
+"""Kernels over a dynamic number of rows, made of kernels of fixed numbers of rows.
+
+    for each tile of 8 in n:          rows first .. first + 8 by the kernel of 8 rows
+    for each tile of 2 in n % 8:      by the kernel of 2 rows
+    if n % 8 % 2 > 0:                 the last 2 rows
+
+The last tile overlaps the one before where the smallest one does not divide what is left: rows that two tiles compute
+have the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm.s_tir import SBlock, SBlockRealize, renew_defs
+from tvm.tirx import Bind, For, ForKind, IfThenElse, PrimFunc, SeqStmt, Stmt, Var, const, floordiv, floormod
+from tvm_ffi import structural_equal
+
+from devices.sketches.dynamic.rows import Rows, tensors
+from devices.sketches.dynamic.substitution import on_tensors
+from devices.sketches.plain_weights import LAYOUT_REWRITE
+
+
+class LayoutMismatchError(ValueError):
+    """A kernel wants a weight in another layout than those of more rows, or cannot run on a part of its tensors.
+
+    Args:
+        size: its number of rows.
+        reason: what is wrong.
+    """
+
+    def __init__(self, size: int, reason: str) -> None:
+        super().__init__(f"the kernel of {size} rows: {reason}")
+        self.size = size
+
+
+def tiled_kernel(kernel: PrimFunc, extent: Var, rows: Mapping[int, Rows], fixed: Mapping[int, PrimFunc]) -> PrimFunc:
+    """Return ``kernel`` computed by kernels of fixed numbers of rows.
+
+    Args:
+        kernel: the kernel over a dynamic extent, which is never smaller than the smallest number of rows.
+        extent: the dynamic extent.
+        rows: the rows of its tensors (see :func:`devices.sketches.dynamic.rows.rows_of`).
+        fixed: a scheduled kernel for each number of rows. The largest tiles come first.
+
+    Raises :class:`LayoutMismatchError`.
+    """
+    dtype = str(extent.ty)
+    conversions: list[_Conversion] = []
+    statements: list[Stmt] = []
+    left: Any = extent
+    for size, function in sorted(fixed.items(), reverse=True):
+        tile = _Tile(function, kernel, rows, size, conversions)
+        step, first = Var("step", dtype), Var("first", dtype)
+        place = Bind(first, extent - left + step * size)
+        count = floordiv(left, const(size, dtype))
+        body = SeqStmt([place, tile.at(first)])
+        statements.append(For(step, const(0, dtype), count, ForKind.SERIAL, body))
+        left = floormod(left, const(size, dtype))
+    smallest = min(fixed)
+    if smallest > 1:
+        tile = _Tile(fixed[smallest], kernel, rows, smallest, conversions)
+        statements.append(IfThenElse(left > 0, tile.at(extent - smallest), None))
+    whole = [*(each.statement for each in conversions), *statements]
+    root = SBlock(
+        [], [], [], "root", SeqStmt(whole) if len(whole) > 1 else whole[0], None, [each.packed for each in conversions]
+    )
+    return PrimFunc(kernel.params, SBlockRealize([], True, root), kernel.ret_type).with_attr(dict(kernel.attrs))
+
+
+class _Conversion:
+    """A change of the layout of a weight, which TVM moves out of the kernel."""
+
+    def __init__(self, weight: Any, packed: Any, statement: Stmt) -> None:
+        self.weight, self.packed, self.statement = weight, packed, statement
+
+    def is_same(self, other: _Conversion) -> bool:
+        shapes = list(self.packed.shape) == list(other.packed.shape)
+        return shapes and bool(structural_equal(self.statement, other.statement, map_free_vars=True))
+
+
+class _Tile:
+    """A kernel of fixed rows as a part of another one."""
+
+    def __init__(
+        self,
+        function: PrimFunc,
+        kernel: PrimFunc,
+        rows: Mapping[int, Rows],
+        size: int,
+        conversions: list[_Conversion],
+    ) -> None:
+        self._function = renew_defs(function)  # the kernels of several sizes share no variable
+        self._theirs = dict(zip(self._function.params, tensors(kernel), strict=True))
+        self._rows = {param: rows.get(at) for at, param in enumerate(self._function.params)}
+        self._size = size
+        self._conversions = conversions
+
+    def at(self, first: Any) -> Stmt:
+        """Return its body on the rows from ``first`` on. Its changes of the layout of weights are added to the common
+        ones, unless they are there."""
+
+        def moved(tensor: Any, indices: Sequence[Any]) -> list[Any]:
+            found, result = self._rows[tensor], list(indices)
+            if found is not None:
+                index = result[found.axis]
+                result[found.axis] = index + (first * found.each).astype(str(index.ty))
+            return result
+
+        try:
+            root = on_tensors(self._function.body, self._theirs, moved).block
+        except ValueError as error:
+            raise LayoutMismatchError(self._size, str(error)) from error
+        known: dict[Any, Any] = {}
+        own: list[Any] = []
+        kept: list[Stmt] = []
+        for statement in root.body.seq if isinstance(root.body, SeqStmt) else [root.body]:
+            block = _inner_block(statement)
+            if block is None or LAYOUT_REWRITE not in block.annotations:
+                kept.append(statement)
+                continue
+            conversion = _Conversion(block.reads[0].source, block.writes[0].source, statement)
+            own.append(conversion.packed)
+            there = next((each for each in self._conversions if each.weight.same_as(conversion.weight)), None)
+            if there is None:
+                self._conversions.append(conversion)
+            elif there.is_same(conversion):
+                known[conversion.packed] = there.packed
+            else:
+                raise LayoutMismatchError(self._size, f"it wants {conversion.weight.name} in another layout")
+        inner = on_tensors(kept[0] if len(kept) == 1 else SeqStmt(kept), known)
+        buffers = [each for each in root.alloc_buffers if each not in own]
+        if not buffers:
+            return inner
+        return SBlockRealize([], True, SBlock([], [], [], "tile", inner, None, buffers, annotations=root.annotations))
+
+
+def _inner_block(statement: Stmt) -> SBlock | None:
+    while isinstance(statement, For):
+        statement = statement.body
+    return statement.block if isinstance(statement, SBlockRealize) else None

@@ -1,0 +1,84 @@
+"""The options of a network's shapes: bounds, and weights as text or in a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fleet_tune.base.config import values
+from fleet_tune.base.errors import RequestError
+from fleet_tune.base.shapes import (
+    MOST_EXTENT,
+    Dimension,
+    Shapes,
+    Weights,
+    parse_dimensions,
+    parse_weights,
+    shapes_of,
+    weight_of,
+    weighted,
+)
+
+_MOST_BYTES = MOST_EXTENT * 64
+
+
+def bounds(value: Any, flag: str) -> tuple[Dimension, ...]:
+    """Return the dimensions of ``n=1..32, tokens=128``. Raises :class:`RequestError`."""
+    if not isinstance(value, str):
+        raise RequestError(
+            f"bounds are text, not {values.shown(value)}", f'give them with {flag} as "n=1..32, tokens=128"'
+        )
+    return parse_dimensions(value)
+
+
+def weights(value: Any, flag: str) -> tuple[str | None, Weights]:
+    """Return the weights of ``n=1:0.7,8:0.2`` with their dimension's name, or those in a file, without one. Raises
+    :class:`RequestError`."""
+    if isinstance(value, str) and "=" in value and not os.path.isfile(value):
+        return parse_weights(value)
+    file = values.path("a file of weights", value, flag)
+    if not os.path.isfile(file):
+        raise RequestError(
+            f"there is no file {file}", f'give {flag} a file of lines "extent weight", or "n=1:0.7,8:0.2,32:0.1"'
+        )
+    return None, _read(file)
+
+
+def asked_shapes(dimensions: tuple[Dimension, ...] | None, given: tuple[str | None, Weights] | None) -> Shapes | None:
+    """Return the shapes of both options; None where neither is given. Raises :class:`RequestError`."""
+    if dimensions is None:
+        if given is not None:
+            raise RequestError("weights say how often an extent comes, and there are no bounds", "give --shapes too")
+        return None
+    if given is None:
+        return shapes_of(dimensions)
+    return weighted(dimensions, given[1], given[0])
+
+
+def _read(file: Path) -> Weights:
+    """Return the weights in ``file``: lines of an extent and its weight, with a comma or spaces between. Empty lines, a
+    headline, and what follows a ``#`` say nothing."""
+    next_step = 'write lines "extent weight", or "extent,weight"'
+    try:
+        with file.open(encoding="utf-8-sig") as opened:
+            text = opened.read(_MOST_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{file} cannot be read as text: {error}", next_step) from error
+    if len(text) > _MOST_BYTES:
+        raise RequestError(f"{file} is larger than {_MOST_BYTES} bytes", next_step)
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].replace(",", " ").split()
+        if not words or (number == 1 and not any(character.isdigit() for character in line)):
+            continue
+        try:
+            if len(words) != 2:
+                raise RequestError("no pair", "")
+            found.append(weight_of(*words))
+        except RequestError as error:
+            problem = f"{file}, line {number}: {values.shown(line)} is no extent with its weight"
+            raise RequestError(problem, next_step) from error
+    if not found:
+        raise RequestError(f"{file} has no weights", next_step)
+    return tuple(sorted(found))

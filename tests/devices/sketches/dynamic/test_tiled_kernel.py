@@ -1,0 +1,104 @@
+"""Kernels over any number of rows, made of kernels of fixed numbers of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx, topi
+from tvm.s_tir import Schedule
+from tvm.tirx import PrimFunc, Var
+
+from devices.sketches.dynamic.default_schedule import default_schedule
+from devices.sketches.dynamic.rows import dynamic_extent, rows_of, specialized
+from devices.sketches.dynamic.tiled_kernel import LayoutMismatchError, tiled_kernel
+
+SIZES = (1, 2, 4)
+MOST = 11
+
+
+def product() -> Any:
+    n = Var("n", "int64")
+    width, results = (tirx.const(extent, "int64") for extent in (8, 16))
+    x, w = te.placeholder((n, width), name="x"), te.placeholder((width, results), name="w")
+    function = te.create_prim_func([x, w, topi.nn.relu(topi.matmul(x, w))])
+    return function.with_attr("layout_free_buffers", [1])
+
+
+def run(function: Any, *arrays: Any) -> None:
+    library = tvm.tirx.build(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), target="llvm")
+    library["main"](*arrays)
+
+
+def tiled(kernel: Any, schedule: Callable[[Any], Any], sizes: Sequence[int] = SIZES) -> Any:
+    extent = dynamic_extent(kernel)
+    assert extent is not None
+    rows = rows_of(kernel, extent)
+    assert rows is not None
+    return tiled_kernel(kernel, extent, rows, {size: schedule(specialized(kernel, extent, size)) for size in sizes})
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 4), (1,), (3, 4), (2, 5, 6)])
+@pytest.mark.parametrize("extent", range(3, MOST + 1))
+def test_any_number_of_rows_is_computed(extent: int, sizes: tuple[int, ...]) -> None:
+    kernel = tiled(product(), lambda each: each, sizes)
+    generator = np.random.default_rng(extent)
+    x, w = (generator.standard_normal(shape).astype("float32") for shape in ((extent, 8), (8, 16)))
+    result = tvm.runtime.tensor(np.full((extent, 16), np.nan, "float32"))
+    run(kernel, *map(tvm.runtime.tensor, (x, w)), result)
+    np.testing.assert_allclose(result.numpy(), np.maximum(x @ w, 0), rtol=1e-5, atol=1e-6)
+
+
+def test_rows_of_several_places_are_moved_together() -> None:
+    """Three places of an axis are one row: where patches of images were joined."""
+    n = Var("n", "int64")
+    x = te.placeholder((n * 3, tirx.const(4, "int64")), name="x")
+    computed = te.create_prim_func([x, topi.exp(x)])
+    # As Relax calls it: the extent does not follow from its multiple.
+    given = PrimFunc([computed.params[0], n, computed.params[1]], computed.body, computed.ret_type, computed.attrs)
+    kernel = tiled(given, lambda each: each)
+    for extent in range(1, MOST + 1):
+        a = np.random.default_rng(extent).standard_normal((extent * 3, 4)).astype("float32")
+        result = tvm.runtime.tensor(np.full(a.shape, np.nan, "float32"))
+        run(kernel, tvm.runtime.tensor(a), extent, result)
+        np.testing.assert_allclose(result.numpy(), np.exp(a), rtol=1e-5)
+
+
+def test_kernels_with_different_layouts_of_a_weight_are_refused() -> None:
+    kernel = product()
+
+    def marked(lanes: int) -> Callable[[Any], Any]:
+        def schedule(each: Any) -> Any:
+            made = Schedule(tvm.IRModule({"main": each}))
+            block = made.get_sblock("T_matmul")
+            copy = made.cache_read(block, 1, "global")
+            made.transform_layout(block, ("read", 1), lambda k, j: (j // lanes, k, j % lanes))
+            made.annotate(copy, "meta_schedule.layout_rewrite_preproc", True)
+            return made.mod["main"]
+
+        return schedule
+
+    alike = tiled(kernel, marked(4))
+    assert str(alike).count("layout_rewrite_preproc") == 1
+    schedules = {1: marked(8), 2: marked(4), 4: marked(8)}
+    with pytest.raises(LayoutMismatchError, match="the kernel of 2 rows: it wants w in another layout"):
+        tiled(kernel, lambda each: schedules[int(each.params[0].ty.shape[0])](each))
+
+
+def test_the_default_schedule_keeps_the_result() -> None:
+    n = Var("n", "int64")
+    x = te.placeholder((n, 8), name="x")
+    kernel = te.create_prim_func([x, topi.nn.softmax(topi.matmul(x, x, transp_b=True), axis=-1)])
+    scheduled = default_schedule(kernel)
+    few, many = scheduled.script().split("else:")
+    assert "parallel" in many
+    assert "parallel" not in few
+    for extent in (1, 5, 15, 16, 40):
+        a = np.random.default_rng(extent).standard_normal((extent, 8)).astype("float32")
+        results = [tvm.runtime.tensor(np.zeros((extent, extent), "float32")) for _ in range(2)]
+        for function, result in zip((kernel, scheduled), results, strict=True):
+            run(function, tvm.runtime.tensor(a), result)
+        np.testing.assert_allclose(results[1].numpy(), results[0].numpy(), rtol=1e-5)
