@@ -204,12 +204,12 @@ def test_a_class_whose_devices_are_lost_and_then_leave_waits_for_another_from_th
     """It was lost for longer than a device is waited for, while others went on."""
     left_at = 300.0
     lost = Device(NEW, outages=((6.0, 1e9),))
-    devices = {f"{OLD}-0": Device(OLD), f"{NEW}-0": lost, f"{NEW}-1": Device(NEW)}
-    settings = {"supply": 4000, "leave": {f"{NEW}-0": left_at}}
+    devices = {f"{OLD}-0": Device(OLD, secs=1.0), f"{NEW}-0": lost, f"{NEW}-1": Device(NEW)}
+    settings = {"supply": 500, "leave": {f"{NEW}-0": left_at}}
     told = f"no device of class {NEW} is left: its tasks wait 120 s for another"
     # Another one comes in time.
     world = played(devices, added={f"{NEW}-1": left_at + 60.0}, **settings)
-    assert trials_by_class(world) == {OLD: 4000, NEW: 4000}
+    assert trials_by_class(world) == {OLD: 500, NEW: 500}
     assert told in world.lines
     # Nobody comes.
     del devices[f"{NEW}-1"]
