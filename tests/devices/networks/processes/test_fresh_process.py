@@ -53,6 +53,30 @@ def test_neither_does_one_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, t
         fresh_process.outputs_of(tmp_path, INPUTS)
 
 
+@pytest.mark.parametrize(
+    ("second_secs", "budgets", "found"),
+    [(2.0, [3.0, 3.0], (1.0, 2.0)), (1.1, [3.0, 3.0, 1.0, 1.0, 1.0, 1.0], (0.9, 1.0))],
+    ids=["clear", "near"],
+)
+def test_networks_that_are_near_each_other_are_timed_in_turn(
+    monkeypatch: pytest.MonkeyPatch, second_secs: float, budgets: list[float], found: tuple[float, float]
+) -> None:
+    """Three times, in orders that alternate; the least counts."""
+    first, second = Path("first"), Path("second")
+    asked: list[tuple[Path, float]] = []
+
+    def measure(folder: Path, inputs: object, budget_secs: float) -> float:
+        assert inputs is INPUTS
+        asked.append((folder, budget_secs))
+        faster = 0.1 if len(asked) in (3, 5) else 0.0  # the second one in the second round, the first one in the third
+        return (1.0 if folder == first else second_secs) - faster
+
+    monkeypatch.setattr(fresh_process, "measure", measure)
+    assert fresh_process.measure_in_turn(first, second, INPUTS, 3.0) == pytest.approx(found)
+    order = [first, second, second, first, first, second]
+    assert asked == list(zip(order, budgets, strict=False))
+
+
 @pytest.mark.parametrize("at_fault", ["owned_folder", "write", "subprocess.run"])
 def test_a_machine_that_refuses_says_nothing_of_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at_fault: str
