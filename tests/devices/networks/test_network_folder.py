@@ -70,6 +70,12 @@ def random_trace(task: Task, seed: int) -> str:
     raise AssertionError(f"no valid schedule of {task.workload.name}")
 
 
+def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own. TVM loads torch where it finds it, which takes as long as all the rest."""
+    program = f"import sys; sys.modules['torch'] = None\n{code}"
+    return subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+
+
 class Doubled(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 2 * x
@@ -390,7 +396,7 @@ other = threading.Thread(target=run)
 other.start()
 other.join()
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_without_torch(code)
     assert done.stdout.split() == [str(wanted)] * 2
 
 
@@ -409,7 +415,7 @@ for network in (one, two, one, two):
     network(np.zeros((1, 3, 32, 32), "float32"))
     print(threads(), os.sched_getaffinity(0) == allowed)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_without_torch(code)
     assert done.stdout.split() == ["1", "True", "2", "True"] * 2
     assert "UserWarning" not in done.stderr
 
@@ -424,7 +430,7 @@ from devices.networks.network_folder import load
 for folder in ({str(copied)!r}, {str(folder)!r}):
     load(folder)(np.zeros((1, 3, 32, 32), "float32"))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_without_torch(code)
     assert re.search("runs with 1 threads.*run it in a thread of its own", done.stderr)
 
 
@@ -438,7 +444,7 @@ from devices.networks.network_folder import load
 load({str(folder)!r})(np.zeros((1, 3, 32, 32), "float32"))
 print(allowed == set.union(*(os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task"))))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_without_torch(code)
     assert done.stdout.strip() == "True", done.stdout
 
 
@@ -463,11 +469,10 @@ def test_calls_from_several_threads(folder: Path, network: Network) -> None:
 
 def test_loading_needs_no_torch(folder: Path) -> None:
     code = (
-        "import sys; sys.modules['torch'] = None\n"
         "import numpy as np\nfrom devices.networks.network_folder import load\n"
         f"print(load({str(folder)!r})(np.zeros((1, 3, 32, 32), 'float32')).shape)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_without_torch(code)
     assert done.stdout.strip() == "(1, 10)"
 
 
