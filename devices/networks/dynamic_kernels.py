@@ -1,7 +1,8 @@
 """The kernels of a network over its dynamic dimension, made of one schedule each.
 
-A kernel is tuned for one number of rows. The schedule is applied to smaller numbers of rows too, and tiles of these
-compute any number (see :mod:`devices.sketches.dynamic`). So all of them read a weight in one layout.
+A kernel is tuned for one extent. Where it has rows, the schedule is applied to smaller numbers of rows too, and tiles
+of these compute any number (see :mod:`devices.sketches.dynamic`). So all of them read a weight in one layout. Of an
+attention the extents of the inner loops are taken.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tvm.tirx import PrimFunc
 from devices.networks.graph.block_names import rename_blocks
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.task_extraction import normal_form
+from devices.sketches.dynamic.attention import AttentionTiles, dynamic_attention
 from devices.sketches.dynamic.default_schedule import default_schedule
 from devices.sketches.dynamic.rows import dynamic_extent, is_dynamic, rows_of, specialized
 from devices.sketches.dynamic.tiled_kernel import LayoutMismatchError, tiled_kernel
@@ -35,9 +37,11 @@ def with_dynamic_kernels(module: tvm.IRModule, lowered: LoweredNetwork, best: Ma
     for variable, function in functions.items():
         if not is_dynamic(function):
             continue
-        task = lowered.tiled.get(variable.name_hint)
+        name = variable.name_hint
+        task = lowered.dynamic.get(name)
         trace = None if task is None else best.get(tasks[task.workload].id)
-        functions[variable] = _tiled(lowered, variable.name_hint, trace) or default_schedule(function)
+        attention = dynamic_attention(lowered.module[name], AttentionTiles.of(trace))
+        functions[variable] = attention or _tiled(lowered, name, trace) or default_schedule(function)
     return tvm.IRModule(functions, module.attrs)
 
 
@@ -49,7 +53,7 @@ def _tiled(lowered: LoweredNetwork, name: str, trace: str | None) -> PrimFunc | 
     rows = None if extent is None else rows_of(kernel, extent)
     if extent is None or rows is None:
         return None
-    sizes = [size for size in shapes.samples if size <= lowered.tiled[name].rows]
+    sizes = [size for size in shapes.samples if size <= lowered.dynamic[name].extent]
     fixed = {size: _scheduled(specialized(kernel, extent, size), trace) for size in sizes}
     fixed = {size: scheduled for size, scheduled in fixed.items() if scheduled is not None}
     least = shapes.dynamic.least

@@ -48,7 +48,7 @@ from devices.networks.graph.transposes import fold_transposes
 from devices.networks.graph.views import make_output_views
 from devices.networks.intermediates import Compare, first_difference
 from devices.networks.network import Array, Network
-from devices.networks.task_extraction import TiledTask, extract_tasks
+from devices.networks.task_extraction import DynamicTask, extract_tasks
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
 from devices.sketches.dynamic.rows import is_dynamic
 from devices.targets import device_kind, parse_target
@@ -103,9 +103,8 @@ class LoweredNetwork:
     outputs: tuple[SymbolicSpec, ...] = field(repr=False)
     shapes: Shapes | None = None
     """Bounds and weights of its dynamic dimension; None for fixed shapes."""
-    tiled: Mapping[str, TiledTask] = field(default_factory=dict, repr=False)
-    """Kernels over the dynamic dimension that are computed by tiles of rows: the task of each, by the kernel's name in
-    ``module``."""
+    dynamic: Mapping[str, DynamicTask] = field(default_factory=dict, repr=False)
+    """Kernels over the dynamic dimension that are tuned: the task of each, by the kernel's name in ``module``."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Optional steps of lowering that failed on this network, each with the reason. The network is right without them,
     but slower."""
@@ -141,12 +140,11 @@ class LoweredNetwork:
         Args:
             name: of the kernel (see :func:`devices.timing.in_network.kernel_of`).
         """
-        return self.tiled[name].workload if name in self.tiled else self.workloads.get(name, "")
+        return self.dynamic[name].workload if name in self.dynamic else self.workloads.get(name, "")
 
-    def tiles_of(self, name: str) -> int:
-        """Return how many times the kernel computes its workload in a call at the typical extent."""
-        task = self.tiled.get(name)
-        return 1 if task is None or self.shapes is None else math.ceil(self.shapes.typical / task.rows)
+    def repeats_of(self, name: str) -> int:
+        """Return how many times the kernel does the work of its task in a call at the typical extent."""
+        return self.dynamic[name].repeats if name in self.dynamic else 1
 
     @property
     def precision(self) -> Precision | None:
@@ -240,7 +238,7 @@ def lower_network(
         tasks=extracted.tasks,
         workloads=extracted.workloads,
         shapes=shapes,
-        tiled=extracted.tiled,
+        dynamic=extracted.dynamic,
         inputs=tuple(zip(input_names, symbolic_specs([p.ty for p in main.params]), strict=True)),
         outputs=symbolic_specs([main.ret_ty]),
         left_out=tuple(steps.left_out),

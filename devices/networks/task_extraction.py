@@ -20,6 +20,7 @@ from devices.builds.executables import blocks, kernel_calls
 from devices.networks.graph.block_names import rename_blocks
 from devices.sketches.byte_operators import integer_dot
 from devices.sketches.description.accesses import leaf_blocks
+from devices.sketches.dynamic.attention import has_attention
 from devices.sketches.dynamic.rows import dynamic_extent, is_dynamic, rows_of, specialized
 from devices.sketches.half_operators import is_dot2
 from fleet_tune.base.domain import DeviceClass, Task, Workload
@@ -31,13 +32,15 @@ could share, the weights, has been read often enough. To tune and check one of m
 
 
 @dataclass(frozen=True)
-class TiledTask:
-    """The task of a kernel that is computed by tiles of rows."""
+class DynamicTask:
+    """The task of a kernel over the dynamic dimension."""
 
     workload: str
     """Hash of the workload that it is tuned as."""
-    rows: int
-    """Its number of rows, the largest of a tile."""
+    extent: int
+    """Extent of the dynamic dimension in it: of a kernel with rows, the most of a tile."""
+    repeats: int
+    """How many times the kernel does this work in a call at the typical extent."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +50,20 @@ class ExtractedTasks:
     tasks: tuple[Task, ...]
     workloads: Mapping[str, str]
     """See :attr:`devices.networks.lowering.LoweredNetwork.workloads`."""
-    tiled: Mapping[str, TiledTask]
-    """See :attr:`devices.networks.lowering.LoweredNetwork.tiled`."""
+    dynamic: Mapping[str, DynamicTask]
+    """See :attr:`devices.networks.lowering.LoweredNetwork.dynamic`."""
 
 
 def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None = None) -> ExtractedTasks:
     """Return the tasks of the kernels that ``main`` of a lowered network calls.
 
     The weight of a task is how often a run calls its kernel, at the typical extent of a dynamic dimension. A kernel
-    over the rows of that is tuned for the typical number of rows, or for fewer (see :data:`_MOST_FLOP`).
+    over that is tuned for the typical extent, or for a smaller one (see :data:`_MOST_FLOP`).
     """
     functions: dict[str, tuple[str, Any]] = {}
     weights: Counter[str] = Counter()
     workloads: dict[str, str] = {}
-    tiled: dict[str, TiledTask] = {}
+    dynamic: dict[str, DynamicTask] = {}
 
     def add(name: str, kernel: Any, weight: int) -> str:
         function = rename_blocks(normal_form(kernel))
@@ -72,9 +75,10 @@ def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None 
     for name, count in Counter(call.args[0].name_hint for call in kernel_calls(module["main"])).items():
         if _can_be_scheduled(module[name]):
             workloads[name] = add(name, module[name], count)
-        elif shapes is not None and has_rows(module[name]):
-            kernel, rows = _tuned_kernel(module[name], shapes)
-            tiled[name] = TiledTask(add(name, kernel, count * math.ceil(shapes.typical / rows)), rows)
+        elif shapes is not None and (exponent := _exponent(module[name], shapes)):
+            kernel, extent = _tuned_kernel(module[name], shapes)
+            repeats = math.ceil(shapes.typical / extent) ** exponent
+            dynamic[name] = DynamicTask(add(name, kernel, count * repeats), extent, repeats)
     names: Counter[str] = Counter()
     tasks = []
     for digest, (name, function) in functions.items():
@@ -88,24 +92,28 @@ def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None 
             module=tvm.ir.save_json(kernel),
         )
         tasks.append(Task(workload, device_class, weights[digest]))
-    return ExtractedTasks(tuple(tasks), workloads, tiled)
+    return ExtractedTasks(tuple(tasks), workloads, dynamic)
 
 
 def _tuned_kernel(kernel: Any, shapes: Shapes) -> tuple[Any, int]:
-    """Return the kernel for the number of rows that it is tuned for, and this number."""
-    extent = dynamic_extent(kernel)
+    """Return the kernel for the extent that it is tuned for, and this extent."""
+    variable = dynamic_extent(kernel)
     fitting = [size for size in shapes.samples if size < shapes.typical]
-    for rows in (shapes.typical, *reversed(fitting)):
-        fixed = specialized(kernel, extent, rows)
-        if rows == shapes.samples[0] or _flop(fixed) <= _MOST_FLOP:
+    for extent in (shapes.typical, *reversed(fitting)):
+        fixed = specialized(kernel, variable, extent)
+        if extent == shapes.samples[0] or _flop(fixed) <= _MOST_FLOP:
             break
-    return fixed, rows
+    return fixed, extent
 
 
-def has_rows(kernel: Any) -> bool:
-    """Return true if a kernel can be computed by tiles of rows (see :mod:`devices.sketches.dynamic.rows`)."""
+def _exponent(kernel: Any, shapes: Shapes) -> int:
+    """Return the power of the extent by which the work of a kernel grows; 0 for one that is not tuned."""
     extent = dynamic_extent(kernel)
-    return extent is not None and IN_PLACE not in kernel.attrs and rows_of(kernel, extent) is not None
+    if extent is None or IN_PLACE in kernel.attrs:
+        return 0
+    if rows_of(kernel, extent) is not None:
+        return 1
+    return 2 * has_attention(kernel, shapes.typical)
 
 
 def _flop(function: Any) -> float:

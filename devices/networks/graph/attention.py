@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 from tvm.ir import Call, GenericConst
+from tvm.tirx import IntImm
+from tvm_ffi import structural_equal
 
 from devices.builds.tensors import array_of
 from devices.networks.graph.numpy_operators import shape_of
@@ -113,7 +115,7 @@ class _Attentions:
 
     def _around(self, softmax: Any) -> set[Any]:
         """Return the variables of the attention of a softmax; none where it is another softmax."""
-        rank = len(shape_of(softmax.var) or ())
+        rank = len(_extents(softmax.var) or ())
         if int(softmax.value.attrs.axis) not in (-1, rank - 1):
             return set()
         guard = self._guard(softmax)
@@ -177,16 +179,16 @@ class _Attentions:
                 return binding
             if operator_name(binding.value) not in _ELEMENT_WISE | _VIEWS:
                 break
-            size = prod(shape_of(variable) or ())
+            size = _size(variable)
             scores = [each for each in binding.value.args if self._comes_from_product(each, size)]
             if len(scores) != 1:
                 break
             (variable,) = scores
         return None
 
-    def _comes_from_product(self, variable: Any, size: int) -> bool:
+    def _comes_from_product(self, variable: Any, size: tuple[int, tuple[str, ...]]) -> bool:
         """Return true if so many elements are computed from those of a product, one by one."""
-        while variable in self._bound and prod(shape_of(variable) or ()) == size:
+        while variable in self._bound and _size(variable) == size:
             call = self._bound[variable].value
             if operator_name(call) == _PRODUCT:
                 return True
@@ -242,7 +244,7 @@ def _written(call: Call) -> Any:
         return relax.op.less(call.args[0], relax.const(np.finfo(np.float32).min, "float32"))
     if name == "relax.add":
         for scores, mask in (call.args, reversed(call.args)):
-            is_whole = isinstance(scores, relax.Var) and shape_of(scores) == shape_of(call)
+            is_whole = isinstance(scores, relax.Var) and _are_equal(_extents(scores), _extents(call))
             if is_whole and isinstance(mask, GenericConst) and not array_of(mask.value).any():
                 return scores
     return call
@@ -269,12 +271,38 @@ def _is_attention(scores: Any, result: Any, operands: Sequence[Any]) -> bool:
     """Return true for products of float32 whose extents the kernel fits."""
     if any(not isinstance(each, relax.Var) or str(each.ty.dtype) != "float32" for each in operands):
         return False
-    shapes = [shape_of(each) for each in (scores, result, *operands)]
+    shapes = [_extents(each) for each in (scores, result, *operands)]
     known = [shape for shape in shapes if shape is not None]
-    if len(known) < len(shapes) or any(shape[:-2] != known[0][:-2] for shape in known):
+    if len(known) < len(shapes) or any(not _are_equal(shape[:-2], known[0][:-2]) for shape in known):
         return False
     *_, rows, columns = known[0]
-    return fits(rows, columns, known[1][-1])
+    width = known[1][-1]
+    return isinstance(width, IntImm) and fits(_number(rows), _number(columns), int(width))
+
+
+def _extents(expression: Any) -> tuple[Any, ...] | None:
+    """Return the extents of a tensor, dynamic ones too; None where they are not known."""
+    kind = expression.ty
+    if not isinstance(kind, relax.TensorType) or not isinstance(kind.shape, relax.ShapeExpr):
+        return None
+    return tuple(kind.shape.values)
+
+
+def _are_equal(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
+    if one is None or other is None or len(one) != len(other):
+        return False
+    return all(structural_equal(*pair, map_free_vars=False) for pair in zip(one, other, strict=True))
+
+
+def _size(expression: Any) -> tuple[int, tuple[str, ...]]:
+    """Return the number of elements of a tensor: a number, and the dynamic extents that it is multiplied by."""
+    extents = _extents(expression) or ()
+    dynamic = sorted(str(each) for each in extents if not isinstance(each, IntImm))
+    return prod(int(each) for each in extents if isinstance(each, IntImm)), tuple(dynamic)
+
+
+def _number(extent: Any) -> int | None:
+    return int(extent) if isinstance(extent, IntImm) else None
 
 
 def _grouped(module: Any, groups: Sequence[_Group]) -> Any:

@@ -63,7 +63,7 @@ class CompileProcess:
             "module": str(self._module_file(lowered)),
             "tasks": [encode_task(task) for task in lowered.tasks],
             "workloads": dict(lowered.workloads),
-            "tiled": {name: asdict(task) for name, task in lowered.tiled.items()},
+            "dynamic": {name: asdict(task) for name, task in lowered.dynamic.items()},
             "inputs": [[name, asdict(spec)] for name, spec in lowered.inputs],
             "outputs": [asdict(spec) for spec in lowered.outputs],
             "shapes": lowered.shapes and str(lowered.shapes),

@@ -31,7 +31,7 @@ def main() -> None:
     from devices.networks.lowering import LoweredNetwork
     from devices.networks.network_folder import compile_network
     from devices.networks.processes.module_file import read_module
-    from devices.networks.task_extraction import TiledTask
+    from devices.networks.task_extraction import DynamicTask
 
     channel.send({"ready": True})
     while True:
@@ -47,7 +47,7 @@ def main() -> None:
                 inputs=tuple((name, _spec(spec)) for name, spec in request["inputs"]),
                 outputs=tuple(_spec(spec) for spec in request["outputs"]),
                 shapes=request["shapes"] and parse_shapes(request["shapes"]),
-                tiled={name: TiledTask(**task) for name, task in request["tiled"].items()},
+                dynamic={name: DynamicTask(**task) for name, task in request["dynamic"].items()},
             )
             compile_network(lowered, request["best"], Path(request["out"]), json.loads(request["extra"]))
         except UserError as error:

@@ -198,7 +198,7 @@ class LoweringProcess:
 def _decoded(answer: Mapping[str, Any], network: Network, device_class: DeviceClass, into: Path) -> LoweredNetwork:
     from devices.networks.lowering import LoweredNetwork
     from devices.networks.processes.module_file import read_module
-    from devices.networks.task_extraction import TiledTask
+    from devices.networks.task_extraction import DynamicTask
 
     return LoweredNetwork(
         name=network.name,
@@ -208,7 +208,7 @@ def _decoded(answer: Mapping[str, Any], network: Network, device_class: DeviceCl
         tasks=tuple(decode_task(task) for task in answer["tasks"]),
         workloads=answer["workloads"],
         shapes=network.shapes,
-        tiled={name: TiledTask(**task) for name, task in answer["tiled"].items()},
+        dynamic={name: DynamicTask(**task) for name, task in answer["dynamic"].items()},
         inputs=tuple((name, _spec(spec)) for name, spec in answer["inputs"]),
         outputs=tuple(_spec(spec) for spec in answer["outputs"]),
         left_out=tuple((step, reason) for step, reason in answer["left_out"]),

@@ -65,7 +65,7 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
         "lowered": {
             "tasks": [encode_task(task) for task in lowered.tasks],
             "workloads": dict(lowered.workloads),
-            "tiled": {name: asdict(task) for name, task in lowered.tiled.items()},
+            "dynamic": {name: asdict(task) for name, task in lowered.dynamic.items()},
             "inputs": [[name, asdict(spec)] for name, spec in lowered.inputs],
             "outputs": [asdict(spec) for spec in lowered.outputs],
             "left_out": [list(each) for each in lowered.left_out],

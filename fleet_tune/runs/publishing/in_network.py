@@ -30,7 +30,7 @@ def in_network(
     for name, kernel_secs in timed.kernel_secs.items():
         workload = lowered.workload_of(kernel_of(name))
         if workload in by_hash:
-            calls[workload] += timed.calls[name] * lowered.tiles_of(kernel_of(name))
+            calls[workload] += timed.calls[name] * lowered.repeats_of(kernel_of(name))
             secs[workload] += share * kernel_secs
         else:
             others_secs += share * kernel_secs

@@ -19,7 +19,7 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir import SBlock
 from tvm.sym import Analyzer
-from tvm.tirx import Add, BufferStore, Cast, Div, IndexMap, Max, Mul, Not, PrimFunc, Select, Sub
+from tvm.tirx import Add, BufferStore, Cast, Div, IndexMap, IntImm, IterVar, Max, Mul, Not, PrimFunc, Select, Sub
 from tvm_ffi import structural_equal, structural_map, structural_walk
 
 from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION
@@ -33,8 +33,10 @@ class Attention:
     main: PrimFunc
     batch: tuple[int, ...]
     """Extents of the axes before the rows: samples and heads."""
-    rows: int
-    columns: int
+    rows: Any
+    """Their number: an integer, or an expression of a dynamic extent."""
+    columns: Any
+    """As ``rows``."""
     terms: int
     """Extent of the sum of a score."""
     width: int
@@ -97,14 +99,22 @@ def attention_of(module: tvm.IRModule) -> Attention | None:
     if not _is_product(scores) or not _is_product(result) or not isinstance(largest.body.value, Max):
         return None
     elements = _Elements(blocks)
-    *batch, rows, columns, terms = (int(each.dom.extent) for each in scores.iter_vars)
-    *same, _, width, _ = (int(each.dom.extent) for each in result.iter_vars)
-    if batch != same or not _is_softmax(elements, scores, largest, total, guards, result):
+    *batch, rows, columns, terms = (_extent(each) for each in scores.iter_vars)
+    *same, _, width, _ = (_extent(each) for each in result.iter_vars)
+    if batch != same or any(not isinstance(each, int) for each in (*batch, terms, width)):
+        return None
+    if not _is_softmax(elements, scores, largest, total, guards, result):
         return None
     output = _output(elements, result, main)
     if output is None:
         return None
     return Attention(main, tuple(batch), rows, columns, terms, width, bool(guards), elements, scores, result, output)
+
+
+def _extent(iteration: IterVar) -> Any:
+    """Return the extent of an iteration: an integer, or an expression."""
+    extent = iteration.dom.extent
+    return int(extent) if isinstance(extent, IntImm) else extent
 
 
 class _Elements:
@@ -215,7 +225,7 @@ def _is_softmax(
     elements: _Elements, scores: SBlock, largest: SBlock, total: SBlock, guards: Sequence[SBlock], result: SBlock
 ) -> bool:
     """Return true if what ``result`` multiplies is the softmax of the scores along their last axis."""
-    axes = [each.var if int(each.dom.extent) > 1 else tirx.const(0, each.var.ty.dtype) for each in result.iter_vars]
+    axes = [each.var if _extent(each) != 1 else tirx.const(0, each.var.ty.dtype) for each in result.iter_vars]
     *batch, row, _, column = axes
     place = [*batch, row, column]
     analyzer = Analyzer()

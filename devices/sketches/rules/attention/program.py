@@ -102,7 +102,7 @@ def rewritten(attention: Attention) -> tvm.IRModule:
         return tirx.Select(place >= vector * LANES, value, tirx.const(float("-inf"), FLOAT))
 
     def largest_of(*at: Any) -> Any:
-        found = _tree(tirx.max, [lane_largest[(*at, lane)] for lane in range(LANES)])
+        found = joined_by_pairs(tirx.max, [lane_largest[(*at, lane)] for lane in range(LANES)])
         # Less a finite number, scores of -inf have weights of zero.
         return tirx.max(found, tirx.min_value(FLOAT)) if attention.guarded else found
 
@@ -124,7 +124,9 @@ def rewritten(attention: Attention) -> tvm.IRModule:
     program.element_wise(largest, largest_of)
     program.element_wise(weights, weight)
     program.sum(lane_totals, vectors, lambda *at: weights[(*at[:-2], at[-1], at[-2])])
-    program.element_wise(totals, lambda *at: _tree(_added, [lane_totals[(*at, lane)] for lane in range(LANES)]))
+    program.element_wise(
+        totals, lambda *at: joined_by_pairs(added, [lane_totals[(*at, lane)] for lane in range(LANES)])
+    )
     program.sum(sums, columns, product)
     variables = variables_of(len(sums.shape), attention.index)
     *outer, vector, lane = variables
@@ -140,12 +142,13 @@ def rewritten(attention: Attention) -> tvm.IRModule:
     return tvm.IRModule({"main": function.with_attr(attributes)})
 
 
-def _added(one: Any, other: Any) -> Any:
+def added(one: Any, other: Any) -> Any:
+    """Return the sum of two values."""
     return one + other
 
 
-def _tree(operator: Any, values: list[Any]) -> Any:
-    """Return the values joined by pairs."""
+def joined_by_pairs(operator: Any, values: list[Any]) -> Any:
+    """Return the values joined by pairs: in a tree, as a processor does it with vectors."""
     while len(values) > 1:
         values = [operator(one, other) for one, other in zip(values[::2], values[1::2], strict=True)]
     return values[0]

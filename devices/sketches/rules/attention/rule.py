@@ -44,9 +44,10 @@ _MAX_VECTORS = 4
 _MAX_STEPS = 8
 
 
-def fits(rows: int, columns: int, width: int) -> bool:
-    """Return true for an attention of so many rows and columns, with values of that width."""
-    return rows >= _MIN_ROWS and columns >= LANES and lanes_of(width) >= _MIN_LANES
+def fits(rows: int | None, columns: int | None, width: int) -> bool:
+    """Return true for an attention of so many rows and columns (None: dynamic), with values of that width."""
+    enough = (rows is None or rows >= _MIN_ROWS) and (columns is None or columns >= LANES)
+    return enough and lanes_of(width) >= _MIN_LANES
 
 
 def attention(module: tvm.IRModule, target: Target) -> list[Schedule]:
