@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm
@@ -29,10 +30,11 @@ from tvm import tirx
 from tvm.ir import Range, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
-from tvm.tirx import BufferStore, For, ForKind, IfThenElse, PrimFunc, SeqStmt, Stmt, Var
+from tvm.tirx import Bind, BufferStore, For, ForKind, IfThenElse, PrimFunc, SeqStmt, Stmt, Var
 from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_map
 
+from devices.sketches.dynamic.divisions import without_divisions
 from devices.sketches.dynamic.rows import dynamic_extent
 from devices.sketches.nests import FLOAT, replaced, variables_of
 from devices.sketches.rules.attention import GRANULE, uses_attention
@@ -76,8 +78,8 @@ def dynamic_attention(kernel: PrimFunc, tiles: AttentionTiles) -> PrimFunc | Non
     extent, found = dynamic_extent(kernel), _attention_of(kernel)
     if extent is None or found is None:
         return None
-    body = _Kernel(found, tiles, in_parallel=True).body()
-    alone = _Kernel(found, tiles, in_parallel=False).body()
+    body = _Kernel(found, extent, tiles, in_parallel=True).body()
+    alone = _Kernel(found, extent, AttentionTiles(), in_parallel=False).body()
     branches = IfThenElse(extent < tirx.const(_FEW, found.index), alone, body)
     root = SBlock([], [], [], "root", branches)
     scheduled = PrimFunc(kernel.params, SBlockRealize([], True, root), kernel.ret_type, kernel.attrs)
@@ -106,16 +108,15 @@ def _at(size: Any, extent: int) -> int:
 class _Kernel:
     """The statements of one attention."""
 
-    def __init__(self, attention: Attention, tiles: AttentionTiles, in_parallel: bool) -> None:
+    def __init__(self, attention: Attention, extent: Var, tiles: AttentionTiles, in_parallel: bool) -> None:
         self._attention = attention
+        self._extent = extent
         self._tiles = tiles
         self._outermost = ForKind.PARALLEL if in_parallel else ForKind.SERIAL
         self._lanes = lanes_of(attention.width)
         self._parts = _ceiling(attention.columns, tiles.vectors * LANES)
         self._groups = _ceiling(attention.rows, tiles.rows)
-        self._heads = 1
-        for each in attention.batch:
-            self._heads *= each
+        self._heads = prod(attention.batch)
         self._keys = self._buffer("keys", self._heads * self._parts, tiles.vectors, attention.terms, LANES)
         self._queries = self._buffer("queries", tiles.rows, attention.terms)
         self._weights = self._buffer("weights", tiles.rows, self._parts * tiles.vectors * LANES)
@@ -132,23 +133,24 @@ class _Kernel:
 
     def _pack(self, part: Var) -> Stmt:
         """Put the keys of a part into vectors of columns."""
-        head, first = self._head(part // self._parts), part % self._parts * (self._tiles.vectors * LANES)
+        head, first = self._variable("head"), self._variable("first")
 
         def store(vector: Var, term: Var, lane: Var) -> Stmt:
             column = tirx.min(first + vector * LANES + lane, self._attention.columns - 1)
-            return BufferStore(self._keys, self._key([*head, term, column]), [part, vector, term, lane])
+            return BufferStore(self._keys, self._key([*self._head(head), term, column]), [part, vector, term, lane])
 
-        return self._nest(
+        stores = self._nest(
             store,
             vector=(self._tiles.vectors, ForKind.SERIAL),
             term=(self._attention.terms, ForKind.SERIAL),
             lane=(LANES, ForKind.VECTORIZED),
         )
+        column = part % self._parts * (self._tiles.vectors * LANES)
+        return SeqStmt([Bind(head, part // self._parts), Bind(first, column), stores])
 
     def _group(self, group: Var) -> Stmt:
         """Compute the rows of a group."""
-        head = group // self._groups
-        first = group % self._groups * self._tiles.rows
+        head, first = self._variable("head"), self._variable("first")
         rows, lanes = (self._tiles.rows, ForKind.UNROLLED), (LANES, ForKind.VECTORIZED)
         queries = self._nest(
             lambda row, term: BufferStore(
@@ -165,7 +167,9 @@ class _Kernel:
         tiles = self._attention.width // (self._lanes * self._tiles.places)
         results = self._loop("tile", tiles, ForKind.SERIAL, lambda tile: self._results(head, first, tile))
         buffers = [self._queries, self._weights, self._largest, self._shares]
-        return _block("group", SeqStmt([queries, start, scores, weights, results]), buffers)
+        row = group % self._groups * self._tiles.rows
+        binds = [Bind(head, group // self._groups), Bind(first, row)]
+        return _block("group", SeqStmt([*binds, queries, start, scores, weights, results]), buffers)
 
     def _scores(self, head: Any, first: Any, part: Var) -> Stmt:
         """Compute the scores of a part, with their mask."""
@@ -293,7 +297,7 @@ class _Kernel:
             analyzer.bind(variable, Range(tirx.const(0, self._attention.index), extent))
 
         def load(node: Any) -> Any:
-            return node.source[tuple(map(analyzer.simplify, node.indices))]
+            return node.source[tuple(without_divisions(index, self._extent, analyzer) for index in node.indices)]
 
         value = structural_map(element(variables), (TensorLoad, load))
         return lambda at: replaced(value, dict(zip(variables, at, strict=True)))
@@ -313,9 +317,12 @@ class _Kernel:
         extents = [tirx.const(each, self._attention.index) if isinstance(each, int) else each for each in shape]
         return tirx.decl_buffer(extents, FLOAT, name, scope=scope)
 
+    def _variable(self, name: str) -> Var:
+        return Var(name, self._attention.index)
+
     def _nest(self, body: Callable[..., Stmt], **loops: tuple[Any, Any]) -> Stmt:
         """Return loops around a statement, each of an extent and a kind."""
-        variables = [Var(name, self._attention.index) for name in loops]
+        variables = [self._variable(name) for name in loops]
         statement = body(*variables)
         for variable, (extent, kind) in zip(reversed(variables), reversed(list(loops.values())), strict=True):
             statement = self._for(variable, extent, kind, statement)

@@ -1,0 +1,39 @@
+"""Indices without divisions by a dynamic extent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+from tvm import tirx
+from tvm.sym import Analyzer
+from tvm_ffi import structural_equal
+
+from devices.sketches.dynamic.divisions import without_divisions
+
+N, ROW, HEAD, OTHER = (tirx.Var(name, "int64") for name in ("n", "row", "head", "other"))
+
+
+def simplified(index: Any) -> Any:
+    analyzer = Analyzer()
+    for variable, extent in ((ROW, N), (HEAD, tirx.const(4, "int64"))):
+        analyzer.bind(variable, tvm.ir.Range(tirx.const(0, "int64"), extent))
+    return without_divisions(index, N, analyzer)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        ((HEAD * N + ROW) % N, ROW),
+        ((HEAD * N + ROW) // N, HEAD),
+        ((ROW + N * HEAD) % N % N, ROW),
+        ((HEAD * N + ROW) // N * 8 + ROW % N, HEAD * 8 + ROW),
+        ((HEAD * N + OTHER) % N, (HEAD * N + OTHER) % N),  # of unknown size
+        ((HEAD * N + ROW + 1) % N, (HEAD * N + ROW + 1) % N),  # may be n
+        ((HEAD + ROW) // 2, (HEAD + ROW) // 2),
+    ],
+    ids=str,
+)
+def test_divisions_that_leave_nothing_go(index: Any, expected: Any) -> None:
+    assert structural_equal(Analyzer().simplify(simplified(index) - expected), tirx.const(0, "int64"))
