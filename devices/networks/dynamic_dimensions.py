@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from devices.networks.network import Array, Network, extents_of, fingerprint
-from fleet_tune.base.errors import NetworkError
+from fleet_tune.base.errors import NetworkError, RequestError
 from fleet_tune.base.shapes import MOST_EXTENT, Dimension, Shapes, shapes_of
 
 
@@ -34,6 +34,14 @@ class DynamicDimension:
             return None
         return Dimension(self.name, max(self.least, 1), self.most)
 
+    @property
+    def takes(self) -> str:
+        """The extents that the network takes, in words."""
+        return f"from {self.least} up" if self.most is None else f"from {self.least} to {self.most}"
+
+    def __str__(self) -> str:
+        return f"{self.name} (dimension {self.axis} of the input {self.input!r}, {self.takes})"
+
 
 def bounded(found: Sequence[DynamicDimension], asked: Shapes | None, where: str) -> Shapes | None:
     """Return the shapes of a network with these dynamic dimensions. None: it has none.
@@ -49,7 +57,7 @@ def bounded(found: Sequence[DynamicDimension], asked: Shapes | None, where: str)
     given = {each.name: each for each in asked.dimensions} if asked is not None else {}
     unknown = sorted(given.keys() - {each.name for each in found})
     if unknown:
-        has = f"its dynamic dimensions are {', '.join(each.name for each in found)}" if found else "it has none"
+        has = f"its dynamic dimensions are {', '.join(map(str, found))}" if found else "it has none"
         raise NetworkError(
             f"{where} has no dynamic dimension {unknown[0]!r}: {has}",
             "give bounds of these alone" if found else "leave --shapes out, or export it with dynamic dimensions",
@@ -58,18 +66,21 @@ def bounded(found: Sequence[DynamicDimension], asked: Shapes | None, where: str)
     for each in found:
         bounds = given.get(each.name, each.bounds)
         if bounds is None:
+            others = f"; all of them are {', '.join(map(str, found))}" if len(found) > 1 else f", {each.takes}"
             raise NetworkError(
-                f"{where}: the input {each.input!r} has the dynamic dimension {each.axis}, {each.name!r}",
+                f"{where}: the input {each.input!r} has the dynamic dimension {each.axis}, {each.name!r}{others}",
                 f'give its bounds with --shapes "{_suggestion(found, given)}"',
             )
         if bounds.least < each.least or (each.most is not None and bounds.most > each.most):
-            takes = f"from {each.least} up" if each.most is None else f"from {each.least} to {each.most}"
             raise NetworkError(
-                f"{where} takes {each.name} {takes}, and {bounds} is asked for",
+                f"{where} takes {each.name} {each.takes}, and {bounds} is asked for",
                 "give bounds within these, or export it with wider ones (torch.export.Dim has min and max)",
             )
         dimensions.append(bounds)
-    return shapes_of(dimensions, asked.weights if asked is not None else ()) if dimensions else None
+    try:
+        return shapes_of(dimensions, asked.weights if asked is not None else ()) if dimensions else None
+    except RequestError as error:
+        raise RequestError(f"{where} has {', '.join(map(str, found))}: {error.problem}", error.next_step) from None
 
 
 def _suggestion(found: Sequence[DynamicDimension], given: Mapping[str, Dimension]) -> str:

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from devices.builds.executables import (
@@ -27,7 +27,7 @@ from devices.networks.comparison import INT8_WEIGHTS, compare, network_tolerance
 from devices.networks.graph.attention import group_attention
 from devices.networks.graph.concatenations import mark_in_place
 from devices.networks.graph.constants import fold_constants
-from devices.networks.graph.dynamic_extents import dynamic_variables, has_known_shape, simplify_extents
+from devices.networks.graph.dynamic_extents import dynamic_variables, has_known_shape, largest_value, simplify_extents
 from devices.networks.graph.float_order import replace_sorts
 from devices.networks.graph.image_convolutions import read_images_as_given
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
@@ -50,12 +50,12 @@ from devices.networks.intermediates import Compare, first_difference
 from devices.networks.network import Array, Network
 from devices.networks.task_extraction import DynamicTask, extract_tasks
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
-from devices.sketches.dynamic.rows import is_dynamic
+from devices.sketches.dynamic.rows import dynamic_extent, is_dynamic
 from devices.targets import device_kind, parse_target
 from fleet_tune.base.domain import DeviceClass, Task
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 from fleet_tune.base.precision import Conversion, ConvertibleProduct, Precision
-from fleet_tune.base.shapes import Shapes
+from fleet_tune.base.shapes import Dimension, Shapes
 
 # Operators of Relax that the build turns into calls of kernels or of the runtime.
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})
@@ -356,7 +356,9 @@ def tolerance(lowered: LoweredNetwork) -> float:
     held |= {*lowered.halves, *(spec.dtype for spec in lowered.outputs)}
     if lowered.conversion is not None:
         held |= {HALF_TYPES.get(each, INT8_WEIGHTS) for each in lowered.conversion.precisions}
-    rounding = network_tolerance(held, len(kernels), max(map(_longest_sum, kernels), default=1))
+    dynamic = None if lowered.shapes is None else lowered.shapes.dynamic
+    longest = max((_longest_sum(kernel, dynamic) for kernel in kernels), default=1)
+    rounding = network_tolerance(held, len(kernels), longest)
     if not lowered.quantized:
         return rounding
     # Twice: the spread is the largest error of one sample, and so is what is compared with it.
@@ -370,12 +372,20 @@ def _halves(main: Any) -> tuple[str, ...]:
     return tuple(sorted({str(t.dtype) for t in types if isinstance(t, relax.TensorType)} & {"float16", "bfloat16"}))
 
 
-def _longest_sum(kernel: Any) -> int:
-    """Return the terms of the longest reduction of a kernel; 1 where it has none. Axes whose length differs from place
-    to place (windows of uneven pooling, which are short) do not count."""
+def _longest_sum(kernel: Any, dynamic: Dimension | None) -> int:
+    """Return the terms of the longest reduction of a kernel, at the largest extent of its dynamic dimension; 1 where it
+    has none. Axes whose length differs from place to place (windows of uneven pooling, which are short) do not
+    count."""
     blocks = leaf_blocks(kernel).values() if hasattr(kernel.body, "block") else ()
     axes = ([axis for axis in block.iter_vars if int(axis.iter_type) == REDUCTION] for block in blocks)
-    return max((math.prod(getattr(axis.dom.extent, "value", 1) for axis in over) for over in axes), default=1)
+    extent = None if dynamic is None else dynamic_extent(kernel)
+
+    def most(terms: Any) -> int:
+        if dynamic is None or extent is None or isinstance(terms, tirx.IntImm):
+            return int(getattr(terms, "value", 1))
+        return largest_value(terms, extent, dynamic) or 1
+
+    return max((math.prod(most(axis.dom.extent) for axis in over) for over in axes), default=1)
 
 
 def _buffers(kernel: Any) -> list[Any]:

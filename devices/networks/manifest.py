@@ -57,6 +57,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     wrong = [name for name, is_valid in _IS_VALID.items() if name in manifest and not is_valid(manifest[name])]
     if wrong:
         raise _damaged(folder, ", ".join(wrong))
+    unbounded = _named_extents(manifest) - _dynamic_names(manifest)
+    if unbounded:
+        raise _damaged(
+            folder, f"an input has the dynamic dimension {shown(min(unbounded))}, and shapes has no bounds of it"
+        )
     return dict(manifest)
 
 
@@ -94,6 +99,15 @@ def _is_input(value: Any) -> bool:
         and isinstance(value.get("shape"), list)
         and all(is_size(extent) or isinstance(extent, str) for extent in value["shape"])
     )
+
+
+def _named_extents(manifest: Mapping[str, Any]) -> set[str]:
+    return {extent for each in manifest["inputs"] for extent in each["shape"] if isinstance(extent, str)}
+
+
+def _dynamic_names(manifest: Mapping[str, Any]) -> set[str]:
+    dynamic = parse_shapes(manifest["shapes"]).dynamic if "shapes" in manifest else None
+    return set() if dynamic is None else {dynamic.name}
 
 
 def _are_shapes(value: Any) -> bool:

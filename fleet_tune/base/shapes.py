@@ -132,10 +132,6 @@ class Shapes:
         between = min((least + most) // 2 | 1, most)
         return tuple(sorted({*self.samples, between} - {self.typical}))
 
-    def share(self, extent: int) -> float:
-        """Return how often ``extent`` comes, from 0 to 1."""
-        return dict(self.weights).get(extent, 0.0) / math.fsum(weight for _, weight in self.weights)
-
 
 def shapes_of(dimensions: Iterable[Dimension], weights: Iterable[tuple[int, float]] = ()) -> Shapes:
     """Return the shapes with these weights; without any, the ends of the dynamic dimension and the powers of two

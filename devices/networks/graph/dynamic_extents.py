@@ -17,6 +17,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
 from fleet_tune.base.errors import UnsupportedNetworkError
+from fleet_tune.base.shapes import Dimension
 
 _LOWER, _UPPER = "tir_var_lower_bound", "tir_var_upper_bound"
 
@@ -78,6 +79,16 @@ def bounds(function: Any) -> dict[str, tuple[int, int]]:
     return {str(name): (int(least[name]), int(most[name])) for name in most}
 
 
+def largest_value(extent: Any, variable: Any, dimension: Dimension) -> int | None:
+    """Return the largest value of an expression of ``variable``, whose bounds ``dimension`` has; None where it has
+    others too."""
+    if not all(each.same_as(variable) for each in undefined_vars(extent)):
+        return None
+    analyzer = Analyzer()
+    analyzer.bind(variable, _range(variable, dimension.least, dimension.most))
+    return int(analyzer.const_int_bound(extent).max_value)
+
+
 def simplify_extents(module: tvm.IRModule) -> tvm.IRModule:
     """Return ``module`` with the shapes in ``main`` simplified by the bounds of its dynamic dimensions."""
     main = module["main"]
@@ -85,10 +96,14 @@ def simplify_extents(module: tvm.IRModule) -> tvm.IRModule:
     limits = bounds(main)
     for name, variable in dynamic_variables(main).items():
         least, most = limits[name]
-        analyzer.bind(variable, Range(tirx.const(least, str(variable.ty)), tirx.const(most + 1, str(variable.ty))))
+        analyzer.bind(variable, _range(variable, least, most))
     changed = tvm.IRModule(dict(module.functions.items()), module.attrs)
     changed.update_func(module.get_global_var("main"), _Simplifier(changed, analyzer).visit_expr(main))
     return relax.transform.Normalize()(changed)
+
+
+def _range(variable: Any, least: int, most: int) -> Range:
+    return Range(tirx.const(least, str(variable.ty)), tirx.const(most + 1, str(variable.ty)))
 
 
 @mutator

@@ -12,6 +12,7 @@ from tvm import ir, relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map, get_constant
 
 from devices.networks.bit_casts import bit_cast
+from devices.networks.onnx.shape_computation import computed
 from devices.networks.onnx.shape_operators import converted
 from devices.networks.onnx.shape_values import ShapeValues, expression_of
 from fleet_tune.base.shapes import Dimension
@@ -58,7 +59,7 @@ class _DynamicImporter(_Importer):
         self._values.bind([each for each in self._inputs.values() if isinstance(each, ir.Var)])
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
-        value = self._values.result(op_name, list(inputs), attrs)
+        value = computed(self._values, op_name, list(inputs), attrs)
         if value is not None:
             result = expression_of(self.bb, value)
             self._values.keep(result, value)

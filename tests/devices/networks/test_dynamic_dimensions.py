@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -132,15 +133,23 @@ def test_the_module_of_an_extent_has_no_variable() -> None:
 @pytest.mark.parametrize(
     ("given", "shapes", "message"),
     [
-        (two(Dim("n")), "", "input 'ids' has the dynamic dimension 0, 'n'; give its bounds with --shapes \"n=1..32\""),
+        (
+            two(Dim("n")),
+            "",
+            "input 'ids' has the dynamic dimension 0, 'n', from 1 up; give its bounds with --shapes \"n=1..32\"",
+        ),
         (two(Dim("n", max=20)), "n=1..21", "takes n from 1 to 20, and n=1..21 is asked for"),
         (two(Dim("n", min=3)), "n=2..8", "takes n from 3 up"),
-        (two(), "m=1..2", "has no dynamic dimension 'm': its dynamic dimensions are n"),
+        (two(), "m=1..2", r"dimensions are n \(dimension 0 of the input 'ids', from 1 to 32\)"),
         (two()[:2], "n=1..2", "has no dynamic dimension 'n': it has none"),
-        (tokens(), "batch=1..8", "dimension 1, 'tokens'; give its bounds with --shapes \"batch=1..8, tokens=32\""),
+        (tokens(), "batch=1..8", "dimension 1, 'tokens'; .*; give its bounds with --shapes \"batch=1..8, tokens=32\""),
         (tokens(), "batch=8", '--shapes "batch=8, tokens=1..32"'),
-        (tokens(), "", "'batch'; give its bounds with --shapes \"batch=1..32, tokens=32\""),
-        (tokens(N, Dim("t", max=9)), "", 'n, t are dynamic.*fix the others: --shapes "n=1..32, t=9"'),
+        (tokens(), "", "'batch'; .*; give its bounds with --shapes \"batch=1..32, tokens=32\""),
+        (
+            tokens(N, Dim("t", max=9)),
+            "",
+            r'from 1 to 32\), t \(dimension 1 .* to 9\): .* n, t are dynamic.*others: --shapes "n=1..32, t=9"',
+        ),
         ((nn.Linear(4, 4), (torch.randn(1, 4),), ({0: N},)), "", "extent there is neither 0 nor 1"),
     ],
 )
@@ -182,11 +191,24 @@ def test_a_saved_program_without_examples_gets_some(tmp_path: Path) -> None:
     program = torch.export.export(module.eval(), inputs, dynamic_shapes=axes)
     program._example_inputs = None
     torch.export.save(program, tmp_path / "net.pt2")
-    with pytest.raises(UserError, match="give its bounds") as refused:
+    with pytest.raises(
+        UserError, match=r"'(s\d+)', from 1 up; give its bounds with --shapes \"\1=1\.\.32\""
+    ) as refused:
         load_network(tmp_path / "net.pt2")
     name = str(refused.value).split('"')[1].partition("=")[0]
     network = load_network(tmp_path / "net.pt2", shapes=parse_shapes(f"{name}=1..4"))
     assert [array.shape for array in network.framework_outputs()] == [(4, 8), (4,)]
+
+
+def test_the_symbols_of_a_saved_program_are_told_with_their_bounds(tmp_path: Path) -> None:
+    module, inputs, axes = tokens(Dim("batch", min=2, max=8), TOKENS)
+    torch.export.save(torch.export.export(module.eval(), inputs, dynamic_shapes=axes), tmp_path / "net.pt2")
+    first, second = r"(s\d+) \(dimension 0 of the input 'input', from 2 to 8\)", r"(s\d+) \(dimension 1 .*, from 1 up\)"
+    with pytest.raises(UserError, match=f"all of them are {first}, {second}; give") as refused:
+        load_network(tmp_path / "net.pt2")
+    suggested = str(refused.value).split('"')[1]
+    assert re.fullmatch(r"s\d+=2\.\.8, s\d+=32", suggested)
+    assert load_network(tmp_path / "net.pt2", shapes=parse_shapes(suggested)).example_inputs[0].shape == (8, 32, 4)
 
 
 def test_a_function_of_a_file_returns_dynamic_shapes_too(tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ from torch.export import Dim
 
 from devices.networks.frontend import load_network
 from devices.networks.input_shapes import NetworkInputError
-from devices.networks.lowering import LoweredNetwork, compare, import_network
+from devices.networks.lowering import LoweredNetwork, compare, import_network, tolerance
 from devices.networks.network import Network
 from devices.networks.network_folder import compile_network, load
 from devices.sketches.spaces import DesignSpace, ScheduleError
 from devices.targets import resolve_target
 from fleet_tune.base.domain import Candidate, DeviceClass, Task
-from fleet_tune.base.errors import UnsupportedNetworkError
+from fleet_tune.base.errors import OutputFolderError, UnsupportedNetworkError
 from policies.space.sampling import sample
 from tests.helpers.gpu_target import H200
 
@@ -222,3 +222,21 @@ def test_the_manifest_has_the_dimension(tmp_path: Path) -> None:
     assert manifest["shapes"] == f"n=2..{MOST}"
     assert manifest["inputs"][0]["shape"] == ["n", 24]
     assert manifest["outputs"][0]["shape"] == ["n", 20]
+    for wrong in ({**manifest, "shapes": "m=2..13"}, {name: manifest[name] for name in manifest if name != "shapes"}):
+        (tmp_path / "manifest.json").write_text(json.dumps(wrong))
+        with pytest.raises(OutputFolderError, match=r"damaged .*dimension 'n', and shapes has no bounds.*compile it"):
+            load(tmp_path)
+
+
+def test_a_sum_over_the_dimension_is_as_long_as_its_largest_extent() -> None:
+    class Total(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum()
+
+    most = 2**16
+    dynamic = load_network((Total(), (torch.randn(4, 8),), ({0: Dim("n", min=1, max=most)},)))
+    of_dynamic, of_fixed, of_few = (
+        tolerance(import_network(each, CPU))
+        for each in (dynamic, *(load_network((Total(), (torch.randn(rows, 8),))) for rows in (most, 4)))
+    )
+    assert of_dynamic == of_fixed > of_few

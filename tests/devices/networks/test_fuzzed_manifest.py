@@ -30,10 +30,16 @@ WHOLE: dict[str, Any] = {
     "threads": 1,
     "tasks": [],
 }
+DYNAMIC: dict[str, Any] = {
+    **WHOLE,
+    "inputs": [{"name": "x", "shape": ["n", 2], "dtype": "float32"}],
+    "shapes": "n=1..8; n=2:1",
+}
 
 
 @given(
     st.one_of(
+        changed(DYNAMIC, json_values()).map(lambda value: json.dumps(value).encode()),
         changed(WHOLE, json_values()).map(lambda value: json.dumps(value).encode()),
         damaged(json.dumps(WHOLE).encode()),
         st.just(b"[" * 100_000),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 from hypothesis import given
@@ -34,9 +33,8 @@ def test_the_text_of_shapes_is_read_back(shapes: Shapes) -> None:
 
 
 @given(_shapes())
-def test_the_shares_of_all_extents_sum_to_one(shapes: Shapes) -> None:
+def test_most_of_the_time_is_spent_at_the_typical_extent(shapes: Shapes) -> None:
     if shapes.dynamic is not None:
-        assert math.fsum(map(shapes.share, range(MOST_EXTENT + 1))) == pytest.approx(1)
         assert dict(shapes.weights)[shapes.typical] * shapes.typical == max(n * weight for n, weight in shapes.weights)
 
 
@@ -63,7 +61,7 @@ def test_without_weights_all_samples_count_the_same() -> None:
     shapes = parse_shapes("n = 3 .. 20, tokens=128")
     assert shapes.dimensions == (Dimension("n", 3, 20), Dimension("tokens", 128, 128))
     assert shapes.samples == (3, 4, 8, 16, 20)
-    assert [shapes.share(extent) for extent in (2, 3, 5, 20)] == [0, 0.2, 0, 0.2]
+    assert shapes.weights == tuple((extent, 1.0) for extent in (3, 4, 8, 16, 20))
     assert shapes.typical == 20
     assert str(shapes) == "n=3..20, tokens=128"
 
@@ -71,7 +69,7 @@ def test_without_weights_all_samples_count_the_same() -> None:
 def test_weights_say_what_is_typical() -> None:
     shapes = parse_shapes("n=1..32; n=32:1, 1:7,8:2")
     assert shapes.typical == 32, "most of the time: 32 against 7 and 16"
-    assert shapes.share(8) == 0.2
+    assert shapes.weights == ((1, 7.0), (8, 2.0), (32, 1.0))
     assert str(shapes) == "n=1..32; n=1:7,8:2,32:1"
     assert parse_shapes("n=1..32; n=1:2,8:2").typical == 8
 
@@ -116,7 +114,7 @@ def test_a_wrong_text_is_refused(text: str, message: str) -> None:
 
 def test_weights_without_a_name_are_those_of_the_dynamic_dimension() -> None:
     dimensions = (Dimension("tokens", 8, 8), Dimension("n", 1, 4))
-    assert weighted(dimensions, ((1, 0.5), (4, 1.5))).share(4) == 0.75
+    assert weighted(dimensions, ((1, 0.5), (4, 1.5))).weights == ((1, 0.5), (4, 1.5))
 
 
 def test_a_weight_that_is_no_number_is_refused() -> None:
