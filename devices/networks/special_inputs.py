@@ -1,5 +1,5 @@
 """Inputs besides the examples, and what they show of a network: with NaN, infinities, both zeros and denormal numbers
-at random places; and of other extents of its dynamic dimension.
+at random places.
 
 NaN and infinities come apart: after a sum of both there is only NaN.
 """
@@ -59,20 +59,11 @@ def _with(array: Array, values: tuple[float, ...], seed: tuple[int, ...]) -> Arr
 
 
 def special_inputs_of(network: Network) -> dict[str, tuple[Array, ...]]:
-    """Return :func:`special_inputs` of a network, and its inputs of other extents (:attr:`Shapes.others`). Inputs of
-    which it makes indices stay."""
+    """Return :func:`special_inputs` of a network. Inputs of which it makes indices stay."""
     from devices.networks.input_ranges import input_ranges
 
     indices = [each.index for each in input_ranges(network.fixed_module())]
-    return {**special_inputs(network.example_inputs, indices), **inputs_of_other_extents(network)}
-
-
-def inputs_of_other_extents(network: Network) -> dict[str, tuple[Array, ...]]:
-    """Return inputs at other extents of the dynamic dimension than the typical one, by the extent in words."""
-    if network.shapes is None or network.shapes.dynamic is None:
-        return {}
-    name = network.shapes.dynamic.name
-    return {f"{name} = {extent}": network.at(extent).example_inputs for extent in network.shapes.others}
+    return special_inputs(network.example_inputs, indices)
 
 
 def special_outputs_of(network: Network) -> dict[str, tuple[Array, ...] | None]:

@@ -238,12 +238,13 @@ class FromStore:
 class SkippedPart:
     """A part that a run skips."""
 
-    what: Literal["task", "sketch", "description", "rewrite", "product", "check", "output", "record"]
+    what: Literal["task", "sketch", "description", "rewrite", "product", "check", "extent", "output", "record"]
     """The kind of part. ``task``: it has no sketch and its kernel stays untuned. ``sketch``: the task has other
     sketches. ``description``: the sketch is searched by its decisions alone. ``rewrite``: a rewrite of the whole
     network, which is right without it. ``product``: a product of a quantised network that is computed in floats, or
     one that stays in float32 with the precision ``auto``.
-    ``check``: the check of the untuned network. ``output``: an output that says nothing in that check. ``record``: a
+    ``check``: the check of the untuned network. ``extent``: one of the dynamic dimension that the framework refuses,
+    so that the network is not compared at it. ``output``: an output that says nothing in that check. ``record``: a
     stored record that cannot be read."""
     task: str
     """Name of the task, or of the product. Empty for the whole network."""

@@ -8,7 +8,7 @@ from fleet_tune.base.results import SkippedPart
 from fleet_tune.report.words import named
 
 _LINES = 8
-_ORDER = ("check", "output", "record", "rewrite", "product", "task", "sketch", "description")
+_ORDER = ("check", "extent", "output", "record", "rewrite", "product", "task", "sketch", "description")
 
 
 def skipped_lines(left_out: Sequence[SkippedPart]) -> list[str]:
@@ -28,7 +28,7 @@ def _line(what: str, rule: str, reason: str, members: Sequence[SkippedPart]) -> 
     of = named(names)
     if what == "check":
         return f"the untuned network was not compared with its framework: {reason}"
-    if what == "output":
+    if what in ("extent", "output"):
         return reason
     if what == "record":
         return f"records that cannot be read are set aside: {reason}"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # these modules load TVM
     from devices.networks.frontend import Network
     from devices.networks.lowering import LoweredNetwork
     from devices.networks.network import Array
+    from devices.networks.other_extents import OtherExtents
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Prepared:
     """Parts of the network that the run does without."""
     expected: tuple[Array, ...] | None = None
     """Outputs of the network's framework on the example inputs; None before they are known."""
+    other_extents: OtherExtents | None = None
+    """The network in its framework at other extents of its dynamic dimension; None before they are known."""
     errors: Mapping[str, OutputErrors] = field(default_factory=dict)
     """Errors of the untuned network of each device class, where it was compared."""
     found: StoreLookup | None = None

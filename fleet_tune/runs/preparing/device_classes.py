@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from devices.describing.cache import DescriptionCache
@@ -27,6 +28,7 @@ from devices.networks.lowering import (
     with_operator,
 )
 from devices.networks.network import Array
+from devices.networks.other_extents import DisagreementAtExtentError, compare_least, other_extents
 from devices.networks.processes.lowering_process import LoweringProcess
 from devices.networks.silent_outputs import silent_outputs
 from devices.targets import NATIVE, resolve_target
@@ -234,35 +236,34 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
     unchecked: list[SkippedPart] = []
     errors: dict[str, OutputErrors] = {}
     compared = {name: lowered for name, lowered in prepared.lowered.items() if name not in but}
-    expected = prepared.expected
+    expected, others = prepared.expected, prepared.other_extents
     if compared and expected is None:
         with ACTIVITY.step("running the network in its framework, to compare"):
             expected = prepared.network.framework_outputs()
+    if compared and others is None:
+        with ACTIVITY.step("running the network in its framework, to compare"):
+            others = other_extents(prepared.network)
+        unchecked += [SkippedPart("extent", "", "", "", refusal) for refusal in others.refusals]
     for name, lowered in compared.items():
         assert expected is not None
+        assert others is not None
         try:
             outputs = lowering.outputs(lowered, prepared.network.example_inputs)
             agreement(lowered, outputs, expected)
             errors[name] = errors_of(outputs, expected)
-            _compare_least(prepared.network, lowered, lowering)
+            compare_least(others, lowered, partial(lowering.outputs, lowered))
+        except DisagreementAtExtentError as error:
+            raise _with_operator(error, prepared.network.at(error.extent), lowered, lowering) from error
         except DisagreementError as error:
             raise _with_operator(error, prepared.network, lowered, lowering) from error
         except UncheckedError as error:
             unchecked.append(SkippedPart("check", "", name, "", str(error)))
     for part in unchecked:
-        del compared[part.device_class]
+        compared.pop(part.device_class, None)
     unchecked += _compare_further(prepared.network, expected or (), compared, lowering)
     lowering.close()
-    return dataclasses.replace(prepared.with_left_out(*unchecked), expected=expected, errors=errors)
-
-
-def _compare_least(network: Network, lowered: LoweredNetwork, lowering: LoweringProcess) -> None:
-    """Compare a network with a dynamic dimension at its smallest extent, which takes the least time without schedules.
-    The tuned network is compared at others too. Raises as :func:`agreement`."""
-    if network.shapes is None or network.shapes.dynamic is None:
-        return
-    least = network.at(network.shapes.dynamic.least)
-    agreement(lowered, lowering.outputs(lowered, least.example_inputs), least.framework_outputs())
+    checked = prepared.with_left_out(*unchecked)
+    return dataclasses.replace(checked, expected=expected, other_extents=others, errors=errors)
 
 
 def _compare_further(

@@ -86,9 +86,9 @@ class ChoiceInPlace:
             return checked
         records = {**checked.records, **{task_id: record for task_id, (record, _) in changed.items()}}
         folder = network.compile_whole(records, checked.folder.with_name("chosen"))
-        errors, is_right = network.errors_of(runner.outputs(folder))
-        if not is_right:
-            raise UncheckedError(f"with those it is wrong: relative error {errors.relative:.2g}")
+        errors, wrong = network.errors_of(runner.outputs(folder), runner.extent_outputs)
+        if wrong:
+            raise UncheckedError(f"with those it is wrong: {wrong}")
         before_secs, secs = runner.measure_in_turn(checked.folder, folder)
         if not is_worth_it(secs, before_secs):
             return checked

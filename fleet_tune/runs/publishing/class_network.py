@@ -85,10 +85,25 @@ class ClassNetwork:
         secs = estimated_secs(tasks, call_secs)
         return secs if math.isfinite(secs) else None
 
-    def errors_of(self, outputs: tuple[Array, ...]) -> tuple[OutputErrors, bool]:
-        """The errors of these outputs, and true if they are right."""
+    def errors_of(
+        self, outputs: tuple[Array, ...], at_extents: Mapping[str, tuple[Array, ...]]
+    ) -> tuple[OutputErrors, str]:
+        """The errors of these outputs, and what is wrong with them, or with those at other extents of the dynamic
+        dimension; empty where all are right.
+
+        Args:
+            outputs: on the example inputs.
+            at_extents: on the inputs of each of :attr:`CompileRequest.at_extents`, by its name.
+        """
+        limit = tolerance(self.lowered)
         errors = errors_of(outputs, self.expected)
-        return errors, errors.relative <= tolerance(self.lowered)
+        if not errors.relative <= limit:
+            return errors, f"relative error {errors.relative:.2g}"
+        for at in self.request.at_extents:
+            relative = errors_of(at_extents[at.name], at.expected).relative
+            if not relative <= limit:
+                return errors, f"with {at.name}: relative error {relative:.2g}"
+        return errors, ""
 
     def special_difference(
         self, outputs: Sequence[tuple[Array, ...]], expected: Sequence[tuple[Array, ...] | None] = ()

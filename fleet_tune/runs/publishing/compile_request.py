@@ -10,6 +10,7 @@ from pathlib import Path
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.network import Array
+from devices.networks.other_extents import AtExtent, other_extents
 from devices.networks.special_inputs import special_inputs_of
 from fleet_tune.base.domain import Fingerprint
 from fleet_tune.base.records.stores.reader import RecordReader
@@ -51,6 +52,8 @@ class CompileRequest:
     """Times that earlier runs have measured."""
     expected: tuple[Array, ...] | None = None
     """Outputs of the network's framework, if they are known."""
+    at_extents: tuple[AtExtent, ...] = ()
+    """Other extents of the dynamic dimension at which the runners run the network, to compare it."""
 
     @property
     def rules(self) -> dict[str, str]:
@@ -68,14 +71,20 @@ def compile_request(
         states = {name: event.state for name, event in reader.devices.states().items()}
     inputs = prepared.network.example_inputs
     special = tuple(special_inputs_of(prepared.network).values())
+    others = prepared.other_extents
+    if others is None:
+        others = other_extents(prepared.network)
+        for refusal in others.refusals:
+            progress.warn(refusal)
+    at_extents = {each.name: each.inputs for each in others.compared}
     runners: dict[str, NetworkRunner] = {}
     for name in prepared.lowered:
         if name in prepared.here:
             patience_secs = min(PATIENCE_SECS, spare_secs)
             host = QuietHost(prepared.prints[name].threads, patience_secs, progress.report_step)
-            runners[name] = LocalNetworkRunner(inputs, special, host)
+            runners[name] = LocalNetworkRunner(inputs, special, host, at_extents)
         elif (device := prepared.device_of(name, states)) is not None:
-            runners[name] = DeviceNetworkRunner(device, inputs, special)
+            runners[name] = DeviceNetworkRunner(device, inputs, special, at_extents)
     return CompileRequest(
         network=prepared.network,
         lowered=prepared.lowered,
@@ -86,4 +95,5 @@ def compile_request(
         progress=progress,
         spare_secs=spare_secs,
         expected=prepared.expected,
+        at_extents=others.compared,
     )

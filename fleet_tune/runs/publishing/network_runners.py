@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
 
 from devices.networks.manifest import read_network_files
@@ -64,6 +65,11 @@ class NetworkRunner(Protocol):
         """The outputs on each set of special inputs, of the network that was run last by :meth:`outputs` or
         :meth:`tried`. Empty where it failed on one of them, or there are none."""
 
+    @property
+    def extent_outputs(self) -> Mapping[str, tuple[Array, ...]]:
+        """The outputs on the inputs of each other extent of the dynamic dimension, by its name, of the network that was
+        run last by :meth:`outputs` or :meth:`tried`. That fails where the network fails on one of them."""
+
     def outputs(self, folder: Path) -> tuple[Array, ...]: ...
 
     def expect(self) -> None:
@@ -98,16 +104,22 @@ class LocalNetworkRunner:
         inputs: the example inputs.
         special: sets of inputs with special values.
         host: times them again where others disturb it.
+        at_extents: inputs of other extents of the dynamic dimension, by the extent's name.
     """
 
     name = THIS_MACHINE
 
     def __init__(
-        self, inputs: Sequence[Array], special: Sequence[Sequence[Array]] = (), host: QuietHost | None = None
+        self,
+        inputs: Sequence[Array],
+        special: Sequence[Sequence[Array]] = (),
+        host: QuietHost | None = None,
+        at_extents: Mapping[str, Sequence[Array]] = MappingProxyType({}),
     ) -> None:
         self._inputs = inputs
-        self._special = special
+        self._others = fresh_process.OtherInputs(special, at_extents)
         self.special_outputs: Sequence[tuple[Array, ...]] = ()
+        self.extent_outputs: Mapping[str, tuple[Array, ...]] = {}
         self._host = QuietHost() if host is None else host
         self._expecting: fresh_process.PreloadedProcess | None = None
         self.others_cores: float | None = None
@@ -115,8 +127,9 @@ class LocalNetworkRunner:
         self.estimate_secs: float | None = None
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
-        outputs, self.special_outputs = fresh_process.outputs_of_all(folder, self._inputs, self._special)
-        return outputs
+        found = fresh_process.outputs_of_all(folder, self._inputs, self._others)
+        self.special_outputs, self.extent_outputs = found.special, found.at_extents
+        return found.outputs
 
     def expect(self) -> None:
         if self._expecting is None:
@@ -130,7 +143,8 @@ class LocalNetworkRunner:
 
         def first() -> tuple[float, InNetworkTimes] | None:
             nonlocal outputs
-            outputs, times = process.tried(folder)
+            found, times = process.tried(folder)
+            outputs, self.special_outputs, self.extent_outputs = found.outputs, found.special, found.at_extents
             return times
 
         def again() -> tuple[float, InNetworkTimes] | None:
@@ -139,7 +153,6 @@ class LocalNetworkRunner:
             return None
 
         times = self._timed(first, again, lambda found: None if found is None else found[0])
-        self.special_outputs = process.special_outputs
         return NetworkRunResult(outputs, times, self.others_cores, self.throttled)
 
     def measure_secs(self, folder: Path) -> float:
@@ -171,7 +184,7 @@ class LocalNetworkRunner:
             self._expecting.close()
 
     def _preloaded(self) -> fresh_process.PreloadedProcess:
-        return fresh_process.PreloadedProcess(self._inputs, _BUDGET_SECS, self._special)
+        return fresh_process.PreloadedProcess(self._inputs, _BUDGET_SECS, self._others)
 
     def _timed(
         self,
@@ -187,10 +200,18 @@ class LocalNetworkRunner:
 class DeviceNetworkRunner:
     """A device of the fleet, over a session with its server, which is opened when it is first needed."""
 
-    def __init__(self, config: DeviceConfig, inputs: Sequence[Array], special: Sequence[Sequence[Array]] = ()) -> None:
+    def __init__(
+        self,
+        config: DeviceConfig,
+        inputs: Sequence[Array],
+        special: Sequence[Sequence[Array]] = (),
+        at_extents: Mapping[str, Sequence[Array]] = MappingProxyType({}),
+    ) -> None:
         self.name = config.name
         self._special = special
+        self._at_extents = at_extents
         self.special_outputs: Sequence[tuple[Array, ...]] = ()
+        self.extent_outputs: Mapping[str, tuple[Array, ...]] = {}
         self._config = config
         self._inputs = inputs
         self._open = ExitStack()
@@ -201,6 +222,7 @@ class DeviceNetworkRunner:
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
         outputs = self._loaded(folder).outputs()
+        self._run_at_extents(folder)
         self._run_special(folder)
         return outputs
 
@@ -210,6 +232,7 @@ class DeviceNetworkRunner:
     def tried(self, folder: Path) -> NetworkRunResult:
         network = self._loaded(folder)
         outputs = network.outputs()
+        self._run_at_extents(folder)
         try:
             return NetworkRunResult(outputs, (network.measure_within(_BUDGET_SECS), network.in_place(_BUDGET_SECS)))
         except (NetworkRunError, UncheckedError):
@@ -241,6 +264,14 @@ class DeviceNetworkRunner:
     def close(self) -> None:
         self._device = None
         self._open.close()
+
+    def _run_at_extents(self, folder: Path) -> None:
+        self.extent_outputs = {}
+        for name, inputs in self._at_extents.items():
+            try:
+                self.extent_outputs |= {name: self._loaded(folder, inputs).outputs()}
+            except (NetworkRunError, UncheckedError) as error:
+                raise type(error)(f"with {name}: {error}") from error
 
     def _run_special(self, folder: Path) -> None:
         self.special_outputs = ()

@@ -194,12 +194,12 @@ class NetworkTiming:
     def _errors_of(self, untuned: Path) -> OutputErrors | None:
         """Errors of the untuned network; None where it is wrong and not published."""
         try:
-            errors, is_right = self._network.errors_of(self._runner.outputs(untuned))
+            errors, wrong = self._network.errors_of(self._runner.outputs(untuned), self._runner.extent_outputs)
         except Exception as error:
             self._network.warn(f"cannot be published untuned: {error}")
             return None
-        if not is_right:
-            self._network.warn(f"cannot be published untuned: relative error {errors.relative:.2g}")
+        if wrong:
+            self._network.warn(f"cannot be published untuned: {wrong}")
             return None
         return errors
 

@@ -106,7 +106,8 @@ def prepare_late_class(
     fleet = request.fleet.model_copy(update={"devices": (device,), "source": None})
     of_class = dataclasses.replace(request, fleet=fleet, store_named=False)
     late = device_classes.prepare_classes(running.network, {device.name: fingerprint}, of_class, lowering, store)
-    late = device_classes.check(dataclasses.replace(late, expected=running.expected), lowering)
+    late = dataclasses.replace(late, expected=running.expected, other_extents=running.other_extents)
+    late = device_classes.check(late, lowering)
     return device_classes.with_search_prior(late, request, running.first_prior)
 
 

@@ -107,6 +107,7 @@ def test_one_that_waits_in_vain_is_ended() -> None:
 
 def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
     """Whose it is not: it ends at once, without having looked for the network."""
-    command = [sys.executable, "-m", "devices.networks.processes.fresh_process", str(tmp_path), str(tmp_path), "0", "1"]
+    worker = "devices.networks.processes.network_worker"
+    command = [sys.executable, "-m", worker, str(tmp_path), str(tmp_path), "0", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

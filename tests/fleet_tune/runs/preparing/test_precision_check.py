@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from devices.networks.comparison import errors_of
-from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import LoweredNetwork, import_network, run_untuned
-from devices.networks.network import Array
-from devices.networks.processes.lowering_process import LoweringProcess
+from devices.networks.frontend import load_network
+from devices.networks.lowering import import_network, run_untuned
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError
 from fleet_tune.base.precision import Precision
 from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.preparing import device_classes
+from tests.helpers.lowered_here import LoweredHere
 
 CLASS = DeviceClass("cpu", resolve_target("native", 2))
-
-
-class Here(LoweringProcess):
-    """Lowers and runs networks in this process. ``shifted``: what is added to their outputs."""
-
-    def __init__(self, shifted: float = 0.0) -> None:
-        self.shifted = shifted
-
-    def lowered(self, network: Network, device_class: DeviceClass) -> LoweredNetwork:
-        return import_network(network, device_class)
-
-    def outputs(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return tuple(each + np.float32(self.shifted) for each in run_untuned(lowered.module, inputs))
-
-    def close(self) -> None: ...
 
 
 def prepared(module: nn.Module, x: torch.Tensor, precision: Precision | None) -> Prepared:
@@ -47,7 +28,7 @@ def prepared(module: nn.Module, x: torch.Tensor, precision: Precision | None) ->
 def test_the_error_of_the_untuned_network_is_told() -> None:
     torch.manual_seed(0)
     given = prepared(nn.Linear(16, 8), torch.randn(1, 16), Precision.INT8W)
-    checked = device_classes.check(given, Here())
+    checked = device_classes.check(given, LoweredHere())
     assert checked.expected is not None
     outputs = run_untuned(given.lowered["cpu"].module, given.network.example_inputs)
     assert checked.errors == {"cpu": errors_of(outputs, checked.expected)}
@@ -59,11 +40,11 @@ def test_numbers_that_a_precision_does_not_have_are_its_fault() -> None:
     with pytest.raises(
         NetworkError, match=r"converted to fp16\).* it agrees in the precision that it came in"
     ) as caught:
-        device_classes.check(prepared(layer, torch.full((1, 16), 1e5), Precision.FP16), Here())
+        device_classes.check(prepared(layer, torch.full((1, 16), 1e5), Precision.FP16), LoweredHere())
     assert "give another --precision" in caught.value.next_step
-    device_classes.check(prepared(layer, torch.full((1, 16), 1e5), Precision.BF16), Here())
+    device_classes.check(prepared(layer, torch.full((1, 16), 1e5), Precision.BF16), LoweredHere())
 
 
 def test_a_wrong_operator_is_not_the_fault_of_a_precision() -> None:
     with pytest.raises(NetworkError, match=r"begin to differ at the operator .*linear"):
-        device_classes.check(prepared(nn.Linear(16, 8), torch.randn(1, 16), Precision.BF16), Here(shifted=5.0))
+        device_classes.check(prepared(nn.Linear(16, 8), torch.randn(1, 16), Precision.BF16), LoweredHere(shifted=5.0))

@@ -10,6 +10,7 @@ import pytest
 
 from devices.host import background_load
 from devices.networks.frontend import Network
+from devices.networks.processes.fresh_process import Outputs
 from fleet_tune.base.errors import DiskFullError, NetworkRunError
 from fleet_tune.base.results import FallbackKernel, Notice
 from fleet_tune.report.network import network_lines
@@ -76,7 +77,7 @@ def test_others_are_counted_whenever_this_machine_times_a_network(
     monkeypatch.setattr(background_load, "_usable", lambda: {0, 1})
     monkeypatch.setattr("devices.networks.processes.fresh_process.measure", lambda *_: 1.0)
     monkeypatch.setattr("devices.networks.processes.fresh_process.measure_in_turn", lambda *_: (1.0, 2.0))
-    expecting = SimpleNamespace(tried=lambda _: ((), None), close=lambda: None, special_outputs=[])
+    expecting = SimpleNamespace(tried=lambda _: (Outputs((), (), {}), None), close=lambda: None)
     monkeypatch.setattr("devices.networks.processes.fresh_process.PreloadedProcess", lambda *_: expecting)
     place = LocalNetworkRunner(example.network.example_inputs)
     assert place.others_cores is None

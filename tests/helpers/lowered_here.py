@@ -1,0 +1,30 @@
+"""Networks that are lowered and run in the test's process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from devices.networks.lowering import LoweredNetwork, import_network, run_untuned
+from devices.networks.network import Array, Network
+from devices.networks.processes.lowering_process import LoweringProcess
+from fleet_tune.base.domain import DeviceClass
+
+
+class LoweredHere(LoweringProcess):
+    """Lowers and runs networks in this process. ``shifted``: what is added to their outputs; ``rows``: where the first
+    input has so many rows alone."""
+
+    def __init__(self, shifted: float = 0.0, rows: int | None = None) -> None:
+        self._shifted, self._rows = shifted, rows
+
+    def lowered(self, network: Network, device_class: DeviceClass) -> LoweredNetwork:
+        return import_network(network, device_class)
+
+    def outputs(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        is_shifted = self._rows in (None, len(inputs[0]))
+        shift = np.float32(self._shifted if is_shifted else 0.0)
+        return tuple(each + shift for each in run_untuned(lowered.module, inputs))
+
+    def close(self) -> None: ...
