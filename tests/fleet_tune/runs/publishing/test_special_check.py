@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from devices.networks.network import Array
+from devices.networks.processes.fresh_process import OtherInputs
 from devices.networks.special_inputs import special_inputs_of
 from fleet_tune.report.network import network_lines
 from fleet_tune.runs.publishing import network_check
@@ -21,7 +22,7 @@ class Special(Faked):
 
     def __init__(self, example: Example, losing: str = "") -> None:
         super().__init__(example.network)
-        self._special = tuple(special_inputs_of(example.network).values())
+        self._others = OtherInputs(tuple(special_inputs_of(example.network).values()))
         self._losing = losing
         self.runs = 0
 
