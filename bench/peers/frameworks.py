@@ -28,7 +28,7 @@ from bench.processes import die_with_parent
 from bench.result import BenchError
 from devices.networks.frameworks import runners
 from devices.networks.frameworks.child import time_runs
-from devices.networks.frameworks.runners import NetworkSource, Run
+from devices.networks.frameworks.runners import Loaded, NetworkSource, Run
 
 _WARM_SECS = 2.0
 _WARM_RUNS = 5
@@ -63,9 +63,9 @@ def metaschedule(example: Example, folder: Path | None) -> Callable[[], Any]:
     return lambda: network(*tensors)
 
 
-def _in(framework: Callable[[NetworkSource], Run]) -> Callable[[Example, Path | None], Run]:
+def _in(framework: Callable[[NetworkSource], Loaded]) -> Callable[[Example, Path | None], Run]:
     """The side of a framework, which needs no folder."""
-    return lambda example, _: framework(example.source)
+    return lambda example, _: framework(example.source)(example.inputs)
 
 
 SIDES: dict[str, Callable[[Example, Path | None], Run]] = {

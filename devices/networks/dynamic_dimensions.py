@@ -113,7 +113,7 @@ def with_dimensions(network: Network, shapes: Shapes | None, symbols: Mapping[st
     module = with_variables(network.relax_module, {old: fixed.get(name, name) for old, name in symbols.items()})
     dynamic = shapes.dynamic
     module = with_bounds(module, dynamic)
-    kept = replace(network, relax_module=module, fingerprint=fingerprint(module))
+    kept = replace(network, relax_module=module, fingerprint=fingerprint(module), bounds=shapes)
     declared = named_shapes(module)
     own = bool(network.inputs_from) and _are_of(declared, network.example_inputs, dynamic)
     if dynamic is None:
@@ -125,7 +125,7 @@ def with_dimensions(network: Network, shapes: Shapes | None, symbols: Mapping[st
         own_inputs=network.example_inputs if own else (),
         own_inputs_from=network.inputs_from if own else "",
         inputs_from=network.inputs_from if own else "",
-        fingerprint=f"{kept.fingerprint}-{shapes}",
+        fingerprint=f"{kept.fingerprint}-{dynamic},{shapes.typical}",
     )
 
 

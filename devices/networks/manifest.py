@@ -110,11 +110,15 @@ def _dynamic_names(manifest: Mapping[str, Any]) -> set[str]:
     return set() if dynamic is None else {dynamic.name}
 
 
-def _are_shapes(value: Any) -> bool:
+def _are_bounds(value: Any) -> bool:
     try:
-        return parse_shapes(value).dynamic is not None
+        return bool(parse_shapes(value).dimensions)
     except (UserError, AttributeError, TypeError):
         return False
+
+
+def _are_shapes(value: Any) -> bool:
+    return _are_bounds(value) and parse_shapes(value).dynamic is not None
 
 
 #: Checks of the parts of a manifest that are read here.
@@ -125,6 +129,7 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
     "parameters": lambda value: isinstance(value, list) and all(isinstance(key, str) for key in value),
     "inputs": lambda value: isinstance(value, list) and all(_is_input(each) for each in value),
     "shapes": _are_shapes,
+    "bounds": _are_bounds,
     "versions": lambda value: isinstance(value, dict),
     "threads": lambda value: value is None or (is_size(value) and value <= 4096),
 }

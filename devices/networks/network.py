@@ -93,8 +93,11 @@ class Network:
     conversion: Conversion | None = None
     """What it is to be converted to when it is lowered. The user's options for it are part of the fingerprint."""
     shapes: Shapes | None = None
-    """The bounds of its dynamic dimension, and how often each extent comes; None for a network of fixed shapes. Part of
-    the fingerprint."""
+    """The bounds of its dynamic dimension, and how often each extent comes; None for a network of fixed shapes. The
+    bounds and the typical extent are part of the fingerprint; the other weights are not, as nothing is tuned for
+    them."""
+    bounds: Shapes | None = None
+    """Bounds of all dimensions that were dynamic when it was read, with those that have one extent. None for none."""
     input_shapes: tuple[tuple[int | str, ...], ...] = ()
     """Shapes of the inputs, with the name of the dynamic dimension where an extent is one. Empty for a network of fixed
     shapes."""

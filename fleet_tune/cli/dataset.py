@@ -35,7 +35,8 @@ def dataset() -> None:
     help="Folder of the records and of dataset.ftd; one made by 'tune' is taken further.",
 )
 @run_options(
-    *("seed", "time_budget_secs", "fleet", "address", "precision", "max_error", "trust_model"),
+    *("seed", "time_budget_secs", "fleet", "address", "shapes", "shapes_weights"),
+    *("precision", "max_error", "trust_model"),
     seed="Seed of the candidates.",
     time_budget_secs="Measuring time at most, as 90s, 5m or 1h30m.",
 )
@@ -49,6 +50,8 @@ def collect(
     time_budget_secs: float | None,
     fleet: Path | None,
     address: str | None,
+    shapes: str | None,
+    shapes_weights: str | None,
     precision: str | None,
     max_error: float | None,
     trust_model: bool,
@@ -69,6 +72,8 @@ def collect(
         address=address,
         seed=seed,
         collects=True,
+        shapes=shapes,
+        shapes_weights=shapes_weights,
         trust_model=trust_model,
         precision=precision,
         max_error=max_error,

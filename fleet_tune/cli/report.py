@@ -101,22 +101,36 @@ def compare(first: Path, second: Path, rows: int, html: Path | None, as_json: bo
 @click.argument("network")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--rounds", type=WholeNumber(1, 1000), default=8, show_default=True, help="Turns of half a second each.")
-@run_options("inputs", "trust_model")
+@run_options("inputs", "shapes", "shapes_weights", "trust_model")
 @json_option
-def frameworks(network: str, folder: Path, rounds: int, inputs: Path | None, trust_model: bool, as_json: bool) -> None:
+def frameworks(
+    network: str,
+    folder: Path,
+    rounds: int,
+    inputs: Path | None,
+    shapes: str | None,
+    shapes_weights: str | None,
+    trust_model: bool,
+    as_json: bool,
+) -> None:
     """Time NETWORK as it was compiled into FOLDER in turn with PyTorch, torch.compile, ONNX Runtime and OpenVINO, as
     far as they are installed and can run it.
 
-    NETWORK is what was tuned. The times are kept in FOLDER, where 'fleet-tune report' finds them.
+    NETWORK is what was tuned; bounds of dynamic dimensions are those of FOLDER, if --shapes is not given. The times are
+    kept in FOLDER, where 'fleet-tune report' finds them.
     """
     from fleet_tune.base.activity import ACTIVITY
+    from fleet_tune.base.config.shape_options import shapes_given
     from fleet_tune.report.frameworks import render_times, times_json
     from fleet_tune.report.progress import steps_shown
     from fleet_tune.report.run import make_console
     from fleet_tune.runs.framework_times import time_frameworks
 
+    asked = shapes_given(shapes, shapes_weights)
     with steps_shown(make_console(stderr=True), network_name(network), "timing"), ACTIVITY.step("starting") as say:
-        found = time_frameworks(network, folder, rounds=rounds, inputs=inputs, trusted=trust_model, say=say)
+        found = time_frameworks(
+            network, folder, rounds=rounds, inputs=inputs, trusted=trust_model, shapes=asked, say=say
+        )
     make_console(stderr=as_json).print(render_times(found))
     if as_json:
         click.echo(times_json(found))

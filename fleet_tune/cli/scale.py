@@ -31,7 +31,7 @@ _STATED = {"candidate_secs": 0.5, "build_secs": 0.6, "faults": 0.02}
     type=click.Path(path_type=Path),
     help="Fleet file (TOML): NETWORK is tuned on parts of it. Default: simulated devices.",
 )
-@run_options("inputs", "trust_model")
+@run_options("inputs", "shapes", "shapes_weights", "trust_model")
 @click.option("--seconds", "secs", type=float, default=20.0, show_default=True, help="Time for each count.")
 @run_options("address")
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Save the tables and bars as a picture.")
@@ -41,6 +41,8 @@ def scale(
     devices: str,
     fleet: Path | None,
     inputs: Path | None,
+    shapes: str | None,
+    shapes_weights: str | None,
     trust_model: bool,
     secs: float,
     address: str | None,
@@ -58,8 +60,10 @@ def scale(
     check_picture(svg)
     run: Callable[[Callable[[int], None]], list[FleetUsage]]
     if network is None and fleet is None:
-        if inputs is not None or trust_model:
-            raise RequestError("simulated devices tune no network: --inputs and --trust-model are of one", _EITHER)
+        if trust_model or any(value is not None for value in (inputs, shapes, shapes_weights)):
+            raise RequestError(
+                "simulated devices tune no network: --inputs, --shapes and --trust-model are of one", _EITHER
+            )
         from fleet_tune.scaling.simulated_fleet import run_scaling, scale_request
 
         given = {name: value for name, value in simulated.items() if value is not None}
@@ -75,7 +79,15 @@ def scale(
         from fleet_tune.scaling.real_fleet import fleet_scale_request, run_fleet_scaling
 
         request = fleet_scale_request(
-            network, devices, fleet=fleet, secs=secs, address=address, inputs=inputs, trust_model=trust_model
+            network,
+            devices,
+            fleet=fleet,
+            secs=secs,
+            address=address,
+            inputs=inputs,
+            shapes=shapes,
+            shapes_weights=shapes_weights,
+            trust_model=trust_model,
         )
         run = partial(run_fleet_scaling, request)
     from fleet_tune.report.run import make_console, plural, save_svg

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from fleet_tune.report.json_output import json_line
 from fleet_tune.report.words import NONE, format_secs
-from fleet_tune.runs.framework_times import FrameworkTime, FrameworkTimes
+from fleet_tune.runs.framework_times import ExtentTimes, FrameworkTime, FrameworkTimes
 
 TITLES = ("", "median", "10% to 90%", "fleet-tune is", "relative error")
 
@@ -19,6 +20,26 @@ TITLES = ("", "median", "10% to 90%", "fleet-tune is", "relative error")
 def rows(found: FrameworkTimes) -> list[tuple[str, ...]]:
     """Return a row of texts for each framework, in the columns :data:`TITLES`."""
     return [_row(each, found.ratios.get(each.name)) for each in found.times]
+
+
+def extent_titles(found: FrameworkTimes) -> tuple[str, ...]:
+    """Return the columns of :func:`extent_rows`. Empty for a network of fixed shapes."""
+    return (found.extent.partition(" ")[0], *(each.name for each in found.times)) if found.others else ()
+
+
+def extent_rows(found: FrameworkTimes) -> list[tuple[str, ...]]:
+    """Return a row of texts for each extent at which the network was timed, ascending: the median in each
+    framework."""
+    everywhere = [ExtentTimes(found.extent, found.times), *found.others] if found.others else []
+    by_extent = sorted(everywhere, key=lambda each: int(each.extent.split()[-1]))
+    return [(each.extent.split()[-1], *(_median(time, each.ratios) for time in each.times)) for each in by_extent]
+
+
+def _median(each: FrameworkTime, ratios: Mapping[str, float]) -> str:
+    if each.secs is None:
+        return NONE
+    ratio = ratios.get(each.name)
+    return format_secs(each.secs) if ratio is None else f"{format_secs(each.secs)} ({ratio:.2f}×)"
 
 
 def _row(each: FrameworkTime, ratio: float | None) -> tuple[str, ...]:
@@ -38,7 +59,26 @@ def render_times(found: FrameworkTimes) -> RenderableType:
         table.add_column(title, justify="right")
     for row in rows(found):
         table.add_row(*row)
-    return Group(table, Text(f"{found.network} on {found.cpu}, {found.threads} threads", "dim"))
+    at = f" with {found.extent}" if found.extent else ""
+    told = Text(f"{found.network}{at} on {found.cpu}, {found.threads} threads", "dim")
+    if not found.others:
+        return Group(table, told)
+    by_extent = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for title in extent_titles(found):
+        by_extent.add_column(title, justify="right")
+    for row in extent_rows(found):
+        by_extent.add_row(*row)
+    return Group(table, told, by_extent, *(Text(line, "yellow") for line in problem_lines(found)))
+
+
+def problem_lines(found: FrameworkTimes) -> list[str]:
+    """Return which framework does not run at which extents, and why."""
+    return [
+        f"{time.name} does not run with {each.extent}: {time.problem}"
+        for each in found.others
+        for time, typical in zip(each.times, found.times, strict=True)
+        if time.secs is None and typical.secs is not None
+    ]
 
 
 def times_json(found: FrameworkTimes) -> str:

@@ -67,6 +67,8 @@ def tune(
     secs: float,
     precision: str | None = None,
     max_error: float | None = None,
+    shapes: str | None = None,
+    shapes_weights: str | None = None,
     metrics_host: str | None = None,
 ) -> dict[str, Any]:
     """A run: the fields of :class:`fleet_tune.retuning.step_runner.TuneOutcome`. ``metrics_host``: its metrics are
@@ -84,6 +86,8 @@ def tune(
         trust_model=trust,
         precision=precision,
         max_error=max_error,
+        shapes=shapes,
+        shapes_weights=shapes_weights,
         store=store,
     )
     if metrics_host is not None:

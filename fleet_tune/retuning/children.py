@@ -19,6 +19,7 @@ from typing import Any
 from devices.host.owned_folder import owned_folder
 from devices.networks.user_file import locate
 from fleet_tune.base.config.retune_file import NetworkConfig, RetuneConfig
+from fleet_tune.base.config.shape_options import shapes_given
 from fleet_tune.base.errors import OutputFolderError, UserError
 from fleet_tune.base.precision import Conversion
 from fleet_tune.retuning.step_runner import (
@@ -65,7 +66,8 @@ class ProcessStepRunner:
         self._stop.wait(min(secs, threading.TIMEOUT_MAX))
 
     def digest(self, network: NetworkConfig) -> str:
-        """Return a digest of the network's files, of the function's name and of the precision.
+        """Return a digest of the network's files, of the function's name, of the precision, and of the bounds and the
+        typical extent of its dynamic dimension.
 
         The files are the network's own, those beside it whose names begin with its own (weights of a large ONNX model),
         and the file of inputs. Files that a Python file imports are not looked at.
@@ -82,6 +84,9 @@ class ProcessStepRunner:
         # Another precision is another network.
         conversion = None if network.precision is None else Conversion(network.precision, network.max_error)
         parts += [] if conversion is None else [conversion.options]
+        shapes = shapes_given(network.shapes, network.shapes_weights)
+        if shapes is not None:
+            parts += [*map(str, shapes.dimensions), str(shapes.typical if shapes.dynamic is not None else "")]
         return hashlib.blake2b("|".join([function, *parts]).encode(), digest_size=16).hexdigest()
 
     def _file_digest(self, file: Path) -> str:
@@ -111,6 +116,8 @@ class ProcessStepRunner:
             limit_secs,
             network=network.path,
             inputs=network.inputs,
+            shapes=network.shapes,
+            shapes_weights=network.shapes_weights,
             trust=network.trust,
             precision=network.precision,
             max_error=network.max_error,

@@ -13,21 +13,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from devices.host.machine import processor_name
 from devices.networks.frameworks.order import OURS, FrameworkOrder
 from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.files.atomic_file import write_atomically
+from fleet_tune.base.shapes import Shapes, parse_shapes
+
+if TYPE_CHECKING:
+    from devices.networks.frontend import Network
 
 FRAMEWORKS_FILE = "frameworks.json"
 _MANIFEST = "manifest.json"
 _SCHEMA = 1
 _BLOCK_SECS = 0.5
+_FEWER = 4
+"""At extents of a dynamic dimension other than the typical one, a framework has so many times fewer turns."""
 _ANSWER_SECS = 900.0
 _SETTLE_SECS = 0.3
 """Pause before each block: thread pools spin for a while after their last run."""
@@ -51,6 +57,21 @@ class FrameworkTime:
 
 
 @dataclass(frozen=True)
+class ExtentTimes:
+    """Times at another extent of the network's dynamic dimension than the typical one."""
+
+    extent: str
+    """The extent in words: ``n = 5``."""
+    times: tuple[FrameworkTime, ...]
+    """As :attr:`FrameworkTimes.times`."""
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """As :attr:`FrameworkTimes.ratios`."""
+        return _ratios(self.times)
+
+
+@dataclass(frozen=True)
 class FrameworkTimes:
     """Times of the network in all of them, fleet-tune first."""
 
@@ -62,12 +83,20 @@ class FrameworkTimes:
     manifest: str
     """Digest of the manifest of the compiled network: another one has other times."""
     times: tuple[FrameworkTime, ...]
+    extent: str = ""
+    """The extent of its dynamic dimension, the typical one, in words. Empty for fixed shapes."""
+    others: tuple[ExtentTimes, ...] = ()
+    """Times at other extents, ascending."""
 
     @property
     def ratios(self) -> dict[str, float]:
         """Time of each framework by its name, as a multiple of fleet-tune's."""
-        ours = self.times[0].secs
-        return {} if not ours else {each.name: each.secs / ours for each in self.times[1:] if each.secs is not None}
+        return _ratios(self.times)
+
+
+def _ratios(times: Sequence[FrameworkTime]) -> dict[str, float]:
+    ours = times[0].secs
+    return {} if not ours else {each.name: each.secs / ours for each in times[1:] if each.secs is not None}
 
 
 def time_frameworks(
@@ -77,12 +106,14 @@ def time_frameworks(
     rounds: int,
     inputs: Path | None = None,
     trusted: bool = False,
+    shapes: Shapes | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> FrameworkTimes:
     """Time the network that was compiled into ``folder``, and the same network in each framework that is installed.
 
     Each runs in a process of its own with as many threads as this process has CPUs; they take turns, ``rounds`` times
-    half a second each. The times are written into the folder.
+    half a second each. A network with a dynamic dimension is timed at the typical extent, and in a quarter of the
+    rounds at the others that kernels are tuned for. The times are written into the folder.
 
     Args:
         spec: the network, as it was tuned.
@@ -90,61 +121,87 @@ def time_frameworks(
         rounds: turns of each.
         inputs: as of :func:`devices.networks.frontend.load_network`.
         trusted: run code that is in a ``.pt2`` file.
+        shapes: bounds of its dynamic dimensions, and weights. None for those that it was tuned with.
         say: is told each step.
 
     Raises :class:`RequestError` for a folder without a network that runs here, and :class:`NetworkError`.
     """
-    import numpy as np
-
     from devices.networks.frameworks.runners import installed
     from devices.networks.frontend import load_network, locate
+    from devices.networks.manifest import read_manifest
 
     if not (folder / _MANIFEST).is_file():
         raise RequestError(f"{folder} has no compiled network", "name the output folder of 'fleet-tune tune'")
+    manifest = read_manifest(folder)
+    if shapes is None and "bounds" in manifest:
+        shapes = parse_shapes(manifest["bounds"])
     file, function = locate(spec)
     say("reading the network")
-    network = load_network(spec, inputs, trusted)
+    network = load_network(spec, inputs, trusted, shapes)
     say("running the network in its framework")
-    expected = network.framework_outputs()
+    networks = _at_extents(network)
     threads = usable_cpus()
     names = (OURS, *installed(is_torch=bool(function) or file.suffix == ".pt2"))
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-tune-frameworks-")))
-        arrays = work / "arrays.npz"
-        np.savez(arrays, **_named("input", network.example_inputs), **_named("output", expected))
+        files = tuple(_saved(each, work / f"arrays-{at}.npz") for at, each in enumerate(networks.values()))
         started: dict[str, _Side] = {}
-        errors: dict[str, float] = {}
-        problems: dict[str, str] = {}
+        found: dict[str, list[Mapping[str, Any]]] = {}
         for name in names:
             say(f"starting {name}")
-            side = stack.enter_context(
-                _started(FrameworkOrder(name, spec, str(folder.absolute()), str(arrays), threads, trusted), work)
-            )
+            order = FrameworkOrder(name, spec, str(folder.absolute()), files, threads, trusted, network.input_shapes)
+            side = stack.enter_context(_started(order, work))
             ready = side.answer()
             if "problem" in ready:
-                problems[name] = str(ready["problem"])
+                found[name] = [ready] * len(files)
             else:
-                started[name], errors[name] = side, float(ready["error"])
-        if OURS in problems:
-            problem = f"the network in {folder} does not run here: {problems[OURS]}"
+                started[name], found[name] = side, ready["sets"]
+        if OURS not in started:
+            problem = f"the network in {folder} does not run here: {found[OURS][0]['problem']}"
             raise RequestError(problem, "compile it for this machine: fleet-tune compile")
-        samples: dict[str, list[float]] = {name: [] for name in started}
-        for number in range(rounds):
-            say(f"timing, round {number + 1} of {rounds}")
-            for name, side in started.items():
-                time.sleep(_SETTLE_SECS)
-                samples[name] += side.block(_BLOCK_SECS)
-    found = FrameworkTimes(
+        times = []
+        for at, extent in enumerate(networks):
+            turns = rounds if at == 0 else max(1, rounds // _FEWER)
+            samples: dict[str, list[float]] = {name: [] for name in started}
+            for number in range(turns):
+                say(f"timing{extent and f' with {extent}'}, round {number + 1} of {turns}")
+                for name, side in started.items():
+                    if "error" in found[name][at]:
+                        time.sleep(_SETTLE_SECS)
+                        samples[name] += side.block(_BLOCK_SECS, at)
+            times.append(tuple(_time_of(name, samples.get(name), found[name][at]) for name in names))
+    extents = list(networks)
+    result = FrameworkTimes(
         network.name,
         processor_name(),
         threads,
         time.time(),
         _digest(folder),
-        tuple(_time_of(name, samples.get(name), errors.get(name), problems.get(name, "")) for name in names),
+        times[0],
+        extents[0],
+        tuple(ExtentTimes(*each) for each in zip(extents[1:], times[1:], strict=True)),
     )
-    body = {"schema": _SCHEMA, **dataclasses.asdict(found)}
+    body = {"schema": _SCHEMA, **dataclasses.asdict(result)}
     write_atomically(folder / FRAMEWORKS_FILE, f"{json.dumps(body, indent=2)}\n".encode())
-    return found
+    return result
+
+
+def _at_extents(network: Network) -> dict[str, Network]:
+    """Return the network at the extent of its example inputs first, then at the others that kernels are tuned for, by
+    the extent in words; by an empty text where its shapes are fixed."""
+    if network.shapes is None or network.shapes.dynamic is None:
+        return {"": network}
+    name = network.shapes.dynamic.name
+    others = [extent for extent in network.shapes.samples if extent != network.extent]
+    return {f"{name} = {extent}": network.at(extent) for extent in (network.extent, *others)}
+
+
+def _saved(network: Network, file: Path) -> str:
+    """Write the inputs of a network and what its framework computes of them."""
+    import numpy as np
+
+    np.savez(file, **_named("input", network.example_inputs), **_named("output", network.framework_outputs()))
+    return str(file)
 
 
 def read_times(folder: Path) -> FrameworkTimes | None:
@@ -153,8 +210,12 @@ def read_times(folder: Path) -> FrameworkTimes | None:
         fields = json.loads((folder / FRAMEWORKS_FILE).read_text())
         if fields.pop("schema") != _SCHEMA:
             return None
+        others = tuple(
+            ExtentTimes(each["extent"], tuple(FrameworkTime(**time) for time in each["times"]))
+            for each in fields.pop("others", ())
+        )
         times = tuple(FrameworkTime(**each) for each in fields.pop("times"))
-        found = FrameworkTimes(**fields, times=times)
+        found = FrameworkTimes(**fields, times=times, others=others)
         return found if found.manifest == _digest(folder) else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -168,11 +229,11 @@ def _named(kind: str, arrays: tuple[Any, ...]) -> dict[str, Any]:
     return {f"{kind}-{at}": array for at, array in enumerate(arrays)}
 
 
-def _time_of(name: str, samples: list[float] | None, error: float | None, problem: str) -> FrameworkTime:
+def _time_of(name: str, samples: list[float] | None, told: Mapping[str, Any]) -> FrameworkTime:
     if not samples:
-        return FrameworkTime(name, None, problem=problem)
+        return FrameworkTime(name, None, problem=str(told.get("problem", "")))
     tenths = statistics.quantiles(samples, n=10)
-    return FrameworkTime(name, statistics.median(samples), tenths[0], tenths[-1], error)
+    return FrameworkTime(name, statistics.median(samples), tenths[0], tenths[-1], float(told["error"]))
 
 
 class _Side:
@@ -193,11 +254,11 @@ class _Side:
         answer: Mapping[str, Any] = json.loads(line)
         return answer
 
-    def block(self, secs: float) -> list[float]:
-        """Run for so long, and return the seconds of each run; none where its process has ended."""
+    def block(self, secs: float, at: int) -> list[float]:
+        """Run on a set of inputs for so long, and return the seconds of each run; none where its process has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            print(secs, file=self._process.stdin, flush=True)
+            print(secs, at, file=self._process.stdin, flush=True)
         runs: list[float] = self.answer().get("secs", [])
         return runs
 

@@ -47,6 +47,8 @@ def fleet_scale_request(
     secs: float,
     address: str | None = None,
     inputs: Path | str | None = None,
+    shapes: str | None = None,
+    shapes_weights: str | None = None,
     trust_model: bool = False,
 ) -> FleetScaleRequest:
     """Checks what a user asks for. ``fleet``: the path of a fleet file, whose trackers are asked for their boards.
@@ -68,6 +70,8 @@ def fleet_scale_request(
         fleet=config,
         address=address,
         inputs=inputs,
+        shapes=shapes,
+        shapes_weights=shapes_weights,
         trust_model=trust_model,
         store="",
     )

@@ -1,8 +1,9 @@
 """Process that runs one network in one framework: ``python -m devices.networks.frameworks.child ORDER PARENT``.
 
 ``ORDER`` is a JSON file of :class:`devices.networks.frameworks.order.FrameworkOrder`. When the process is warm, it
-prints one JSON line: ``{"error": ...}`` with its relative error, or ``{"problem": ...}``, and ends. Then it answers
-each line of standard input, the least seconds to run for, with ``{"secs": [...]}``: the seconds of each single run.
+prints one JSON line: ``{"sets": [...]}``, for each set of inputs ``{"error": ...}`` with the relative error on it, or
+``{"problem": ...}``; or ``{"problem": ...}`` alone, and ends. Then it answers each line of standard input, the least
+seconds to run for and the number of the set, with ``{"secs": [...]}``: the seconds of each single run.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from devices.error_text import brief
 from devices.host.children.child import die_with_parent
 from devices.networks.comparison import compare
 from devices.networks.frameworks.order import OURS, FrameworkOrder
-from devices.networks.frameworks.runners import Run, as_arrays, runner
+from devices.networks.frameworks.runners import Loaded, Run, as_arrays, loaded
 from devices.networks.frameworks.source import read_source
+from devices.networks.network import Array
+from devices.networks.torch.arrays import tensor_of
 
 _WARM_SECS = 1.0
 _FEWEST_RUNS = 5
@@ -38,43 +41,59 @@ def main(order_file: str, parent: str) -> None:
     def answer(body: dict[str, object]) -> None:
         print(json.dumps(body), file=answers, flush=True)
 
-    order = FrameworkOrder(**json.loads(Path(order_file).read_text()))
+    fields = json.loads(Path(order_file).read_text())
+    shapes = tuple(map(tuple, fields.pop("shapes")))
+    order = FrameworkOrder(**fields, shapes=shapes)
     torch.set_num_threads(order.threads)
     with torch.no_grad():
         try:
-            run, error = _ready(order)
+            sets = [_read(file) for file in order.arrays]
+            on = _ours(order) if order.framework == OURS else _theirs(order, sets[0][0])
+            ready = [_ready(on, *each) for each in sets]
         except Exception as problem:  # whatever a framework raises over the network
             answer({"problem": brief(problem)})
             return
-        answer({"error": error})
+        if ready[0][0] is None:
+            answer(ready[0][1])
+            return
+        answer({"sets": [told for _, told in ready]})
         for line in sys.stdin:
-            answer({"secs": time_runs(run, float(line), _FEWEST_RUNS)})
+            least_secs, at = line.split()
+            run = ready[int(at)][0]
+            answer({"secs": time_runs(run, float(least_secs), _FEWEST_RUNS) if run is not None else []})
 
 
-def _ready(order: FrameworkOrder) -> tuple[Run, float]:
-    """Return the warm runner, and the relative error of its outputs."""
-    with np.load(order.arrays) as stored:
+def _read(file: str) -> tuple[list[Array], list[Array]]:
+    """Return the inputs and the expected outputs in a file."""
+    with np.load(file) as stored:
         inputs, expected = (
             [stored[f"{kind}-{at}"] for at in range(sum(name.startswith(f"{kind}-") for name in stored.files))]
             for kind in ("input", "output")
         )
-    run = (
-        _ours(order, inputs)
-        if order.framework == OURS
-        else runner(order.framework, read_source(order.spec, inputs, order.trusted))
-    )
-    error = compare(as_arrays(run()), tuple(expected))[1]
-    time_runs(run, _WARM_SECS, _FEWEST_RUNS)
-    return run, error
+    return inputs, expected
 
 
-def _ours(order: FrameworkOrder, inputs: list[np.ndarray]) -> Run:
-    """Return the runner of the compiled network."""
+def _ready(on: Loaded, inputs: list[Array], expected: list[Array]) -> tuple[Run | None, dict[str, object]]:
+    """Return the warm runner on some inputs, None where it fails on them, and what is to be told of it."""
+    try:
+        run = on(tuple(map(tensor_of, inputs)))
+        error = compare(as_arrays(run()), tuple(expected))[1]
+        time_runs(run, _WARM_SECS, _FEWEST_RUNS)
+    except Exception as problem:  # whatever a framework raises over these inputs
+        return None, {"problem": brief(problem)}
+    return run, {"error": error}
+
+
+def _theirs(order: FrameworkOrder, inputs: list[Array]) -> Loaded:
+    return loaded(order.framework, read_source(order.spec, inputs, order.trusted, order.shapes))
+
+
+def _ours(order: FrameworkOrder) -> Loaded:
+    """Load the compiled network."""
     from devices.networks.network_folder import load
 
     network = load(order.folder)
-    tensors = tuple(map(torch.from_numpy, inputs))
-    return lambda: network(*tensors)
+    return lambda inputs: lambda: network(*inputs)
 
 
 def time_runs(run: Run, least_secs: float, fewest: int) -> list[float]:

@@ -18,7 +18,10 @@ class FrameworkOrder:
     """The network."""
     folder: str
     """The compiled network."""
-    arrays: str
-    """An ``.npz`` file: its inputs ``input-0`` ..., and the outputs that are expected, ``output-0`` ..."""
+    arrays: tuple[str, ...]
+    """An ``.npz`` file for each set of inputs: the inputs ``input-0`` ..., and the outputs that are expected,
+    ``output-0`` ..."""
     threads: int
     trusted: bool
+    shapes: tuple[tuple[int | str, ...], ...] = ()
+    """Shapes of its inputs, with a name where an extent is dynamic. Empty for fixed shapes."""

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -21,6 +21,8 @@ from devices.networks.network import Array
 
 Run = Callable[[], Any]
 """Runs the network once, and returns its outputs in the framework's own form."""
+Loaded = Callable[[Sequence[torch.Tensor]], Run]
+"""A network that a framework has loaded: takes inputs, and returns its runner on these."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,14 @@ class NetworkSource:
     file: Path | None
     """The ONNX file; None for a module."""
     inputs: tuple[torch.Tensor, ...]
+    shapes: tuple[tuple[int | str, ...], ...] = ()
+    """Shapes of the inputs, with a name where an extent is dynamic. Empty for fixed shapes."""
+
+    @property
+    def dynamic_axes(self) -> list[dict[int, str]]:
+        """Names of the dynamic extents of each input, by their places. Empty for fixed shapes."""
+        named = [{at: each for at, each in enumerate(shape) if isinstance(each, str)} for shape in self.shapes]
+        return named if any(named) else []
 
     def torch_module(self) -> torch.nn.Module:
         """Return the module. Raises TypeError for an ONNX file."""
@@ -44,30 +54,35 @@ class NetworkSource:
         if self.file is not None:
             return self.file
         module, path = self.torch_module(), folder / "model.onnx"
+        axes = self.dynamic_axes
+        names = [f"input_{at}" for at in range(len(axes))] or None
+        named = dict(zip(names or (), axes, strict=True)) or None
         with _stdout_on_stderr():
             try:
-                torch.onnx.export(module, self.inputs, str(path), dynamo=False)
+                torch.onnx.export(module, self.inputs, str(path), dynamo=False, input_names=names, dynamic_axes=named)
             except Exception:  # the older exporter traces, which transformers' masks of today do not bear
-                torch.onnx.export(module, self.inputs, str(path), dynamo=True)
+                dims = tuple({at: torch.export.Dim(name) for at, name in each.items()} for each in axes) or None
+                torch.onnx.export(module, self.inputs, str(path), dynamo=True, dynamic_shapes=dims)
         return path
 
 
-def eager(source: NetworkSource) -> Run:
+def eager(source: NetworkSource) -> Loaded:
     """PyTorch eager."""
-    module, inputs = source.torch_module(), source.inputs
-    return lambda: module(*inputs)
+    module = source.torch_module()
+    return lambda inputs: lambda: module(*inputs)
 
 
-def compiled(source: NetworkSource) -> Run:
+def compiled(source: NetworkSource) -> Loaded:
     """torch.compile with freezing: weights become constants and are packed. It needs a C++ compiler."""
     import torch._inductor.config as inductor
 
     inductor.freezing = True  # type: ignore[attr-defined,unused-ignore]
-    frozen: Callable[..., Any] = torch.compile(source.torch_module())
-    return lambda: frozen(*source.inputs)
+    dynamic = True if source.dynamic_axes else None
+    frozen: Callable[..., Any] = torch.compile(source.torch_module(), dynamic=dynamic)
+    return lambda inputs: lambda: frozen(*inputs)
 
 
-def onnx_runtime(source: NetworkSource) -> Run:
+def onnx_runtime(source: NetworkSource) -> Loaded:
     """ONNX Runtime with all of its optimizations."""
     import onnxruntime as ort
 
@@ -77,33 +92,41 @@ def onnx_runtime(source: NetworkSource) -> Run:
         path = str(source.onnx_file(Path(folder)))
         session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     slots = session.get_inputs()
-    arrays = {slot.name: tensor.numpy() for slot, tensor in zip(slots, source.inputs, strict=True)}
-    return lambda: session.run(None, arrays)
+
+    def on(inputs: Sequence[torch.Tensor]) -> Run:
+        arrays = {slot.name: tensor.numpy() for slot, tensor in zip(slots, inputs, strict=True)}
+        return lambda: session.run(None, arrays)
+
+    return on
 
 
-def openvino(source: NetworkSource, **settings: Any) -> Run:
+def openvino(source: NetworkSource, **settings: Any) -> Loaded:
     """OpenVINO with its hint for latency: one stream, whose threads are as many as torch has."""
     import openvino as ov
 
     settings |= {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     with tempfile.TemporaryDirectory(prefix="fleet-tune-onnx-") as folder:
         network = ov.Core().compile_model(source.onnx_file(Path(folder)), "CPU", settings)
-    request = network.create_infer_request()
-    for slot, tensor in enumerate(source.inputs):
-        request.set_input_tensor(slot, ov.Tensor(tensor.numpy(), shared_memory=True))
 
-    def run() -> list[Array]:
-        request.infer()
-        return [request.get_output_tensor(slot).data for slot in range(len(network.outputs))]
+    def on(inputs: Sequence[torch.Tensor]) -> Run:
+        request = network.create_infer_request()
+        for slot, tensor in enumerate(inputs):
+            request.set_input_tensor(slot, ov.Tensor(tensor.numpy(), shared_memory=True))
 
-    return run
+        def run() -> list[Array]:
+            request.infer()
+            return [request.get_output_tensor(slot).data for slot in range(len(network.outputs))]
+
+        return run
+
+    return on
 
 
-_OF_TORCH: Mapping[str, tuple[str, Callable[[NetworkSource], Run]]] = {
+_OF_TORCH: Mapping[str, tuple[str, Callable[[NetworkSource], Loaded]]] = {
     "PyTorch": ("torch", eager),
     "torch.compile": ("torch", compiled),
 }
-_OF_ANY: Mapping[str, tuple[str, Callable[[NetworkSource], Run]]] = {
+_OF_ANY: Mapping[str, tuple[str, Callable[[NetworkSource], Loaded]]] = {
     "ONNX Runtime": ("onnxruntime", onnx_runtime),
     # It would compute float32 networks in bfloat16 where the CPU has that.
     "OpenVINO": ("openvino", partial(openvino, INFERENCE_PRECISION_HINT="f32")),
@@ -117,8 +140,8 @@ def installed(is_torch: bool) -> tuple[str, ...]:
     return tuple(name for name, (package, _) in known.items() if find_spec(package) is not None)
 
 
-def runner(name: str, source: NetworkSource) -> Run:
-    """Return the runner of a network in a framework. Raises what the framework raises over the network."""
+def loaded(name: str, source: NetworkSource) -> Loaded:
+    """Load a network in a framework. Raises what the framework raises over the network."""
     return {**_OF_TORCH, **_OF_ANY}[name][1](source)
 
 

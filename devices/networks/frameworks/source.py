@@ -11,22 +11,26 @@ from devices.networks.torch.program_file import load_program
 from devices.networks.user_file import call_function, checked_example, locate
 
 
-def read_source(spec: str, inputs: Sequence[Array], trusted: bool) -> NetworkSource:
+def read_source(
+    spec: str, inputs: Sequence[Array], trusted: bool, shapes: tuple[tuple[int | str, ...], ...] = ()
+) -> NetworkSource:
     """Read a network.
 
     Args:
         spec: a form of :mod:`devices.networks.frontend`.
         inputs: its inputs.
         trusted: run code that is in a ``.pt2`` file.
+        shapes: of its inputs, with a name where an extent is dynamic; empty for fixed shapes.
 
     Raises :class:`NetworkError`.
     """
     file, function = locate(spec)
     tensors = tuple(tensor_of(array) for array in inputs)
     if file.suffix == ".onnx":
-        return NetworkSource(None, file.absolute(), tensors)
+        return NetworkSource(None, file.absolute(), tensors, shapes)
     if function:
-        return NetworkSource(checked_example(call_function(file, function), spec)[0].eval(), None, tensors)
+        module = checked_example(call_function(file, function), spec)[0].eval()
+        return NetworkSource(module, None, tensors, shapes)
     from devices.networks.torch import quantization  # noqa: F401 - registers the operators that the file may have
 
-    return NetworkSource(load_program(file, trusted).module(), None, tensors)
+    return NetworkSource(load_program(file, trusted).module(), None, tensors, shapes)

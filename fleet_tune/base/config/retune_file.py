@@ -16,6 +16,7 @@
     name = "resnet18"                # unique; a folder of this name
     path = "networks.py:resnet18"    # as of 'fleet-tune tune'
     calls_per_day = 2_000_000        # on devices of each class
+    shapes = "n=1..32"               # bounds of dynamic dimensions; shapes_weights = "n=1:0.7,8:0.3" or a file
     inputs = "inputs.npz"            # to compare and time it on; default: its own examples
     precision = "bf16"               # bf16, fp16, int8w or auto; default: as it is
     max_error = 0.01                 # with auto, and only then: the largest error, relative to the largest output
@@ -54,6 +55,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from fleet_tune.base.config import values
 from fleet_tune.base.config.fleet_file import NAME_FORM, FleetConfig, Name, default_fleet, load_fleet
+from fleet_tune.base.config.shape_options import shapes_given
 from fleet_tune.base.config.toml_file import FileKind, Frozen, TomlText, as_toml, read_toml
 from fleet_tune.base.errors import RequestError, RetuneFileError
 from fleet_tune.base.precision import MOST_ERROR, Precision, check_error_limit
@@ -87,6 +89,10 @@ class NetworkConfig(Frozen):
     path: _PathText
     """Path of the network: an ``.onnx`` or ``.pt2`` file, or ``file.py:function``."""
     calls_per_day: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
+    shapes: _PathText | None = None
+    """Bounds of its dynamic dimensions, as of ``--shapes``."""
+    shapes_weights: _PathText | None = None
+    """How often each extent comes, as of ``--shapes-weights``: a list, or the path of a file."""
     inputs: _PathText | None = None
     """Path of an ``.npz`` file of inputs. None: the network's own examples."""
     precision: Annotated[Precision, Field(strict=False)] | None = None
@@ -225,6 +231,7 @@ def load_retune(path: Path) -> RetuneConfig:
                 f"{where}: name = {as_toml(network.name)} is used already ({first})", "give every network its own name"
             )
         names[network.name] = index
+        _check_shapes(path.absolute().parent, network, source, index)
         try:
             check_error_limit(network.precision, network.max_error)
         except RequestError as error:
@@ -276,7 +283,26 @@ def _under(folder: Path, text: str) -> Path:
 
 def _resolved(folder: Path, network: NetworkConfig) -> NetworkConfig:
     inputs = None if network.inputs is None else str(_under(folder, network.inputs))
-    return network.model_copy(update={"path": str(_under(folder, network.path)), "inputs": inputs})
+    changed = {"path": str(_under(folder, network.path)), "inputs": inputs}
+    return network.model_copy(update={**changed, "shapes_weights": _weights_of(folder, network)})
+
+
+def _weights_of(folder: Path, network: NetworkConfig) -> str | None:
+    """The weights as they are written, or the absolute path of their file."""
+    text = network.shapes_weights
+    if text is None or ("=" in text and not _under(folder, text).is_file()):
+        return text
+    return str(_under(folder, text))
+
+
+def _check_shapes(folder: Path, network: NetworkConfig, source: TomlText, index: int) -> None:
+    try:
+        shapes_given(network.shapes, _weights_of(folder, network))
+    except RequestError as error:
+        key = "shapes" if network.shapes_weights is None else "shapes_weights"
+        where = source.where(("network", index, key))
+        next_step = error.next_step.replace("--shapes-weights", "shapes_weights").replace("--shapes", "shapes")
+        raise RetuneFileError(f"{where}: {error.problem}", next_step) from error
 
 
 def _command(folder: Path, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -309,6 +335,8 @@ _KIND = FileKind(
         "name": NAME_FORM,
         "path": "file.py:function, an .onnx file or a .pt2 file",
         "calls_per_day": "how often it runs a day: a number above 0",
+        "shapes": 'bounds of dynamic dimensions, as "n=1..32, tokens=128"',
+        "shapes_weights": 'how often extents come, as "n=1:0.7,8:0.3", or the path of a file',
         "inputs": "the path of an .npz file",
         "precision": " or ".join(f'"{each}"' for each in Precision),
         "max_error": f"a number above 0, at most {MOST_ERROR:g}",

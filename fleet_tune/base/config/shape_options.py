@@ -56,6 +56,12 @@ def asked_shapes(dimensions: tuple[Dimension, ...] | None, given: tuple[str | No
     return weighted(dimensions, given[1], given[0])
 
 
+def shapes_given(shapes: str | None, shapes_weights: str | None) -> Shapes | None:
+    """Return the shapes of both options, as they are written on the command line. Raises :class:`RequestError`."""
+    dimensions = None if shapes is None else bounds(shapes, "--shapes")
+    return asked_shapes(dimensions, None if shapes_weights is None else weights(shapes_weights, "--shapes-weights"))
+
+
 def _read(file: Path) -> Weights:
     """Return the weights in ``file``: lines of an extent and its weight, with a comma or spaces between. Empty lines, a
     headline, and what follows a ``#`` say nothing."""

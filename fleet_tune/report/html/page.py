@@ -20,6 +20,7 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import SLOW, is_busy, slowness
 from fleet_tune.base.version import __version__
 from fleet_tune.report.frameworks import TITLES as FRAMEWORK_TITLES
+from fleet_tune.report.frameworks import extent_rows, extent_titles, problem_lines
 from fleet_tune.report.frameworks import rows as framework_rows
 from fleet_tune.report.html.charts import step_chart
 from fleet_tune.report.html.environment import templates_of
@@ -172,7 +173,14 @@ def _frameworks(folder: Path) -> dict[str, Any]:
         return {"frameworks": []}
     day = datetime.fromtimestamp(found.unix_secs).astimezone().date().isoformat()
     machine = f"{found.cpu} with {plural(found.threads, 'thread')}, on {day}"
-    return {"frameworks": framework_rows(found), "framework_titles": FRAMEWORK_TITLES, "framework_machine": machine}
+    return {
+        "frameworks": framework_rows(found),
+        "framework_titles": FRAMEWORK_TITLES,
+        "framework_machine": machine + (f", with {found.extent}" if found.extent else ""),
+        "extents": extent_rows(found),
+        "extent_titles": extent_titles(found),
+        "extent_problems": problem_lines(found),
+    }
 
 
 def _charts(device_class: str, history: RunHistory) -> dict[str, Any]:

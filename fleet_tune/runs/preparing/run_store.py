@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.records.datasets.dataset_codec import encode_value
 from fleet_tune.base.records.sharing.shared import SharedReader
-from fleet_tune.base.records.stores.store import BOUND, NAME, PRECISION, RecordStore, class_unit
+from fleet_tune.base.records.stores.store import BOUND, NAME, PRECISION, SHAPES, RecordStore, class_unit
 from fleet_tune.base.results import SkippedPart
 from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.shared_store.damaged_records import set_aside
@@ -30,6 +30,8 @@ def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
     meta = {BOUND: network.fingerprint, NAME: network.name}
     if network.conversion is not None:
         meta[PRECISION] = network.conversion.options
+    if network.shapes is not None:
+        meta[SHAPES] = f"{network.shapes.dynamic}, typically {network.shapes.typical}"
     with RecordStore(path) as store:
         store.bind(meta)
         with SharedReader(path) as reader:

@@ -131,7 +131,8 @@ class ClassNetwork:
         made_of = manifest.made_of(self.lowered.tasks, records, request.rules, self.fingerprint, request.records)
         conversion = self.lowered.conversion
         converted = {} if conversion is None else conversion.counts
-        return {**made_of, "precision": self.lowered.precision, "converted": converted}
+        bounds = {} if request.network.bounds is None else {"bounds": str(request.network.bounds)}
+        return {**made_of, **bounds, "precision": self.lowered.precision, "converted": converted}
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,15 @@ def test_narrower_bounds_are_taken_and_make_another_network() -> None:
     assert load_network(two(), shapes=parse_shapes("n=2..8")).fingerprint != narrow.fingerprint
 
 
+def test_weights_make_another_network_where_they_make_another_extent_typical() -> None:
+    """Tasks and times are those of the typical extent; for the other weights nothing is tuned."""
+    first, same, other = (
+        load_network(two(), shapes=parse_shapes(f"n=2..8; n={weights}")) for weights in ("4:1", "2:1,4:3", "2:3,4:1")
+    )
+    assert (first.extent, same.extent, other.extent) == (4, 4, 2)
+    assert first.fingerprint == same.fingerprint != other.fingerprint
+
+
 def test_inputs_of_each_extent_run_in_the_framework() -> None:
     network = load_network(two())
     module = two()[0]
@@ -107,6 +116,7 @@ def test_all_dimensions_but_one_are_fixed() -> None:
     assert network.input_shapes == ((2, "tokens", 4),)
     assert network.at(5).example_inputs[0].shape == (2, 5, 4)
     assert network.own_inputs == ()  # its own have a batch of 3
+    assert str(network.bounds) == "batch=2, tokens=1..16"
     assert load_network(tokens(), shapes=parse_shapes("batch=3, tokens=1..16")).own_inputs[0].shape == (3, 5, 4)
 
 
@@ -114,6 +124,7 @@ def test_all_dimensions_but_one_are_fixed() -> None:
 def test_a_network_whose_dimensions_are_all_fixed_is_a_fixed_one(text: str, origin: str) -> None:
     network = load_network(two(), shapes=parse_shapes(text))
     assert network.shapes is None
+    assert str(network.bounds) == text
     assert network.input_shapes == ()
     assert network.example_inputs[0].shape == (int(text[2:]),)
     assert origin in network.inputs_from

@@ -26,6 +26,7 @@ from fleet_tune.base.records.datasets.dataset import load, save
 from fleet_tune.base.records.datasets.dataset_codec import encode_value
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import Collected
+from fleet_tune.base.shapes import parse_shapes
 from fleet_tune.base.sketch import Sketch
 from fleet_tune.base.task_data import Dataset
 from fleet_tune.cli import main as cli
@@ -95,6 +96,7 @@ def test_the_options_reach_the_run(
     file.write_text('[[device]]\nname = "a"')
     arguments = (
         f"dataset collect n.py:net --per-task 9 --out o --seed 7 --time-budget 5m --fleet {file} --address ray:1"
+        " --shapes n=1..8 --shapes-weights n=4:1"
     )
     assert cli.main([*arguments.split(), "--json"]) == 0
     request = RunRequest(
@@ -106,6 +108,7 @@ def test_the_options_reach_the_run(
         seed=7,
         address="ray:1",
         collects=True,
+        shapes=parse_shapes("n=1..8; n=4:1"),
     )
     assert collect.requests == [request]
     out, err = capsys.readouterr()

@@ -16,9 +16,18 @@ from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
 from devices.networks.network_folder import compile_network
 from fleet_tune.base.errors import RequestError
+from fleet_tune.base.shapes import parse_shapes
 from fleet_tune.cli.main import main
+from fleet_tune.report.frameworks import extent_rows, extent_titles, problem_lines
 from fleet_tune.report.html.page import render_report
-from fleet_tune.runs.framework_times import FrameworkTime, FrameworkTimes, read_times, time_frameworks
+from fleet_tune.report.words import NONE
+from fleet_tune.runs.framework_times import (
+    ExtentTimes,
+    FrameworkTime,
+    FrameworkTimes,
+    read_times,
+    time_frameworks,
+)
 from tests.helpers.compiling import CLASS, trace
 from tests.helpers.records import make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
@@ -31,6 +40,16 @@ print("what a user's file prints is no answer")
 def square():
     torch.manual_seed(0)
     return torch.nn.Linear(64, 64, bias=False), (torch.rand(64, 64),)
+"""
+
+DYNAMIC = """
+import torch
+
+def rows():
+    torch.manual_seed(0)
+    n, k = torch.export.Dim("n", min=2, max=64), torch.export.Dim("k", min=2, max=64)
+    module = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU())
+    return module, (torch.rand(5, 4, 16),), ({0: n, 1: k},)
 """
 
 
@@ -104,6 +123,49 @@ def test_an_onnx_file_runs_in_what_reads_it(tmp_path: Path) -> None:
     assert found.times[0].relative_error < 1e-5
 
 
+@pytest.mark.timeout(300)
+def test_a_dynamic_dimension_is_timed_at_several_extents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bounds, and the extent of the dimension that is fixed, are those of the folder."""
+    monkeypatch.setattr(runners, "_OF_TORCH", {"PyTorch": runners._OF_TORCH["PyTorch"]})  # a compilation takes longer
+    file = tmp_path / "net.py"
+    file.write_text(DYNAMIC)
+    spec = f"{file}:rows"
+    network = load_network(spec, shapes=parse_shapes("k=3, n=2..8; n=4:1"))
+    lowered = import_network(network, CLASS)
+    out = compile_network(lowered, {}, tmp_path / "out", {"bounds": str(network.bounds)})
+    assert main(["frameworks", spec, str(out), "--rounds", "1", "--json"]) == 0
+    told = capsys.readouterr()
+    body = json.loads(told.out.splitlines()[-1])
+    names = [each["name"] for each in body["times"]]
+    assert body["extent"] == "n = 4"
+    assert [each["extent"] for each in body["others"]] == ["n = 2", "n = 8"]
+    for times in (body["times"], *(each["times"] for each in body["others"])):
+        assert [each["name"] for each in times] == names
+        for each in times:
+            assert each["problem"] == "", each
+            assert each["relative_error"] < 1e-5
+    kept = read_times(out)
+    assert kept is not None
+    assert [row[0] for row in extent_rows(kept)] == ["2", "4", "8"]
+    assert extent_titles(kept) == ("n", *names)
+    assert "rows with n = 4" in told.err
+    with pytest.raises(RequestError, match=r"does not run here: .*compiled for n=2"):
+        time_frameworks(spec, out, rounds=1, shapes=parse_shapes("k=3, n=2..16"))
+
+
+def test_a_framework_that_fails_at_one_extent_is_named() -> None:
+    right, wrong = FrameworkTime("X", 2e-3, 1.9e-3, 2.1e-3, 0.0), FrameworkTime("X", None, problem="too large")
+    ours = FrameworkTime("fleet-tune", 1e-3, 1e-3, 1e-3, 0.0)
+    others = (ExtentTimes("n = 8", (ours, wrong)), ExtentTimes("n = 16", (ours, right)))
+    found = FrameworkTimes("net", "a CPU", 2, 1.7e9, "", (ours, right), "n = 2", others)
+    assert problem_lines(found) == ["X does not run with n = 8: too large"]
+    assert extent_rows(found) == [
+        ("2", "1.000 ms", "2.000 ms (2.00×)"), ("8", "1.000 ms", NONE), ("16", "1.000 ms", "2.000 ms (2.00×)"),
+    ]  # fmt: skip
+
+
 def test_what_cannot_be_timed_is_refused(spec: str, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="has no compiled network"):
         time_frameworks(spec, tmp_path, rounds=1)
@@ -129,10 +191,12 @@ def test_the_report_shows_them(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     digest = hashlib.blake2b(b"{}", digest_size=16).hexdigest()
     failed = FrameworkTime("Y", None, problem="no such operator")
-    found = FrameworkTimes("net", "a CPU", 2, 1.7e9, digest, (*times, failed))
+    others = (ExtentTimes("n = 8", (*times[:1], FrameworkTime("X", None, problem="no such extent"), failed)),)
+    found = FrameworkTimes("net", "a CPU", 2, 1.7e9, digest, (*times, failed), "n = 2", others)
     (tmp_path / "frameworks.json").write_text(json.dumps({"schema": 1, **dataclasses.asdict(found)}))
     page = render_report(tmp_path)
-    for told in ("2.00× as fast", "does not run: no such operator", "a CPU with 2 threads, on 2023-11-1"):
+    told_of = ("2.00× as fast", "does not run: no such operator", "a CPU with 2 threads, on 2023-11-1")
+    for told in (*told_of, ", with n = 2", "2.000 ms (2.00×)", "X does not run with n = 8: no such extent."):
         assert told in page
     (tmp_path / "manifest.json").write_text('{"of": "another network"}')
     assert "fleet-tune frameworks NETWORK FOLDER" in render_report(tmp_path)

@@ -36,6 +36,8 @@ NAME = "model"
 """That of what the network is called; a stored word: older folders have it."""
 PRECISION = "precision"
 """That of what the network is converted to, as the options say it; missing where it is as it came."""
+SHAPES = "shapes"
+"""That of its dynamic dimension and the typical extent, for which it is tuned; missing for fixed shapes."""
 _UIDS_AT_ONCE = 500
 _LOCK_SECS = 10.0
 
@@ -333,6 +335,9 @@ def _difference(stored: Mapping[str, str], meta: Mapping[str, str], differing: S
             for each in (stored, meta)
         )
         return f"its run was {there}, and this one is {here}"
+    if stored.get(SHAPES) != meta.get(SHAPES):
+        there, here = (each.get(SHAPES, "fixed shapes") for each in (stored, meta))
+        return f"its run was for {there}, and this one is for {here} (by --shapes and --shapes-weights)"
     if BOUND in differing and NAME in meta:
         return (
             f"its network is called {_short(meta[NAME])} too, but has other operators, shapes or weights, or another "

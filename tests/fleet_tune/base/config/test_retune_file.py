@@ -42,6 +42,8 @@ def test_paths_are_those_of_the_file_and_durations_as_people_write_them(tmp_path
     (tmp_path / "fleet.toml").write_text('[[device]]\nname = "a"\n[[device]]\nname = "b"\nconnect = "h:1"\n')
     text = 'fleet = "fleet.toml"\nstore = "/team/store.db"\nhook = ["./deploy.sh", "x"]\n' + SHORT
     text += 'inputs = "in.npz"\nprecision = "int8w"\n'
+    text += 'shapes = "n=1..8"\nshapes_weights = "lengths.txt"\n'
+    (tmp_path / "lengths.txt").write_text("4 1\n")
     text += 'classes = ["orin"]\n[time]\nhours = "22:00-06:00"\nspan = "90s"\npayback = 3600\n'
     text += '[watch]\nage = "2d"\n'
     config = _load(tmp_path, text)
@@ -49,6 +51,7 @@ def test_paths_are_those_of_the_file_and_durations_as_people_write_them(tmp_path
     assert config.store_mb is None  # of others too: it is never pruned unasked
     assert config.hook == (str(tmp_path / "./deploy.sh"), "x")
     assert config.networks[0].inputs == str(tmp_path / "in.npz")
+    assert config.networks[0].shapes_weights == str(tmp_path / "lengths.txt")
     assert config.networks[0].classes == ("orin",)
     assert config.networks[0].precision is Precision.INT8W
     assert (config.time.span, config.time.payback, config.watch.age) == (90.0, 3600.0, 172800.0)
@@ -108,6 +111,9 @@ def test_hours_may_pass_midnight() -> None:
         ),
         (SHORT + "max_error = 0.01\n", 'line 6: precision = "auto" and max_error', "give the precision auto too"),
         (SHORT + 'precision = "auto"\nmax_error = 3.0\n', "line 7: max_error = 3.0 is not valid", "at most 0.1"),
+        (SHORT + 'shapes = "n=8..1"\n', "line 6: the bounds of the dimension 'n' are", 'write "n=1..8"'),
+        (SHORT + 'shapes_weights = "n=8:1"\n', "line 6: weights say", "give shapes too"),
+        (SHORT + 'shapes = "n=1..8"\nshapes_weights = "no.txt"\n', "line 7: there is no file", "give shapes_weights a"),
         (SHORT + "[time]\nshare = 0\n", "line 7: share = 0 is not valid", "above 0, at most 1"),
         (SHORT + '[time]\nhours = "22-6"\n', 'line 7: hours = "22-6" is not valid', "two different times"),
         (SHORT + '[time]\nspan = "soon"\n', 'line 7: span = "soon" is not valid', "as 90s, 10m"),

@@ -201,6 +201,16 @@ def test_a_store_is_bound_to_one_precision(path: Path) -> None:
             store.bind({"network": "f1-bf16", "model": "resnet18", "precision": "bf16"})
 
 
+def test_a_store_is_bound_to_one_typical_extent(path: Path) -> None:
+    with RecordStore(path) as store:
+        store.bind({"network": "f1", "model": "bert", "shapes": "n=1..8, typically 4"})
+        told = "its run was for n=1..8, typically 4, and this one is for n=1..8, typically 2 .by --shapes and"
+        with pytest.raises(OutputFolderError, match=told):
+            store.bind({"network": "f2", "model": "bert", "shapes": "n=1..8, typically 2"})
+        with pytest.raises(OutputFolderError, match="typically 4, and this one is for fixed shapes"):
+            store.bind({"network": "f3", "model": "bert"})
+
+
 def test_a_store_is_bound_to_one_network(path: Path) -> None:
     with RecordStore(path) as store:
         store.bind({"network": "f1", "model": "resnet18"})
