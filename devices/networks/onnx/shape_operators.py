@@ -8,6 +8,7 @@ from typing import Any
 from tvm import relax
 
 from devices.networks.onnx.shape_values import ShapeValue, ShapeValues, as_expressions, extents_of
+from fleet_tune.base.errors import UnsupportedNetworkError
 
 _FAR = 1 << 31
 """Ends of slices from here on are the end of the axis."""
@@ -87,27 +88,28 @@ def _sliced(_: Any, inputs: Sequence[Any], __: dict[str, Any], known: ShapeValue
     fixed = starts.is_fixed and ends.is_fixed and all(isinstance(extents[place], int) for place in places)
     if fixed or any(stride < 1 for stride in strides):
         return None
-    bounds = [
-        [_within(known, value, extents[place]) for value, place in zip(each.elements.flat, places, strict=True)]
-        for each in (starts, ends)
-    ]
-    if any(each is None for bound in bounds for each in bound):
-        return None
-    if not all(known.holds(start <= end) for start, end in zip(*bounds, strict=True)):
-        return None
-    begins, limits = map(as_expressions, bounds)
+    begins, limits = [], []
+    for place, start, end in zip(places, starts.elements.flat, ends.elements.flat, strict=True):
+        begin, limit = (within(known, each, extents[place]) for each in (start, end))
+        begins.append(begin)
+        limits.append(known.largest(begin, limit))  # what ends before it begins is empty
+    begins, limits = as_expressions(begins), as_expressions(limits)
     return relax.op.strided_slice(data, places, begins, limits, as_expressions(strides), assume_inbound=True)
 
 
-def _within(known: ShapeValues, place: Any, extent: Any) -> Any:
-    """Return a bound of a slice as a place on the axis: negative ones count from its end, others end there. None where
-    it is negative for some extents of the dynamic dimension alone."""
+def within(known: ShapeValues, place: Any, extent: Any) -> Any:
+    """Return a bound of a slice as a place on the axis: negative ones count from its end, others end there. Raises
+    :class:`UnsupportedNetworkError` where it is negative for some extents of the dynamic dimension alone."""
     if isinstance(place, int) and place >= _FAR:
         return extent
     if known.holds(place < 0):
         place = place + extent
     elif not known.holds(place >= 0):
-        return None
+        raise UnsupportedNetworkError(
+            f"the operator Slice begins or ends at {place} of an axis of {extent}: for some extents that is a place, "
+            "for others it counts from the end",
+            "give the dimension closer bounds or one extent with --shapes",
+        )
     return known.largest(known.least(known.simple(place), extent), 0)
 
 

@@ -6,7 +6,7 @@ Importing this module loads torch and TVM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from tvm import relax, tirx
 
+from devices.networks.graph.dynamic_extents import numbers
 from fleet_tune.base.errors import UnsupportedNetworkError
 
 Convert = Callable[[fx.Node], Any]
@@ -56,8 +57,9 @@ class SymbolVariables:
         return result
 
 
-def translations(importer: Any) -> dict[str, Callable[[Convert], Convert]]:
-    """Return what wraps TVM's translations, by the operators' names, for TVM's ``importer`` of torch's programs."""
+def translations(importer: Any, known: Iterable[str]) -> dict[str, Callable[[Convert], Convert]]:
+    """Return what wraps the translations of some operators, by their names, for TVM's ``importer`` of torch's programs.
+    ``known``: names of all that have a translation."""
 
     def sliced(convert: Convert) -> Convert:
         def converted(node: fx.Node) -> Any:
@@ -80,7 +82,16 @@ def translations(importer: Any) -> dict[str, Callable[[Convert], Convert]]:
 
         return converted
 
-    return {"slice.Tensor": sliced}
+    def resized(convert: Convert) -> Convert:
+        def converted(node: fx.Node) -> Any:
+            data: Any = node.args[0]
+            numbers("interpolate", (*data.meta["val"].shape[2:], *node.meta["val"].shape[2:]))
+            return convert(node)
+
+        return converted
+
+    resizing = (name for name in known if str(name).startswith("upsample_"))
+    return {"slice.Tensor": sliced, **dict.fromkeys(resizing, resized)}
 
 
 def _first(importer: Any, start: Any, end: Any, length: int | torch.SymInt, whole: Any, kept: Any) -> Any:

@@ -68,7 +68,7 @@ class TorchImporter(Translations):
             table.update({name: wrap(table[name]) for name in names if name in table})
         for subject in (functions, quantization, resizing, scatters, shifts, vision, windows):
             table.update(subject.translations(self))
-        for name, wrap in dynamic_extents.translations(self).items():
+        for name, wrap in dynamic_extents.translations(self, table).items():
             table[name] = wrap(table[name])
         return {name: self._checked(convert) for name, convert in table.items()}
 
