@@ -84,10 +84,24 @@ def default_device_class_name(target: str) -> str:
     """
     attributes = json.loads(target)
     if attributes["kind"] == "llvm":
-        parts = [attributes.get("mcpu") or "cpu", str(attributes["num-cores"])]
+        parts = [attributes.get("mcpu") or "cpu", str(attributes["num-cores"]), library_of(target)]
     else:
         parts = [attributes["kind"], str(attributes.get("arch", ""))]
     return re.sub(r"[^a-z0-9._-]+", "-", "-".join(part for part in parts if part).lower())
+
+
+def with_library(target: str, library: str) -> str:
+    """Return a canonical target whose kernels may call ``library``; one of a GPU or of another processor than x86-64,
+    for which there is none, as it is."""
+    attributes = json.loads(target)
+    if not library or attributes["kind"] != "llvm" or architecture(target) != "x86_64":
+        return target
+    return canonical({**attributes, "libs": [library]})
+
+
+def library_of(target: str) -> str:
+    """Return the library that kernels for a canonical target may call (TVM's attribute ``libs``); empty for none."""
+    return str(next(iter(json.loads(target).get("libs", [])), ""))
 
 
 def device_kind(target: str) -> str:

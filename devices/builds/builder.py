@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from devices.builds.cache import ArtifactCache, artifact_key, check_plan, usable_folder
+from devices.builds.libraries import libraries_of
 from devices.builds.worker import CACHED_TASKS, PASS_OPTIONS
 from devices.cuda import compiler as cuda_compiler
 from devices.host.children.child import ChildProcess
@@ -260,9 +261,11 @@ class BuildWorker:
 @cache
 def built_by(target: str) -> str:
     """Return everything that an artifact depends on besides its request: versions, options of code generation, the
-    compiler of a GPU's code."""
+    compiler of a GPU's code, the library that kernels may call. Raises LibraryMissingError where that is not
+    installed."""
     gpu = cuda_compiler.describe() if json.loads(target)["kind"] == "cuda" else ""
-    return json.dumps([tvm_versions(), PASS_OPTIONS, gpu], sort_keys=True)
+    libraries = [each.description for each in libraries_of(target)]
+    return json.dumps([tvm_versions(), PASS_OPTIONS, gpu, libraries], sort_keys=True)
 
 
 def memory_limit(total_bytes: int, workers: int) -> int:

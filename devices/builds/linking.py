@@ -22,12 +22,14 @@ from pathlib import Path
 
 import tvm
 
+from devices.builds.libraries import onednn
 from devices.host.owned_folder import owned_folder
 from devices.rpc.remote_linking import LINK_OPTIONS, LINK_TIMEOUT_SECS
-from devices.targets import is_native
+from devices.targets import is_native, library_of
 from fleet_tune.base.errors import UserError
 
 # Objects are position-independent; a compiler adds nothing of its own to them.
+_LINKERS = ("ld", "ld.lld")
 _COMPILER_OPTIONS = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,-z,noexecstack")
 
 
@@ -42,7 +44,8 @@ def link(module: tvm.runtime.Module, target: str) -> bytes:
     Returns an archive of its object files instead if this machine has no linker for the host of ``target``, which is
     not its own (see :func:`devices.rpc.remote_linking.is_archive`).
 
-    Raises LinkerError if this machine has no linker for itself, RuntimeError if linking fails.
+    Raises LinkerError if this machine has no linker for itself, LibraryMissingError if the code calls a library that is
+    not installed, RuntimeError if linking fails.
     """
     linker = find_linker(target)
 
@@ -50,8 +53,11 @@ def link(module: tvm.runtime.Module, target: str) -> bytes:
         if linker is None:
             _archive(output, inputs)
             return
+        libraries: Sequence[str] = ()
+        if library_of(target) == onednn.ONEDNN and any(onednn.calls_onednn(Path(each)) for each in inputs):
+            libraries = onednn.link_inputs(Path(output).parent, by_compiler=linker[0] not in _LINKERS)
         done = subprocess.run(
-            [*linker, "-o", output, *inputs],
+            [*linker, "-o", output, *inputs, *libraries],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -74,7 +80,7 @@ def find_linker(target: str) -> tuple[str, ...] | None:
     Raises LinkerError where the target is this machine's own architecture and it has no linker.
     """
     if is_native(target):
-        for name in ("ld", "ld.lld"):
+        for name in _LINKERS:
             if shutil.which(name):
                 return (name, *LINK_OPTIONS)
         for name in ("cc", "gcc", "clang"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from devices.client.session import (
@@ -19,7 +19,7 @@ from devices.client.session import (
 from devices.client.workbench import Workbench
 from devices.error_text import last_line
 from devices.rpc.tracker import TrackerError, request_server
-from devices.targets import NATIVE, TargetError, device_kind, resolve_target
+from devices.targets import NATIVE, TargetError, device_kind, resolve_target, with_library
 from fleet_tune.base.config.fleet_file import DeviceConfig
 
 T = TypeVar("T")
@@ -50,8 +50,9 @@ class Connection:
         cache_bytes: int,
         server_key: ServerKey,
     ) -> None:
+        self._config = config
         #: Canonical target. Empty until the first session where ``config`` asks for the device's own CPU.
-        self.target = "" if config.target == NATIVE else resolve_target(config.target, config.threads)
+        self.target = "" if config.target == NATIVE else self._target_of(config.target)
         #: True once a session was opened.
         self.has_worked = False
         #: Workbench of the open session, which may be lost unnoticed; None where none is open.
@@ -59,7 +60,6 @@ class Connection:
         #: Address of our own server that the tracker gave us last.
         self.held: tuple[str, int] | None = None
         self.timeout_secs = timeout_secs
-        self._config = config
         self._host = host
         self._port = port
         self._tracker_key = tracker_key
@@ -132,7 +132,11 @@ class Connection:
             )
         with session.deadline(_ASK_TIMEOUT_SECS):
             text = str(session.function("fleet_tune.native_target")())
-        return resolve_target(text, self._config.threads)
+        return self._target_of(text)
+
+    def _target_of(self, spec: str | Mapping[str, object]) -> str:
+        """Return the canonical target of the device, with its library."""
+        return with_library(resolve_target(spec, self._config.threads), self._config.library or "")
 
     def _patient_session(self) -> RpcSession:
         """Open a session. A server that is being restarted refuses connections for a moment."""

@@ -32,7 +32,7 @@ from devices.client.workbench import Workbench
 from devices.cuda.errors import context_lost_by, said
 from devices.error_text import last_line
 from devices.protocol import Artifact, MeasureRequest, OracleOutputs, measurable, oracle_task
-from devices.targets import TargetError, default_device_class_name
+from devices.targets import TargetError, default_device_class_name, library_of
 from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
 from devices.timing.kernel_round import RoundArguments, encode_round
@@ -117,7 +117,7 @@ class RpcDevice:
                     "user open the GPU's device files, or name a CPU as the target",
                 ) from error
             target = self._connection.target
-            device_class = DeviceClass(self._config.device_class or default_device_class_name(target), target)
+            device_class = DeviceClass(self._class_name(target), target)
             try:
                 found = fingerprints.probe(bench, device_class, self._config.threads)
                 self._abstraction = found.abstraction
@@ -135,6 +135,12 @@ class RpcDevice:
                         'name an older CPU as its target\'s mcpu, or "native" on its own machine',
                     ) from error
                 raise SessionLostError(f"{error}{'; ' + end if end else ''}") from error
+
+    def _class_name(self, target: str) -> str:
+        """Return the name of the device's class. Devices that may call a library are not of the class of the others:
+        their records are of other candidates."""
+        given, library = self._config.device_class, library_of(target)
+        return f"{given}-{library}" if given and library else given or default_device_class_name(target)
 
     def ping(self) -> float:
         with self._reached():

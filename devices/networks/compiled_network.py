@@ -16,6 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from devices.builds import libraries
 from devices.builds.executables import Array
 from devices.cuda.runtime import gpu_problem, prepare_cuda
 from devices.error_text import last_line
@@ -99,6 +100,8 @@ class CompiledNetwork:
         manifest = read_manifest(folder)
         _check_processor(folder, manifest)
         library, parameters = (checked_file(folder, name, manifest) for name in (LIBRARY, PARAMETERS))
+        for name in set(libraries.FILES) & manifest["files"].keys():
+            checked_file(folder, name, manifest)
         unusable = gpu_problem(prepare_cuda()) if device_kind(json.dumps(manifest["target"])) == "cuda" else ""
         if unusable:
             raise OutputFolderError(

@@ -20,6 +20,8 @@ from fleet_tune.base.shapes import parse_shapes
 
 SCHEMA = 1
 LIBRARY, PARAMETERS, MANIFEST = "network.so", "params.safetensors", "manifest.json"
+LIBRARIES = "libraries"
+"""What the manifest says of each library whose kernels the network calls: name, package, licence."""
 COMPILE_AGAIN = "compile it again with 'fleet-tune compile'"
 """The next step for a folder that is damaged, or that another version wrote."""
 

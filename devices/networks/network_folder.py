@@ -1,6 +1,7 @@
-"""The folder of a compiled network: ``network.so``, ``params.safetensors``, ``manifest.json``.
+"""The folder of a compiled network: ``network.so``, ``params.safetensors``, ``manifest.json``, and a library that the
+network calls with its licences.
 
-The manifest is written last and holds the content hashes of the other two, so that a folder that was being written at a
+The manifest is written last and holds the content hashes of the others, so that a folder that was being written at a
 power failure is recognised. Nothing in the folder is a pickle. Loading needs TVM's runtime, not torch.
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from devices.builds import libraries
 from devices.builds.executables import Array, Executable, build
 from devices.builds.linking import link
 from devices.cuda import compiler as cuda_compiler
@@ -27,7 +29,7 @@ from devices.host.file_cache import source_digest
 from devices.networks.compiled_network import CompiledNetwork
 from devices.networks.dynamic_kernels import with_dynamic_kernels
 from devices.networks.lowering import LoweredNetwork
-from devices.networks.manifest import LIBRARY, MANIFEST, PARAMETERS, SCHEMA
+from devices.networks.manifest import LIBRARIES, LIBRARY, MANIFEST, PARAMETERS, SCHEMA
 from devices.networks.tensor_file import contents, digest, file_digest
 from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
@@ -67,7 +69,13 @@ def compile_network(
         executable = build(schedule_kernels(lowered, best), lowered.device_class.target)
         keys, unique = _deduplicated(executable.parameters)
         written = {LIBRARY: [_link(executable, lowered.device_class.target)], PARAMETERS: contents(unique)}
-        present = {"parameters": keys, "files": {name: digest(parts) for name, parts in written.items()}}
+        called = libraries.called_by(lowered.device_class.target, best.values())
+        written |= {name: [content] for each in called for name, content in each.files().items()}
+        present = {
+            "parameters": keys,
+            "files": {name: digest(parts) for name, parts in written.items()},
+            LIBRARIES: [each.description for each in called],
+        }
     extra = dict(manifest_extra or {})
     manifest = {
         "schema": SCHEMA,
@@ -82,6 +90,7 @@ def compile_network(
         "made_of": content,
         "parameters": present["parameters"],
         "files": present["files"],
+        LIBRARIES: present.get(LIBRARIES, []),
         "tasks": [_task_entry(task, best.get(task.id), extra.get("tasks", {})) for task in lowered.tasks],
         **{key: value for key, value in extra.items() if key != "tasks"},
     }
@@ -96,6 +105,12 @@ def update_manifest(folder: Path, extra: Mapping[str, Any]) -> None:
     """Add measurements that were made after compiling (latencies, errors) to the manifest of ``folder``."""
     manifest = json.loads((folder / MANIFEST).read_text())
     _write(folder / MANIFEST, _json({**manifest, **extra}))
+
+
+def libraries_in(folder: Path) -> tuple[str, ...]:
+    """Return the libraries that the network in ``folder`` calls, each as its name, package and licence."""
+    described = json.loads((folder / MANIFEST).read_text()).get(LIBRARIES, [])
+    return tuple(f"{each['name']} ({each['package']}), {each['licence']}" for each in described)
 
 
 def load(folder: Path | str) -> CompiledNetwork:
@@ -115,8 +130,9 @@ def staging(out: Path) -> Iterator[Path]:
     published = stage / "network"
     _make_folder(published)
     try:
-        with contextlib.suppress(OSError):  # there is none, or no hard links are possible: it is compiled again
-            for name in (LIBRARY, PARAMETERS, MANIFEST):
+        # There is none, or no hard links are possible: it is compiled again.
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            for name in _files_in(out):
                 os.link(out / name, published / name)
         yield published
     finally:
@@ -127,8 +143,11 @@ def publish(folder: Path, out: Path) -> None:
     """Move a compiled network from where it was staged to where users load it. The manifest comes last: in between, the
     folder is recognised as incomplete."""
     try:
-        for name in (LIBRARY, PARAMETERS, MANIFEST):
+        names = _files_in(folder)
+        for name in names:
             os.replace(folder / name, out / name)
+        for name in set(libraries.FILES) - set(names):
+            (out / name).unlink(missing_ok=True)
         sync_folder(out)
     except OSError as error:
         raise _unwritable(out, error) from error
@@ -201,8 +220,16 @@ def made_of(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> str:
     target = lowered.device_class.target
     gpu = cuda_compiler.describe() if device_kind(target) == "cuda" else ""
     parts = [SCHEMA, lowered.fingerprint, target, tvm.__version__, source_digest(), gpu]
+    parts += [each.description for each in libraries.called_by(target, best.values())]
     traces = [[task.workload.hash, best.get(task.id)] for task in lowered.tasks]
     return digest([json.dumps([*parts, traces], sort_keys=True).encode()])
+
+
+def _files_in(folder: Path) -> list[str]:
+    """Return the names of the files of the network in ``folder``, its manifest last."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    known = (LIBRARY, PARAMETERS, *libraries.FILES)
+    return [*(name for name in known if name in manifest["files"]), MANIFEST]
 
 
 def _present(out: Path, content: str) -> dict[str, Any] | None:
@@ -211,7 +238,8 @@ def _present(out: Path, content: str) -> dict[str, Any] | None:
         manifest: dict[str, Any] = json.loads((out / MANIFEST).read_text())
         if manifest.get("made_of") != content:
             return None
-        whole = all(file_digest(out / name) == manifest["files"][name] for name in (LIBRARY, PARAMETERS))
+        names = {LIBRARY, PARAMETERS, *manifest["files"]}
+        whole = all(file_digest(out / name) == manifest["files"][name] for name in names)
         return manifest if whole else None
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None

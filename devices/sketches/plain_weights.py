@@ -16,6 +16,7 @@ from tvm.tirx import BufferStore, PrimFunc, SeqStmt
 from tvm_ffi import structural_map
 
 from devices.sketches.nests import block_of, nest, variables_of
+from devices.sketches.rules.library.program import BLOCKS, element_of_block
 from devices.sketches.rules.overlapping_tiles import element_of_tile
 from devices.sketches.rules.winograd.weights import element_of_points
 
@@ -74,6 +75,9 @@ class _Change:
         return self._element(load.indices) if load.source.same_as(self._changed) else load
 
     def _element(self, at: Sequence[Any]) -> Any:
-        """Return an element of the changed weights. Tiles have a dimension more than the weights; points have not."""
+        """Return an element of the changed weights. Blocks say so; tiles have a dimension more than the weights; points
+        have not."""
+        if self._changed.name == f"{self._weight.name}{BLOCKS}":
+            return element_of_block(self._weight, self._changed, at)
         has_tiles = len(self._changed.shape) > len(self._weight.shape)
         return (element_of_tile if has_tiles else element_of_points)(self._weight, self._changed, at)

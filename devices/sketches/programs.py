@@ -10,6 +10,7 @@ import tvm
 from devices.sketches.rules.attention import GRANULE, uses_attention
 from devices.sketches.rules.attention.pattern import attention_of
 from devices.sketches.rules.attention.program import rewritten as attention_program
+from devices.sketches.rules.library import uses_library
 from devices.sketches.rules.overlapping_tiles import TILES, tiling_of, with_overlapping_tiles
 from devices.sketches.rules.winograd import uses_winograd
 from devices.sketches.rules.winograd.convolution import convolution_of
@@ -19,7 +20,7 @@ from devices.sketches.rules.winograd.rule import outputs_of
 
 def is_rewritten(trace: str) -> bool:
     """Return true if a trace (JSON text) is for a rewritten program, which TVM alone cannot make."""
-    return uses_winograd(trace) or uses_attention(trace) or f'"{TILES}"' in trace
+    return uses_winograd(trace) or uses_attention(trace) or uses_library(trace) or f'"{TILES}"' in trace
 
 
 def program_for(module: tvm.IRModule, steps: Sequence[Sequence[Any]]) -> tvm.IRModule:

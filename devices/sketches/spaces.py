@@ -35,6 +35,9 @@ from devices.sketches.half_operators import PAIRED, holding_pairs
 from devices.sketches.plain_weights import LAYOUT_REWRITE, with_plain_weights
 from devices.sketches.programs import is_rewritten, program_for
 from devices.sketches.rules.attention.rule import ATTENTION, attention
+from devices.sketches.rules.library import uses_library
+from devices.sketches.rules.library.program import with_library_calls
+from devices.sketches.rules.library.rule import ONEDNN, onednn
 from devices.sketches.rules.line_wise import LINE_WISE, line_wise
 from devices.sketches.rules.overlapping_tiles import OVERLAPPING_TILES, overlapping_tiles
 from devices.sketches.rules.register_blocked import REGISTER_BLOCKED, register_blocked
@@ -59,6 +62,7 @@ OWN_RULES = {
     WINOGRAD: winograd,
     OVERLAPPING_TILES: overlapping_tiles,
     ATTENTION: attention,
+    ONEDNN: onednn,
 }
 """Rules that are not MetaSchedule's, by their names."""
 
@@ -132,6 +136,8 @@ class DesignSpace:
             except Exception as error:  # a trace that cannot be replayed cannot be scheduled; the others can
                 self.left_out += ((rule, first_line(error)),)
                 continue
+            if uses_library(text):  # its trace says which program it is, and nothing of loops
+                facts = replace(facts, statements=(), undescribed="a library computes it")
             self._traces.append(trace)
             self._programs.append(program)
             self._sampled.append([inst for inst in trace.insts if inst.kind.name in SAMPLING])
@@ -140,7 +146,8 @@ class DesignSpace:
             if rule == ROW_WISE and not facts.statements:
                 sketch = self._with_rows(sketch)
             self._open.append(sketch)
-            if rule == IMPORTED and not any(inst.kind.name == _POSTPROCESSING for inst in generic.insts):
+            is_plain = rule == IMPORTED and not any(inst.kind.name == _POSTPROCESSING for inst in generic.insts)
+            if is_plain or uses_library(text):
                 self._finished.add(sketch.id)
 
     def _imported(self) -> Iterator[Trace]:
@@ -283,7 +290,7 @@ def apply_trace(module: tvm.IRModule, trace: str) -> tvm.IRModule:
     ``meta_schedule.layout_rewrite_preproc``), which ``relax.transform.SplitLayoutRewritePreproc`` moves out of it when
     a network is compiled. Raises :class:`ScheduleError` where the trace does not fit the program.
     """
-    scheduled = _replayed(module, trace).mod["main"]
+    scheduled = _program_of(_replayed(module, trace), module)["main"]
     return tvm.IRModule({"main": with_plain_weights(scheduled, module["main"])})
 
 
@@ -364,8 +371,9 @@ def _vector(
 
 def _finish(original: tvm.IRModule, schedule: Schedule) -> Scheduled:
     """Move the layout changes of constant weights out of the scheduled program, into functions of their own."""
-    scheduled = with_plain_weights(schedule.mod["main"], original["main"])
-    functions = {"main": RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(schedule.mod)["main"]}
+    program = _program_of(schedule, original)
+    scheduled = with_plain_weights(program["main"], original["main"])
+    functions = {"main": RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(program)["main"]}
     params = list(scheduled.params)
     packed = []
     for nest, block in _layout_rewrites(scheduled):
@@ -381,6 +389,14 @@ def _finish(original: tvm.IRModule, schedule: Schedule) -> Scheduled:
         packed=tuple(sorted(packed)),
         trace=full_text(schedule.trace),
     )
+
+
+def _program_of(schedule: Schedule, original: tvm.IRModule) -> tvm.IRModule:
+    """Return the scheduled program; with calls of a library where the trace says so."""
+    try:
+        return with_library_calls(schedule.mod, original)
+    except ValueError as error:
+        raise ScheduleError(str(error)) from error
 
 
 def _layout_rewrites(func: PrimFunc) -> Iterable[tuple[Stmt, SBlock]]:

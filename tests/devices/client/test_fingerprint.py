@@ -17,7 +17,7 @@ from devices.client.fingerprint import run_secs
 from devices.client.probe_kernels import CHUNK, SLOWEST_FLOPS, ProbeKernel, arithmetic, fill, triad
 from devices.client.rpc_device import RpcDevice
 from devices.server.server import DeviceServer
-from devices.targets import parse_target, resolve_target
+from devices.targets import library_of, parse_target, resolve_target
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import DeviceUnreachableError, VersionsDifferError
 from fleet_tune.base.timeouts import DeviceTimeouts
@@ -50,6 +50,18 @@ def test_a_device_class_is_named_by_the_fleet_file(server: DeviceServer, native_
     config = DeviceConfig(name="cpu", target=native_target, threads=2, device_class="laptop")
     device = RpcDevice(config, "127.0.0.1", server.port)
     assert device.fingerprint().device_class.name == "laptop"
+    device.close()
+
+
+@pytest.mark.parametrize(("given", "name"), [("laptop", "laptop-onednn"), (None, "znver3-2-onednn")])
+def test_devices_that_may_call_a_library_are_a_class_of_their_own(
+    given: str | None, name: str, server: DeviceServer
+) -> None:
+    target = {"kind": "llvm", "mcpu": "znver3", "mtriple": "x86_64-linux-gnu"}
+    config = DeviceConfig(name="cpu", target=target, threads=2, device_class=given, library="onednn")
+    device = RpcDevice(config, "127.0.0.1", server.port)
+    assert library_of(device._connection.target) == "onednn"
+    assert device._class_name(device._connection.target) == name
     device.close()
 
 

@@ -1,0 +1,23 @@
+"""Libraries whose kernels candidates may call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from devices.builds.libraries import onednn
+from devices.sketches.rules.library import uses_library
+
+FILES = (onednn.SHARED_LIBRARY, onednn.LICENCES)
+"""Names of all files that may go along with a network."""
+
+
+def libraries_of(target: str) -> tuple[onednn.OneDnn, ...]:
+    """Return the libraries that kernels for a canonical target may call. Raises
+    :class:`~devices.builds.libraries.onednn.LibraryMissingError` where one is not installed."""
+    return (onednn.installed(),) if onednn.ONEDNN in json.loads(target).get("libs", []) else ()
+
+
+def called_by(target: str, traces: Iterable[str | None]) -> tuple[onednn.OneDnn, ...]:
+    """Return the libraries that kernels with these traces call, as :func:`libraries_of`."""
+    return libraries_of(target) if any(uses_library(trace) for trace in traces if trace) else ()
