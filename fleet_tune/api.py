@@ -157,9 +157,10 @@ def compile_network(
     trust_model: bool = False,
     precision: str | None = None,
     max_error: float | None = None,
+    library: str | None = None,
 ) -> TuneResult:
     """Compile ``network`` from the best records of a database, without tuning. ``inputs``, ``shapes``,
-    ``shapes_weights``, ``trust_model``, ``precision`` and ``max_error``: as for :func:`tune`."""
+    ``shapes_weights``, ``trust_model``, ``precision``, ``max_error`` and ``library``: as for :func:`tune`."""
     # What is wrong with these is told before anything heavy is loaded.
     request = run_request(
         network,
@@ -171,6 +172,7 @@ def compile_network(
         trust_model=trust_model,
         precision=precision,
         max_error=max_error,
+        library=library,
     )
     store = values.path("a record database", records, "--records")
     _provide_home()

@@ -450,6 +450,8 @@ class NetworkResult:
     """Tasks that did not get their best kernel."""
     chosen_in_place: tuple[ChosenInPlace, ...] = ()
     """Tasks that got the kernel that is best in the network, and not the one that is best alone."""
+    libraries: tuple[str, ...] = ()
+    """Libraries whose kernels it calls, each with its package and licence."""
     in_network: InNetwork | None = None
     """Distribution of the published network's time. None if its kernels were not timed."""
     untuned_earlier: bool = False

@@ -141,7 +141,7 @@ def _report_options(command: _F) -> _F:
     help="Never train the cost model on measurements of this run: with --transfer-from.",
 )
 @run_options("trials", "time_budget_secs", "fleet", "inputs", "shapes", "shapes_weights")
-@run_options("precision", "max_error", "trust_model")
+@run_options("precision", "max_error", "library", "trust_model")
 @click.option(
     "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the network's name."
 )
@@ -222,7 +222,7 @@ def demo(context: click.Context, time_budget_secs: float | None, out: Path | Non
 @click.argument("network")
 @click.option("--records", type=click.Path(path_type=Path), required=True, help="Record database (records.db).")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
-@run_options("fleet", "inputs", "shapes", "shapes_weights", "precision", "max_error", "trust_model")
+@run_options("fleet", "inputs", "shapes", "shapes_weights", "precision", "max_error", "library", "trust_model")
 @_report_options
 def compile_command(
     network: str,
@@ -234,6 +234,7 @@ def compile_command(
     shapes_weights: str | None,
     precision: str | None,
     max_error: float | None,
+    library: str | None,
     trust_model: bool,
     as_json: bool,
     svg: Path | None,
@@ -258,6 +259,7 @@ def compile_command(
             trust_model=trust_model,
             precision=precision,
             max_error=max_error,
+            library=library,
         )
     return _report(result, as_json, svg)
 

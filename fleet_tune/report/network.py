@@ -62,6 +62,8 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
         yield "chosen in place", f"{which} faster alone, but not in the network", ""
     if network.in_network is not None:
         yield "time", _where_the_time_goes(network.in_network), ""
+    for library in network.libraries:
+        yield "library", f"{library}: it lies beside the network, with its licences", ""
     yield "network", f"{network.folder}: network.so, its parameters, manifest.json", ""
 
 

@@ -35,6 +35,7 @@ from fleet_tune.runs.fleet.tracker_boards import with_boards
 from fleet_tune.runs.interruption import Interruption, RunInterruptedError, beside, close_started
 from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.metrics import RunInfo
+from fleet_tune.runs.preparing.library_check import check_library
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.preparation import prepare
 from fleet_tune.runs.progress_file import ProgressFile
@@ -77,6 +78,7 @@ async def run(
     Raises UserError for what the caller can mend, and KeyboardInterrupt as usual for a second signal.
     """
     method_of(request.method)
+    check_library(request.fleet)
     if not isinstance(request.network, tuple):
         locate(request.network)
     async with contextlib.AsyncExitStack() as stack:

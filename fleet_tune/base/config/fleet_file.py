@@ -97,6 +97,8 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _RECORDED = "recorded:"
 _REPLAY = "replay:"  # the old word, still read
 _Patient = Annotated[float, Field(gt=0, le=3600)]
+Library = Literal["onednn"]
+"""Libraries that kernels may call."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -115,6 +117,9 @@ class DeviceConfig(Frozen):
     """Number of threads. None: the device itself says it."""
     device_class: Name | None = None
     """Name of the device class. None: the device itself says it."""
+    library: Library | None = None
+    """Library whose kernels are candidates too, for CPUs that it has some for. Its package is installed on the device's
+    host and on those that build for it, at the same place."""
     key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """File of the key that the device's server must have, relative to the fleet file. None: the key of this user's own
     servers, if there is one and the server asks."""
@@ -272,6 +277,8 @@ class FleetConfig(Frozen):
     behind its name."""
     chosen: frozenset[str] | None = None
     """Names of the file's devices that count (:meth:`only`). None: all."""
+    library: Library | None = None
+    """Library of all devices that :meth:`with_library` gave it to."""
 
     @property
     def datasets(self) -> tuple[Path, ...]:
@@ -294,6 +301,20 @@ class FleetConfig(Frozen):
             "chosen": frozenset(names),
         }
         return self.model_copy(update=changes)
+
+    def with_library(self, library: Library | None) -> FleetConfig:
+        """Return the fleet whose CPUs of this machine may call ``library``; None: the fleet as it is. Raises
+        :class:`FleetFileError` where there is no such CPU."""
+        if library is None:
+            return self
+        here = [each for each in self.devices if each.connect == "local" and each.via is None and not each.is_gpu]
+        if not here:
+            raise FleetFileError(
+                f"--library {library} is for CPUs of this machine, and the fleet has none",
+                f'omit it, or give devices whose hosts have the library the key library = "{library}"',
+            )
+        devices = tuple(each.model_copy(update={"library": library}) if each in here else each for each in self.devices)
+        return self.model_copy(update={"devices": devices, "library": library})
 
     def where(self, device: str, key: str) -> str:
         """Return the place where a device's key is set, for messages: ``fleet.toml, line 7``; ``the default fleet``
@@ -499,6 +520,7 @@ _EXPECTED = {
     "target": '"native", the name of a TVM target, or a table with kind, as in { kind = "llvm", mcpu = "cortex-a78" }',
     "threads": "a whole number from 1 to 4096",
     "device_class": NAME_FORM,
+    "library": '"onednn"',
     "count": f'a whole number from 1 to {MOST_OF_A_KEY}, or "all"; above 1 only with connect = "tracker://host:port/key"',
     "key_file": 'the path of a copy of the device server\'s key file, with connect = "host:port" or "tracker://..."',
     "connect_secs": "a number of seconds above 0, at most 3600",

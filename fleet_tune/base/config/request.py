@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fleet_tune.base.config import values
-from fleet_tune.base.config.fleet_file import FleetConfig
+from fleet_tune.base.config.fleet_file import FleetConfig, Library
 from fleet_tune.base.config.shape_options import asked_shapes
 from fleet_tune.base.config.tune_options import RequestOptions, SearchMethod, checked
 from fleet_tune.base.domain import Limits
@@ -37,6 +37,7 @@ class RunRequest:
     out: Path
     """The output folder, an absolute path."""
     fleet: FleetConfig
+    """Its devices have the option ``library``."""
     limits: Limits
     """When the tuning ends: the options ``trials``, ``task_trials`` and ``time_budget_secs``."""
     method: str | SearchMethod = "fleet"
@@ -53,6 +54,7 @@ class RunRequest:
     """The options ``shapes`` and ``shapes_weights``."""
     precision: Precision | None = None
     max_error: float | None = None
+    library: Library | None = None
     trust_model: bool = False
     store: StorePlace | None = None
     """The record store that runs share; None: no store."""
@@ -87,6 +89,7 @@ def run_request(network: Any, *, out: Path | str, **options: Unpack[RequestOptio
     given = checked(options)
     check_error_limit(given["precision"], given["max_error"])
     given["shapes"] = asked_shapes(given["shapes"], given.pop("shapes_weights"))
+    given["fleet"] = given["fleet"].with_library(given["library"])
     limits = {name: given.pop(name) for name in ("time_budget_secs", "trials", "task_trials")}
     if all(limit is None for limit in limits.values()):
         limits["time_budget_secs"] = DEFAULT_TIME_BUDGET_SECS

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypedDict, TypeVar, cast, get_args, get_type_hints
 
 from fleet_tune.base.config import shape_options, values
-from fleet_tune.base.config.fleet_file import FleetConfig, default_fleet, load_fleet
+from fleet_tune.base.config.fleet_file import FleetConfig, Library, default_fleet, load_fleet
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.precision import MOST_ERROR, Precision
 from fleet_tune.base.records.sharing.shared import default_place
@@ -120,6 +120,15 @@ def _inputs(value: Any, flag: str) -> Path:
     if not os.path.isfile(path):
         raise RequestError(f"there is no file {path}", f"give {flag} an .npz file, as numpy.savez writes it")
     return path
+
+
+def _library(value: Any, flag: str) -> Library | None:
+    if value in (None, "none"):
+        return None
+    if value not in get_args(Library):
+        problem = f"a library is {' or '.join([*get_args(Library), 'none'])}, not {values.shown(value)}"
+        raise RequestError(problem, f"give one with {flag}")
+    return cast(Library, value)
 
 
 def _precision(value: Any, flag: str) -> Precision:
@@ -254,6 +263,18 @@ class PlanOptions(TypedDict, total=False):
             "largest output.",
             kind="float",
             metavar="NUMBER",
+        ),
+    ]
+    library: Annotated[
+        str | None,
+        Option(
+            "--library",
+            _library,
+            "Library whose kernels are candidates too: onednn (x86-64) or none. Default: none.",
+            "Library whose kernels are candidates too, on the CPUs of this machine: ``onednn`` (x86-64; pip install "
+            "'fleet-tune[onednn]'). None or ``none``: no library.",
+            metavar="NAME",
+            names=(*get_args(Library), "none"),
         ),
     ]
     trust_model: Annotated[

@@ -139,6 +139,8 @@ class FleetWatch:
         self._problem = ""
         if self._fleet.chosen is not None:
             read = read.only(self._fleet.chosen)
+        with contextlib.suppress(FleetFileError):  # the last CPU of this machine has left
+            read = read.with_library(self._fleet.library)
         self._fleet = with_boards(with_boards_of(read, self._fleet))
         right_again = [("the fleet file is right again", True)] if last_problem else []
         return [*right_again, *self._changed_tables(read)]

@@ -31,7 +31,7 @@ from devices.networks.network import Array
 from devices.networks.other_extents import DisagreementAtExtentError, compare_least, other_extents
 from devices.networks.processes.lowering_process import LoweringProcess
 from devices.networks.silent_outputs import silent_outputs
-from devices.targets import NATIVE, resolve_target
+from devices.targets import NATIVE, library_of, resolve_target, with_library
 from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.config.fleet_file import FleetConfig
 from fleet_tune.base.config.request import RunRequest
@@ -165,7 +165,8 @@ def device_classes_of(fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fing
 def is_this_machine(fingerprint: Fingerprint) -> bool:
     """Return true if a device that is reached over a port runs what this machine runs: the same target and
     processor."""
-    return fingerprint.device_class.target == resolve_target(NATIVE, fingerprint.threads)
+    target = fingerprint.device_class.target
+    return target == with_library(resolve_target(NATIVE, fingerprint.threads), library_of(target))
 
 
 def look_up_tasks(store: Path, prepared: Prepared, request: RunRequest) -> StoreLookup:

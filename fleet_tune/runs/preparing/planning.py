@@ -22,6 +22,7 @@ from fleet_tune.runs.preparing.device_classes import (
     lower_network,
     with_search_prior,
 )
+from fleet_tune.runs.preparing.library_check import check_library
 from fleet_tune.runs.preparing.ready_tasks import in_order
 
 
@@ -29,6 +30,7 @@ def plan(request: RunRequest) -> Plan:
     """Plan a run: tasks, weights and sketches for every device class, and what the search would start from. The
     imported network is compared with its framework. Raises UserError."""
     method = method_of(request.method)
+    check_library(request.fleet)
     if request.transfer_from is not None:
         check_source(request.transfer_from)
     if request.store is not None:

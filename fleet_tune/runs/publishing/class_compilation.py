@@ -113,6 +113,7 @@ def _published(timed: TimedNetwork, folder: Path, cancellation: Cancellation) ->
     if result.published == "nothing":
         return result
     network_folder.update_manifest(timed.folder, manifest.found(result))
+    result = dataclasses.replace(result, libraries=network_folder.libraries_in(timed.folder))
     with cancellation.publishing():
         network_folder.publish(timed.folder, folder)
     return result

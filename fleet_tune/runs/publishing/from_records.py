@@ -19,6 +19,7 @@ from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.fleet.fleet_probe import probe_fleet
 from fleet_tune.runs.preparing.device_classes import check, described_tasks, lower_network
+from fleet_tune.runs.preparing.library_check import check_library
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.ready_tasks import in_order
 from fleet_tune.runs.preparing.run_store import bind_store, without_damaged
@@ -38,6 +39,7 @@ def compile_from_records(request: RunRequest, records: Path) -> TuneResult:
     Raises UserError.
     """
     started = time.monotonic()
+    check_library(request.fleet)
     try:
         RecordReader(records).close()
     except RecordStoreError as error:

@@ -60,7 +60,7 @@ def check_records(
             return
     raise RecordStoreError(
         f"{records} has no verified record of this network for {' or '.join(lowered)}",
-        "tune it first, or name the database of a run of the same network and target",
+        "tune it first, or name the database of a run of the same network, target and --library",
     )
 
 

@@ -226,6 +226,7 @@ def test_compile_builds_from_records(monkeypatch: pytest.MonkeyPatch, capsys: py
         "inputs": Path("i.npz"),
     }
     options |= {"trust_model": False, "precision": None, "max_error": None, "shapes": None, "shapes_weights": None}
+    options |= {"library": None}
     assert calls == [("net.onnx", options)]
     assert json.loads(capsys.readouterr().out)["new_trials"] == 8
 

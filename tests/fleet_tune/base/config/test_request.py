@@ -72,6 +72,7 @@ def test_the_ends_of_the_ranges_are_in_them() -> None:
         *(({name: value}, "not") for name in ("inputs", "transfer_from", "fleet") for value in (5, "", "a\0b", b"x")),
         *(({name: value}, "true or false") for name in ("pretrained", "trust_model") for value in (None, 1, "no")),
         ({"method": None}, "method is a name"),
+        *(({"library": name}, "library is onednn or none") for name in ("xnnpack", "", 5, ["onednn"])),
         *(({"precision": name}, "precision is bf16, fp16, int8w or auto") for name in ("float32", "BF16", "", 16)),
     ],
 )

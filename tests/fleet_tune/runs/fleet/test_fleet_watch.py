@@ -10,7 +10,7 @@ import pytest
 
 from actors.tuning_session import TuningSession
 from devices.rpc.tracker import TrackerError
-from fleet_tune.base.config.fleet_file import DeviceConfig, load_fleet
+from fleet_tune.base.config.fleet_file import DeviceConfig, Library, load_fleet
 from fleet_tune.base.errors import FleetOrdersError, UserError
 from fleet_tune.runs.fleet import tracker_boards
 from fleet_tune.runs.fleet.fleet_watch import FleetWatch, changes
@@ -65,8 +65,8 @@ def file(tmp_path: Path) -> Path:
 class Watched:
     """A file that is watched for a session, of which it has all devices, or those with these names."""
 
-    def __init__(self, file: Path, *names: str) -> None:
-        fleet = load_fleet(file)
+    def __init__(self, file: Path, *names: str, library: Library | None = None) -> None:
+        fleet = load_fleet(file).with_library(library)
         if names:
             fleet = fleet.only(names)
         self.file = file
@@ -94,6 +94,16 @@ def test_an_entry_that_has_changed_leaves_and_joins(file: Path) -> None:
         "b": "its entry in the fleet file has changed",
     }
     assert [(device.name, device.connect) for device in found.join] == [("b", "10.0.0.1:9092"), ("c", "10.0.0.1:9090")]
+
+
+async def test_a_library_is_for_devices_that_join_too(tmp_path: Path) -> None:
+    file, board = tmp_path / "fleet.toml", entry("board")
+    file.write_text('[[device]]\nname = "here"\n' + board)
+    watched = Watched(file, library="onednn")
+    assert [each.library for each in watched.session.devices.values()] == ["onednn", None]
+    assert await watched.look(board) == [("leaves", "here: it is no longer in the fleet file")]
+    assert await watched.look('[[device]]\nname = "cpu"\nthreads = 1\n', board) == [("joins", "cpu")]
+    assert watched.session.devices["cpu"].library == "onednn"
 
 
 async def test_devices_join_and_leave_as_the_file_says(file: Path) -> None:
