@@ -26,8 +26,8 @@ _CPU = Target({"kind": "llvm"})
 
 
 @dataclass(frozen=True)
-class Window:
-    """What a convolution (NHWC by HWIO) sums over."""
+class ConvolutionWindow:
+    """The window that a convolution (NHWC by HWIO) sums over."""
 
     size: tuple[int, int]
     """Rows and columns of the weights."""
@@ -48,7 +48,7 @@ class Operator:
     """Buffer of its weights: (inputs, outputs), or (rows, columns, inputs, outputs)."""
     result: Any
     """Buffer that it writes: (..., outputs)."""
-    window: Window | None
+    window: ConvolutionWindow | None
     """None for a product of matrices."""
     epilogue: SBlock | None
     """The block that reads its result."""
@@ -157,7 +157,7 @@ def _convolution(
     top, left = zeros[1:3] if zeros else (0, 0)
     if zeros and (zeros[0] or zeros[3]):
         return None
-    window = Window((size[0], size[1]), (steps[0], steps[1]), (top, left))
+    window = ConvolutionWindow((size[0], size[1]), (steps[0], steps[1]), (top, left))
     return Operator(main, data, loads.b.source, block.writes[0].source, window, epilogue)
 
 
