@@ -48,6 +48,7 @@ from fleet_tune.base.results import OutputErrors, SkippedPart
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.prepared import Prepared
+from fleet_tune.runs.preparing.library_check import with_library_seeds
 from fleet_tune.runs.preparing.precision_choice import PrecisionChoice, choose_precisions
 from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
 from fleet_tune.runs.shared_store.lookup import StoreLookup, look_up
@@ -348,9 +349,9 @@ def describe_tasks(prepared: Prepared, fleet: FleetConfig, window: QuietWindow |
             entry = found.prior.with_prior(entry)
         elif prior is not None:
             entry = prior.with_prior(entry)
-        return entry if found is None else found.seeded(entry)
+        return with_library_seeds(entry if found is None else found.seeded(entry))
 
-    return ReadyTasks(prepared.undescribed, fleet.datasets, with_start if priors or found else None, window)
+    return ReadyTasks(prepared.undescribed, fleet.datasets, with_start, window)
 
 
 def described_tasks(prepared: Prepared, fleet: FleetConfig) -> list[ReadyTask]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from devices.builds.libraries import onednn
+from devices.sketches.rules.library import uses_library
 from fleet_tune.base.config.fleet_file import FleetConfig
+from fleet_tune.base.search_task import SearchTask
 
 
 def check_library(fleet: FleetConfig) -> None:
@@ -11,3 +15,21 @@ def check_library(fleet: FleetConfig) -> None:
     installed here. Other hosts that build say so themselves."""
     if any(device.library for device in fleet.devices):
         onednn.installed()
+
+
+def with_library_seeds(entry: SearchTask) -> SearchTask:
+    """Add candidates of a library to those that a task's search begins with. No model knows what its calls take:
+    without a measurement the search may never try them.
+
+    They are a part of the rows for each core, a part of the columns for each core, and small parts of both.
+    """
+    if entry.recorded is not None:  # a dataset has what it has
+        return entry
+    seeds = list(entry.seeds)
+    for at, sketch in enumerate(entry.sketches):
+        if uses_library(sketch.trace_text):
+            rows, columns = (len(getattr(decision, "values", ())) - 1 for decision in sketch.decisions)
+            parts = ((min(1, rows), 0), (0, min(1, columns)), (min(2, rows), columns))
+            seeds += [(at, part) for part in dict.fromkeys(parts)]
+    enough = entry.enough and entry.enough + len(seeds) - len(entry.seeds)
+    return dataclasses.replace(entry, seeds=tuple(seeds), enough=enough)
