@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from devices.client.output_check import EXACT, MOST_TRIES, ROUNDED, Oracle, all_finite, disagreement, tolerance
 from devices.protocol import Artifact, CheckedRun, CheckPlan, TensorSpec
+from devices.sketches.rules.library import LIBRARY
 from devices.sketches.rules.winograd import OUTPUTS
 from devices.timing.arguments import FLOATS, make_inputs, poison
 from fleet_tune.base.domain import DeviceAbstraction
@@ -100,6 +101,22 @@ def test_a_winograd_kernel_may_round_and_spread_special_values(make_artifact: Ma
     assert "differ" in oracle.disagreement(plain, [np.array([1.5, 2.0, 1000.0], np.float32)], trace)
     assert oracle.disagreement(special, [spread], trace) == ""
     assert "special values" in oracle.disagreement(special, [spread])
+
+
+def test_a_library_may_leave_out_the_zeros_around_an_image(make_artifact: MakeArtifact) -> None:
+    """They are multiplied by an infinite weight. Everything else must agree."""
+    oracle = Oracle(make_artifact("ok", oracle=True))
+    run = CheckedRun(True, (np.array([np.nan, np.inf, 3.0], np.float32),))
+    trace = f'[[["Annotate", ["b1", "onednn"], ["{LIBRARY}"], []]], []]'
+    right, other, lost = (
+        np.array([1.0, value, last], np.float32) for value, last in ((np.inf, 3), (np.inf, 4), (2, 3))
+    )
+    assert oracle.disagreement(run, [right], trace) == ""
+    assert "special values" in oracle.disagreement(run, [right])
+    for wrong in (other, lost, np.full(3, np.nan, np.float32)):
+        assert "special values" in oracle.disagreement(run, [wrong], trace)
+    plain = CheckedRun(False, (np.array([1.0, 2.0, 3.0], np.float32),))
+    assert oracle.disagreement(plain, [np.array([np.nan, 2.0, 3.0], np.float32)], trace)
 
 
 def test_integers_must_be_equal() -> None:
