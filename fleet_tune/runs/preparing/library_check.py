@@ -23,7 +23,8 @@ def with_library_seeds(entry: SearchTask) -> SearchTask:
 
     They are a part of the rows for each core, a part of the columns for each core, and small parts of both.
     """
-    if entry.recorded is not None:  # a dataset has what it has
+    calls = any(uses_library(sketch.trace_text) for sketch in entry.sketches)
+    if not calls or entry.recorded is not None:  # a dataset has what it has
         return entry
     seeds = list(entry.seeds)
     for at, sketch in enumerate(entry.sketches):

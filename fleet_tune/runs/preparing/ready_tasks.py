@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from devices.describing.cache import TaskDescription
 from devices.describing.describer import TaskDescriber
 from devices.host.quiet_windows.quiet_window import QuietWindow
+from devices.sketches.rules.library import uses_library
 from fleet_tune.base.domain import Task
 from fleet_tune.base.records.datasets.dataset import load
 from fleet_tune.base.results import SkippedPart
@@ -104,7 +105,8 @@ def missing_of(task: Task, described: TaskDescription) -> tuple[SkippedPart, ...
         reasons = dict.fromkeys(reason for _, reason in described.left_out) or ["no sketch rule applies to it"]
         return (SkippedPart("task", name, device_class, "", "; ".join(reasons)),)
     missing = [SkippedPart("sketch", name, device_class, rule, reason) for rule, reason in described.left_out]
-    undescribed = [sketch for sketch in described.sketches if sketch.undescribed]
+    # Of a library's calls nothing more can be said, and they were asked for.
+    undescribed = [each for each in described.sketches if each.undescribed and not uses_library(each.trace_text)]
     missing += [SkippedPart("description", name, device_class, each.rule, each.undescribed) for each in undescribed]
     return tuple(missing)
 

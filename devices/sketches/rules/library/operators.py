@@ -106,6 +106,9 @@ def operator_of(module: tvm.IRModule) -> Operator | None:
         return None
     if epilogue is not None and not is_element_wise(epilogue, result):
         return None
+    # Of the result only a part is kept at a time, for the epilogue.
+    if epilogue is not None and any(result.same_as(each) for each in main.params):
+        return None
     source, zeros = (loads.a.source, ()) if padding is None else _padded(padding)
     if source is None or not any(source.same_as(each) for each in main.params):
         return None

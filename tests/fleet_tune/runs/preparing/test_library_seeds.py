@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from devices.describing.cache import TaskDescription
 from devices.sketches.rules.library import LIBRARY
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.sketch import Choice, Sketch
 from fleet_tune.runs.preparing.library_check import with_library_seeds
+from fleet_tune.runs.preparing.ready_tasks import missing_of
 from tests.helpers.devices import CPU
 from tests.helpers.tasks import make_task
 
@@ -38,3 +40,10 @@ def test_they_come_behind_those_of_the_store_and_are_measured_too() -> None:
 def test_other_tasks_stay_as_they_are() -> None:
     entry = dataclasses.replace(_entry((4,), (16,)), sketches=_entry((4,), (16,)).sketches[:1])
     assert with_library_seeds(entry) == entry
+
+
+def test_that_nothing_is_known_of_its_calls_is_no_fault() -> None:
+    entry = _entry((4,), (16,))
+    sketches = tuple(dataclasses.replace(each, undescribed="a reason") for each in entry.sketches)
+    [told] = missing_of(entry.task, TaskDescription(sketches, ()))
+    assert (told.what, told.rule) == ("description", "loops")

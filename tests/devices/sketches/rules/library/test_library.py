@@ -174,6 +174,15 @@ def test_other_values_around_an_image_are_none_of_the_librarys() -> None:
     assert library_traces(_convolution(padding=0, before=lambda data: padded(data, 0.0)))
 
 
+def test_a_result_that_others_read_too_is_none_of_the_librarys() -> None:
+    """Of it a part is kept at a time."""
+    data, weight = te.placeholder((8, 16), name="data"), te.placeholder((16, 24), name="weight")
+    product = topi.matmul(data, weight)
+    after = topi.nn.relu(product)
+    assert library_traces(program_task((data, weight, after), CPU, constants=(1,)))
+    assert not library_traces(program_task((data, weight, product, after), CPU, constants=(1,)))
+
+
 def test_a_sketch_is_searched_by_its_decisions() -> None:
     [sketch] = _sketches(DesignSpace(_convolution((1, 14, 14, 16), channels=256)))
     rows, columns = sketch.decisions
