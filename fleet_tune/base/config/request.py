@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fleet_tune.base.config import values
-from fleet_tune.base.config.fleet_file import FleetConfig, Library
+from fleet_tune.base.config.fleet_file import FleetConfig
 from fleet_tune.base.config.shape_options import asked_shapes
 from fleet_tune.base.config.tune_options import RequestOptions, SearchMethod, checked
 from fleet_tune.base.domain import Limits
@@ -54,7 +54,6 @@ class RunRequest:
     """The options ``shapes`` and ``shapes_weights``."""
     precision: Precision | None = None
     max_error: float | None = None
-    library: Library | None = None
     trust_model: bool = False
     store: StorePlace | None = None
     """The record store that runs share; None: no store."""
@@ -89,7 +88,8 @@ def run_request(network: Any, *, out: Path | str, **options: Unpack[RequestOptio
     given = checked(options)
     check_error_limit(given["precision"], given["max_error"])
     given["shapes"] = asked_shapes(given["shapes"], given.pop("shapes_weights"))
-    given["fleet"] = given["fleet"].with_library(given["library"])
+    given["fleet"] = given["fleet"].with_library(given.pop("library"))
+    _check_no_library(given["fleet"], given["shapes"])
     limits = {name: given.pop(name) for name in ("time_budget_secs", "trials", "task_trials")}
     if all(limit is None for limit in limits.values()):
         limits["time_budget_secs"] = DEFAULT_TIME_BUDGET_SECS
@@ -104,6 +104,18 @@ def run_request(network: Any, *, out: Path | str, **options: Unpack[RequestOptio
         store_named=options.get("store") is not None,
         **given,
     )
+
+
+def _check_no_library(fleet: FleetConfig, shapes: Shapes | None) -> None:
+    """Raise :class:`RequestError` for a library and a dynamic dimension: a call of a library computes fixed rows, and a
+    kernel for any number of rows cannot be made of it."""
+    device = next((each.name for each in fleet.devices if each.library), None)
+    if device is not None and shapes is not None and shapes.dynamic is not None:
+        raise RequestError(
+            f"device {device} may call a library, whose kernels are for fixed shapes, and {shapes.dynamic.name} is "
+            "dynamic",
+            "omit --library (the key library of the device), or fix the dimension in --shapes",
+        )
 
 
 def _output_folder(out: Path | str) -> Path:

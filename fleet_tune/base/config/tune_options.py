@@ -127,6 +127,8 @@ def _library(value: Any, flag: str) -> Library | None:
         return None
     if value not in get_args(Library):
         problem = f"a library is {' or '.join([*get_args(Library), 'none'])}, not {values.shown(value)}"
+        if value == "xnnpack":
+            problem += ": PyPI has no package with its shared library and headers"
         raise RequestError(problem, f"give one with {flag}")
     return cast(Library, value)
 

@@ -8,7 +8,7 @@ import pytest
 
 from fleet_tune.base.config.fleet_file import FleetConfig, load_fleet
 from fleet_tune.base.config.request import RunRequest, run_request
-from fleet_tune.base.errors import FleetFileError, UserError
+from fleet_tune.base.errors import FleetFileError, RequestError, UserError
 
 MIXED = """\
 [[device]]
@@ -41,14 +41,14 @@ def test_it_is_off_by_default() -> None:
     for given in ({}, {"library": None}, {"library": "none"}):
         request = run_request("net.onnx", out="o", **given)  # type: ignore[arg-type]
         assert _libraries(request) == {"local": None}
-        assert request.library is None
+        assert request.fleet.library is None
 
 
 def test_it_is_for_the_cpus_of_this_machine(tmp_path: Path) -> None:
     assert _libraries(run_request("net.onnx", out="o", library="onednn")) == {"local": "onednn"}
     request = run_request("net.onnx", out="o", fleet=_fleet(tmp_path, MIXED), library="onednn")
     assert _libraries(request) == {"here": "onednn", "gpu": None, "elsewhere": None, "board": None}
-    assert request.library == request.fleet.library == "onednn"
+    assert request.fleet.library == "onednn"
 
 
 def test_a_fleet_without_such_a_cpu_is_refused(tmp_path: Path) -> None:
@@ -56,6 +56,21 @@ def test_a_fleet_without_such_a_cpu_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FleetFileError, match="CPUs of this machine, and the fleet has none") as told:
         run_request("net.onnx", out="o", fleet=fleet, library="onednn")
     assert 'library = "onednn"' in told.value.next_step
+
+
+def test_a_network_over_a_dynamic_dimension_is_refused(tmp_path: Path) -> None:
+    board = _fleet(tmp_path, MIXED + 'library = "onednn"\n')
+    for given in ({"library": "onednn"}, {"fleet": board}):
+        with pytest.raises(RequestError, match="fixed shapes, and n is dynamic") as told:
+            run_request("net.onnx", out="o", shapes="n=1..8, m=4", **given)  # type: ignore[arg-type]
+        assert "omit --library" in told.value.next_step
+        run_request("net.onnx", out="o", shapes="n=8, m=4", **given)  # type: ignore[arg-type]
+    run_request("net.onnx", out="o", shapes="n=1..8")
+
+
+def test_who_asks_for_xnnpack_is_told_why_not() -> None:
+    with pytest.raises(RequestError, match="onednn or none, not 'xnnpack': PyPI has no package"):
+        run_request("net.onnx", out="o", library="xnnpack")
 
 
 def test_a_fleet_file_gives_it_to_any_device(tmp_path: Path) -> None:
