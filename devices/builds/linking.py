@@ -28,8 +28,9 @@ from devices.rpc.remote_linking import LINK_OPTIONS, LINK_TIMEOUT_SECS
 from devices.targets import is_native, library_of
 from fleet_tune.base.errors import UserError
 
+_BESIDE = ("-rpath", "$ORIGIN")
+"""Option of a linker: libraries are looked for beside the file that needs them."""
 # Objects are position-independent; a compiler adds nothing of its own to them.
-_LINKERS = ("ld", "ld.lld")
 _COMPILER_OPTIONS = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,-z,noexecstack")
 
 
@@ -50,12 +51,14 @@ def link(module: tvm.runtime.Module, target: str) -> bytes:
     linker = find_linker(target)
 
     def run(output: str, inputs: Sequence[str], **_options: object) -> None:
+        libraries: Sequence[str] = ()
+        if library_of(target) == onednn.ONEDNN and any(onednn.calls_onednn(Path(each)) for each in inputs):
+            libraries = onednn.link_inputs(Path(output).parent)
         if linker is None:
             _archive(output, inputs)
             return
-        libraries: Sequence[str] = ()
-        if library_of(target) == onednn.ONEDNN and any(onednn.calls_onednn(Path(each)) for each in inputs):
-            libraries = onednn.link_inputs(Path(output).parent, by_compiler=linker[0] not in _LINKERS)
+        if libraries:
+            libraries = (*libraries, *(_BESIDE if linker[0].endswith("ld") else (f"-Wl,{','.join(_BESIDE)}",)))
         done = subprocess.run(
             [*linker, "-o", output, *inputs, *libraries],
             stdin=subprocess.DEVNULL,
@@ -80,7 +83,7 @@ def find_linker(target: str) -> tuple[str, ...] | None:
     Raises LinkerError where the target is this machine's own architecture and it has no linker.
     """
     if is_native(target):
-        for name in _LINKERS:
+        for name in ("ld", "ld.lld"):
             if shutil.which(name):
                 return (name, *LINK_OPTIONS)
         for name in ("cc", "gcc", "clang"):

@@ -19,7 +19,7 @@ from devices.client.session import (
 from devices.client.workbench import Workbench
 from devices.error_text import last_line
 from devices.rpc.tracker import TrackerError, request_server
-from devices.targets import NATIVE, TargetError, device_kind, resolve_target, with_library
+from devices.targets import NATIVE, TargetError, device_kind, library_of, resolve_target, with_library
 from fleet_tune.base.config.fleet_file import DeviceConfig
 
 T = TypeVar("T")
@@ -115,6 +115,7 @@ class Connection:
             with session.deadline(self.timeout_secs):
                 bench = Workbench(session, kind, self._cache_bytes, self._config.patience)
                 problem = _gpu_problem(bench) if kind == "cuda" else ""
+                self._load_library(session)
             if problem:
                 raise GpuUnusableError(f"its server can use no GPU ({problem})")
             self.has_worked = True
@@ -133,6 +134,22 @@ class Connection:
         with session.deadline(_ASK_TIMEOUT_SECS):
             text = str(session.function("fleet_tune.native_target")())
         return self._target_of(text)
+
+    def _load_library(self, session: RpcSession) -> None:
+        """Load the device's library into a session's process. Raises TargetError where the device has none."""
+        library = library_of(self.target)
+        if not library:
+            return
+        try:
+            load = session.function("fleet_tune.load_library")
+        except Exception as error:
+            raise TargetError(
+                f"device {self._config.name}: its server (TVM's own, or an older one) cannot load {library}",
+                "run `fleet-tune device serve` of this version there, or leave the library out",
+            ) from error
+        problem, _, next_step = str(load(library)).partition("; ")
+        if problem:
+            raise TargetError(f"device {self._config.name}: {problem}", f"on its host: {next_step}")
 
     def _target_of(self, spec: str | Mapping[str, object]) -> str:
         """Return the canonical target of the device, with its library."""

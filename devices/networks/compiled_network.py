@@ -18,6 +18,7 @@ from tvm import relax
 
 from devices.builds import libraries
 from devices.builds.executables import Array
+from devices.builds.libraries.onednn import LibraryMissingError
 from devices.cuda.runtime import gpu_problem, prepare_cuda
 from devices.error_text import last_line
 from devices.host.limits.forks import ForkError, ForkLocks
@@ -100,8 +101,7 @@ class CompiledNetwork:
         manifest = read_manifest(folder)
         _check_processor(folder, manifest)
         library, parameters = (checked_file(folder, name, manifest) for name in (LIBRARY, PARAMETERS))
-        for name in set(libraries.FILES) & manifest["files"].keys():
-            checked_file(folder, name, manifest)
+        called = {name: checked_file(folder, name, manifest) for name in libraries.FILES if name in manifest["files"]}
         unusable = gpu_problem(prepare_cuda()) if device_kind(json.dumps(manifest["target"])) == "cuda" else ""
         if unusable:
             raise OutputFolderError(
@@ -112,7 +112,10 @@ class CompiledNetwork:
             arrays = read_parameters(parameters, manifest)
             # From the file, not from its bytes: the loader maps it.
             with _FORK_LOCKS.make(), linked(library) as shared_object:
+                libraries.load(called)
                 module = tvm.runtime.load_module(str(shared_object))
+        except LibraryMissingError as error:
+            raise OutputFolderError(f"{folder}: {error.problem}", error.next_step) from error
         except (ValueError, KeyError, TypeError, RuntimeError, OSError) as error:
             built_with = manifest.get("versions", {}).get("tvm")
             raise OutputFolderError(

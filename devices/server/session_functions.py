@@ -13,6 +13,8 @@
   (:func:`devices.host.board.shared_free_bytes`);
 - ``fleet_tune.gpu_problem()``: why no GPU can be used, empty where one can (:func:`devices.cuda.runtime.gpu_problem`);
 - ``fleet_tune.last_exit()``: how this client's session before this one ended, empty if it ended in order;
+- ``fleet_tune.load_library(name)``: loads what kernels call (:func:`devices.builds.libraries.load_installed`); returns
+  what went wrong;
 - ``fleet_tune.link(archive, library)``: links uploaded object files (:mod:`devices.rpc.remote_linking`); returns what
   went wrong.
 
@@ -32,6 +34,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from devices.builds.libraries import load_installed
 from devices.cuda.runtime import gpu_problem, prepare_cuda
 from devices.host.board import shared_free_bytes
 from devices.host.clock_watch import ClockWatch
@@ -102,6 +105,7 @@ class SessionFunctions:
             "fleet_tune.gpu_problem": lambda: gpu_problem(unloaded),
             "fleet_tune.free_bytes": lambda: _free_bytes(root),
             "fleet_tune.last_exit": lambda: self._last_exit,
+            "fleet_tune.load_library": load_installed,
             "fleet_tune.link": self._link,
             "tvm.rpc.server.upload": self._upload,
         }

@@ -1,15 +1,18 @@
 """oneDNN: where its package is installed, what kernels that call it are linked with, and its licence.
 
-The kernels call the functions of ``onednn.c``, which is compiled here, by this machine's compiler. oneDNN's shared
-library is looked for beside the file that needs it, then in the package.
+The kernels call the functions of ``onednn.c``, which is compiled here, by this machine's compiler. Whoever loads such
+kernels loads oneDNN's shared library before (:func:`load`): the system's loader then finds it by its name, wherever its
+file is. Other programs than ours find it beside the file that needs it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,7 +35,7 @@ _COMPILE_SECS = 60.0
 
 
 class LibraryMissingError(UserError):
-    """oneDNN's package, or the compiler for what calls it, is not installed."""
+    """oneDNN's package, or what it needs, is not installed."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +63,26 @@ class OneDnn:
 def installed() -> OneDnn:
     """Return the installed package. Raises :class:`LibraryMissingError` where it, its headers or a C compiler is
     missing."""
-    library = _file(_PACKAGE, SHARED_LIBRARY)
-    header = _file(_HEADERS, "dnnl.h")
-    if library is None or header is None:
-        raise LibraryMissingError(
-            f"the package {_HEADERS if library else _PACKAGE} is not installed: --library onednn needs it",
-            "pip install 'fleet-tune[onednn]' (Linux on x86-64), or leave --library out",
-        )
+    library, header = _file(_PACKAGE, SHARED_LIBRARY), _file(_HEADERS, "dnnl.h")
     _compiler()
     named = ("LICENSE", "THIRD-PARTY-PROGRAMS")
-    licences = tuple(each for name in named if (each := _file(_PACKAGE, name)) is not None)
+    licences = tuple(_file(_PACKAGE, name) for name in named)
     return OneDnn(importlib.metadata.version(_PACKAGE), library, header.parent, licences)
+
+
+def load(shared_library: Path) -> None:
+    """Load oneDNN into this process, for kernels that are loaded later. Raises :class:`LibraryMissingError`."""
+    try:
+        ctypes.CDLL(str(shared_library))
+    except OSError as error:
+        raise LibraryMissingError(
+            f"oneDNN cannot be loaded: {error}", "install GNU's OpenMP runtime (Debian: libgomp1)"
+        ) from error
+
+
+def load_installed() -> None:
+    """Load the installed oneDNN as :func:`load`; neither its headers nor a compiler are needed."""
+    load(_file(_PACKAGE, SHARED_LIBRARY))
 
 
 def calls_onednn(object_file: Path) -> bool:
@@ -78,15 +90,13 @@ def calls_onednn(object_file: Path) -> bool:
     return _PREFIX in object_file.read_bytes()
 
 
-def link_inputs(folder: Path, *, by_compiler: bool) -> Sequence[str]:
+def link_inputs(folder: Path) -> Sequence[str]:
     """Return what a linker needs beside object files that call oneDNN. Files that are made for it are written into
-    ``folder``. ``by_compiler``: the linker is called through a compiler. Raises :class:`LibraryMissingError`."""
+    ``folder``. Raises :class:`LibraryMissingError`."""
     library = installed()
     compiled = folder / "onednn.o"
     compiled.write_bytes(_compiled(library))
-    places = f"$ORIGIN:{library.shared_library.parent}"
-    search = (f"-Wl,-rpath,{places}",) if by_compiler else ("-rpath", places)
-    return (str(compiled), str(library.shared_library), *search)
+    return (str(compiled), str(library.shared_library))
 
 
 @cache
@@ -125,11 +135,14 @@ def _compiler() -> str:
     )
 
 
-def _file(package: str, name: str) -> Path | None:
-    """Return a file of an installed package by its name; None where it has none."""
-    try:
-        files = importlib.metadata.files(package) or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    paths = (Path(str(each.locate())).resolve() for each in files if each.name == name)
-    return next((path for path in paths if path.is_file()), None)
+def _file(package: str, name: str) -> Path:
+    """Return a file of an installed package by its name. Raises :class:`LibraryMissingError`."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        for each in importlib.metadata.files(package) or []:
+            path = Path(str(each.locate())).resolve()
+            if each.name == name and path.is_file():
+                return path
+    raise LibraryMissingError(
+        f"{name} of the package {package} is not installed: --library onednn needs it",
+        "pip install 'fleet-tune[onednn]' (Linux on x86-64), or leave --library out",
+    )

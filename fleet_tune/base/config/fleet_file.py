@@ -119,7 +119,7 @@ class DeviceConfig(Frozen):
     """Name of the device class. None: the device itself says it."""
     library: Library | None = None
     """Library whose kernels are candidates too, for CPUs that it has some for. Its package is installed on the device's
-    host and on those that build for it, at the same place."""
+    host and on those that build for it."""
     key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """File of the key that the device's server must have, relative to the fleet file. None: the key of this user's own
     servers, if there is one and the server asks."""

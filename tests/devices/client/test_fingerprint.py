@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import tvm
 
+from devices.builds import libraries
 from devices.builds.passes.byte_instructions import fast_integer_dot
 from devices.builds.passes.half_instructions import has_fast_dot2
 from devices.client import fingerprint, probe_kernels
@@ -17,7 +18,7 @@ from devices.client.fingerprint import run_secs
 from devices.client.probe_kernels import CHUNK, SLOWEST_FLOPS, ProbeKernel, arithmetic, fill, triad
 from devices.client.rpc_device import RpcDevice
 from devices.server.server import DeviceServer
-from devices.targets import library_of, parse_target, resolve_target
+from devices.targets import TargetError, library_of, parse_target, resolve_target
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import DeviceUnreachableError, VersionsDifferError
 from fleet_tune.base.timeouts import DeviceTimeouts
@@ -62,6 +63,17 @@ def test_devices_that_may_call_a_library_are_a_class_of_their_own(
     device = RpcDevice(config, "127.0.0.1", server.port)
     assert library_of(device._connection.target) == "onednn"
     assert device._class_name(device._connection.target) == name
+    device.close()
+
+
+def test_a_device_with_a_library_loads_it_or_says_why_not(server: DeviceServer) -> None:
+    device = RpcDevice(DeviceConfig(name="cpu", threads=2, library="onednn"), "127.0.0.1", server.port)
+    missing = libraries.load_installed("onednn")
+    if missing:
+        with pytest.raises(TargetError, match=r"device cpu: .* is not installed; on its host: pip install"):
+            device.fingerprint()
+    else:
+        assert library_of(device.fingerprint().device_class.target) == "onednn"
     device.close()
 
 

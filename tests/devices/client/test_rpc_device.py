@@ -457,6 +457,14 @@ def test_a_plain_tvm_server_is_measured_from_the_client(
     device.close()
 
 
+def test_a_plain_server_is_told_to_have_no_library(plain_port: int, native_target: str) -> None:
+    device = RpcDevice(DeviceConfig(name="plain", target=native_target, library="onednn"), "127.0.0.1", plain_port)
+    with pytest.raises(TargetError, match=r"device plain: its server .* cannot load onednn") as told:
+        device.fingerprint()
+    assert "fleet-tune device serve" in told.value.next_step
+    device.close()
+
+
 def test_integer_inputs_reach_the_device(device: RpcDevice, native_target: str) -> None:
     import tvm
     from tvm import te

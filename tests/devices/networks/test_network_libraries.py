@@ -19,6 +19,7 @@ from devices.builds.libraries.onednn import LICENCES, ONEDNN, SHARED_LIBRARY
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.networks.network_folder import compile_network, libraries_in, load, made_of, publish, staging
+from devices.networks.tensor_file import file_digest
 from devices.targets import library_of, resolve_target, with_library
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import OutputFolderError
@@ -82,18 +83,34 @@ def test_the_folder_holds_the_library_and_its_licence(folder: Path, network: Net
     assert compare((output,), network.framework_outputs())[1] < 1e-5
 
 
-def test_another_process_needs_no_package(folder: Path, network: Network, tmp_path: Path) -> None:
-    moved, answer = tmp_path / "moved", tmp_path / "answer.npy"
+def test_another_process_needs_no_package(
+    folder: Path, lowered: LoweredNetwork, network: Network, tmp_path: Path
+) -> None:
+    """Nor is anything wrong if it has loaded another network at the same place, which it reads from a copy then."""
+    earlier, moved, answer = tmp_path / "earlier", tmp_path / "moved", tmp_path / "answer.npy"
+    compile_network(lowered, {}, earlier)
     shutil.move(folder, moved)
     shutil.rmtree(tmp_path / "package")
     np.save(tmp_path / "input.npy", network.example_inputs[0])
     program = (
-        "import sys, numpy, fleet_tune; network, given, answer = sys.argv[1:]; "
-        "numpy.save(answer, fleet_tune.load(network)(numpy.load(given)))"
+        "import os, sys, numpy, fleet_tune; earlier, network, given, answer = sys.argv[1:]; "
+        "fleet_tune.load(earlier); os.rename(earlier, earlier + '.old'); os.rename(network, earlier); "
+        "numpy.save(answer, fleet_tune.load(earlier)(numpy.load(given)))"
     )
-    command = [sys.executable, "-c", program, str(moved), str(tmp_path / "input.npy"), str(answer)]
+    command = [sys.executable, "-c", program, *map(str, (earlier, moved, tmp_path / "input.npy", answer))]
     subprocess.run(command, check=True, timeout=120)
     assert compare((np.load(answer),), network.framework_outputs())[1] < 1e-5
+
+
+def test_a_library_that_cannot_be_loaded_here_is_told(folder: Path) -> None:
+    """As where GNU's OpenMP is missing."""
+    (folder / SHARED_LIBRARY).write_bytes(b"no library")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][SHARED_LIBRARY] = file_digest(folder / SHARED_LIBRARY)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(OutputFolderError, match="out: oneDNN cannot be loaded") as told:
+        load(folder)
+    assert "libgomp1" in told.value.next_step
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(b"another")])

@@ -18,15 +18,18 @@ import torch
 import tvm
 from tvm import te, topi
 
-from devices.builds import libraries
+from devices.builds import libraries, linking
 from devices.builds.builder import built_by
 from devices.builds.libraries import onednn
 from devices.builds.libraries.onednn import LICENCES, ONEDNN, SHARED_LIBRARY, LibraryMissingError, installed
 from devices.builds.linking import link
 from devices.targets import parse_target, resolve_target, with_library
+from tests.helpers.plain_library import use_plain_library
 
 PLAIN = resolve_target("native", 1)
 TARGET = with_library(PLAIN, ONEDNN)
+WHOLE = (SHARED_LIBRARY, "dnnl.h", "LICENSE", "THIRD-PARTY-PROGRAMS")
+"""Files of the packages."""
 
 
 def _is_installed() -> bool:
@@ -99,13 +102,13 @@ def test_who_has_no_compiler_is_told_so(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_calls_that_cannot_be_compiled_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _packages(tmp_path, monkeypatch, SHARED_LIBRARY, "dnnl.h")
+    _packages(tmp_path, monkeypatch, *WHOLE)
     with pytest.raises(LibraryMissingError, match="cannot be compiled"):
-        onednn.link_inputs(tmp_path, by_compiler=False)
+        onednn.link_inputs(tmp_path)
 
 
 def test_licences_go_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _packages(tmp_path, monkeypatch, SHARED_LIBRARY, "dnnl.h", "LICENSE", "THIRD-PARTY-PROGRAMS")
+    _packages(tmp_path, monkeypatch, *WHOLE)
     found = installed()
     assert found.files() == {SHARED_LIBRARY: b"libdnnl.so.3", LICENCES: b"LICENSE\nTHIRD-PARTY-PROGRAMS"}
     assert found.description == {"name": "oneDNN", "package": "onednn-cpu-gomp 7.1", "licence": "Apache-2.0"}
@@ -122,24 +125,48 @@ def test_kernels_that_call_nothing_are_not_linked_with_it(monkeypatch: pytest.Mo
     assert link(tvm.tirx.build(tvm.IRModule({"main": program}), target=parse_target(TARGET)), TARGET)
 
 
-@pytest.mark.parametrize("by_compiler", [False, True])
-def test_a_network_looks_beside_itself_first(
-    by_compiler: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_loaded_is_told_with_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _packages(tmp_path, monkeypatch, SHARED_LIBRARY)  # a device needs nothing else
+    assert "oneDNN cannot be loaded: " in (told := libraries.load_installed(ONEDNN))
+    assert told.endswith("; install GNU's OpenMP runtime (Debian: libgomp1)")
+    assert "unknown library 'mkl'" in libraries.load_installed("mkl")
+    monkeypatch.setattr(importlib.metadata, "files", lambda _name: [])
+    assert "pip install 'fleet-tune[onednn]'" in libraries.load_installed(ONEDNN)
+
+
+@pytest.mark.parametrize("linker", [None, ("gcc", *linking._COMPILER_OPTIONS)])
+def test_a_kernel_looks_for_it_beside_itself_alone(
+    linker: tuple[str, ...] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "package" / SHARED_LIBRARY
-    monkeypatch.setattr(onednn, "_compiled", lambda _library: b"an object")
-    monkeypatch.setattr(onednn, "installed", lambda: onednn.OneDnn("1", place, tmp_path, ()))
-    compiled, shared, *search = onednn.link_inputs(tmp_path, by_compiler=by_compiler)
-    assert Path(compiled).read_bytes() == b"an object"
-    assert shared == str(place)
-    assert search[-1].removeprefix("-Wl,-rpath,") == f"$ORIGIN:{place.parent}"
+    use_plain_library(tmp_path / "package", monkeypatch)
+    if linker is not None:
+        monkeypatch.setattr(linking, "find_linker", lambda _target: linker)
+    data = te.placeholder((8, 8), name="data")
+    call = te.extern(
+        (8, 8),
+        [data],
+        lambda ins, outs: tvm.tirx.call_extern(
+            "int32", "fleet_tune_onednn_product", *(each.access_ptr("r") for each in (*ins, *ins, *outs)), 8, 8, 8
+        ),
+        dtype="float32",
+    )
+    program = te.create_prim_func([data, call]).with_attr("global_symbol", "main")
+    content = link(tvm.tirx.build(tvm.IRModule({"main": program}), target=parse_target(TARGET)), TARGET)
+    assert b"$ORIGIN\0" in content
+    assert str(tmp_path).encode() not in content
+    path = tmp_path / "kernel.so"
+    path.write_bytes(content)
+    ones, result = np.ones((8, 8), np.float32), tvm.runtime.empty((8, 8), "float32")
+    tvm.runtime.load_module(str(path))["main"](tvm.runtime.tensor(ones), result)
+    np.testing.assert_array_equal(result.numpy(), 8 * ones)
 
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Any:
     """The functions that kernels call, as a library."""
     library = tmp_path / "calls.so"
-    subprocess.run(["ld", "-shared", "-o", str(library), *onednn.link_inputs(tmp_path, by_compiler=False)], check=True)
+    subprocess.run(["ld", "-shared", "-o", str(library), *onednn.link_inputs(tmp_path)], check=True)
+    onednn.load_installed()
     return ctypes.CDLL(str(library))
 
 
@@ -189,6 +216,19 @@ def test_parts_of_convolutions_are_right(
 
 
 @needs_onednn
+def test_special_values_of_an_image_reach_all_that_is_made_of_them(calls: Any) -> None:
+    data, weights = np.ones((8, 8, 16), np.float32), np.ones((3, 3, 16, 16), np.float32)
+    data[0, 0, 3], data[5, 5, 7] = np.nan, np.inf
+    result = np.zeros((8, 8, 16), np.float32)
+    numbers = (0, 8, 8, 16, 8, 8, 16, 3, 3, 1, 1, 1, 1)
+    assert calls.fleet_tune_onednn_convolution(_at(data), _at(weights), _at(result), *numbers) == 0
+    reached = np.zeros((8, 8), bool)
+    reached[:2, :2] = True
+    assert np.array_equal(np.isnan(result), np.broadcast_to(reached[..., None], result.shape))
+    assert np.isposinf(result[4:7, 4:7]).all()
+
+
+@needs_onednn
 def test_a_call_that_fails_leaves_no_number(calls: Any) -> None:
     """Nothing is computed of a shape that oneDNN refuses."""
     result = np.zeros((2, 2), np.float32)
@@ -221,8 +261,8 @@ def test_threads_call_side_by_side_and_start_no_others(calls: Any) -> None:
 
 @needs_onednn
 def test_the_calls_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = onednn.link_inputs(tmp_path, by_compiler=False)
+    first = onednn.link_inputs(tmp_path)
     content = Path(first[0]).read_bytes()
     onednn._compiled.cache_clear()
     monkeypatch.setattr(subprocess, "run", lambda *_given, **_options: pytest.fail("it is compiled again"))
-    assert Path(onednn.link_inputs(tmp_path, by_compiler=False)[0]).read_bytes() == content
+    assert Path(onednn.link_inputs(tmp_path)[0]).read_bytes() == content
