@@ -38,6 +38,25 @@ def layers(most: int = 9, least: int = 2) -> Network:
     return load_network((module, (torch.randn(4, 24),), ({0: Dim("n", min=least, max=most)},)))
 
 
+class Mixing(nn.Module):
+    """Layers, and between them each row mixed with all others, as attention does it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.outside = nn.Linear(24, 32), nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.inside(x).relu()
+        return self.outside(torch.softmax(rows @ rows.t() / 8, -1) @ rows)
+
+
+def mixing(most: int = 9, least: int = 2) -> tuple[nn.Module, Network]:
+    """A network whose kernels have rows, and some that do not."""
+    torch.manual_seed(0)
+    module = Mixing().eval()
+    return module, load_network((module, (torch.randn(4, 24),), ({0: Dim("n", min=least, max=most)},)))
+
+
 @dataclass(frozen=True)
 class RefusingFramework:
     """A framework that refuses some numbers of rows."""
