@@ -35,7 +35,7 @@ class OtherExtents:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """What the framework refuses, in words."""
+        """Texts that tell each refusal."""
         return tuple(
             f"with {each.name} it is not compared: its framework refuses that extent ({each.refused}); give bounds "
             "that it takes"

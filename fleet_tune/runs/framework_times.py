@@ -67,7 +67,7 @@ class ExtentTimes:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """As :attr:`FrameworkTimes.ratios`."""
+        """Time of each framework at this extent, as :attr:`FrameworkTimes.ratios`."""
         return _ratios(self.times)
 
 
