@@ -282,7 +282,9 @@ class TaskSearch:
             self._expected = self._analytic_bests()
         bests, expected = self._records.bests, self._expected
         succeeded = np.isfinite(bests)
-        known = succeeded & np.isfinite(expected)
+        # Of a sketch that the analyzer does not know the expectation is a guess, which says nothing of the others.
+        described = np.array([space.sketch.described for space in self._spaces])
+        known = succeeded & np.isfinite(expected) & described
         if known.any():
             ratio = float(np.median(bests[known] / expected[known]))
             expected = expected * max(ratio, 1.0)

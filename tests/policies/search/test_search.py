@@ -228,6 +228,18 @@ def test_a_sketch_that_the_analyzer_does_not_know_is_tried_at_once(
     assert (np.mean(later) < 0.5) == left
 
 
+def test_a_slow_sketch_that_the_analyzer_does_not_know_leaves_what_it_expects_of_others(
+    blocked: Sketch, undescribed: Sketch, cpu: DeviceAbstraction
+) -> None:
+    search = make((blocked, undescribed), cpu)
+    before, _ = search._expected_bests()
+    drawn = [tuple(sample(each, 1, np.random.default_rng(0))[0].tolist()) for each in (blocked, undescribed)]
+    search.observe([Observation(1, drawn[1], 4 * before[0])])
+    assert search._expected_bests()[0].tolist() == [before[0], 4 * before[0]]
+    search.observe([Observation(0, drawn[0], 3 * before[0])])
+    assert search._expected_bests()[0].tolist() == [3 * before[0], 4 * before[0]]
+
+
 def test_undescribed_sketch_beside_a_described_one(
     blocked: Sketch, undescribed: Sketch, cpu: DeviceAbstraction
 ) -> None:
