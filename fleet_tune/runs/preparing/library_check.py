@@ -18,19 +18,18 @@ def check_library(fleet: FleetConfig) -> None:
 
 
 def with_library_seeds(entry: SearchTask) -> SearchTask:
-    """Add candidates of a library to those that a task's search begins with. No model knows what its calls take:
+    """Add a candidate of a library to those that a task's search begins with. No model knows what its calls take:
     without a measurement the search may never try them.
 
-    They are a part of the rows for each core, a part of the columns for each core, and small parts of both.
+    It gives each core a part of the rows, or of the columns where there are too few rows. Of SqueezeNet's convolutions
+    this one was the fastest of the library's within 2% in the mean.
     """
-    calls = any(uses_library(sketch.trace_text) for sketch in entry.sketches)
+    calls = [at for at, sketch in enumerate(entry.sketches) if uses_library(sketch.trace_text)]
     if not calls or entry.recorded is not None:  # a dataset has what it has
         return entry
     seeds = list(entry.seeds)
-    for at, sketch in enumerate(entry.sketches):
-        if uses_library(sketch.trace_text):
-            rows, columns = (len(getattr(decision, "values", ())) - 1 for decision in sketch.decisions)
-            parts = ((min(1, rows), 0), (0, min(1, columns)), (min(2, rows), columns))
-            seeds += [(at, part) for part in dict.fromkeys(parts)]
-    enough = entry.enough and entry.enough + len(seeds) - len(entry.seeds)
+    for at in calls:
+        rows, columns = (len(getattr(decision, "values", ())) - 1 for decision in entry.sketches[at].decisions)
+        seeds.append((at, (1, 0) if rows else (0, min(1, columns))))
+    enough = entry.enough and entry.enough + len(calls)
     return dataclasses.replace(entry, seeds=tuple(seeds), enough=enough)

@@ -20,21 +20,22 @@ def _entry(rows: tuple[int, ...], columns: tuple[int, ...]) -> SearchTask:
     return SearchTask(make_task(), (other, calls), CPU)
 
 
-def test_a_search_begins_with_parts_for_each_core() -> None:
+def test_a_search_begins_with_a_part_for_each_core() -> None:
     entry = with_library_seeds(_entry((14, 7, 4, 2), (256, 128, 64)))
-    assert entry.seeds == ((1, (1, 0)), (1, (0, 1)), (1, (2, 2)))
+    assert entry.seeds == ((1, (1, 0)),)
     assert entry.enough == 0
 
 
-def test_no_candidate_comes_twice() -> None:
-    assert with_library_seeds(_entry((4,), (16,))).seeds == ((1, (0, 0)),)
+def test_a_single_row_is_divided_by_its_columns() -> None:
+    assert with_library_seeds(_entry((1,), (256, 128, 64))).seeds == ((1, (0, 1)),)
+    assert with_library_seeds(_entry((1,), (16,))).seeds == ((1, (0, 0)),)
 
 
 def test_they_come_behind_those_of_the_store_and_are_measured_too() -> None:
     seeded = dataclasses.replace(_entry((14, 7), (256,)), seeds=((0, ()),), enough=1)
     entry = with_library_seeds(seeded)
-    assert entry.seeds == ((0, ()), (1, (1, 0)), (1, (0, 0)))
-    assert entry.enough == 3
+    assert entry.seeds == ((0, ()), (1, (1, 0)))
+    assert entry.enough == 2
 
 
 def test_other_tasks_stay_as_they_are() -> None:
