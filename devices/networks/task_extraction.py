@@ -20,7 +20,7 @@ from devices.builds.executables import blocks, kernel_calls
 from devices.networks.graph.block_names import rename_blocks
 from devices.sketches.byte_operators import integer_dot
 from devices.sketches.description.accesses import leaf_blocks
-from devices.sketches.dynamic.attention import has_attention
+from devices.sketches.dynamic.attention import attention_growth
 from devices.sketches.dynamic.rows import dynamic_extent, is_dynamic, rows_of, specialized
 from devices.sketches.half_operators import is_dot2
 from fleet_tune.base.domain import DeviceClass, Task, Workload
@@ -113,7 +113,7 @@ def _exponent(kernel: Any, shapes: Shapes) -> int:
         return 0
     if rows_of(kernel, extent) is not None:
         return 1
-    return 2 * has_attention(kernel, shapes.typical)
+    return attention_growth(kernel, shapes.typical)
 
 
 def _flop(function: Any) -> float:

@@ -1,4 +1,4 @@
-"""Attention over as many keys as there are, in one kernel.
+"""Attention over a dynamic number of rows or columns, in one kernel.
 
     parallel over samples, heads, parts of the keys
       keys                               in vectors of columns
@@ -75,7 +75,8 @@ class AttentionTiles:
 
 def dynamic_attention(kernel: PrimFunc, tiles: AttentionTiles) -> PrimFunc | None:
     """Return the kernel, scheduled, of a program over one dynamic extent; None where it is no attention."""
-    extent, found = dynamic_extent(kernel), _attention_of(kernel)
+    extent = dynamic_extent(kernel)
+    found = None if extent is None else attention_of(tvm.IRModule({"main": kernel}))
     if extent is None or found is None:
         return None
     body = _Kernel(found, extent, tiles, in_parallel=True).body()
@@ -86,15 +87,13 @@ def dynamic_attention(kernel: PrimFunc, tiles: AttentionTiles) -> PrimFunc | Non
     return scheduled.with_attr("tirx.is_scheduled", True)
 
 
-def has_attention(kernel: PrimFunc, extent: int) -> bool:
-    """Return true for an attention over one dynamic extent whose tiles the rule "attention" finds at ``extent``."""
-    found = _attention_of(kernel)
-    return found is not None and fits(_at(found.rows, extent), _at(found.columns, extent), found.width)
-
-
-def _attention_of(kernel: PrimFunc) -> Attention | None:
+def attention_growth(kernel: PrimFunc, extent: int) -> int:
+    """Return the power of its dynamic extent by which the work of an attention grows; 0 for other kernels, and where
+    the rule "attention" finds no tiles at ``extent``."""
     found = attention_of(tvm.IRModule({"main": kernel}))
-    return None if found is None or isinstance(found.rows, int) else found
+    if found is None or not fits(_at(found.rows, extent), _at(found.columns, extent), found.width):
+        return 0
+    return sum(not isinstance(each, int) for each in (found.rows, found.columns))
 
 
 def _at(size: Any, extent: int) -> int:

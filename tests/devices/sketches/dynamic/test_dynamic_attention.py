@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 import tvm
+from torch import nn
 from torch.export import Dim
 
 from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.networks.frontend import load_network
 from devices.networks.lowering import LoweredNetwork, import_network
-from devices.sketches.dynamic.attention import AttentionTiles, dynamic_attention, has_attention
+from devices.sketches.dynamic.attention import AttentionTiles, attention_growth, dynamic_attention
 from devices.sketches.dynamic.default_schedule import default_schedule
 from devices.sketches.dynamic.rows import tensors
 from devices.sketches.spaces import DesignSpace
@@ -24,9 +26,22 @@ from policies.space.sampling import sample
 from tests.helpers.attention import examples
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
-FORMS = sorted(examples())
+ACROSS = "across"
+FORMS = [*sorted(examples()), ACROSS]
 EXTENTS = (2, 3, 15, 16, 17, 31, 32, 37)
 TILES = (AttentionTiles(), AttentionTiles(6, 2, 4, 1, 3), AttentionTiles(1, 3, 16, 1, 8))
+
+
+class Across(nn.Module):
+    """Attention of a fixed number of queries over any number of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.value = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, query: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        heads = [each.reshape(1, each.shape[1], 2, 16).transpose(1, 2) for each in (query, self.key(x), self.value(x))]
+        return nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(1, 9, 32)
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +52,11 @@ def passes() -> None:
 @cache
 def lowered(form: str) -> LoweredNetwork:
     """The network with a dynamic number of tokens."""
-    module, inputs = examples()[form]
     tokens = Dim("n", min=2, max=64)
+    if form == ACROSS:
+        inputs = (torch.randn(1, 9, 32), torch.randn(1, 20, 32))
+        return import_network(load_network((Across().eval(), inputs, ({}, {1: tokens}))), CPU)
+    module, inputs = examples()[form]
     x, *masks = ({1: tokens} if each.ndim == 3 else {2: tokens, 3: tokens} for each in inputs)
     return import_network(load_network((module.eval(), inputs, (x, tuple(masks)) if masks else (x,))), CPU)
 
@@ -124,7 +142,8 @@ def test_other_traces_and_no_trace_give_the_default_tiles() -> None:
 
 
 def test_it_is_tuned_where_the_rule_fits_the_typical_extent() -> None:
-    assert has_attention(kernel_of("plain"), 16)
-    assert not has_attention(kernel_of("plain"), 15)
+    assert attention_growth(kernel_of("plain"), 16) == 2
+    assert attention_growth(kernel_of(ACROSS), 16) == 1
+    assert attention_growth(kernel_of("plain"), 15) == 0
     (name,) = (each.name_hint for each in lowered("plain").module.functions if "matmul" in each.name_hint)
-    assert not has_attention(lowered("plain").module[name], 16)
+    assert attention_growth(lowered("plain").module[name], 16) == 0
