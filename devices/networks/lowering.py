@@ -50,6 +50,7 @@ from devices.networks.intermediates import Compare, first_difference
 from devices.networks.network import Array, Network
 from devices.networks.task_extraction import DynamicTask, extract_tasks
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
+from devices.sketches.dynamic.divisions import simplify_divisions
 from devices.sketches.dynamic.rows import dynamic_extent, is_dynamic
 from devices.targets import device_kind, parse_target
 from fleet_tune.base.domain import DeviceClass, Task
@@ -467,6 +468,7 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         module = steps.optional("fusion", lambda _: sequential(fusion)(grouped), module)
         module = steps.optional("reshapes without a copy", sequential(views), module)
         module = steps.optional("outputs without a copy", make_output_views, module)
+        module = steps.optional("indices without divisions", simplify_divisions, module)
         module = steps.optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
         if target.kind.name == "llvm":
             module = steps.optional("concatenations in place", mark_in_place, module)

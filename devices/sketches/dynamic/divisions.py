@@ -9,14 +9,55 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm
+from tvm.s_tir import SBlock
 from tvm.sym import Analyzer
-from tvm.tirx import Add, FloorDiv, FloorMod, Mul, Var, all
+from tvm.tirx import Add, FloorDiv, FloorMod, Mul, PrimFunc, Var, all, const
 from tvm_ffi import structural_map
+
+from devices.sketches.dynamic.rows import dynamic_extent
+
+
+def simplify_divisions(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a module whose kernels over one dynamic extent have no superfluous divisions by it."""
+    functions = dict(module.functions.items())
+    for variable, function in functions.items():
+        extent = dynamic_extent(function) if isinstance(function, PrimFunc) else None
+        if extent is not None:
+            body = structural_map(function.body, (SBlock, lambda block, by=extent: _simplified(block, by)))
+            functions[variable] = PrimFunc(function.params, body, function.ret_type, function.attrs)
+    return tvm.IRModule(functions, module.attrs)
+
+
+def _simplified(block: SBlock, extent: Var) -> SBlock:
+    if not block.iter_vars:
+        return block
+    analyzer = Analyzer()
+    for iteration in block.iter_vars:
+        analyzer.bind(iteration.var, iteration.dom)
+    replacements = _replacements(extent, analyzer)
+    reads, writes, body = (structural_map(part, replacements) for part in (block.reads, block.writes, block.body))
+    return SBlock(
+        block.iter_vars,
+        reads,
+        writes,
+        block.name_hint,
+        body,
+        block.init,
+        block.alloc_buffers,
+        block.match_buffers,
+        block.annotations,
+    )
 
 
 def without_divisions(index: Any, extent: Var, analyzer: Analyzer) -> Any:
     """Return an index without divisions by ``extent`` that ``analyzer``, which knows the bounds of its variables, can
     prove to be superfluous."""
+    return analyzer.simplify(structural_map(index, _replacements(extent, analyzer)))
+
+
+def _replacements(extent: Var, analyzer: Analyzer) -> list[tuple[type, Any]]:
+    """Return what a division by ``extent`` is replaced by: its quotient or remainder where they are known."""
 
     def remainder(node: Any) -> Any:
         parts = _parts(node.a, extent, analyzer) if node.b.same_as(extent) else None
@@ -26,14 +67,13 @@ def without_divisions(index: Any, extent: Var, analyzer: Analyzer) -> Any:
         parts = _parts(node.a, extent, analyzer) if node.b.same_as(extent) else None
         return node if parts is None else parts[0]
 
-    return analyzer.simplify(structural_map(analyzer.simplify(index), [(FloorMod, remainder), (FloorDiv, quotient)]))
+    return [(FloorMod, remainder), (FloorDiv, quotient)]
 
 
 def _parts(value: Any, extent: Var, analyzer: Analyzer) -> tuple[Any, Any] | None:
     """Return ``a`` and ``b`` of ``a * extent + b``, with ``0 <= b < extent``; None where that cannot be shown."""
-    zero = value - value
-    times, rest = zero, zero
-    terms = [value]
+    times, rest = (const(0, str(value.ty)) for _ in range(2))
+    terms = [analyzer.simplify(value)]
     while terms:
         term = terms.pop()
         if isinstance(term, Add):
@@ -45,4 +85,4 @@ def _parts(value: Any, extent: Var, analyzer: Analyzer) -> tuple[Any, Any] | Non
         else:
             rest = rest + term
     rest = analyzer.simplify(rest)
-    return (times, rest) if analyzer.can_prove(all(rest >= 0, rest < extent)) else None
+    return (analyzer.simplify(times), rest) if analyzer.can_prove(all(rest >= 0, rest < extent)) else None

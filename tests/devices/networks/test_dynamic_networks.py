@@ -42,6 +42,18 @@ class Attention(nn.Module):
         return self.outside(attended.transpose(1, 2).reshape(1, x.shape[1], 32)) + x
 
 
+class Samples(nn.Module):
+    """Attention over a fixed number of tokens, of any number of samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(32, 96)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.inside(x).view(x.shape[0], 17, 6, 16).transpose(1, 2).chunk(3, 1)
+        return nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(x.shape[0], 17, 32)
+
+
 class Positions(nn.Module):
     """Tokens and their positions, of a table for more tokens than come."""
 
@@ -92,6 +104,7 @@ CASES: dict[str, tuple[Any, tuple[int, ...], int]] = {
     "products": (products, (4, 24), 0),
     "convolutions": (convolutions, (4, 3, 12, 12), 0),
     "attention": (Attention, (1, 4, 32), 1),
+    "samples": (Samples, (4, 17, 32), 0),
     "concatenated": (Concatenated, (4, 3, 6, 6), 0),
     "joined": (Joined, (4, 5, 8), 0),
     "positions": (Positions, (1, 4), 1),
@@ -165,6 +178,12 @@ def test_tasks_are_those_of_the_network_of_the_typical_extent() -> None:
     fixed = load_network((module, (torch.randn(network.shapes.typical, 24),)))
     tasks, expected = (import_network(each, CPU).tasks for each in (network, fixed))
     assert {task.workload.hash for task in tasks} == {task.workload.hash for task in expected}
+
+
+def test_attention_of_any_number_of_samples_has_rows() -> None:
+    """Views of a dynamic batch have indices with divisions by it, which leave nothing."""
+    lowered = import_network(example("samples")[1], CPU)
+    assert any(name.startswith("attention") for name in lowered.dynamic)
 
 
 def test_weights_are_kept_once(tmp_path: Path) -> None:
