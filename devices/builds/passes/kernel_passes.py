@@ -11,13 +11,15 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from devices.builds.passes.byte_instructions import lower_byte_operators
 from devices.builds.passes.constant_divisors import multiply_by_reciprocals
+from devices.builds.passes.cuda_vectors import narrow_cuda_vectors
 from devices.builds.passes.extremes import begin_at_infinity, propagate_nan, propagate_nan_on_device
 from devices.builds.passes.half_instructions import lower_half_operators
 from devices.builds.passes.joined_loads import join_byte_loads
+from devices.builds.passes.lowering_stages import in_stages
 from devices.builds.passes.panel_prefetch import prefetch_next_panels
 from devices.builds.passes.serial_loops import serialize_parallel_loops
 from devices.builds.passes.stack_buffers import mark_cpu_functions, place_on_stack
-from devices.builds.passes.unrolled_selections import with_selections_folded
+from devices.builds.passes.unrolled_selections import fold_selections
 from devices.builds.passes.wide_vectors import split_wide_vectors
 from devices.cuda.lowering import lowered_for_cuda
 from devices.cuda.vector_stores import separate_vector_stores
@@ -34,7 +36,7 @@ def use_kernel_passes() -> None:
 
 def _pipeline() -> Any:
     lowering, finalize_host, finalize_device = default_s_tir_pipeline()
-    lowering = with_selections_folded(lowering)
+    lowering = in_stages(lowering, [("s_tir.LoopPartition", narrow_cuda_vectors), ("tirx.UnrollLoop", fold_selections)])
     lowering = tvm.transform.Sequential(
         [mark_cpu_functions, serialize_parallel_loops, split_wide_vectors, begin_at_infinity, lowering]
     )

@@ -10,31 +10,16 @@ kernels as long as before (docs/lab/kernels.md).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
-from tvm.ir.instrument import pass_instrument
 from tvm.tirx import EQ, Bind, Broadcast, BufferStore, IntImm, PrimFunc, Select, SeqStmt, Stmt, Var
 from tvm_ffi import WalkResult, structural_hash, structural_map, structural_walk
 
-_UNROLLING = "tirx.UnrollLoop"
-_OF_TVM = ("tirx.", "s_tir.")
 _BRANCH = "prim.if_then_else"
-
-
-def with_selections_folded(lowering: Any) -> Any:
-    """Return TVM's lowering of kernels with :func:`fold_selections` after the unrolling of loops."""
-
-    @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
-    def lower(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-        unrolled = _run(lowering, module, context, lambda is_before: is_before)
-        return _run(lowering, fold_selections(unrolled), context, lambda is_before: not is_before)
-
-    return lower
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
@@ -91,22 +76,3 @@ def _read_once(run: SeqStmt, written: Sequence[Any]) -> Stmt:
 
 def _is_branch(call: Call) -> bool:
     return getattr(call.op, "name", "") == _BRANCH
-
-
-def _run(lowering: Any, module: tvm.IRModule, context: Any, wants: Callable[[bool], bool]) -> tvm.IRModule:
-    """Return the module after those passes of a lowering that are wanted. ``wants``: is told of each pass whether it is
-    one up to the unrolling of loops."""
-    is_before = True
-
-    @pass_instrument
-    class Chosen:
-        def should_run(self, _module: tvm.IRModule, info: Any) -> bool:
-            nonlocal is_before
-            wanted = not info.name.startswith(_OF_TVM) or wants(is_before)
-            is_before = is_before and info.name != _UNROLLING
-            return wanted
-
-    instruments = [*(context.instruments or ()), Chosen()]
-    options = (context.opt_level, context.required_pass, context.disabled_pass)
-    with tvm.transform.PassContext(*options, instruments=instruments, config=dict(context.config)):
-        return lowering(module)

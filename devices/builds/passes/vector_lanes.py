@@ -7,7 +7,8 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.tirx import IntImm, Shuffle
+from tvm.tirx import For, ForKind, IntImm, Shuffle, Var
+from tvm_ffi import structural_map
 
 
 def dtype_of(value: Any) -> str:
@@ -18,6 +19,24 @@ def dtype_of(value: Any) -> str:
 def lanes_of(value: Any) -> int:
     """Return the number of lanes of an expression."""
     return int(tvm.DataType(str(value.ty)).lanes)
+
+
+def is_vector_loop(loop: For) -> bool:
+    """Whether a loop of a known extent is to be a vector."""
+    return int(loop.kind) == int(ForKind.VECTORIZED) and isinstance(loop.extent, IntImm)
+
+
+def vector_in_parts(loop: For, lanes: int) -> For:
+    """Return a loop that is to be a vector as a serial loop of vectors of ``lanes``, which divide its extent; of one
+    lane: as a serial loop."""
+    index, dtype, extent = loop.loop_var, loop.loop_var.ty.dtype, int(loop.extent)
+    if lanes == 1:
+        return For(index, loop.min, loop.extent, ForKind.SERIAL, loop.body, None, dict(loop.annotations))
+    part, lane = Var(f"{index.name}_part", dtype), Var(index.name, dtype)
+    element = part * IntImm(dtype, lanes) + lane
+    body = structural_map(loop.body, (Var, lambda each: element if each.same_as(index) else each))
+    inner = For(lane, IntImm(dtype, 0), IntImm(dtype, lanes), ForKind.VECTORIZED, body, None, dict(loop.annotations))
+    return For(part, IntImm(dtype, 0), IntImm(dtype, extent // lanes), ForKind.SERIAL, inner)
 
 
 def by_parts(instruction: Callable[..., Any], operands: Sequence[Any], most: int) -> Any:

@@ -13,8 +13,10 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import TensorLoad
-from tvm.tirx import BufferStore, For, ForKind, IntImm, PrimFunc, Var
+from tvm.tirx import BufferStore, For, PrimFunc
 from tvm_ffi import structural_map, structural_walk
+
+from devices.builds.passes.vector_lanes import is_vector_loop, vector_in_parts
 
 _NARROW = 16
 """Elements up to which LLVM widens a vector at little cost."""
@@ -30,15 +32,11 @@ def split_wide_vectors(function: PrimFunc, _module: object, _context: object) ->
     written: dict[Any, int] = {}
 
     def note(loop: For) -> None:
-        if _is_vector(loop):
+        if is_vector_loop(loop):
             structural_walk(loop.body, [(BufferStore, lambda store: written.setdefault(store.buffer, _lanes(loop)))])
 
     structural_walk(function.body, [(For, note)])
     return function.with_body(structural_map(function.body, (For, lambda loop: _split(loop, written))))
-
-
-def _is_vector(loop: For) -> bool:
-    return int(loop.kind) == int(ForKind.VECTORIZED) and isinstance(loop.extent, IntImm)
 
 
 def _lanes(loop: For) -> int:
@@ -51,7 +49,7 @@ def _lanes(loop: For) -> int:
 def _split(loop: For, written: Mapping[Any, int]) -> For:
     """Return a vector loop as a serial loop of narrower vectors, which read what was ``written`` at once,
     where that is no power of two; other loops as they are."""
-    if not _is_vector(loop):
+    if not is_vector_loop(loop):
         return loop
     extent, read = int(loop.extent), []
     structural_walk(loop.body, [(TensorLoad, lambda load: read.append(written.get(load.source, extent)))])
@@ -59,9 +57,4 @@ def _split(loop: For, written: Mapping[Any, int]) -> For:
     lanes = min([_lanes(loop), *(each for each in read if extent % each == 0 and each & (each - 1))])
     if lanes == extent:
         return loop
-    index, dtype = loop.loop_var, loop.loop_var.ty.dtype
-    part, lane = Var(f"{index.name}_part", dtype), Var(index.name, dtype)
-    element = part * IntImm(dtype, lanes) + lane
-    body = structural_map(loop.body, (Var, lambda each: element if each.same_as(index) else each))
-    inner = For(lane, IntImm(dtype, 0), IntImm(dtype, lanes), ForKind.VECTORIZED, body, None, dict(loop.annotations))
-    return For(part, IntImm(dtype, 0), IntImm(dtype, extent // lanes), ForKind.SERIAL, inner)
+    return vector_in_parts(loop, lanes)

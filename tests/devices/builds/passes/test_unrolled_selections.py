@@ -21,7 +21,7 @@ from devices.targets import NATIVE, parse_target, resolve_target
 TARGET = parse_target(resolve_target(NATIVE))
 MATRIX = np.array([[1.0, 2.0, 0.0, -1.0], [0.0, 1.0, 1.0, 3.0], [2.0, 0.0, -1.0, 1.0]], np.float32)
 ROWS, TERMS, LANES = 3, 4, 16
-OURS = {"sequential", "_pipeline", "lower", "fold_selections"}
+OURS = {"sequential", "_pipeline", "lower", "narrow_cuda_vectors", "fold_selections"}
 
 
 def transform(is_intermediate: bool = False) -> tvm.IRModule:
@@ -77,7 +77,7 @@ def test_nothing_is_left_of_selections_and_elements_are_read_once(monkeypatch: p
 
     fold = unrolled_selections.fold_selections
     monkeypatch.setattr(
-        unrolled_selections, "fold_selections", lambda module: counted("after", fold(counted("before", module)))
+        kernel_passes, "fold_selections", lambda module: counted("after", fold(counted("before", module)))
     )
     built(transform())
     assert counts["before"]["selections"] == 2 * ROWS
@@ -125,5 +125,5 @@ def test_each_pass_of_tvm_runs_once_and_in_order(is_intermediate: bool, monkeypa
         return ran
 
     split = passes()
-    monkeypatch.setattr(kernel_passes, "with_selections_folded", lambda lowering: lowering)
+    monkeypatch.setattr(kernel_passes, "in_stages", lambda lowering, _between: lowering)
     assert split == passes()
