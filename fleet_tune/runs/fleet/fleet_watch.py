@@ -55,6 +55,7 @@ class FleetWatch:
 
     def __init__(self, fleet: FleetConfig) -> None:
         self._fleet = fleet
+        self._library = fleet.library
         self._seen = self._signature() if self._is_as_read() else None
         self._problem = ""
         self._began_with = _tables(fleet)
@@ -139,8 +140,8 @@ class FleetWatch:
         self._problem = ""
         if self._fleet.chosen is not None:
             read = read.only(self._fleet.chosen)
-        with contextlib.suppress(FleetFileError):  # the last CPU of this machine has left
-            read = read.with_library(self._fleet.library)
+        with contextlib.suppress(FleetFileError):  # the last CPU of this machine has left; another may join
+            read = read.with_library(self._library)
         self._fleet = with_boards(with_boards_of(read, self._fleet))
         right_again = [("the fleet file is right again", True)] if last_problem else []
         return [*right_again, *self._changed_tables(read)]
