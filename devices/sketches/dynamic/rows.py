@@ -22,7 +22,7 @@ from devices.sketches.description.accesses import DATA_PARALLEL
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the rows of a buffer are."""
+    """Places of the rows of a buffer."""
 
     axis: int
     """Its dimension along the dynamic extent."""
