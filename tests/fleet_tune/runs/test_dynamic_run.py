@@ -13,7 +13,6 @@ from torch import nn
 
 import fleet_tune
 from devices.networks.input_shapes import NetworkInputError
-from fleet_tune import api
 from fleet_tune.base.errors import OutputFolderError
 from fleet_tune.base.results import Progress, TuneResult
 
@@ -66,7 +65,7 @@ def check_calls(folder: Path, module: nn.Module) -> None:
         run(torch.randn(MOST + 1, 24), y)
 
 
-def test_a_dynamic_network_is_tuned_interrupted_resumed_compiled_and_called(file: Path, tmp_path: Path) -> None:
+def test_a_dynamic_network_is_tuned_interrupted_resumed_and_called(file: Path, tmp_path: Path) -> None:
     out, spec = tmp_path / "out", f"{file}:net"
     shapes = f"batch=3, rows={LEAST}..{MOST}"
     signals = iter([signal.SIGINT])
@@ -105,7 +104,3 @@ def test_a_dynamic_network_is_tuned_interrupted_resumed_compiled_and_called(file
     assert manifest["bounds"] == f"rows={LEAST}..{MOST}, batch=3; rows=2:1,19:3"
     with pytest.raises(OutputFolderError, match=r"typically 19, and this one is for rows=2\.\.19, typically 2 "):
         tune("rows=2:1", 4)
-    api.compile_network(
-        spec, records=out / "records.db", out=tmp_path / "other", shapes=shapes, shapes_weights="rows=19:1"
-    )
-    check_calls(tmp_path / "other", module)
