@@ -374,8 +374,8 @@ def test_a_process_ends_with_code_2_and_no_traceback(program: list[str], tmp_pat
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines() == [
         "error: fleet.toml, line 4: unknown key 'thread' in [[device]]",
-        "next: did you mean threads? keys known here: name, connect, via, target, threads, device_class, key_file, "
-        "count, connect_secs, upload_secs, silence_secs, candidate_secs, probe_secs, oracle_secs",
+        "next: did you mean threads? keys known here: name, connect, via, target, threads, device_class, library, "
+        "key_file, count, connect_secs, upload_secs, silence_secs, candidate_secs, probe_secs, oracle_secs",
     ]
     assert not (tmp_path / "fleet-tune-out").exists()
 
