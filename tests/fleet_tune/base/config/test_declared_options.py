@@ -15,7 +15,7 @@ from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.config.tune_options import OPTIONS, PlanOptions, TuneOptions, options_of
 from fleet_tune.cli.main import cli
 
-_JOINED = {"trials", "task_trials", "time_budget_secs", "shapes_weights"}
+_JOINED = {"trials", "task_trials", "time_budget_secs", "shapes_weights", "library"}
 """Options that are parts of a value of the request."""
 
 
