@@ -27,7 +27,7 @@ FINGERPRINT = "8e683793facaece0756f8157eb8274c2"
 """Of the ONNX model."""
 KEYS = [
     *("schema", "model", "model_fingerprint", "device_class", "target", "versions", "inputs", "outputs"),
-    *("made_of", "parameters", "files", "tasks"),
+    *("made_of", "parameters", "files", "libraries", "tasks"),
 ]
 HASHES: dict[str, list[tuple[str, int]]] = {
     "mlp": [
@@ -119,7 +119,7 @@ def specs(tmp_path: Path) -> dict[str, Any]:
 def test_the_workloads_of_a_fixed_network_are_as_before(name: str, specs: dict[str, Any]) -> None:
     lowered = import_network(load_network(specs[name]()), CLASS)
     assert [(task.workload.hash, task.weight) for task in lowered.tasks] == HASHES[name]
-    assert (lowered.shapes, dict(lowered.tiled)) == (None, {})
+    assert (lowered.shapes, dict(lowered.dynamic)) == (None, {})
     assert set(lowered.workloads.values()) == {task.workload.hash for task in lowered.tasks}
 
 
