@@ -22,7 +22,7 @@ def lanes_of(value: Any) -> int:
 
 
 def is_vector_loop(loop: For) -> bool:
-    """Whether a loop of a known extent is to be a vector."""
+    """Return true for a loop of a known extent that is to be a vector."""
     return int(loop.kind) == int(ForKind.VECTORIZED) and isinstance(loop.extent, IntImm)
 
 

@@ -34,16 +34,13 @@ from tvm.tirx import Bind, BufferStore, For, ForKind, IfThenElse, PrimFunc, SeqS
 from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_map
 
-from devices.sketches.dynamic.divisions import without_divisions
+from devices.sketches.dynamic.default_schedule import FEW
 from devices.sketches.dynamic.rows import dynamic_extent
 from devices.sketches.nests import FLOAT, replaced, variables_of
 from devices.sketches.rules.attention import GRANULE, uses_attention
 from devices.sketches.rules.attention.pattern import Attention, attention_of
 from devices.sketches.rules.attention.program import LANES, added, joined_by_pairs, lanes_of
 from devices.sketches.rules.attention.rule import fits
-
-_FEW = 16
-"""Rows below which the kernel runs on one thread: see :mod:`devices.sketches.dynamic.default_schedule`."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +76,9 @@ def dynamic_attention(kernel: PrimFunc, tiles: AttentionTiles) -> PrimFunc | Non
     found = None if extent is None else attention_of(tvm.IRModule({"main": kernel}))
     if extent is None or found is None:
         return None
-    body = _Kernel(found, extent, tiles, in_parallel=True).body()
-    alone = _Kernel(found, extent, AttentionTiles(), in_parallel=False).body()
-    branches = IfThenElse(extent < tirx.const(_FEW, found.index), alone, body)
+    body = _Kernel(found, tiles, in_parallel=True).body()
+    alone = _Kernel(found, AttentionTiles(), in_parallel=False).body()
+    branches = IfThenElse(extent < tirx.const(FEW, found.index), alone, body)
     root = SBlock([], [], [], "root", branches)
     scheduled = PrimFunc(kernel.params, SBlockRealize([], True, root), kernel.ret_type, kernel.attrs)
     return scheduled.with_attr("tirx.is_scheduled", True)
@@ -107,9 +104,8 @@ def _at(size: Any, extent: int) -> int:
 class _Kernel:
     """The statements of one attention."""
 
-    def __init__(self, attention: Attention, extent: Var, tiles: AttentionTiles, in_parallel: bool) -> None:
+    def __init__(self, attention: Attention, tiles: AttentionTiles, in_parallel: bool) -> None:
         self._attention = attention
-        self._extent = extent
         self._tiles = tiles
         self._outermost = ForKind.PARALLEL if in_parallel else ForKind.SERIAL
         self._lanes = lanes_of(attention.width)
@@ -288,15 +284,14 @@ class _Kernel:
         return scores(at)
 
     def _simplified(self, element: Callable[[Sequence[Any]], Any], *extents: Any) -> Callable[[Sequence[Any]], Any]:
-        """Return an element of the attention as a function of its place, without the divisions that the ``extents``
-        make superfluous."""
+        """Return an element of the attention as a function of its place, simplified by the ``extents``."""
         variables = variables_of(len(self._attention.batch) + len(extents), self._attention.index)
         analyzer = Analyzer()
         for variable, extent in zip(variables, [*self._attention.batch, *extents], strict=True):
             analyzer.bind(variable, Range(tirx.const(0, self._attention.index), extent))
 
         def load(node: Any) -> Any:
-            return node.source[tuple(without_divisions(index, self._extent, analyzer) for index in node.indices)]
+            return node.source[tuple(map(analyzer.simplify, node.indices))]
 
         value = structural_map(element(variables), (TensorLoad, load))
         return lambda at: replaced(value, dict(zip(variables, at, strict=True)))

@@ -18,7 +18,7 @@ from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION, leaf
 from devices.sketches.dynamic.rows import dynamic_extent, tensors
 from devices.sketches.dynamic.substitution import on_tensors
 
-_FEW = 16
+FEW = 16
 """Places below which a kernel runs on one thread. Four heads of attention among 16 tokens take as long as a call into
 the pool, some microseconds."""
 
@@ -29,7 +29,7 @@ def default_schedule(kernel: PrimFunc) -> PrimFunc:
         scheduled = _scheduled(kernel, in_parallel=True)
         extent = dynamic_extent(kernel)
         if extent is not None:
-            few = extent < const(_FEW, str(extent.ty))
+            few = extent < const(FEW, str(extent.ty))
             alone = _body(_scheduled(kernel, in_parallel=False), kernel, extent)
             branches = IfThenElse(few, alone, _body(scheduled, kernel, extent))
             root = SBlock([], [], [], "root", branches)
