@@ -19,7 +19,7 @@ from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, RequestError, UncheckedError
 from fleet_tune.base.precision import Conversion, ConvertibleProduct, Precision, check_error_limit
 from fleet_tune.runs.preparing.precision_choice import Choice, choose_precisions, most_saved
-from tests.fleet_tune.runs.preparing.test_precision_check import Here
+from tests.helpers.lowered_here import LoweredHere
 
 CLASS = DeviceClass("cpu", resolve_target({"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-linux-gnu"}, 2))
 BF16, INT8W = Precision.BF16, Precision.INT8W
@@ -93,7 +93,7 @@ def test_delicate_products_stay_in_float32() -> None:
     torch.manual_seed(0)
     network = network_of(Amplified(), torch.randn(40, 32), 2e-3)
     expected = network.framework_outputs()
-    here = Here()
+    here = LoweredHere()
     choice = choose_precisions(network, CLASS, here, expected)
     assert choice.lowered.conversion is not None
     assert choice.lowered.conversion.counts == {"bf16": 1}
@@ -106,13 +106,13 @@ def test_delicate_products_stay_in_float32() -> None:
 def test_an_error_that_nothing_fits_leaves_the_network_as_it_is() -> None:
     torch.manual_seed(0)
     network = network_of(nn.Linear(32, 16), torch.randn(40, 32), 1e-7)
-    choice = choose_precisions(network, CLASS, Here(), network.framework_outputs())
+    choice = choose_precisions(network, CLASS, LoweredHere(), network.framework_outputs())
     assert choice.lowered.conversion is not None
     assert choice.lowered.conversion.products == ()
     assert "none in another" in choice.left_out[0].reason
 
 
-class Lacking(Here):
+class Lacking(LoweredHere):
     """A machine that cannot run the network."""
 
     def outputs(self, lowered: LoweredNetwork, inputs: object) -> tuple[Array, ...]:  # noqa: ARG002
