@@ -74,7 +74,7 @@ class SymbolicSpec:
     """Shape and dtype of an input or output of a network."""
 
     shape: tuple[int | str, ...]
-    """Extents: numbers, or expressions of the dynamic dimension, such as ``n``."""
+    """Extents: numbers, or expressions of dynamic dimensions, such as ``n``."""
     dtype: str
 
 

@@ -146,7 +146,7 @@ class CompiledNetwork:
                 given = [*tensors, *self._parameters]
                 self._aliased = [shares_memory(each, [*given, *returned[:at]]) for at, each in enumerate(returned)]
             alone = self._aliased == [False] and not isinstance(result, _SEVERAL)
-            is_new = self._direct_inputs is None or self._inputs.dynamic is not None
+            is_new = self._direct_inputs is None or self._inputs.is_dynamic
             if is_new and alone and self._device.type == "cpu":
                 self._direct_inputs = input_signature(inputs)
         as_torch = bool(inputs) and is_torch(inputs[0])

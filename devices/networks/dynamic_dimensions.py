@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from devices.networks.network import Array, Network, extents_of, fingerprint
-from fleet_tune.base.errors import NetworkError, RequestError
-from fleet_tune.base.shapes import MOST_EXTENT, Dimension, Shapes, shapes_of
+from fleet_tune.base.errors import NetworkError
+from fleet_tune.base.shapes import MOST_EXTENT, Dimension, Shapes
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def bounded(found: Sequence[DynamicDimension], asked: Shapes | None, where: str)
         where: the network, for messages.
 
     Raises :class:`NetworkError` for a dimension without bounds, bounds of one that the network does not have, and
-    bounds that are wider than the network's own; :class:`RequestError` as :class:`Shapes` does.
+    bounds that are wider than the network's own.
     """
     given = {each.name: each for each in asked.dimensions} if asked is not None else {}
     unknown = sorted(given.keys() - {each.name for each in found})
@@ -77,27 +77,20 @@ def bounded(found: Sequence[DynamicDimension], asked: Shapes | None, where: str)
                 "give bounds within these, or export it with wider ones (torch.export.Dim has min and max)",
             )
         dimensions.append(bounds)
-    try:
-        return shapes_of(dimensions, asked.weights if asked is not None else ()) if dimensions else None
-    except RequestError as error:
-        raise RequestError(f"{where} has {', '.join(map(str, found))}: {error.problem}", error.next_step) from None
+    return Shapes(tuple(dimensions)) if dimensions else None
 
 
 def _suggestion(found: Sequence[DynamicDimension], given: Mapping[str, Dimension]) -> str:
-    """Return bounds that could be asked for, one of them a range."""
-    told, has_range = [], any(not each.is_fixed for each in given.values())
+    """Return bounds that could be asked for."""
+    told = []
     for each in found:
-        bounds = given.get(each.name)
-        if bounds is None:
-            most = max(32 if each.most is None else min(each.most, MOST_EXTENT), each.least)
-            bounds = Dimension(each.name, most if has_range else max(each.least, 1), most)
-        has_range = has_range or not bounds.is_fixed
-        told.append(str(bounds))
+        most = max(32 if each.most is None else min(each.most, MOST_EXTENT), each.least)
+        told.append(str(given.get(each.name, Dimension(each.name, max(each.least, 1), most))))
     return ", ".join(told)
 
 
 def with_dimensions(network: Network, shapes: Shapes | None, symbols: Mapping[str, str]) -> Network:
-    """Return a network, as it was imported, with its dynamic dimension and without those that ``shapes`` fixes.
+    """Return a network, as it was imported, with its dynamic dimensions and without those that ``shapes`` fixes.
 
     Args:
         network: a network whose symbolic variables are in its Relax module. Its example inputs are its own, unless
@@ -116,23 +109,23 @@ def with_dimensions(network: Network, shapes: Shapes | None, symbols: Mapping[st
     kept = replace(network, relax_module=module, fingerprint=fingerprint(module), bounds=shapes)
     declared = named_shapes(module)
     own = bool(network.inputs_from) and _are_of(declared, network.example_inputs, dynamic)
-    if dynamic is None:
+    if not dynamic:
         return kept if own else replace(kept, inputs_from="")
     return replace(
         kept,
-        shapes=Shapes((dynamic,), shapes.weights),
+        shapes=Shapes(dynamic),
         input_shapes=declared,
         own_inputs=network.example_inputs if own else (),
         own_inputs_from=network.inputs_from if own else "",
         inputs_from=network.inputs_from if own else "",
-        fingerprint=f"{kept.fingerprint}-{dynamic},{shapes.typical}",
+        fingerprint=f"{kept.fingerprint}-{','.join(f'{each},{each.typical}' for each in dynamic)}",
     )
 
 
-def _are_of(shapes: Sequence[Sequence[int | str]], arrays: Sequence[Array], dynamic: Dimension | None) -> bool:
-    """Return true if ``arrays`` have these shapes, with one extent in range for the dynamic dimension."""
+def _are_of(shapes: Sequence[Sequence[int | str]], arrays: Sequence[Array], dynamic: Sequence[Dimension]) -> bool:
+    """Return true if ``arrays`` have these shapes, with one extent in range for each dynamic dimension."""
     extents = extents_of(shapes, arrays)
-    if dynamic is not None and (len(extents) != 1 or min(extents) not in dynamic):
+    if any(len(extents[each.name]) != 1 or min(extents[each.name]) not in each for each in dynamic):
         return False
     return all(
         isinstance(wanted, str) or wanted == extent

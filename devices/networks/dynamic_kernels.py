@@ -1,4 +1,4 @@
-"""The kernels of a network over its dynamic dimension, made of one schedule each.
+"""The kernels of a network over its dynamic dimensions, made of one schedule each.
 
 A kernel is tuned for one extent. Where it has rows, the schedule is applied to smaller numbers of rows too, and tiles
 of these compute any number (see :mod:`devices.sketches.dynamic`). So all of them read a weight in one layout. Of an
@@ -16,15 +16,16 @@ from tvm.tirx import PrimFunc
 from devices.networks.graph.block_names import rename_blocks
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.task_extraction import normal_form
+from devices.networks.tiled_rows import TiledRows
 from devices.sketches.dynamic.attention import AttentionTiles, dynamic_attention
 from devices.sketches.dynamic.default_schedule import default_schedule
-from devices.sketches.dynamic.rows import dynamic_extent, is_dynamic, rows_of, specialized
+from devices.sketches.dynamic.rows import is_dynamic, specialized
 from devices.sketches.dynamic.tiled_kernel import LayoutMismatchError, tiled_kernel
 from devices.sketches.spaces import ScheduleError, apply_trace
 
 
 def with_dynamic_kernels(module: tvm.IRModule, lowered: LoweredNetwork, best: Mapping[str, str | None]) -> tvm.IRModule:
-    """Return ``module`` with its kernels over the dynamic dimension scheduled.
+    """Return ``module`` with its kernels over the dynamic dimensions scheduled.
 
     Args:
         module: the network, with all other kernels scheduled.
@@ -47,21 +48,18 @@ def with_dynamic_kernels(module: tvm.IRModule, lowered: LoweredNetwork, best: Ma
 
 def _tiled(lowered: LoweredNetwork, name: str, trace: str | None) -> PrimFunc | None:
     shapes, kernel = lowered.shapes, lowered.module[name]
-    if trace is None or shapes is None or shapes.dynamic is None:
+    found = None if trace is None or shapes is None else TiledRows.of(kernel, shapes)
+    if trace is None or found is None:
         return None
-    extent = dynamic_extent(kernel)
-    rows = None if extent is None else rows_of(kernel, extent)
-    if extent is None or rows is None:
-        return None
-    sizes = [size for size in shapes.samples if size <= lowered.dynamic[name].extent]
-    fixed = {size: _scheduled(specialized(kernel, extent, size), trace) for size in sizes}
+    sizes = [size for size in found.dimension.samples if size <= lowered.dynamic[name].extent]
+    fixed = {size: _scheduled(specialized(kernel, found.extents(size)), trace) for size in sizes}
     fixed = {size: scheduled for size, scheduled in fixed.items() if scheduled is not None}
-    least = shapes.dynamic.least
+    least = found.dimension.least
     while fixed:
         # Where the schedule does not fit the smallest extent, that one is computed without.
-        fixed.setdefault(least, specialized(kernel, extent, least))
+        fixed.setdefault(least, specialized(kernel, found.extents(least)))
         try:
-            return tiled_kernel(kernel, extent, rows, fixed).with_attr("tirx.is_scheduled", True)
+            return tiled_kernel(kernel, found.tiled, found.rows, fixed).with_attr("tirx.is_scheduled", True)
         except LayoutMismatchError as error:
             if error.size == least:
                 return None

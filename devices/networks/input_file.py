@@ -20,7 +20,7 @@ def read_inputs(file: Path, network: Network) -> tuple[Array, ...]:
     """Return the arrays of ``file`` for the inputs of ``network``: by their names, or in order where
     :func:`numpy.savez` named them (``arr_0``, ``arr_1``, ...).
 
-    Shapes must be those of the inputs, with one extent in range for the dynamic dimension. Types may differ where only
+    Shapes must be those of the inputs, with one extent in range for each dynamic dimension. Types may differ where only
     digits are lost: integers and booleans become integers of another type if all their values fit, floats those of
     another precision if none becomes infinite.
 
@@ -41,8 +41,8 @@ def read_inputs(file: Path, network: Network) -> tuple[Array, ...]:
         problem += [f"has {', '.join(unknown)}, which the network does not have"] if unknown else []
         raise NetworkError(f"{file} {' and '.join(problem)}", f"save {told} with numpy.savez")
     arrays = tuple(_fitted(given[name], shape, dtype, file, name) for name, (shape, dtype) in wanted.items())
-    if network.shapes is not None and network.shapes.dynamic is not None:
-        _check_extents(extents_of(shapes, arrays), network.shapes.dynamic, file)
+    for dynamic in network.shapes.dynamic if network.shapes is not None else ():
+        _check_extents(extents_of(shapes, arrays)[dynamic.name], dynamic, file)
     return arrays
 
 

@@ -1,4 +1,4 @@
-"""The inputs that a compiled network takes: names, types, and shapes, of which one dimension may be dynamic."""
+"""The inputs that a compiled network takes: names, types, and shapes, whose dimensions may be dynamic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from devices.networks.array_conversion import is_torch
 from fleet_tune.base.errors import UserError
-from fleet_tune.base.shapes import Dimension, parse_shapes
+from fleet_tune.base.shapes import parse_shapes
 
 
 class NetworkInputError(UserError, ValueError):
@@ -26,8 +26,13 @@ class InputShapes:
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
         self._inputs = tuple((each["name"], tuple(each["shape"]), each["dtype"]) for each in manifest["inputs"])
-        self.dynamic: Dimension | None = parse_shapes(manifest["shapes"]).dynamic if "shapes" in manifest else None
-        """Its dynamic dimension; None for fixed shapes."""
+        dynamic = parse_shapes(manifest["shapes"]).dynamic if "shapes" in manifest else ()
+        self._dynamic = {each.name: each for each in dynamic}
+
+    @property
+    def is_dynamic(self) -> bool:
+        """True if it takes inputs of several shapes."""
+        return bool(self._dynamic)
 
     def check(self, inputs: Sequence[Any]) -> None:
         """Raise :class:`NetworkInputError` for inputs that the network does not take."""
@@ -54,13 +59,12 @@ class InputShapes:
     def _check_extents(
         self, name: str, given: Sequence[int], shape: Sequence[int | str], extents: dict[str, int]
     ) -> None:
-        assert self.dynamic is not None
         for extent, wanted in zip(given, shape, strict=True):
             if not isinstance(wanted, str):
                 continue
-            if extent not in self.dynamic:
+            if extent not in self._dynamic[wanted]:
                 raise NetworkInputError(
-                    f"input {name!r} has {wanted} = {extent}, and the network was compiled for {self.dynamic}",
+                    f"input {name!r} has {wanted} = {extent}, and the network was compiled for {self._dynamic[wanted]}",
                     "pass inputs in range, or tune the network for a wider one with --shapes",
                 )
             if extents.setdefault(wanted, extent) != extent:
@@ -71,7 +75,7 @@ class InputShapes:
 
     @property
     def _range(self) -> str:
-        return f" with {self.dynamic}" if self.dynamic is not None else ""
+        return f" with {', '.join(map(str, self._dynamic.values()))}" if self._dynamic else ""
 
 
 def _has_form(given: Sequence[int], shape: Sequence[int | str]) -> bool:

@@ -51,7 +51,8 @@ from devices.networks.network import Array, Network
 from devices.networks.task_extraction import DynamicTask, extract_tasks
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
 from devices.sketches.dynamic.divisions import simplify_divisions
-from devices.sketches.dynamic.rows import dynamic_extent, is_dynamic
+from devices.sketches.dynamic.joined_extents import join_extents
+from devices.sketches.dynamic.rows import is_dynamic
 from devices.targets import device_kind, parse_target
 from fleet_tune.base.domain import DeviceClass, Task
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
@@ -105,7 +106,7 @@ class LoweredNetwork:
     shapes: Shapes | None = None
     """Bounds and weights of its dynamic dimension; None for fixed shapes."""
     dynamic: Mapping[str, DynamicTask] = field(default_factory=dict, repr=False)
-    """Kernels over the dynamic dimension that are tuned: the task of each, by the kernel's name in ``module``."""
+    """Kernels over dynamic dimensions that are tuned: the task of each, by the kernel's name in ``module``."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Optional steps of lowering that failed on this network, each with the reason. The network is right without them,
     but slower."""
@@ -224,7 +225,7 @@ def lower_network(
     """
     if shapes is not None and device_kind(device_class.target) != "cpu":
         raise UnsupportedNetworkError(
-            f"{steps.name} has the dynamic dimension {shapes}, which only CPUs run, and {device_class.name} is none",
+            f"{steps.name} has dynamic dimensions ({shapes}), which only CPUs run, and {device_class.name} is none",
             "give it one extent for this device: --shapes NAME=EXTENT",
         )
     module = _lower(relax_module, parse_target(device_class.target), conversion, steps)
@@ -357,7 +358,7 @@ def tolerance(lowered: LoweredNetwork) -> float:
     held |= {*lowered.halves, *(spec.dtype for spec in lowered.outputs)}
     if lowered.conversion is not None:
         held |= {HALF_TYPES.get(each, INT8_WEIGHTS) for each in lowered.conversion.precisions}
-    dynamic = None if lowered.shapes is None else lowered.shapes.dynamic
+    dynamic = () if lowered.shapes is None else lowered.shapes.dynamic
     longest = max((_longest_sum(kernel, dynamic) for kernel in kernels), default=1)
     rounding = network_tolerance(held, len(kernels), longest)
     if not lowered.quantized:
@@ -373,18 +374,15 @@ def _halves(main: Any) -> tuple[str, ...]:
     return tuple(sorted({str(t.dtype) for t in types if isinstance(t, relax.TensorType)} & {"float16", "bfloat16"}))
 
 
-def _longest_sum(kernel: Any, dynamic: Dimension | None) -> int:
-    """Return the terms of the longest reduction of a kernel, at the largest extent of its dynamic dimension; 1 where it
-    has none. Axes whose length differs from place to place (windows of uneven pooling, which are short) do not
+def _longest_sum(kernel: Any, dynamic: Sequence[Dimension]) -> int:
+    """Return the terms of the longest reduction of a kernel, at the largest extents of its dynamic dimensions; 1 where
+    it has none. Axes whose length differs from place to place (windows of uneven pooling, which are short) do not
     count."""
     blocks = leaf_blocks(kernel).values() if hasattr(kernel.body, "block") else ()
     axes = ([axis for axis in block.iter_vars if int(axis.iter_type) == REDUCTION] for block in blocks)
-    extent = None if dynamic is None else dynamic_extent(kernel)
 
     def most(terms: Any) -> int:
-        if dynamic is None or extent is None or isinstance(terms, tirx.IntImm):
-            return int(getattr(terms, "value", 1))
-        return largest_value(terms, extent, dynamic) or 1
+        return int(terms) if isinstance(terms, tirx.IntImm) else largest_value(terms, dynamic) or 1
 
     return max((math.prod(most(axis.dom.extent) for axis in over) for over in axes), default=1)
 
@@ -469,6 +467,7 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         module = steps.optional("reshapes without a copy", sequential(views), module)
         module = steps.optional("outputs without a copy", make_output_views, module)
         module = steps.optional("indices without divisions", simplify_divisions, module)
+        module = steps.optional("rows of joined dimensions", join_extents, module)
         module = steps.optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
         if target.kind.name == "llvm":
             module = steps.optional("concatenations in place", mark_in_place, module)
@@ -501,7 +500,7 @@ def _refuse_constant(main: Any, name: str) -> None:
 
 def _refuse_data_dependent(main: Any, name: str) -> None:
     """Raise an error for shapes that depend on data: kernels are compiled, and measured, for shapes that are known
-    before the network runs, but for the dynamic dimension."""
+    before the network runs, but for dynamic dimensions."""
     dynamic = list(dynamic_variables(main).values())
     for block in main.body.blocks:
         for binding in block.bindings:

@@ -108,8 +108,7 @@ def _named_extents(manifest: Mapping[str, Any]) -> set[str]:
 
 
 def _dynamic_names(manifest: Mapping[str, Any]) -> set[str]:
-    dynamic = parse_shapes(manifest["shapes"]).dynamic if "shapes" in manifest else None
-    return set() if dynamic is None else {dynamic.name}
+    return {each.name for each in parse_shapes(manifest["shapes"]).dynamic} if "shapes" in manifest else set()
 
 
 def _are_bounds(value: Any) -> bool:
@@ -120,7 +119,7 @@ def _are_bounds(value: Any) -> bool:
 
 
 def _are_shapes(value: Any) -> bool:
-    return _are_bounds(value) and parse_shapes(value).dynamic is not None
+    return _are_bounds(value) and bool(parse_shapes(value).dynamic)
 
 
 #: Checks of the parts of a manifest that are read here.

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from devices.timing.arguments import is_float, numpy_dtype
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.precision import Conversion, Precision
-from fleet_tune.base.shapes import Shapes
+from fleet_tune.base.shapes import Extents, Shapes
 
 Array = npt.NDArray[Any]
 
@@ -93,58 +93,58 @@ class Network:
     conversion: Conversion | None = None
     """What it is to be converted to when it is lowered. The user's options for it are part of the fingerprint."""
     shapes: Shapes | None = None
-    """The bounds of its dynamic dimension, and how often each extent comes; None for a network of fixed shapes. The
-    bounds and the typical extent are part of the fingerprint; the other weights are not, as nothing is tuned for
+    """Its dynamic dimensions: their bounds, and how often each extent comes; None for a network of fixed shapes. The
+    bounds and the typical extents are part of the fingerprint; the other weights are not, as nothing is tuned for
     them."""
     bounds: Shapes | None = None
     """Bounds of all dimensions that were dynamic when it was read, with those that have one extent. None for none."""
     input_shapes: tuple[tuple[int | str, ...], ...] = ()
-    """Shapes of the inputs, with the name of the dynamic dimension where an extent is one. Empty for a network of fixed
+    """Shapes of the inputs, with the name of a dynamic dimension where an extent is one. Empty for a network of fixed
     shapes."""
     own_inputs: tuple[Array, ...] = field(default=(), repr=False)
-    """The example inputs that came with a network of dynamic shapes, which are of one extent. Empty if none did."""
+    """The example inputs that came with a network of dynamic shapes. Empty if none did."""
     own_inputs_from: str = ""
 
     @property
-    def extent(self) -> int:
-        """The extent of the dynamic dimension in the example inputs. ValueError for a network of fixed shapes."""
+    def extents(self) -> Extents:
+        """The extents of the dynamic dimensions in the example inputs. Empty for a network of fixed shapes."""
         if self.shapes is None:
-            raise ValueError(f"{self.name} has fixed shapes")
+            return {}
         found = extents_of(self.input_shapes, self.example_inputs)
-        return next(iter(found))
+        return {each.name: min(found[each.name]) for each in self.shapes.dynamic}
 
-    def at(self, extent: int) -> Network:
-        """Return the same network on example inputs of another extent of its dynamic dimension: its own, if it has some
-        of that extent, else made up (see :mod:`devices.networks.input_ranges`).
+    def at(self, extents: Extents) -> Network:
+        """Return the same network on example inputs of other extents of its dynamic dimensions: its own, if it has some
+        of these, else made up (see :mod:`devices.networks.input_ranges`).
 
-        Raises ValueError for an extent out of range, and for a network of fixed shapes.
+        Raises ValueError for extents out of range, and for a network of fixed shapes.
         """
-        dynamic = None if self.shapes is None else self.shapes.dynamic
-        if dynamic is None or extent not in dynamic:
-            raise ValueError(f"{self.name} is not one of {dynamic or 'dynamic shapes'} that takes {extent}")
-        if extent == self.extent and self.inputs_from:
+        if self.shapes is None or extents not in self.shapes:
+            raise ValueError(f"{self.name} is not one of {self.shapes or 'dynamic shapes'} that takes {dict(extents)}")
+        if extents == self.extents and self.inputs_from:
             return self
-        if self.own_inputs and extents_of(self.input_shapes, self.own_inputs) == {extent}:
+        own = extents_of(self.input_shapes, self.own_inputs) if self.own_inputs else {}
+        if own == {name: {extent} for name, extent in extents.items()}:
             return self.given(self.own_inputs, self.own_inputs_from)
-        return self.with_made_up_inputs(extent)
+        return self.with_made_up_inputs(extents)
 
-    def fixed_module(self, extent: int | None = None) -> Any:
-        """Return the Relax module with a number for the dynamic dimension: ``extent``, or that of the example inputs.
+    def fixed_module(self, extents: Extents | None = None) -> Any:
+        """Return the Relax module with numbers for the dynamic dimensions: ``extents``, or those of the example inputs.
         A network of fixed shapes returns its own."""
-        if self.shapes is None or self.shapes.dynamic is None:
+        if self.shapes is None:
             return self.relax_module
         from devices.networks.symbolic_variables import with_bounds, with_variables
 
-        bound = {self.shapes.dynamic.name: extent or self.extent}
-        return with_bounds(with_variables(self.relax_module, bound), None)
+        bound = self.extents if extents is None else extents
+        return with_bounds(with_variables(self.relax_module, bound), ())
 
-    def with_made_up_inputs(self, extent: int | None = None) -> Network:
+    def with_made_up_inputs(self, extents: Extents | None = None) -> Network:
         """Return the same network on example inputs that are made up (see :mod:`devices.networks.input_ranges`): on
-        positive ones where its framework gives values that are not finite, unless those give no better. ``extent``: of
-        its dynamic dimension, if it has one; None for that of the example inputs."""
+        positive ones where its framework gives values that are not finite, unless those give no better. ``extents``: of
+        its dynamic dimensions, if it has some; None for those of the example inputs."""
         from devices.networks.input_ranges import MADE_UP, example_inputs
 
-        module = self.fixed_module(extent)
+        module = self.fixed_module(extents)
         first = self.given(example_inputs(module, draw=SEED), MADE_UP)
         if _gives_finite(first):
             return first
@@ -211,14 +211,14 @@ def _gives_finite(network: Network) -> bool:
     return all(bool(np.isfinite(array.astype(np.float64)).all()) for array in outputs)
 
 
-def extents_of(shapes: Sequence[Sequence[int | str]], arrays: Sequence[Array]) -> set[int]:
-    """Return the extents that ``arrays`` have where the shapes have a name."""
-    return {
-        extent
-        for shape, array in zip(shapes, arrays, strict=True)
-        for wanted, extent in zip(shape, array.shape, strict=True)
-        if isinstance(wanted, str)
-    }
+def extents_of(shapes: Sequence[Sequence[int | str]], arrays: Sequence[Array]) -> dict[str, set[int]]:
+    """Return the extents that ``arrays`` have where the shapes have a name, by the name."""
+    found: dict[str, set[int]] = {}
+    for shape, array in zip(shapes, arrays, strict=True):
+        for wanted, extent in zip(shape, array.shape, strict=True):
+            if isinstance(wanted, str):
+                found.setdefault(wanted, set()).add(extent)
+    return found
 
 
 def fingerprint(module: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -17,13 +17,13 @@ def with_variables(module: Any, variables: Mapping[str, str | int]) -> Any:
     return _with_main(module, module["main"].bind_symbolic_vars(bound)) if bound else module
 
 
-def with_bounds(module: Any, dimension: Dimension | None) -> Any:
-    """Return an IRModule whose ``main`` says the bounds of its symbolic variable; None: it has none."""
+def with_bounds(module: Any, dimensions: Sequence[Dimension]) -> Any:
+    """Return an IRModule whose ``main`` says the bounds of its symbolic variables."""
     main = module["main"]
     for name, of in (("tir_var_lower_bound", "least"), ("tir_var_upper_bound", "most")):
         main = main.without_attr(name) if name in main.attrs else main
-        if dimension is not None:
-            main = main.with_attr(name, {dimension.name: getattr(dimension, of)})
+        if dimensions:
+            main = main.with_attr(name, {each.name: getattr(each, of) for each in dimensions})
     return _with_main(module, main)
 
 

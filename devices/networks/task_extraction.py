@@ -1,12 +1,12 @@
 """The tasks of a lowered network: one for each distinct workload, and for each number of rows of a kernel over its
-dynamic dimension."""
+dynamic dimensions."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,14 @@ from tvm_ffi import structural_walk
 from devices.builds.concatenations import AXIS, IN_PLACE
 from devices.builds.executables import blocks, kernel_calls
 from devices.networks.graph.block_names import rename_blocks
+from devices.networks.tiled_rows import TiledRows, dimensions_of
 from devices.sketches.byte_operators import integer_dot
 from devices.sketches.description.accesses import leaf_blocks
-from devices.sketches.dynamic.attention import attention_growth
-from devices.sketches.dynamic.rows import dynamic_extent, is_dynamic, rows_of, specialized
+from devices.sketches.dynamic.attention_extents import AttentionExtents
+from devices.sketches.dynamic.rows import is_dynamic, specialized
 from devices.sketches.half_operators import is_dot2
 from fleet_tune.base.domain import DeviceClass, Task, Workload
-from fleet_tune.base.shapes import Shapes
+from fleet_tune.base.shapes import Dimension, Shapes
 
 _MOST_FLOP = 1e9
 """A tile of rows with so many operations takes milliseconds: what it costs beside them is nothing, and what more rows
@@ -33,14 +34,14 @@ could share, the weights, has been read often enough. To tune and check one of m
 
 @dataclass(frozen=True)
 class DynamicTask:
-    """The task of a kernel over the dynamic dimension."""
+    """The task of a kernel over dynamic dimensions."""
 
     workload: str
     """Hash of the workload that it is tuned as."""
     extent: int
-    """Extent of the dynamic dimension in it: of a kernel with rows, the most of a tile."""
+    """The most rows of a tile. Of an attention, which has none: the typical extent that it is tuned for."""
     repeats: int
-    """How many times the kernel does this work in a call at the typical extent."""
+    """How many times the kernel does this work in a call at the typical extents."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class ExtractedTasks:
 def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None = None) -> ExtractedTasks:
     """Return the tasks of the kernels that ``main`` of a lowered network calls.
 
-    The weight of a task is how often a run calls its kernel, at the typical extent of a dynamic dimension. A kernel
-    over that is tuned for the typical extent, or for a smaller one (see :data:`_MOST_FLOP`).
+    The weight of a task is how often a run calls its kernel, at the typical extents of dynamic dimensions. A kernel
+    over these is tuned for the typical extents, or for smaller ones (see :data:`_MOST_FLOP`).
     """
     functions: dict[str, tuple[str, Any]] = {}
     weights: Counter[str] = Counter()
@@ -75,10 +76,9 @@ def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None 
     for name, count in Counter(call.args[0].name_hint for call in kernel_calls(module["main"])).items():
         if _can_be_scheduled(module[name]):
             workloads[name] = add(name, module[name], count)
-        elif shapes is not None and (exponent := _exponent(module[name], shapes)):
-            kernel, extent = _tuned_kernel(module[name], shapes)
-            repeats = math.ceil(shapes.typical / extent) ** exponent
-            dynamic[name] = DynamicTask(add(name, kernel, count * repeats), extent, repeats)
+        elif shapes is not None and (tuned := _tuned_kernel(module[name], shapes)) is not None:
+            digest = add(name, tuned.kernel, count * tuned.repeats)
+            dynamic[name] = DynamicTask(digest, tuned.extent, tuned.repeats)
     names: Counter[str] = Counter()
     tasks = []
     for digest, (name, function) in functions.items():
@@ -95,25 +95,44 @@ def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None 
     return ExtractedTasks(tuple(tasks), workloads, dynamic)
 
 
-def _tuned_kernel(kernel: Any, shapes: Shapes) -> tuple[Any, int]:
-    """Return the kernel for the extent that it is tuned for, and this extent."""
-    variable = dynamic_extent(kernel)
-    fitting = [size for size in shapes.samples if size < shapes.typical]
-    for extent in (shapes.typical, *reversed(fitting)):
-        fixed = specialized(kernel, variable, extent)
-        if extent == shapes.samples[0] or _flop(fixed) <= _MOST_FLOP:
+@dataclass(frozen=True)
+class _TunedKernel:
+    """A kernel over dynamic dimensions, for the extents that it is tuned for. See :class:`DynamicTask`."""
+
+    kernel: Any
+    extent: int
+    repeats: int
+
+
+def _tuned_kernel(kernel: Any, shapes: Shapes) -> _TunedKernel | None:
+    """Return a kernel for the extents that it is tuned for; None where it is not tuned."""
+    dimensions = dimensions_of(kernel, shapes)
+    if not dimensions or IN_PLACE in kernel.attrs:
+        return None
+    rows = TiledRows.of(kernel, shapes)
+    if rows is not None:
+        extent, fixed = _tuned(kernel, rows.dimension, rows.extents)
+        others = math.prod(each.typical for each in dimensions.values()) // rows.dimension.typical
+        return _TunedKernel(fixed, extent, math.ceil(rows.dimension.typical / extent) * others)
+    attention = AttentionExtents.of(kernel)
+    if attention is None:
+        return None
+    typical = {extent: each.typical for extent, each in dimensions.items()}
+    longest = max(attention.inner, key=lambda each: typical[each])
+    extent, fixed = _tuned(kernel, dimensions[longest], lambda most: attention.at_most(typical, most))
+    repeats = attention.repeats(typical, extent)
+    return _TunedKernel(fixed, extent, repeats) if repeats else None
+
+
+def _tuned(kernel: Any, dimension: Dimension, extents: Callable[[int], Mapping[Any, int]]) -> tuple[int, Any]:
+    """Return the typical extent, or a smaller one (see :data:`_MOST_FLOP`), and the kernel for it. ``extents``: all
+    extents of the kernel, by this one."""
+    fitting = [size for size in dimension.samples if size < dimension.typical]
+    for extent in (dimension.typical, *reversed(fitting)):
+        fixed = specialized(kernel, extents(extent))
+        if extent == dimension.samples[0] or _flop(fixed) <= _MOST_FLOP:
             break
-    return fixed, extent
-
-
-def _exponent(kernel: Any, shapes: Shapes) -> int:
-    """Return the power of the extent by which the work of a kernel grows; 0 for one that is not tuned."""
-    extent = dynamic_extent(kernel)
-    if extent is None or IN_PLACE in kernel.attrs:
-        return 0
-    if rows_of(kernel, extent) is not None:
-        return 1
-    return attention_growth(kernel, shapes.typical)
+    return extent, fixed
 
 
 def _flop(function: Any) -> float:

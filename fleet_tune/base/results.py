@@ -243,7 +243,7 @@ class SkippedPart:
     sketches. ``description``: the sketch is searched by its decisions alone. ``rewrite``: a rewrite of the whole
     network, which is right without it. ``product``: a product of a quantised network that is computed in floats, or
     one that stays in float32 with the precision ``auto``.
-    ``check``: the check of the untuned network. ``extent``: one of the dynamic dimension that the framework refuses,
+    ``check``: the check of the untuned network. ``extent``: one of dynamic dimensions that the framework refuses,
     so that the network is not compared at it. ``output``: an output that says nothing in that check. ``record``: a
     stored record that cannot be read."""
     task: str

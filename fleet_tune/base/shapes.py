@@ -1,14 +1,15 @@
 """Bounds of a network's dynamic dimensions, and how often each extent comes.
 
-Their text is what ``--shapes`` and ``--shapes-weights`` take: ``n=1..32, tokens=128`` and ``n=1:0.7,8:0.2,32:0.1``.
+Their text is what ``--shapes`` and ``--shapes-weights`` take: ``n=1..32, tokens=1..128`` and
+``n=1:0.7,8:0.2,32:0.1; tokens=16:0.5,128:0.5``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from fleet_tune.base.errors import RequestError
 
@@ -17,6 +18,9 @@ MOST_EXTENT = 2**16
 
 Weights = tuple[tuple[int, float], ...]
 """Extents, ascending, each with its weight: a number that says how often it comes relative to the others."""
+
+Extents = Mapping[str, int]
+"""An extent of each dynamic dimension, by its name."""
 
 _NAME = r"\w+"
 _BOUNDS = re.compile(rf"({_NAME})\s*=\s*(\d+)(?:\s*\.\.\s*(\d+))?", re.ASCII)
@@ -37,8 +41,12 @@ class Dimension:
     """Smallest extent."""
     most: int
     """Largest extent. A dimension with one extent is fixed."""
+    weights: Weights = ()
+    """The extents that it is known to have: :attr:`samples`, equally, where none are given. A fixed dimension has
+    none."""
 
     def __post_init__(self) -> None:
+        """Raise :class:`RequestError` for a wrong name, wrong bounds, and weights that do not belong to them."""
         if not re.fullmatch(_NAME, self.name, re.ASCII):
             raise RequestError(f"{_shown(self.name)} is no name of a dimension", "use letters, digits and underscores")
         if not 1 <= self.least <= MOST_EXTENT or not 1 <= self.most <= MOST_EXTENT:
@@ -52,8 +60,12 @@ class Dimension:
                 f"{self.most}",
                 f'write "{self.name}={self.most}..{self.least}"',
             )
+        if not self.weights and not self.is_fixed:
+            object.__setattr__(self, "weights", self._equal)  # the way of a frozen class
+        self._check_weights()
 
     def __str__(self) -> str:
+        """Its bounds, as ``--shapes`` takes them."""
         return f"{self.name}={self.least}" + ("" if self.is_fixed else f"..{self.most}")
 
     @property
@@ -67,105 +79,135 @@ class Dimension:
         powers = (1 << at for at in range(MOST_EXTENT.bit_length()))
         return tuple(sorted({self.least, self.most, *(n for n in powers if self.least < n < self.most)}))
 
+    @property
+    def typical(self) -> int:
+        """The extent in which most of the time is spent, if time grows with it."""
+        return max(self.weights, key=lambda each: (each[0] * each[1], each[0]))[0] if self.weights else self.least
+
+    @property
+    def between(self) -> int:
+        """An odd extent in the middle: of several tiles."""
+        return min((self.least + self.most) // 2 | 1, self.most)
+
+    @property
+    def weights_text(self) -> str:
+        """Its weights, as ``--shapes-weights`` takes them; empty where they are those without any."""
+        if self.weights == (() if self.is_fixed else self._equal):
+            return ""
+        return f"{self.name}={','.join(f'{n}:{_number(weight)}' for n, weight in self.weights)}"
+
+    @property
+    def _equal(self) -> Weights:
+        return tuple((extent, 1.0) for extent in self.samples)
+
     def __contains__(self, extent: int) -> bool:
         return self.least <= extent <= self.most
+
+    def _check_weights(self) -> None:
+        extents = [extent for extent, _ in self.weights]
+        if extents != sorted(set(extents)):
+            again = next((n for n in extents if extents.count(n) > 1), None)
+            raise RequestError(f"the extent {again} of {self.name} has two weights", "give each extent one weight")
+        for extent, weight in self.weights:
+            if self.is_fixed or extent not in self:
+                raise RequestError(
+                    f"the extent {extent} of {self.name} has a weight, and the bounds are {self}",
+                    "give weights of extents in range, or other bounds",
+                )
+            if not 0 <= weight < math.inf:
+                raise RequestError(
+                    f"the weight of the extent {extent} of {self.name} is {weight:g}", "give a number from 0 up"
+                )
+        total = sum(weight for _, weight in self.weights)
+        if self.weights and not 0 < total < math.inf:
+            raise RequestError(
+                f"the weights of {self.name} have no sum above 0", "give one extent at least a weight above 0"
+            )
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """The shapes that a network is tuned for.
-
-    Raises :class:`RequestError` for names that occur twice, more than one dynamic dimension, and weights that do not
-    belong to it.
-    """
+    """The shapes that a network is tuned for. Raises :class:`RequestError` for names that occur twice."""
 
     dimensions: tuple[Dimension, ...]
-    """One of them at most is dynamic; the others are fixed."""
-    weights: Weights
-    """The extents that the dynamic dimension is known to have. Empty if there is none."""
 
     def __post_init__(self) -> None:
         names = [each.name for each in self.dimensions]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise RequestError(f"the dimension {twice!r} has two bounds", "give it one")
-        dynamic = [each for each in self.dimensions if not each.is_fixed]
-        if len(dynamic) > 1:
-            raise RequestError(
-                f"the dimensions {', '.join(each.name for each in dynamic)} are dynamic, and a network can have one "
-                "that is",
-                f'fix the others: --shapes "{_one_left(self.dimensions, dynamic[0])}"',
-            )
-        _check_weights(self.weights, dynamic[0] if dynamic else None)
 
     def __str__(self) -> str:
         """The text that :func:`parse_shapes` reads."""
         bounds = ", ".join(map(str, self.dimensions))
-        if self.dynamic is None or self.weights == _equal(self.dynamic):
-            return bounds
-        return f"{bounds}; {self.dynamic.name}={','.join(f'{n}:{_number(weight)}' for n, weight in self.weights)}"
+        return "; ".join([bounds, *(each.weights_text for each in self.dimensions if each.weights_text)])
 
     @property
-    def dynamic(self) -> Dimension | None:
-        """The dynamic dimension; None where all are fixed."""
-        return next((each for each in self.dimensions if not each.is_fixed), None)
+    def dynamic(self) -> tuple[Dimension, ...]:
+        """The dynamic dimensions."""
+        return tuple(each for each in self.dimensions if not each.is_fixed)
+
+    def __contains__(self, extents: Extents) -> bool:
+        bounds = {each.name: each for each in self.dynamic}
+        return extents.keys() == bounds.keys() and all(extent in bounds[name] for name, extent in extents.items())
 
     @property
-    def samples(self) -> tuple[int, ...]:
-        """The extents for which kernels are tuned, ascending: the ends and the powers of two between them. Empty where
-        all dimensions are fixed."""
-        return () if self.dynamic is None else self.dynamic.samples
+    def typical(self) -> Extents:
+        """The extents in which most of the time is spent: the network is tuned, compared with its framework and timed
+        at these. Empty where all dimensions are fixed."""
+        return {each.name: each.typical for each in self.dynamic}
 
     @property
-    def typical(self) -> int:
-        """The extent in which most of the time is spent, if time grows with it: the network is tuned, compared with its
-        framework and timed at this one. ValueError where all dimensions are fixed."""
-        return max(self.weights, key=lambda each: (each[0] * each[1], each[0]))[0]
+    def samples(self) -> tuple[Extents, ...]:
+        """Extents that show what the network takes, ascending: the samples of each dimension, with the others typical.
+        Empty where all dimensions are fixed."""
+        return _ascending({**self.typical, each.name: extent} for each in self.dynamic for extent in each.samples)
 
     @property
-    def others(self) -> tuple[int, ...]:
-        """Extents besides the typical one at which a network is compared with its framework: each number of rows of a
-        tile, and one of several tiles. Empty where all dimensions are fixed."""
-        if self.dynamic is None:
-            return ()
-        least, most = self.dynamic.least, self.dynamic.most
-        between = min((least + most) // 2 | 1, most)
-        return tuple(sorted({*self.samples, between} - {self.typical}))
+    def others(self) -> tuple[Extents, ...]:
+        """Extents besides the typical ones at which a network is compared with its framework, the smallest first: each
+        number of rows of a tile, and one of several tiles. Empty where all dimensions are fixed."""
+        alike = (
+            {each.name: extent for each, extent in zip(self.dynamic, extents, strict=True)}
+            for extents in zip(*((each.least, each.between, each.most) for each in self.dynamic), strict=True)
+        )
+        return tuple(each for each in _ascending([*self.samples, *alike]) if each != self.typical)
+
+    def with_weights(self, weights: Mapping[str | None, Weights]) -> Shapes:
+        """Return the same with weights, by the names of their dimensions; None: of the only dynamic one. Raises
+        :class:`RequestError`."""
+        names = [each.name for each in self.dynamic]
+        if not names:
+            raise RequestError(
+                "weights are for a dynamic dimension, and there is none",
+                'give its bounds with --shapes "n=1..32", or leave the weights out',
+            )
+        if None in weights and len(names) > 1:
+            raise RequestError(
+                f"the weights do not say of which dimension they are, and {', '.join(names)} are dynamic",
+                f'name it: "{names[0]}=1:0.7,8:0.2"',
+            )
+        given = {names[0] if name is None else name: pairs for name, pairs in weights.items()}
+        unknown = next((name for name in given if name not in names), None)
+        if unknown is not None:
+            be = "dynamic dimension is" if len(names) == 1 else "dynamic dimensions are"
+            raise RequestError(
+                f"the weights are those of {unknown!r}, and the {be} {', '.join(map(repr, names))}",
+                f"give the weights of {' or '.join(names)}",
+            )
+        return Shapes(tuple(replace(each, weights=given.get(each.name, each.weights)) for each in self.dimensions))
 
 
-def shapes_of(dimensions: Iterable[Dimension], weights: Iterable[tuple[int, float]] = ()) -> Shapes:
-    """Return the shapes with these weights; without any, the ends of the dynamic dimension and the powers of two
-    between them count the same. Raises :class:`RequestError`."""
-    dimensions, given = tuple(dimensions), tuple(sorted(weights))
-    dynamic = next((each for each in dimensions if not each.is_fixed), None)
-    return Shapes(dimensions, given or (() if dynamic is None else _equal(dynamic)))
+def in_words(extents: Extents) -> str:
+    """Return extents as ``batch = 1, tokens = 16``."""
+    return ", ".join(f"{name} = {extent}" for name, extent in extents.items())
 
 
 def parse_shapes(text: str) -> Shapes:
     """Return the shapes whose text ``str(shapes)`` is. Raises :class:`RequestError`."""
     bounds, _, weights = text.partition(";")
-    if not weights.strip():
-        return shapes_of(parse_dimensions(bounds))
-    name, pairs = parse_weights(weights)
-    return weighted(parse_dimensions(bounds), pairs, name)
-
-
-def weighted(dimensions: tuple[Dimension, ...], weights: Weights, name: str | None = None) -> Shapes:
-    """Return the shapes with weights that were given for the dimension ``name``; None: for the dynamic one. Raises
-    :class:`RequestError`."""
-    shapes = shapes_of(dimensions)
-    dynamic = shapes.dynamic
-    if dynamic is None:
-        raise RequestError(
-            "weights are for a dynamic dimension, and there is none",
-            'give its bounds with --shapes "n=1..32", or leave the weights out',
-        )
-    if name is not None and name != dynamic.name:
-        raise RequestError(
-            f"the weights are those of {name!r}, and the dynamic dimension is {dynamic.name!r}",
-            f"give the weights of {dynamic.name}",
-        )
-    return shapes_of(dimensions, weights)
+    shapes = Shapes(parse_dimensions(bounds))
+    return shapes.with_weights(parse_weights(weights)) if weights.strip() else shapes
 
 
 def parse_dimensions(text: str) -> tuple[Dimension, ...]:
@@ -180,18 +222,24 @@ def parse_dimensions(text: str) -> tuple[Dimension, ...]:
     return tuple(found)
 
 
-def parse_weights(text: str) -> tuple[str, Weights]:
-    """Return the name and the weights of ``n=1:0.7,8:0.2,32:0.1``. Raises :class:`RequestError`."""
-    match = _WEIGHTS.fullmatch(text.strip())
-    if match is None:
-        raise RequestError(f"{_shown(text)} is no list of weights", _WEIGHTS_FORM)
-    pairs = []
-    for part in match[2].split(","):
-        pair = _WEIGHT.fullmatch(part.strip())
-        if pair is None:
-            raise RequestError(f"{_shown(part.strip())} is no extent with its weight", _WEIGHTS_FORM)
-        pairs.append(weight_of(*pair.groups()))
-    return match[1], tuple(sorted(pairs))
+def parse_weights(text: str) -> dict[str | None, Weights]:
+    """Return the weights of ``n=1:0.7,8:0.2,32:0.1; tokens=16:0.5,512:0.5`` by the names of their dimensions. Raises
+    :class:`RequestError`."""
+    found: dict[str | None, Weights] = {}
+    for part in text.split(";"):
+        match = _WEIGHTS.fullmatch(part.strip())
+        if match is None:
+            raise RequestError(f"{_shown(part.strip())} is no list of weights", _WEIGHTS_FORM)
+        if match[1] in found:
+            raise RequestError(f"the dimension {match[1]!r} has two lists of weights", "give it one")
+        pairs = []
+        for item in match[2].split(","):
+            pair = _WEIGHT.fullmatch(item.strip())
+            if pair is None:
+                raise RequestError(f"{_shown(item.strip())} is no extent with its weight", _WEIGHTS_FORM)
+            pairs.append(weight_of(*pair.groups()))
+        found[match[1]] = tuple(sorted(pairs))
+    return found
 
 
 def weight_of(extent: str, weight: str) -> tuple[int, float]:
@@ -202,30 +250,10 @@ def weight_of(extent: str, weight: str) -> tuple[int, float]:
         raise RequestError(f"{_shown(f'{extent} {weight}')} is no extent with its weight", _WEIGHTS_FORM) from None
 
 
-def _check_weights(weights: Weights, dynamic: Dimension | None) -> None:
-    extents = [extent for extent, _ in weights]
-    if extents != sorted(set(extents)):
-        again = next((n for n in extents if extents.count(n) > 1), None)
-        raise RequestError(f"the extent {again} has two weights", "give each extent one weight")
-    for extent, weight in weights:
-        if dynamic is None or extent not in dynamic:
-            within = "no dimension is dynamic" if dynamic is None else f"the bounds are {dynamic}"
-            raise RequestError(
-                f"the extent {extent} has a weight, and {within}", "give weights of extents in range, or other bounds"
-            )
-        if not 0 <= weight < math.inf:
-            raise RequestError(f"the weight of the extent {extent} is {weight:g}", "give a number from 0 up")
-    total = sum(weight for _, weight in weights)
-    if dynamic is not None and not 0 < total < math.inf:
-        raise RequestError("the weights have no sum above 0", "give one extent at least a weight above 0")
-
-
-def _equal(dynamic: Dimension) -> Weights:
-    return tuple((extent, 1.0) for extent in dynamic.samples)
-
-
-def _one_left(dimensions: Iterable[Dimension], left: Dimension) -> str:
-    return ", ".join(str(each) if each == left else f"{each.name}={each.most}" for each in dimensions)
+def _ascending(points: Iterable[Extents]) -> tuple[Extents, ...]:
+    """Return points in ascending order, each once."""
+    found = {tuple(each.values()): each for each in points}
+    return tuple(found[extents] for extents in sorted(found))
 
 
 def _extent(digits: str) -> int:

@@ -24,15 +24,23 @@ def rows(found: FrameworkTimes) -> list[tuple[str, ...]]:
 
 def extent_titles(found: FrameworkTimes) -> tuple[str, ...]:
     """Return the columns of :func:`extent_rows`. Empty for a network of fixed shapes."""
-    return (found.extent.partition(" ")[0], *(each.name for each in found.times)) if found.others else ()
+    return (", ".join(_extents(found.extent)), *(each.name for each in found.times)) if found.others else ()
 
 
 def extent_rows(found: FrameworkTimes) -> list[tuple[str, ...]]:
     """Return a row of texts for each extent at which the network was timed, ascending: the median in each
     framework."""
     everywhere = [ExtentTimes(found.extent, found.times), *found.others] if found.others else []
-    by_extent = sorted(everywhere, key=lambda each: int(each.extent.split()[-1]))
-    return [(each.extent.split()[-1], *(_median(time, each.ratios) for time in each.times)) for each in by_extent]
+    by_extent = sorted(everywhere, key=lambda each: tuple(_extents(each.extent).values()))
+    return [
+        (", ".join(map(str, _extents(each.extent).values())), *(_median(time, each.ratios) for time in each.times))
+        for each in by_extent
+    ]
+
+
+def _extents(text: str) -> dict[str, int]:
+    """Return the extents of :func:`fleet_tune.base.shapes.in_words`."""
+    return {name: int(extent) for name, extent in (each.split(" = ") for each in text.split(", "))}
 
 
 def _median(each: FrameworkTime, ratios: Mapping[str, float]) -> str:

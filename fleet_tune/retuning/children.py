@@ -22,6 +22,7 @@ from fleet_tune.base.config.retune_file import NetworkConfig, RetuneConfig
 from fleet_tune.base.config.shape_options import shapes_given
 from fleet_tune.base.errors import OutputFolderError, UserError
 from fleet_tune.base.precision import Conversion
+from fleet_tune.base.shapes import in_words
 from fleet_tune.retuning.step_runner import (
     HOOK_SECS,
     PRUNE_SECS,
@@ -86,7 +87,7 @@ class ProcessStepRunner:
         parts += [] if conversion is None else [conversion.options]
         shapes = shapes_given(network.shapes, network.shapes_weights)
         if shapes is not None:
-            parts += [*map(str, shapes.dimensions), str(shapes.typical if shapes.dynamic is not None else "")]
+            parts += [*map(str, shapes.dimensions), in_words(shapes.typical)]
         return hashlib.blake2b("|".join([function, *parts]).encode(), digest_size=16).hexdigest()
 
     def _file_digest(self, file: Path) -> str:

@@ -23,7 +23,7 @@ from devices.networks.frameworks.order import OURS, FrameworkOrder
 from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.records.files.atomic_file import write_atomically
-from fleet_tune.base.shapes import Shapes, parse_shapes
+from fleet_tune.base.shapes import Shapes, in_words, parse_shapes
 
 if TYPE_CHECKING:
     from devices.networks.frontend import Network
@@ -33,7 +33,7 @@ _MANIFEST = "manifest.json"
 _SCHEMA = 1
 _BLOCK_SECS = 0.5
 _FEWER = 4
-"""At extents of a dynamic dimension other than the typical one, a framework has so many times fewer turns."""
+"""At extents of dynamic dimensions other than the typical ones, a framework has so many times fewer turns."""
 _ANSWER_SECS = 900.0
 _SETTLE_SECS = 0.3
 """Pause before each block: thread pools spin for a while after their last run."""
@@ -58,10 +58,10 @@ class FrameworkTime:
 
 @dataclass(frozen=True)
 class ExtentTimes:
-    """Times at another extent of the network's dynamic dimension than the typical one."""
+    """Times at other extents of the network's dynamic dimensions than the typical ones."""
 
     extent: str
-    """The extent in words: ``n = 5``."""
+    """The extents in words: ``n = 5``."""
     times: tuple[FrameworkTime, ...]
     """As :attr:`FrameworkTimes.times`."""
 
@@ -84,7 +84,7 @@ class FrameworkTimes:
     """Digest of the manifest of the compiled network: another one has other times."""
     times: tuple[FrameworkTime, ...]
     extent: str = ""
-    """The extent of its dynamic dimension, the typical one, in words. Empty for fixed shapes."""
+    """The typical extents of its dynamic dimensions, in words. Empty for fixed shapes."""
     others: tuple[ExtentTimes, ...] = ()
     """Times at other extents, ascending."""
 
@@ -112,7 +112,7 @@ def time_frameworks(
     """Time the network that was compiled into ``folder``, and the same network in each framework that is installed.
 
     Each runs in a process of its own with as many threads as this process has CPUs; they take turns, ``rounds`` times
-    half a second each. A network with a dynamic dimension is timed at the typical extent, and in a quarter of the
+    half a second each. A network with dynamic dimensions is timed at the typical extents, and in a quarter of the
     rounds at the others that kernels are tuned for. The times are written into the folder.
 
     Args:
@@ -187,13 +187,12 @@ def time_frameworks(
 
 
 def _at_extents(network: Network) -> dict[str, Network]:
-    """Return the network at the extent of its example inputs first, then at the others that kernels are tuned for, by
-    the extent in words; by an empty text where its shapes are fixed."""
-    if network.shapes is None or network.shapes.dynamic is None:
+    """Return the network at the extents of its example inputs first, then at the samples of its shapes, by the
+    extents in words; by an empty text where its shapes are fixed."""
+    if network.shapes is None:
         return {"": network}
-    name = network.shapes.dynamic.name
-    others = [extent for extent in network.shapes.samples if extent != network.extent]
-    return {f"{name} = {extent}": network.at(extent) for extent in (network.extent, *others)}
+    others = [extents for extents in network.shapes.samples if extents != network.extents]
+    return {in_words(extents): network.at(extents) for extents in (network.extents, *others)}
 
 
 def _saved(network: Network, file: Path) -> str:

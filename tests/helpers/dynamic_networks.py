@@ -19,11 +19,14 @@ from fleet_tune.base.errors import NetworkError
 
 
 def agree_at(network: Network, extents: Iterable[int], tolerance: float = 1e-4) -> None:
-    """Assert that the Relax module, built once by TVM alone, gives the framework's outputs for these extents."""
+    """Assert that the Relax module, built once by TVM alone, gives the framework's outputs for these extents of its
+    dynamic dimension."""
     assert "tensor_to_shape" not in network.relax_module.script(show_meta=False)  # all shapes follow from the inputs'
+    assert network.shapes is not None
+    (dynamic,) = network.shapes.dynamic
     machine = relax.VirtualMachine(relax.build(network.relax_module, "llvm"), tvm.cpu())
     for extent in extents:
-        at = network.at(extent)
+        at = network.at({dynamic.name: extent})
         result = machine["main"](*map(tvm.runtime.tensor, at.example_inputs))
         outputs = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
         for ours, theirs in zip(outputs, at.framework_outputs(), strict=True):

@@ -1,4 +1,4 @@
-"""The extents of a network with a dynamic dimension, simplified by what is known of it: its bounds.
+"""The extents of a network with dynamic dimensions, simplified by what is known of it: its bounds.
 
 A slice of the first ``n`` rows of 512 has ``min(n, 512)`` rows for TVM, which then knows no shape for a sum of them and
 ``n`` others. Where ``n`` is at most 512, it has ``n``.
@@ -79,13 +79,16 @@ def bounds(function: Any) -> dict[str, tuple[int, int]]:
     return {str(name): (int(least[name]), int(most[name])) for name in most}
 
 
-def largest_value(extent: Any, variable: Any, dimension: Dimension) -> int | None:
-    """Return the largest value of an expression of ``variable``, whose bounds ``dimension`` has; None where it has
+def largest_value(extent: Any, dimensions: Sequence[Dimension]) -> int | None:
+    """Return the largest value of an expression of variables that are called as these dimensions; None where it has
     others too."""
-    if not all(each.same_as(variable) for each in undefined_vars(extent)):
-        return None
+    bounds = {each.name: each for each in dimensions}
     analyzer = Analyzer()
-    analyzer.bind(variable, _range(variable, dimension.least, dimension.most))
+    for variable in undefined_vars(extent):
+        dimension = bounds.get(str(variable.name))
+        if dimension is None:
+            return None
+        analyzer.bind(variable, _range(variable, dimension.least, dimension.most))
     return int(analyzer.const_int_bound(extent).max_value)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,10 @@ from fleet_tune.base.shapes import Dimension
 Converter = Callable[[Any, Any, dict[str, Any], Any], Any]
 
 
-def to_relax(model: onnx.ModelProto, types: dict[str, str], opset: int, dynamic: Dimension | None = None) -> Any:
-    """Return the IRModule of ``model``; ``types`` are its inputs', by name; ``dynamic``: its dynamic dimension. Raises
+def to_relax(model: onnx.ModelProto, types: dict[str, str], opset: int, dynamic: Sequence[Dimension] = ()) -> Any:
+    """Return the IRModule of ``model``; ``types`` are its inputs', by name; ``dynamic``: its dynamic dimensions. Raises
     whatever TVM raises."""
-    if dynamic is None:
+    if not dynamic:
         return _Importer(None, types).from_onnx(model.graph, opset)
     module = _DynamicImporter(types, dynamic).from_onnx(model.graph, opset)
     return relax.transform.DeadCodeElimination(["main"])(module)  # shapes, computed for nobody
@@ -48,9 +48,9 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc] # TVM has no types
 
 
 class _DynamicImporter(_Importer):
-    """The importer of networks with a dynamic dimension: it follows what is computed of shapes."""
+    """The importer of networks with dynamic dimensions: it follows what is computed of shapes."""
 
-    def __init__(self, types: dict[str, str], dynamic: Dimension) -> None:
+    def __init__(self, types: dict[str, str], dynamic: Sequence[Dimension]) -> None:
         super().__init__(None, types)
         self._values = ShapeValues(dynamic)
 

@@ -169,7 +169,7 @@ def from_onnx_file(file: Path, asked: Shapes | None = None) -> Network:
     inputs = _stand_ins(proto, weights, shapes)
     types = {name: array.dtype.name for name, array in {**inputs, **model.weights}.items()}
     with silenced():
-        module, readable = _translated(proto, types, str(file), None if shapes is None else shapes.dynamic)
+        module, readable = _translated(proto, types, str(file), () if shapes is None else shapes.dynamic)
     module = _with_weights(module, readable, model.weights)
     _check_outputs(module, readable, str(file))
     in_integers = any(_IN_INTEGERS.search(node.op_type) for node in proto.graph.node)
@@ -218,7 +218,7 @@ def _check_inputs(proto: onnx.ModelProto, weights: Collection[str], where: str) 
 
 
 def _translated(
-    proto: onnx.ModelProto, types: dict[str, str], where: str, dynamic: Dimension | None
+    proto: onnx.ModelProto, types: dict[str, str], where: str, dynamic: Sequence[Dimension]
 ) -> tuple[Any, onnx.ModelProto]:
     """Return the Relax module of ``proto``, and the model that it was read from. Operators whose translation TVM fails
     at become the functions by which ONNX defines them, where it does."""

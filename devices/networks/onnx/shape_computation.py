@@ -1,4 +1,5 @@
-"""Operators of ONNX on small integer tensors that are made of shapes: their results in terms of the dynamic dimension.
+"""Operators of ONNX on small integer tensors that are made of shapes: their results in terms of the dynamic
+dimensions.
 
 Numpy computes them, on arrays of integers and expressions (see :mod:`devices.networks.onnx.shape_values`).
 """
@@ -28,7 +29,7 @@ _Compute = Callable[[ShapeValues, Sequence[Any], dict[str, Any]], ShapeValue]
 
 
 def computed(known: ShapeValues, operator: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> ShapeValue | None:
-    """Return the value of an operator's result, if it is known in terms of the dynamic dimension."""
+    """Return the value of an operator's result, if it is known in terms of the dynamic dimensions."""
     try:
         if operator in ("Shape", "Size"):
             return _shape(known, operator, inputs[0], attributes)

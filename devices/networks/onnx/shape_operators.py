@@ -1,4 +1,4 @@
-"""Converters of ONNX operators whose operands are shapes that depend on the dynamic dimension."""
+"""Converters of ONNX operators whose operands are shapes that depend on dynamic dimensions."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _sliced(_: Any, inputs: Sequence[Any], __: dict[str, Any], known: ShapeValue
 
 def within(known: ShapeValues, place: Any, extent: Any) -> Any:
     """Return a bound of a slice as a place on the axis: negative ones count from its end, others end there. Raises
-    :class:`UnsupportedNetworkError` where it is negative for some extents of the dynamic dimension alone."""
+    :class:`UnsupportedNetworkError` where it is negative for some extents of the dynamic dimensions alone."""
     if isinstance(place, int) and place >= _FAR:
         return extent
     if known.holds(place < 0):

@@ -1,9 +1,9 @@
-"""Small integer tensors of an ONNX graph that are made of shapes, in terms of the dynamic dimension.
+"""Small integer tensors of an ONNX graph that are made of shapes, in terms of the dynamic dimensions.
 
 Exporters compute shapes within the graph: ``Reshape(x, Concat(Shape(y)[0:1], [64]))``. Of a dynamic dimension TVM's
 importer follows few of these operators, and makes a new variable of what it does not follow, whose value is known only
 when the network runs. :mod:`devices.networks.onnx.shape_computation` computes all of them with integers and expressions
-of the dimension.
+of the dimensions.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class ShapeValue:
 
     @property
     def is_fixed(self) -> bool:
-        """True if no element depends on the dynamic dimension."""
+        """True if no element depends on a dynamic dimension."""
         return all(isinstance(each, int) for each in self.elements.flat)
 
     def whole(self) -> list[int]:
-        """Return the elements, flattened, where none depends on the dynamic dimension."""
+        """Return the elements, flattened, where none depends on a dynamic dimension."""
         if not self.is_fixed:
             raise UnknownError
         return [int(each) for each in self.elements.flat]
@@ -54,23 +54,23 @@ class ShapeValue:
 
 
 class ShapeValues:
-    """The values of a graph that are known in terms of its dynamic dimension."""
+    """The values of a graph that are known in terms of its dynamic dimensions."""
 
-    def __init__(self, dynamic: Dimension) -> None:
-        self._dynamic = dynamic
+    def __init__(self, dynamic: Sequence[Dimension]) -> None:
+        self._dynamic = {each.name: each for each in dynamic}
         self._analyzer = Analyzer()
         self._known: dict[int, tuple[Any, ShapeValue]] = {}
 
     def bind(self, parameters: Sequence[Any]) -> None:
-        """Say which variables of these Relax variables' shapes are the dynamic dimension."""
-        least, extents = self._dynamic.least, self._dynamic.most - self._dynamic.least + 1
-        bounds = ir.Range.from_min_extent(tirx.IntImm("int64", least), tirx.IntImm("int64", extents))
+        """Say that variables of these Relax variables' shapes are dynamic dimensions, by their names."""
         found: list[Any] = []
         for parameter in parameters:
             for extent in parameter.ty.shape.values:
                 if not isinstance(extent, tirx.IntImm) and not any(extent.same_as(each) for each in found):
                     found.append(extent)
-                    self._analyzer.bind(extent, bounds)
+                    bounds = self._dynamic[str(extent.name)]
+                    first, count = (tirx.IntImm("int64", n) for n in (bounds.least, bounds.most - bounds.least + 1))
+                    self._analyzer.bind(extent, ir.Range.from_min_extent(first, count))
 
     def of(self, expression: Any) -> ShapeValue | None:
         """Return the value of a Relax expression, if it is known."""
@@ -95,11 +95,11 @@ class ShapeValues:
         return int(simplified) if isinstance(simplified, tirx.IntImm) else simplified
 
     def holds(self, condition: Any) -> bool:
-        """Return true if a condition holds for all extents of the dynamic dimension."""
+        """Return true if a condition holds for all extents of the dynamic dimensions."""
         return bool(condition) if isinstance(condition, bool) else bool(self._analyzer.can_prove(condition))
 
     def equal(self, left: Any, right: Any) -> bool:
-        """Return true if two extents are equal for all extents of the dynamic dimension."""
+        """Return true if two extents are equal for all extents of the dynamic dimensions."""
         difference = self.simple(left - right)
         return isinstance(difference, int) and difference == 0
 

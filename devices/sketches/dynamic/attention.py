@@ -25,22 +25,22 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.ir import Range, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 from tvm.tirx import Bind, BufferStore, For, ForKind, IfThenElse, PrimFunc, SeqStmt, Stmt, Var
-from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_map
 
-from devices.sketches.dynamic.default_schedule import FEW
-from devices.sketches.dynamic.rows import dynamic_extent
+from devices.sketches.dynamic.attention_extents import AttentionExtents
+from devices.sketches.dynamic.default_schedule import are_few
 from devices.sketches.nests import FLOAT, replaced, variables_of
 from devices.sketches.rules.attention import GRANULE, uses_attention
-from devices.sketches.rules.attention.pattern import Attention, attention_of
+from devices.sketches.rules.attention.pattern import Attention
 from devices.sketches.rules.attention.program import LANES, added, joined_by_pairs, lanes_of
-from devices.sketches.rules.attention.rule import fits
+
+_MOST_ROWS = 16
+"""Of a group. Of more rows, TVM's compaction of buffers divides by zero."""
 
 
 @dataclass(frozen=True)
@@ -67,38 +67,28 @@ class AttentionTiles:
         sizes = [int(inputs[1]) for kind, inputs, keys, *_ in steps if kind == "Annotate" and keys[0] == GRANULE]
         tiles = [[int(extent) for extent in decision] for _, decision in decisions]
         granules, places, columns, vectors, terms = (inner for _, inner in tiles)
-        return cls(granules * sizes[0], vectors, terms, places, columns)
+        return cls(min(granules, max(_MOST_ROWS // sizes[0], 1)) * sizes[0], vectors, terms, places, columns)
 
 
 def dynamic_attention(kernel: PrimFunc, tiles: AttentionTiles) -> PrimFunc | None:
-    """Return the kernel, scheduled, of a program over one dynamic extent; None where it is no attention."""
-    extent = dynamic_extent(kernel)
-    found = None if extent is None else attention_of(tvm.IRModule({"main": kernel}))
-    if extent is None or found is None:
+    """Return the kernel, scheduled, of an attention over a dynamic number of rows or columns; None for other
+    kernels."""
+    extents = AttentionExtents.of(kernel)
+    if extents is None:
         return None
+    found = extents.attention
     body = _Kernel(found, tiles, in_parallel=True).body()
     alone = _Kernel(found, AttentionTiles(), in_parallel=False).body()
-    branches = IfThenElse(extent < tirx.const(FEW, found.index), alone, body)
+    branches = IfThenElse(are_few(_places(found)), alone, body)
     root = SBlock([], [], [], "root", branches)
     scheduled = PrimFunc(kernel.params, SBlockRealize([], True, root), kernel.ret_type, kernel.attrs)
     return scheduled.with_attr("tirx.is_scheduled", True)
 
 
-def attention_growth(kernel: PrimFunc, extent: int) -> int:
-    """Return the power of its dynamic extent by which the work of an attention grows; 0 for other kernels, and where
-    the rule "attention" finds no tiles at ``extent``."""
-    found = attention_of(tvm.IRModule({"main": kernel}))
-    if found is None or not fits(_at(found.rows, extent), _at(found.columns, extent), found.width):
-        return 0
-    return sum(not isinstance(each, int) for each in (found.rows, found.columns))
-
-
-def _at(size: Any, extent: int) -> int:
-    """Return a number of rows or columns at an extent."""
-    if isinstance(size, int):
-        return size
-    variables = undefined_vars(size)
-    return int(Analyzer().simplify(replaced(size, {each: tirx.const(extent, str(each.ty)) for each in variables})))
+def _places(attention: Attention) -> list[Any]:
+    """Return the number of columns, or of rows, where that is dynamic, and a dynamic number of samples."""
+    along = attention.rows if isinstance(attention.columns, int) else attention.columns
+    return [each for each in (*attention.batch, along) if not isinstance(each, int)]
 
 
 class _Kernel:
@@ -269,13 +259,11 @@ class _Kernel:
             far=(whole, ForKind.SERIAL),
             near=(tiles.columns, ForKind.UNROLLED),
         )
-        rest = self._loop(
-            "left",
-            attention.columns - whole * tiles.columns,
-            ForKind.SERIAL,
-            lambda left: add(whole * tiles.columns + left),
-        )
-        return _block("result", SeqStmt([zero, steps, rest, self._nest(store, **inner)]), [sums])
+        sum_up = [steps]
+        if tiles.columns > 1:  # TVM does not compile a loop that it sees to be empty
+            rest = attention.columns - whole * tiles.columns
+            sum_up.append(self._loop("left", rest, ForKind.SERIAL, lambda left: add(whole * tiles.columns + left)))
+        return _block("result", SeqStmt([zero, *sum_up, self._nest(store, **inner)]), [sums])
 
     def _score(self, at: Sequence[Any], product: Any) -> Any:
         """Return what the softmax takes at (.., row, column)."""
@@ -301,11 +289,13 @@ class _Kernel:
 
     def _head(self, head: Any) -> list[Any]:
         """Return the indices of a sample and head, of its number among all."""
+        if not self._attention.batch:
+            return []
         indices: list[Any] = []
-        for extent in reversed(self._attention.batch):
+        for extent in reversed(self._attention.batch[1:]):
             indices.insert(0, head % extent)
             head = head // extent
-        return indices
+        return [head, *indices]
 
     def _buffer(self, name: str, *shape: Any, scope: str = "global") -> Any:
         extents = [tirx.const(each, self._attention.index) if isinstance(each, int) else each for each in shape]

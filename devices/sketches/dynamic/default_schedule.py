@@ -8,14 +8,15 @@ places, waking the other threads would take longer than the work: there is a bra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
 from tvm.s_tir import SBlock, SBlockRealize, Schedule, renew_defs
-from tvm.tirx import IfThenElse, PrimFunc, Stmt, Var, const
+from tvm.tirx import IfThenElse, PrimFunc, Stmt, const
 
 from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION, leaf_blocks
-from devices.sketches.dynamic.rows import dynamic_extent, tensors
+from devices.sketches.dynamic.rows import dynamic_extents, tensors
 from devices.sketches.dynamic.substitution import on_tensors
 
 FEW = 16
@@ -27,16 +28,22 @@ def default_schedule(kernel: PrimFunc) -> PrimFunc:
     """Return a kernel with this schedule; as it is where TVM refuses it."""
     try:
         scheduled = _scheduled(kernel, in_parallel=True)
-        extent = dynamic_extent(kernel)
-        if extent is not None:
-            few = extent < const(FEW, str(extent.ty))
-            alone = _body(_scheduled(kernel, in_parallel=False), kernel, extent)
-            branches = IfThenElse(few, alone, _body(scheduled, kernel, extent))
+        extents = dynamic_extents(kernel)
+        if extents:
+            few = are_few(extents)
+            alone = _body(_scheduled(kernel, in_parallel=False), kernel)
+            branches = IfThenElse(few, alone, _body(scheduled, kernel))
             root = SBlock([], [], [], "root", branches)
             scheduled = PrimFunc(kernel.params, SBlockRealize([], True, root), kernel.ret_type, kernel.attrs)
     except (tvm.s_tir.ScheduleError, ValueError, RuntimeError):
         return kernel
     return scheduled.with_attr("tirx.is_scheduled", True)
+
+
+def are_few(extents: Sequence[Any]) -> Any:
+    """Return the condition that a kernel over these extents, expressions, runs on one thread: about :data:`FEW` places.
+    It is no product, of which TVM's passes divide by zero."""
+    return sum(extents) < const(FEW + len(extents) - 1, str(extents[0].ty))
 
 
 def _scheduled(kernel: PrimFunc, in_parallel: bool) -> PrimFunc:
@@ -62,10 +69,11 @@ def _schedule(schedule: Schedule, name: str, kinds: list[int], in_parallel: bool
         schedule.decompose_reduction(block, reductions[0])
 
 
-def _body(scheduled: PrimFunc, kernel: PrimFunc, extent: Var) -> Stmt:
+def _body(scheduled: PrimFunc, kernel: PrimFunc) -> Stmt:
     """Return the body of a scheduled kernel on the parameters of ``kernel``, with no variable in common with another
     branch."""
     renewed = renew_defs(scheduled)
-    generic = PrimFunc([dynamic_extent(renewed), *tensors(renewed)], renewed.body, renewed.ret_type, renewed.attrs)
-    bound = generic.specialize({generic.params[0]: extent})
+    own = dynamic_extents(renewed)
+    generic = PrimFunc([*own, *tensors(renewed)], renewed.body, renewed.ret_type, renewed.attrs)
+    bound = generic.specialize(dict(zip(own, dynamic_extents(kernel), strict=True)))
     return on_tensors(bound.body, dict(zip(bound.params, tensors(kernel), strict=True)))

@@ -7,6 +7,7 @@ Views of tensors with a dynamic axis have such indices, and TVM simplifies them 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -15,27 +16,27 @@ from tvm.sym import Analyzer
 from tvm.tirx import Add, FloorDiv, FloorMod, Mul, PrimFunc, Var, all, const
 from tvm_ffi import structural_map
 
-from devices.sketches.dynamic.rows import dynamic_extent
+from devices.sketches.dynamic.rows import dynamic_extents
 
 
 def simplify_divisions(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose kernels over one dynamic extent have no superfluous divisions by it."""
+    """Return a module whose kernels over dynamic extents have no superfluous divisions by these."""
     functions = dict(module.functions.items())
     for variable, function in functions.items():
-        extent = dynamic_extent(function) if isinstance(function, PrimFunc) else None
-        if extent is not None:
-            body = structural_map(function.body, (SBlock, lambda block, by=extent: _simplified(block, by)))
+        extents = dynamic_extents(function) if isinstance(function, PrimFunc) else ()
+        if extents:
+            body = structural_map(function.body, (SBlock, lambda block, by=extents: _simplified(block, by)))
             functions[variable] = PrimFunc(function.params, body, function.ret_type, function.attrs)
     return tvm.IRModule(functions, module.attrs)
 
 
-def _simplified(block: SBlock, extent: Var) -> SBlock:
+def _simplified(block: SBlock, extents: Sequence[Var]) -> SBlock:
     if not block.iter_vars:
         return block
     analyzer = Analyzer()
     for iteration in block.iter_vars:
         analyzer.bind(iteration.var, iteration.dom)
-    replacements = _replacements(extent, analyzer)
+    replacements = _replacements(extents, analyzer)
     reads, writes, body = (structural_map(part, replacements) for part in (block.reads, block.writes, block.body))
     return SBlock(
         block.iter_vars,
@@ -50,22 +51,26 @@ def _simplified(block: SBlock, extent: Var) -> SBlock:
     )
 
 
-def without_divisions(index: Any, extent: Var, analyzer: Analyzer) -> Any:
-    """Return an index without divisions by ``extent`` that ``analyzer``, which knows the bounds of its variables, can
+def without_divisions(index: Any, extents: Sequence[Var], analyzer: Analyzer) -> Any:
+    """Return an index without divisions by ``extents`` that ``analyzer``, which knows the bounds of its variables, can
     prove to be superfluous."""
-    return analyzer.simplify(structural_map(index, _replacements(extent, analyzer)))
+    return analyzer.simplify(structural_map(index, _replacements(extents, analyzer)))
 
 
-def _replacements(extent: Var, analyzer: Analyzer) -> list[tuple[type, Any]]:
-    """Return what a division by ``extent`` is replaced by: its quotient or remainder where they are known."""
+def _replacements(extents: Sequence[Var], analyzer: Analyzer) -> list[tuple[type, Any]]:
+    """Return what a division by an extent is replaced by: its quotient or remainder where they are known."""
+
+    def parts(node: Any) -> tuple[Any, Any] | None:
+        extent = next((each for each in extents if node.b.same_as(each)), None)
+        return None if extent is None else _parts(node.a, extent, analyzer)
 
     def remainder(node: Any) -> Any:
-        parts = _parts(node.a, extent, analyzer) if node.b.same_as(extent) else None
-        return node if parts is None else parts[1]
+        found = parts(node)
+        return node if found is None else found[1]
 
     def quotient(node: Any) -> Any:
-        parts = _parts(node.a, extent, analyzer) if node.b.same_as(extent) else None
-        return node if parts is None else parts[0]
+        found = parts(node)
+        return node if found is None else found[0]
 
     return [(FloorMod, remainder), (FloorDiv, quotient)]
 

@@ -30,12 +30,14 @@ class Rows:
     """Places along it that belong to one row: 197 where images of 197 patches were joined."""
 
 
-def dynamic_extent(function: PrimFunc) -> Var | None:
-    """Return the variable in the shapes of a kernel's parameters; None where they are fixed, and where there are
-    several. Where shapes have only multiples of it, it is a parameter too."""
+def dynamic_extents(function: PrimFunc) -> tuple[Var, ...]:
+    """Return the variables in the shapes of a kernel's parameters, in the order in which they occur; none where the
+    shapes are fixed. A variable that is no extent itself, of which shapes have multiples or sums, is a parameter
+    too; one that nothing reads is none."""
     read = [variable for each in tensors(function) for extent in each.ty.shape for variable in _variables(extent)]
-    read += [each for each in function.params if not hasattr(each.ty, "shape")]
-    return read[0] if read and all(each.same_as(read[0]) for each in read) else None
+    numbers = [each for each in function.params if not hasattr(each.ty, "shape")]
+    read += [each for each in numbers if _reads(function.body, each)]
+    return tuple(each for at, each in enumerate(read) if not any(each.same_as(before) for before in read[:at]))
 
 
 def tensors(function: PrimFunc) -> list[Any]:
@@ -52,8 +54,8 @@ def is_dynamic(function: Any) -> bool:
 
 
 def rows_of(function: PrimFunc, extent: Var) -> Mapping[int, Rows] | None:
-    """Return the rows of each tensor that has some, by its position among :func:`tensors`; None where rows depend on
-    each other.
+    """Return the rows along ``extent`` of each tensor that has some, by its position among :func:`tensors`; None where
+    rows depend on each other.
 
     Every block must run over its rows by a data-parallel axis of its own, which is the index of all buffers that have
     rows, and nothing else.
@@ -61,28 +63,41 @@ def rows_of(function: PrimFunc, extent: Var) -> Mapping[int, Rows] | None:
     loops, realized = _loops_and_leaves(function)
     if not realized or not all(_keeps_rows(each, loops, extent) for each in realized):
         return None
+    if not all(_is_regular(each, extent) for each in tensors(function)):
+        return None
     found = {at: _rows(tensor, extent) for at, tensor in enumerate(tensors(function))}
     return {at: rows for at, rows in found.items() if rows is not None}
 
 
-def specialized(function: PrimFunc, extent: Var, value: int) -> PrimFunc:
-    """Return the kernel for a fixed extent, whose parameters are the tensors of ``function``."""
-    # TVM replaces parameters: the extent is made one.
-    generic = PrimFunc([extent, *tensors(function)], function.body, function.ret_type, function.attrs)
-    return generic.specialize({extent: const(value, str(extent.ty))})
+def specialized(function: PrimFunc, extents: Mapping[Var, int]) -> PrimFunc:
+    """Return the kernel for fixed extents, whose parameters are the tensors of ``function``. ``extents``: all of
+    :func:`dynamic_extents`."""
+    # TVM replaces parameters: the extents are made some.
+    generic = PrimFunc([*extents, *tensors(function)], function.body, function.ret_type, function.attrs)
+    return generic.specialize({extent: const(value, str(extent.ty)) for extent, value in extents.items()})
 
 
 def _rows(buffer: Any, extent: Var) -> Rows | None:
-    """Return where the rows of a buffer are; None where it has none. Raises ValueError where it has another form."""
-    found = None
-    for axis, size in enumerate(buffer.ty.shape):
-        if isinstance(size, IntImm | int) or not _reads(size, extent):
-            continue
+    """Return where the rows of a buffer are; None where it has none."""
+    for axis, size in _sizes(buffer, extent):
         each = _multiple(size, extent)
-        if found is not None or each is None:
-            raise ValueError("its extents are no multiples of the dynamic one")
-        found = Rows(axis, each)
-    return found
+        return None if each is None else Rows(axis, each)
+    return None
+
+
+def _is_regular(buffer: Any, extent: Var) -> bool:
+    """Return true if one axis of a buffer at most is along ``extent``, and a multiple of it."""
+    sizes = _sizes(buffer, extent)
+    return not sizes or (len(sizes) == 1 and _multiple(sizes[0][1], extent) is not None)
+
+
+def _sizes(buffer: Any, extent: Var) -> list[tuple[int, Any]]:
+    """Return the axes of a buffer that depend on ``extent``, with their extents."""
+    return [
+        (axis, size)
+        for axis, size in enumerate(buffer.ty.shape)
+        if not isinstance(size, IntImm | int) and _reads(size, extent)
+    ]
 
 
 def _multiple(size: Any, extent: Var) -> int | None:
@@ -128,6 +143,14 @@ def _keeps_rows(realized: SBlockRealize, loops: Mapping[Any, For], extent: Var) 
             return False
         if each not in axes and any(_reads(bound, extent) for bound in _bounds(value, loops)):
             return False
+    stores = [each for each in (block.init, block.body) if each is not None]
+    if not all(isinstance(each, BufferStore) for each in stores):
+        return False
+    touched = [each.buffer for each in stores]
+    for each in stores:
+        structural_walk(each.value, (TensorLoad, lambda load: touched.append(load.source)))
+    if not all(_is_regular(each, extent) for each in touched):  # here: an error within TVM's walks breaks the process
+        return False
     keeps = True
 
     def without_row(buffer: Any, indices: Any) -> list[Any]:
@@ -144,14 +167,9 @@ def _keeps_rows(realized: SBlockRealize, loops: Mapping[Any, For], extent: Var) 
         return const(0, str(node.ty))
 
     read: list[Any] = []
-    try:
-        for store in (each for each in (block.init, block.body) if each is not None):
-            if not isinstance(store, BufferStore):
-                return False
-            values = [store.value, *without_row(store.buffer, store.indices)]
-            read += [structural_map(each, (TensorLoad, load)) for each in values]
-    except ValueError:
-        return False
+    for store in stores:
+        values = [store.value, *without_row(store.buffer, store.indices)]
+        read += [structural_map(each, (TensorLoad, load)) for each in values]
     left = [variable for each in read for variable in undefined_vars(each)]
     rowwise = [extent, *(each.var for each in axes)]
     # A buffer that is left is handed on as a pointer.

@@ -6,6 +6,8 @@
 
 The last tile overlaps the one before where the smallest one does not divide what is left: rows that two tiles compute
 have the same value.
+
+A kernel over several extents (images times tokens) is tiled along one of them, in loops over the others.
 """
 
 from __future__ import annotations
@@ -35,18 +37,22 @@ class LayoutMismatchError(ValueError):
         self.size = size
 
 
-def tiled_kernel(kernel: PrimFunc, extent: Var, rows: Mapping[int, Rows], fixed: Mapping[int, PrimFunc]) -> PrimFunc:
+def tiled_kernel(
+    kernel: PrimFunc, extent: Var, rows: Mapping[Var, Mapping[int, Rows]], fixed: Mapping[int, PrimFunc]
+) -> PrimFunc:
     """Return ``kernel`` computed by kernels of fixed numbers of rows.
 
     Args:
-        kernel: the kernel over a dynamic extent, which is never smaller than the smallest number of rows.
-        extent: the dynamic extent.
-        rows: the rows of its tensors (see :func:`devices.sketches.dynamic.rows.rows_of`).
-        fixed: a scheduled kernel for each number of rows. The largest tiles come first.
+        kernel: the kernel over dynamic extents.
+        extent: the one that is tiled. It is never smaller than the smallest number of rows.
+        rows: the rows of its tensors along each extent (see :func:`devices.sketches.dynamic.rows.rows_of`).
+        fixed: a scheduled kernel for each number of rows, with one row along each other extent. The largest tiles come
+            first.
 
     Raises :class:`LayoutMismatchError`.
     """
     dtype = str(extent.ty)
+    outer = {each: Var(f"at_{each.name}", str(each.ty)) for each in rows if not each.same_as(extent)}
     conversions: list[_Conversion] = []
     statements: list[Stmt] = []
     left: Any = extent
@@ -55,14 +61,17 @@ def tiled_kernel(kernel: PrimFunc, extent: Var, rows: Mapping[int, Rows], fixed:
         step, first = Var("step", dtype), Var("first", dtype)
         place = Bind(first, extent - left + step * size)
         count = floordiv(left, const(size, dtype))
-        body = SeqStmt([place, tile.at(first)])
+        body = SeqStmt([place, tile.at({**outer, extent: first})])
         statements.append(For(step, const(0, dtype), count, ForKind.SERIAL, body))
         left = floormod(left, const(size, dtype))
     smallest = min(fixed)
     if smallest > 1:
         tile = _Tile(fixed[smallest], kernel, rows, smallest, conversions)
-        statements.append(IfThenElse(left > 0, tile.at(extent - smallest), None))
-    whole = [*(each.statement for each in conversions), *statements]
+        statements.append(IfThenElse(left > 0, tile.at({**outer, extent: extent - smallest}), None))
+    tiles: Stmt = SeqStmt(statements) if len(statements) > 1 else statements[0]
+    for each, at in outer.items():
+        tiles = For(at, const(0, str(each.ty)), each, ForKind.SERIAL, tiles)
+    whole = [*(each.statement for each in conversions), tiles]
     root = SBlock(
         [], [], [], "root", SeqStmt(whole) if len(whole) > 1 else whole[0], None, [each.packed for each in conversions]
     )
@@ -87,25 +96,28 @@ class _Tile:
         self,
         function: PrimFunc,
         kernel: PrimFunc,
-        rows: Mapping[int, Rows],
+        rows: Mapping[Var, Mapping[int, Rows]],
         size: int,
         conversions: list[_Conversion],
     ) -> None:
         self._function = renew_defs(function)  # the kernels of several sizes share no variable
         self._theirs = dict(zip(self._function.params, tensors(kernel), strict=True))
-        self._rows = {param: rows.get(at) for at, param in enumerate(self._function.params)}
+        self._rows = {
+            param: [(each, found[at]) for each, found in rows.items() if at in found]
+            for at, param in enumerate(self._function.params)
+        }
         self._size = size
         self._conversions = conversions
 
-    def at(self, first: Any) -> Stmt:
-        """Return its body on the rows from ``first`` on. Its changes of the layout of weights are added to the common
-        ones, unless they are there."""
+    def at(self, first: Mapping[Var, Any]) -> Stmt:
+        """Return its body on the rows from ``first`` on, along each extent. Its changes of the layout of weights are
+        added to the common ones, unless they are there."""
 
         def moved(tensor: Any, indices: Sequence[Any]) -> list[Any]:
-            found, result = self._rows[tensor], list(indices)
-            if found is not None:
+            result = list(indices)
+            for extent, found in self._rows[tensor]:
                 index = result[found.axis]
-                result[found.axis] = index + (first * found.each).astype(str(index.ty))
+                result[found.axis] = index + (first[extent] * found.each).astype(str(index.ty))
             return result
 
         try:

@@ -110,9 +110,9 @@ def _check_no_library(fleet: FleetConfig, shapes: Shapes | None) -> None:
     """Raise :class:`RequestError` for a library and a dynamic dimension: a call of a library computes fixed rows, and a
     kernel for any number of rows cannot be made of it."""
     device = next((each.name for each in fleet.devices if each.library), None)
-    if device is not None and shapes is not None and shapes.dynamic is not None:
+    if device is not None and shapes is not None and shapes.dynamic:
         raise RequestError(
-            f"device {device} may call a library, whose kernels are for fixed shapes, and {shapes.dynamic.name} is "
+            f"device {device} may call a library, whose kernels are for fixed shapes, and {shapes.dynamic[0].name} is "
             "dynamic",
             "omit --library (the key library of the device), or fix the dimension in --shapes",
         )

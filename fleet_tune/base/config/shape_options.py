@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,7 @@ from fleet_tune.base.shapes import (
     Weights,
     parse_dimensions,
     parse_weights,
-    shapes_of,
     weight_of,
-    weighted,
 )
 
 _MOST_BYTES = MOST_EXTENT * 64
@@ -32,9 +31,9 @@ def bounds(value: Any, flag: str) -> tuple[Dimension, ...]:
     return parse_dimensions(value)
 
 
-def weights(value: Any, flag: str) -> tuple[str | None, Weights]:
-    """Return the weights of ``n=1:0.7,8:0.2`` with their dimension's name, or those in a file, without one. Raises
-    :class:`RequestError`."""
+def weights(value: Any, flag: str) -> dict[str | None, Weights]:
+    """Return the weights of ``n=1:0.7,8:0.2; tokens=16:0.5`` by the names of their dimensions, or those in a file:
+    None is the name where its lines have none. Raises :class:`RequestError`."""
     if isinstance(value, str) and "=" in value and not os.path.isfile(value):
         return parse_weights(value)
     file = values.path("a file of weights", value, flag)
@@ -42,18 +41,17 @@ def weights(value: Any, flag: str) -> tuple[str | None, Weights]:
         raise RequestError(
             f"there is no file {file}", f'give {flag} a file of lines "extent weight", or "n=1:0.7,8:0.2,32:0.1"'
         )
-    return None, _read(file)
+    return _read(file)
 
 
-def asked_shapes(dimensions: tuple[Dimension, ...] | None, given: tuple[str | None, Weights] | None) -> Shapes | None:
+def asked_shapes(dimensions: tuple[Dimension, ...] | None, given: Mapping[str | None, Weights] | None) -> Shapes | None:
     """Return the shapes of both options; None where neither is given. Raises :class:`RequestError`."""
     if dimensions is None:
         if given is not None:
             raise RequestError("weights say how often an extent comes, and there are no bounds", "give --shapes too")
         return None
-    if given is None:
-        return shapes_of(dimensions)
-    return weighted(dimensions, given[1], given[0])
+    shapes = Shapes(dimensions)
+    return shapes if given is None else shapes.with_weights(given)
 
 
 def shapes_given(shapes: str | None, shapes_weights: str | None) -> Shapes | None:
@@ -62,10 +60,10 @@ def shapes_given(shapes: str | None, shapes_weights: str | None) -> Shapes | Non
     return asked_shapes(dimensions, None if shapes_weights is None else weights(shapes_weights, "--shapes-weights"))
 
 
-def _read(file: Path) -> Weights:
-    """Return the weights in ``file``: lines of an extent and its weight, with a comma or spaces between. Empty lines, a
-    headline, and what follows a ``#`` say nothing."""
-    next_step = 'write lines "extent weight", or "extent,weight"'
+def _read(file: Path) -> dict[str | None, Weights]:
+    """Return the weights in ``file``: lines of an extent and its weight, or of a name and these, with commas or spaces
+    between. Empty lines, a headline, and what follows a ``#`` say nothing."""
+    next_step = 'write lines "extent weight", or "name extent weight" for several dimensions'
     try:
         with file.open(encoding="utf-8-sig") as opened:
             text = opened.read(_MOST_BYTES + 1)
@@ -73,18 +71,20 @@ def _read(file: Path) -> Weights:
         raise RequestError(f"{file} cannot be read as text: {error}", next_step) from error
     if len(text) > _MOST_BYTES:
         raise RequestError(f"{file} is larger than {_MOST_BYTES} bytes", next_step)
-    found = []
+    found: dict[str | None, list[tuple[int, float]]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].replace(",", " ").split()
         if not words or (number == 1 and not any(character.isdigit() for character in line)):
             continue
         try:
-            if len(words) != 2:
+            *name, extent, weight = words if len(words) > 1 else ("", "")
+            key = " ".join(name) or None
+            if len(name) > 1 or any((key is None) != (other is None) for other in found):
                 raise RequestError("no pair", "")
-            found.append(weight_of(*words))
+            found.setdefault(key, []).append(weight_of(extent, weight))
         except RequestError as error:
             problem = f"{file}, line {number}: {values.shown(line)} is no extent with its weight"
             raise RequestError(problem, next_step) from error
     if not found:
         raise RequestError(f"{file} has no weights", next_step)
-    return tuple(sorted(found))
+    return {name: tuple(sorted(pairs)) for name, pairs in found.items()}

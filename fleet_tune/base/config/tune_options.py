@@ -223,9 +223,9 @@ class PlanOptions(TypedDict, total=False):
         Option(
             "--shapes",
             _optional(shape_options.bounds),
-            'Bounds of dynamic dimensions: "n=1..32, tokens=128". One may vary; the others are fixed.',
-            "Bounds of the network's dynamic dimensions, by name: ``'n=1..32, tokens=128'``. One may vary; a single "
-            "value fixes a dimension. None: the network has none, or (``torch.export.Dim``) bounds of its own.",
+            'Bounds of dynamic dimensions: "n=1..32, tokens=128". A single value fixes one.',
+            "Bounds of the network's dynamic dimensions, by name: ``'n=1..32, tokens=128'``. A single value fixes "
+            "one. None: the network has none, or (``torch.export.Dim``) bounds of its own.",
             metavar="BOUNDS",
         ),
     ]
@@ -234,10 +234,11 @@ class PlanOptions(TypedDict, total=False):
         Option(
             "--shapes-weights",
             _optional(shape_options.weights),
-            'How often each extent comes: "n=1:0.7,8:0.2", or a file of lines "extent weight". Default: the ends and '
-            "powers of two, equally.",
-            "How often each extent of the dynamic dimension comes: ``'n=1:0.7,8:0.2,32:0.1'``, or a file with lines of "
-            "an extent and its weight. None: the ends and the powers of two between them count the same.",
+            'How often each extent comes: "n=1:0.7,8:0.2; tokens=16:1", or a file of lines "extent weight" or "name '
+            'extent weight". Default: the ends and powers of two, equally.',
+            "How often each extent of the dynamic dimensions comes: ``'n=1:0.7,8:0.2; tokens=16:1'``, or a file with "
+            "lines of an extent and its weight, for several dimensions after its name. None: the ends and the powers "
+            "of two between them count the same.",
             metavar="WEIGHTS",
         ),
     ]

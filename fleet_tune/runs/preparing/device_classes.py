@@ -28,7 +28,7 @@ from devices.networks.lowering import (
     with_operator,
 )
 from devices.networks.network import Array
-from devices.networks.other_extents import DisagreementAtExtentError, compare_least, other_extents
+from devices.networks.other_extents import DisagreementAtExtentsError, compare_least, other_extents
 from devices.networks.processes.lowering_process import LoweringProcess
 from devices.networks.silent_outputs import silent_outputs
 from devices.targets import NATIVE, library_of, resolve_target, with_library
@@ -254,8 +254,8 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
             agreement(lowered, outputs, expected)
             errors[name] = errors_of(outputs, expected)
             compare_least(others, lowered, partial(lowering.outputs, lowered))
-        except DisagreementAtExtentError as error:
-            raise _with_operator(error, prepared.network.at(error.extent), lowered, lowering) from error
+        except DisagreementAtExtentsError as error:
+            raise _with_operator(error, prepared.network.at(error.extents), lowered, lowering) from error
         except DisagreementError as error:
             raise _with_operator(error, prepared.network, lowered, lowering) from error
         except UncheckedError as error:

@@ -31,7 +31,8 @@ def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
     if network.conversion is not None:
         meta[PRECISION] = network.conversion.options
     if network.shapes is not None:
-        meta[SHAPES] = f"{network.shapes.dynamic}, typically {network.shapes.typical}"
+        bounds = ", ".join(map(str, network.shapes.dynamic))
+        meta[SHAPES] = f"{bounds}, typically {', '.join(map(str, network.shapes.typical.values()))}"
     with RecordStore(path) as store:
         store.bind(meta)
         with SharedReader(path) as reader:

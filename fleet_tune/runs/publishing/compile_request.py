@@ -10,7 +10,7 @@ from pathlib import Path
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.network import Array
-from devices.networks.other_extents import AtExtent, other_extents
+from devices.networks.other_extents import AtExtents, other_extents
 from devices.networks.special_inputs import special_inputs_of
 from fleet_tune.base.domain import Fingerprint
 from fleet_tune.base.records.stores.reader import RecordReader
@@ -52,8 +52,8 @@ class CompileRequest:
     """Times that earlier runs have measured."""
     expected: tuple[Array, ...] | None = None
     """Outputs of the network's framework, if they are known."""
-    at_extents: tuple[AtExtent, ...] = ()
-    """Other extents of the dynamic dimension at which the runners run the network, to compare it."""
+    at_extents: tuple[AtExtents, ...] = ()
+    """Other extents of the dynamic dimensions at which the runners run the network, to compare it."""
 
     @property
     def rules(self) -> dict[str, str]:

@@ -67,8 +67,8 @@ class NetworkRunner(Protocol):
 
     @property
     def extent_outputs(self) -> Mapping[str, tuple[Array, ...]]:
-        """The outputs on the inputs of each other extent of the dynamic dimension, by its name, of the network that was
-        run last by :meth:`outputs` or :meth:`tried`. That fails where the network fails on one of them."""
+        """The outputs on the inputs of each other extent of the dynamic dimensions, by its name, of the network that
+        was run last by :meth:`outputs` or :meth:`tried`. That fails where the network fails on one of them."""
 
     def outputs(self, folder: Path) -> tuple[Array, ...]: ...
 
@@ -104,7 +104,7 @@ class LocalNetworkRunner:
         inputs: the example inputs.
         special: sets of inputs with special values.
         host: times them again where others disturb it.
-        at_extents: inputs of other extents of the dynamic dimension, by the extent's name.
+        at_extents: inputs of other extents of the dynamic dimensions, by the extent's name.
     """
 
     name = THIS_MACHINE

@@ -175,7 +175,7 @@ def test_tasks_are_those_of_the_network_of_the_typical_extent() -> None:
     """So records of either are of use to the other."""
     module, network, _ = example("products")
     assert network.shapes is not None
-    fixed = load_network((module, (torch.randn(network.shapes.typical, 24),)))
+    fixed = load_network((module, (torch.randn(network.shapes.typical["n"], 24),)))
     tasks, expected = (import_network(each, CPU).tasks for each in (network, fixed))
     assert {task.workload.hash for task in tasks} == {task.workload.hash for task in expected}
 
@@ -216,7 +216,7 @@ def test_operators_without_a_dynamic_form_are_named() -> None:
 
 def test_a_gpu_takes_no_dynamic_dimension() -> None:
     _, network, _ = example("products")
-    with pytest.raises(UnsupportedNetworkError, match=r"n=2\.\.13, which only CPUs run"):
+    with pytest.raises(UnsupportedNetworkError, match=r"n=2\.\.13\), which only CPUs run"):
         import_network(network, H200)
 
 

@@ -97,9 +97,9 @@ def outputs_at(network: Network, folder: Path) -> None:
     compile_network(lowered, {}, folder)
     run = load(folder)
     assert network.shapes is not None
-    assert network.shapes.dynamic is not None
-    for extent in range(network.shapes.dynamic.least, network.shapes.dynamic.most + 1):
-        at = network.at(extent)
+    (dynamic,) = network.shapes.dynamic
+    for extent in range(dynamic.least, dynamic.most + 1):
+        at = network.at({dynamic.name: extent})
         found = run(*at.example_inputs)
         outputs = found if isinstance(found, tuple) else (found,)
         absolute, relative = compare(outputs, at.framework_outputs())

@@ -31,10 +31,10 @@ class Attention:
     """An attention in float32."""
 
     main: PrimFunc
-    batch: tuple[int, ...]
-    """Extents of the axes before the rows: samples and heads."""
+    batch: tuple[Any, ...]
+    """Extents of the axes before the rows: samples and heads. Integers, or expressions of a dynamic extent."""
     rows: Any
-    """Their number: an integer, or an expression of a dynamic extent."""
+    """Their number, as an extent of ``batch``."""
     columns: Any
     """As ``rows``."""
     terms: int
@@ -101,7 +101,9 @@ def attention_of(module: tvm.IRModule) -> Attention | None:
     elements = _Elements(blocks)
     *batch, rows, columns, terms = (_extent(each) for each in scores.iter_vars)
     *same, _, width, _ = (_extent(each) for each in result.iter_vars)
-    if batch != same or any(not isinstance(each, int) for each in (*batch, terms, width)):
+    if len(batch) != len(same) or not all(map(structural_equal, batch, same)):
+        return None
+    if not isinstance(terms, int) or not isinstance(width, int):
         return None
     if not _is_softmax(elements, scores, largest, total, guards, result):
         return None

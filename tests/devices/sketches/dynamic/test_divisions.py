@@ -19,7 +19,7 @@ def simplified(index: Any) -> Any:
     analyzer = Analyzer()
     for variable, extent in ((ROW, N), (HEAD, tirx.const(4, "int64"))):
         analyzer.bind(variable, tvm.ir.Range(tirx.const(0, "int64"), extent))
-    return without_divisions(index, N, analyzer)
+    return without_divisions(index, [N], analyzer)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
@@ -16,9 +17,11 @@ from torch.export import Dim
 from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.networks.frontend import load_network
 from devices.networks.lowering import LoweredNetwork, import_network
-from devices.sketches.dynamic.attention import AttentionTiles, attention_growth, dynamic_attention
+from devices.sketches.dynamic.attention import AttentionTiles, dynamic_attention
+from devices.sketches.dynamic.attention_extents import AttentionExtents
 from devices.sketches.dynamic.default_schedule import default_schedule
 from devices.sketches.dynamic.rows import tensors
+from devices.sketches.rules.attention import GRANULE
 from devices.sketches.spaces import DesignSpace
 from devices.targets import parse_target, resolve_target
 from fleet_tune.base.domain import Candidate, DeviceClass
@@ -137,13 +140,37 @@ def test_its_tiles_are_those_that_were_searched_for() -> None:
     assert dynamic_attention(kernel_of("plain"), tiles) is not None
 
 
+def test_groups_have_no_more_rows_than_tvm_compiles() -> None:
+    """A trace of 19 tokens may decide for 20 rows."""
+    trace = json.dumps(
+        [
+            [["Annotate", ["b0", 4], [GRANULE], []]],
+            [[at, [1, inner]] for at, inner in enumerate((5, 1, 1, 2, 1))],
+        ]
+    )
+    tiles = AttentionTiles.of(trace)
+    assert tiles.rows == 16
+    arrays = arguments("plain", 19)
+    expected, got = outputs("plain", None, arrays), outputs("plain", tiles, arrays)
+    assert np.abs(got - expected).max() < 1e-5 * np.abs(expected).max()
+
+
 def test_other_traces_and_no_trace_give_the_default_tiles() -> None:
     assert AttentionTiles.of(None) == AttentionTiles.of("[[], []]") == AttentionTiles()
 
 
 def test_it_is_tuned_where_the_rule_fits_the_typical_extent() -> None:
-    assert attention_growth(kernel_of("plain"), 16) == 2
-    assert attention_growth(kernel_of(ACROSS), 16) == 1
-    assert attention_growth(kernel_of("plain"), 15) == 0
+    assert repeats("plain", typical=16, most=16) == 1
+    assert repeats("plain", typical=48, most=16) == 9
+    assert repeats(ACROSS, typical=48, most=16) == 3
+    assert repeats("plain", typical=15, most=15) == 0
     (name,) = (each.name_hint for each in lowered("plain").module.functions if "matmul" in each.name_hint)
-    assert attention_growth(lowered("plain").module[name], 16) == 0
+    assert AttentionExtents.of(lowered("plain").module[name]) is None
+
+
+def repeats(form: str, typical: int, most: int) -> int:
+    """How often the work of an attention of up to ``most`` tokens is done at ``typical`` ones."""
+    extents = AttentionExtents.of(kernel_of(form))
+    assert extents is not None
+    (tokens,) = extents.inner
+    return extents.repeats({tokens: typical}, most)

@@ -11,7 +11,7 @@ from tvm.s_tir import SBlockRealize
 from tvm.tirx import For, IntImm, PrimFunc, Var
 from tvm_ffi import structural_equal, structural_map
 
-from devices.sketches.dynamic.rows import Rows, dynamic_extent, is_dynamic, rows_of, specialized
+from devices.sketches.dynamic.rows import Rows, dynamic_extents, is_dynamic, rows_of, specialized
 
 Compute = Callable[[Any], tuple[list[te.Tensor], te.Tensor]]
 
@@ -110,8 +110,7 @@ def kernel(compute: Compute, n: Any) -> Any:
 @pytest.mark.parametrize(("compute", "expected"), ROWS)
 def test_rows_are_found(compute: Compute, expected: dict[int, Rows]) -> None:
     function = kernel(compute, Var("n", "int64"))
-    extent = dynamic_extent(function)
-    assert extent is not None
+    (extent,) = dynamic_extents(function)
     assert rows_of(function, extent) == expected
 
 
@@ -132,8 +131,7 @@ def test_rows_are_found(compute: Compute, expected: dict[int, Rows]) -> None:
 )
 def test_rows_that_depend_on_others_are_no_rows(compute: Compute) -> None:
     function = kernel(compute, Var("n", "int64"))
-    extent = dynamic_extent(function)
-    assert extent is not None
+    (extent,) = dynamic_extents(function)
     assert rows_of(function, extent) is None
 
 
@@ -142,25 +140,29 @@ def test_a_kernel_for_a_fixed_extent_is_that_of_fixed_shapes(compute: Compute) -
     from tvm.tirx import const
 
     function = kernel(compute, Var("n", "int64"))
-    extent = dynamic_extent(function)
-    assert structural_equal(specialized(function, extent, 6), kernel(compute, const(6, "int64")))
+    (extent,) = dynamic_extents(function)
+    assert structural_equal(specialized(function, {extent: 6}), kernel(compute, const(6, "int64")))
 
 
 def test_fixed_shapes_have_no_dynamic_extent() -> None:
-    assert dynamic_extent(kernel(product, 4)) is None
+    assert dynamic_extents(kernel(product, 4)) == ()
 
 
-def test_two_dynamic_extents_are_not_one() -> None:
+def test_a_kernel_has_rows_along_each_of_two_extents() -> None:
     n, m = Var("n", "int64"), Var("m", "int64")
     x = te.placeholder((n, m), name="x")
-    assert dynamic_extent(te.create_prim_func([x, topi.exp(x)])) is None
+    function = te.create_prim_func([x, topi.exp(x)])
+    assert [each.name for each in dynamic_extents(function)] == ["n", "m"]
+    assert [rows_of(function, each) for each in dynamic_extents(function)] == [
+        {0: Rows(0, 1), 1: Rows(0, 1)},
+        {0: Rows(1, 1), 1: Rows(1, 1)},
+    ]
 
 
 def test_a_block_that_does_not_run_everywhere_has_no_rows() -> None:
     """A tile would leave its own last row out."""
     function = kernel(joined_once, Var("n", "int64"))
-    extent = dynamic_extent(function)
-    assert extent is not None
+    (extent,) = dynamic_extents(function)
     assert rows_of(function, extent) is not None
 
     def with_predicate(realize: SBlockRealize) -> SBlockRealize:

@@ -13,7 +13,7 @@ from tvm.s_tir import Schedule
 from tvm.tirx import PrimFunc, Var
 
 from devices.sketches.dynamic.default_schedule import default_schedule
-from devices.sketches.dynamic.rows import dynamic_extent, rows_of, specialized
+from devices.sketches.dynamic.rows import dynamic_extents, rows_of, specialized
 from devices.sketches.dynamic.tiled_kernel import LayoutMismatchError, tiled_kernel
 
 SIZES = (1, 2, 4)
@@ -34,11 +34,15 @@ def run(function: Any, *arrays: Any) -> None:
 
 
 def tiled(kernel: Any, schedule: Callable[[Any], Any], sizes: Sequence[int] = SIZES) -> Any:
-    extent = dynamic_extent(kernel)
-    assert extent is not None
-    rows = rows_of(kernel, extent)
-    assert rows is not None
-    return tiled_kernel(kernel, extent, rows, {size: schedule(specialized(kernel, extent, size)) for size in sizes})
+    *outer, extent = dynamic_extents(kernel)
+    rows = {}
+    for each in (*outer, extent):
+        found = rows_of(kernel, each)
+        assert found is not None
+        rows[each] = found
+    alone = dict.fromkeys(outer, 1)
+    fixed = {size: schedule(specialized(kernel, {**alone, extent: size})) for size in sizes}
+    return tiled_kernel(kernel, extent, rows, fixed)
 
 
 @pytest.mark.parametrize("sizes", [(1, 2, 4), (1,), (3, 4), (2, 5, 6)])
@@ -65,6 +69,22 @@ def test_rows_of_several_places_are_moved_together() -> None:
         result = tvm.runtime.tensor(np.full(a.shape, np.nan, "float32"))
         run(kernel, tvm.runtime.tensor(a), extent, result)
         np.testing.assert_allclose(result.numpy(), np.exp(a), rtol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 4), (3, 5)])
+def test_any_number_of_rows_of_any_number_of_samples_is_computed(sizes: tuple[int, ...]) -> None:
+    samples, n = Var("samples", "int64"), Var("n", "int64")
+    x, w = te.placeholder((samples, n, 8), name="x"), te.placeholder((8, 16), name="w")
+    k = te.reduce_axis((0, 8), name="k")
+    result = te.compute((samples, n, 16), lambda s, i, j: te.sum(x[s, i, k] * w[k, j], axis=k))
+    kernel = tiled(te.create_prim_func([x, w, topi.nn.relu(result)]), lambda each: each, sizes)
+    generator = np.random.default_rng(0)
+    weights = generator.standard_normal((8, 16)).astype("float32")
+    for shape in ((1, 3), (2, 4), (5, 11), (3, 7)):
+        rows = generator.standard_normal((*shape, 8)).astype("float32")
+        result = tvm.runtime.tensor(np.full((*shape, 16), np.nan, "float32"))
+        run(kernel, *map(tvm.runtime.tensor, (rows, weights)), result)
+        np.testing.assert_allclose(result.numpy(), np.maximum(rows @ weights, 0), rtol=1e-5, atol=1e-6)
 
 
 def test_kernels_with_different_layouts_of_a_weight_are_refused() -> None:
@@ -101,4 +121,19 @@ def test_the_default_schedule_keeps_the_result() -> None:
         results = [tvm.runtime.tensor(np.zeros((extent, extent), "float32")) for _ in range(2)]
         for function, result in zip((kernel, scheduled), results, strict=True):
             run(function, tvm.runtime.tensor(a), result)
+        np.testing.assert_allclose(results[1].numpy(), results[0].numpy(), rtol=1e-5)
+
+
+def test_the_default_schedule_keeps_the_result_over_two_extents() -> None:
+    n, m = Var("n", "int64"), Var("m", "int64")
+    x, y = te.placeholder((n, 8), name="x"), te.placeholder((m, 8), name="y")
+    kernel = te.create_prim_func([x, y, topi.nn.softmax(topi.matmul(x, y, transp_b=True), axis=-1)])
+    scheduled = default_schedule(kernel)
+    assert "parallel" in scheduled.script()
+    for shape in ((1, 5), (3, 5), (4, 4), (20, 3)):
+        generator = np.random.default_rng(0)
+        arrays = [tvm.runtime.tensor(generator.standard_normal((extent, 8)).astype("float32")) for extent in shape]
+        results = [tvm.runtime.tensor(np.zeros(shape, "float32")) for _ in range(2)]
+        for function, result in zip((kernel, scheduled), results, strict=True):
+            run(function, *arrays, result)
         np.testing.assert_allclose(results[1].numpy(), results[0].numpy(), rtol=1e-5)

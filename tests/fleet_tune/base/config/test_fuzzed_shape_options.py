@@ -17,6 +17,7 @@ from fleet_tune.base.shapes import parse_shapes
 @given(st.text(alphabet="n=1234567890.,:;e- m", max_size=40))
 @example("n=1..2; n=1:1e400")
 @example("n=1..2; n=1:.")
+@example("n=1..2, m=1..3; m=1:2; n=2:1")
 def test_shapes(text: str) -> None:
     with contextlib.suppress(RequestError):
         shapes = parse_shapes(text)
@@ -29,6 +30,6 @@ def test_files_of_weights(content: bytes) -> None:
         file = Path(folder) / "weights"
         file.write_bytes(content)
         with contextlib.suppress(RequestError):
-            name, found = weights(file, "--shapes-weights")
+            ((name, found),) = weights(file, "--shapes-weights").items()
             assert name is None
             assert all(isinstance(extent, int) and isinstance(weight, float) for extent, weight in found)

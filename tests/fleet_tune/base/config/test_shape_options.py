@@ -30,16 +30,25 @@ def test_weights_are_read_from_a_file(text: str, tmp_path: Path) -> None:
     assert shapes(shapes="n=1..32", shapes_weights=str(file)) == parse_shapes("n=1..32; n=1:3,8:1")
 
 
+def test_a_file_of_several_dimensions_names_them(tmp_path: Path) -> None:
+    (tmp_path / "w").write_text("name,extent,weight\nt,8,2\nn,1,3\nt,16,1\n")
+    assert shapes(shapes="n=1..32, t=1..16", shapes_weights=tmp_path / "w") == parse_shapes(
+        "n=1..32, t=1..16; n=1:3; t=8:2,16:1"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("", "has no weights; write lines"),
         ("1 2\nthree 4\n", "line 2: 'three 4' is no extent with its weight"),
-        ("1 2 3\n", "line 1: '1 2 3' is no extent"),
+        ("n m 2 3\n", "line 1: 'n m 2 3' is no extent"),
+        ("n 2 3\n2 3\n", "line 2: '2 3' is no extent with its weight"),
+        ("m 2 3\n", "those of 'm'"),
         ("1:2\n", "line 1: '1:2'"),
-        ("1 -2\n", "the weight of the extent 1 is -2"),
-        ("64 1\n", "the extent 64 has a weight, and the bounds are n=1..32"),
-        ("1 1\n1 2\n", "the extent 1 has two weights"),
+        ("1 -2\n", "the weight of the extent 1 of n is -2"),
+        ("64 1\n", "the extent 64 of n has a weight, and the bounds are n=1..32"),
+        ("1 1\n1 2\n", "the extent 1 of n has two weights"),
         ("1 1\n" * (2**20 + 1), "is larger than"),
     ],
 )

@@ -47,7 +47,7 @@ def test_an_extent_that_the_framework_refuses_is_told_with_its_reason() -> None:
     checked = device_classes.check(prepared(network), LoweredHere())
     first, second = skipped_lines(checked.left_out)
     assert first == (
-        "with n = 2 it is not compared: its framework refuses that extent (2 rows are too many); give bounds that it "
+        "with n = 2 it is not compared: its framework refuses these inputs (2 rows are too many); give bounds that it "
         "takes"
     )
     assert second.startswith("with n = 5 it is not compared")

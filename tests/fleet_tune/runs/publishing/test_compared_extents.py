@@ -11,7 +11,7 @@ import pytest
 
 from devices.networks.network import Array
 from devices.networks.network_folder import compile_network, load
-from devices.networks.other_extents import AtExtent, other_extents
+from devices.networks.other_extents import AtExtents, other_extents
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import NetworkRunError
 from fleet_tune.base.records.stores.store import RecordStore
@@ -32,14 +32,14 @@ def dynamic() -> Example:
 
 
 @pytest.fixture(scope="module")
-def extents(dynamic: Example) -> tuple[AtExtent, ...]:
+def extents(dynamic: Example) -> tuple[AtExtents, ...]:
     return other_extents(dynamic.network).compared
 
 
 class Place(LocalNetworkRunner):
     """This machine, where scheduled networks are wrong at some extents."""
 
-    def __init__(self, example: Example, extents: tuple[AtExtent, ...], *wrong: str) -> None:
+    def __init__(self, example: Example, extents: tuple[AtExtents, ...], *wrong: str) -> None:
         super().__init__(example.network.example_inputs, at_extents={each.name: each.inputs for each in extents})
         self._wrong = wrong
 
@@ -59,7 +59,7 @@ class Place(LocalNetworkRunner):
 
 
 def test_a_network_that_is_right_at_all_of_them_is_published(
-    dynamic: Example, extents: tuple[AtExtent, ...], tmp_path: Path
+    dynamic: Example, extents: tuple[AtExtents, ...], tmp_path: Path
 ) -> None:
     place = Place(dynamic, extents)
     result = dynamic.built(dynamic.right(tmp_path / "records.db"), place, at_extents=extents)
@@ -70,7 +70,7 @@ def test_a_network_that_is_right_at_all_of_them_is_published(
 
 
 def test_kernels_that_are_wrong_at_one_of_them_are_not_used(
-    dynamic: Example, extents: tuple[AtExtent, ...], tmp_path: Path
+    dynamic: Example, extents: tuple[AtExtents, ...], tmp_path: Path
 ) -> None:
     place = Place(dynamic, extents, "n = 5")
     result = dynamic.built(dynamic.right(tmp_path / "records.db"), place, at_extents=extents)
@@ -79,7 +79,7 @@ def test_kernels_that_are_wrong_at_one_of_them_are_not_used(
 
 
 def test_a_failure_at_one_of_them_is_one_of_the_network(
-    dynamic: Example, extents: tuple[AtExtent, ...], tmp_path: Path
+    dynamic: Example, extents: tuple[AtExtents, ...], tmp_path: Path
 ) -> None:
     compile_network(dynamic.lowered, {}, tmp_path)
     wide = (np.zeros((99, 24), np.float32),)
@@ -96,7 +96,7 @@ def test_a_failure_at_one_of_them_is_one_of_the_network(
             place.tried(tmp_path)
 
 
-def test_inputs_with_special_values_may_fail(dynamic: Example, extents: tuple[AtExtent, ...], tmp_path: Path) -> None:
+def test_inputs_with_special_values_may_fail(dynamic: Example, extents: tuple[AtExtents, ...], tmp_path: Path) -> None:
     compile_network(dynamic.lowered, {}, tmp_path)
     given = {each.name: each.inputs for each in extents}
     place = LocalNetworkRunner(dynamic.network.example_inputs, [(np.zeros((99, 24), np.float32),)], at_extents=given)
@@ -104,7 +104,7 @@ def test_inputs_with_special_values_may_fail(dynamic: Example, extents: tuple[At
     assert (list(place.extent_outputs), len(place.special_outputs)) == (NAMES, 0)
 
 
-def test_a_device_runs_them_too(dynamic: Example, extents: tuple[AtExtent, ...], tmp_path: Path) -> None:
+def test_a_device_runs_them_too(dynamic: Example, extents: tuple[AtExtents, ...], tmp_path: Path) -> None:
     compile_network(dynamic.lowered, {}, tmp_path)
     given = {each.name: each.inputs for each in extents}
     board = DeviceNetworkRunner(DeviceConfig(name="board", threads=2), dynamic.network.example_inputs, at_extents=given)
