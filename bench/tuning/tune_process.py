@@ -89,6 +89,8 @@ def measuring_secs(device_time: Mapping[str, Mapping[str, float]], elapsed_secs:
 @click.option("--fleet", type=click.Path(path_type=Path), help="Fleet file; else this machine's CPU.")
 @click.option("--precision", help="Precision that the network is converted to; else it stays as it is.")
 @click.option("--max-error", type=float, help="Largest error of the precision auto.")
+@click.option("--shapes", help="Bounds of its dynamic dimensions.")
+@click.option("--shapes-weights", help="Weights of their extents.")
 @click.option("--no-pretrained", is_flag=True, help="Begin without the bundled cost model.")
 @click.option("--curve", "with_curve", is_flag=True, help="Add the curve of the estimated latency.")
 def main(
@@ -100,6 +102,8 @@ def main(
     fleet: Path | None,
     precision: str | None,
     max_error: float | None,
+    shapes: str | None,
+    shapes_weights: str | None,
     no_pretrained: bool,
     with_curve: bool,
 ) -> None:
@@ -110,6 +114,7 @@ def main(
 
     options: dict[str, Any] = {"seed": seed, "method": method, "fleet": fleet}
     options |= {"precision": precision, "max_error": max_error, "pretrained": not no_pretrained}
+    options |= {"shapes": shapes, "shapes_weights": shapes_weights}
     result = fleet_tune.tune(model, out=out, time_budget_secs=budget_secs, **options)
     if not result.networks:
         raise BenchError(f"tuning {model} for {budget_secs:.0f} s ended without a compiled network")

@@ -126,6 +126,7 @@ def time_frameworks(
 
     Raises :class:`RequestError` for a folder without a network that runs here, and :class:`NetworkError`.
     """
+    from devices.networks.frameworks.array_file import write_arrays
     from devices.networks.frameworks.runners import installed
     from devices.networks.frontend import load_network, locate
     from devices.networks.manifest import read_manifest
@@ -144,7 +145,10 @@ def time_frameworks(
     names = (OURS, *installed(is_torch=bool(function) or file.suffix == ".pt2"))
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-tune-frameworks-")))
-        files = tuple(_saved(each, work / f"arrays-{at}.npz") for at, each in enumerate(networks.values()))
+        files = tuple(
+            write_arrays(work / f"arrays-{at}.npz", each.example_inputs, each.framework_outputs())
+            for at, each in enumerate(networks.values())
+        )
         started: dict[str, _Side] = {}
         found: dict[str, list[Mapping[str, Any]]] = {}
         for name in names:
@@ -195,14 +199,6 @@ def _at_extents(network: Network) -> dict[str, Network]:
     return {in_words(extents): network.at(extents) for extents in (network.extents, *others)}
 
 
-def _saved(network: Network, file: Path) -> str:
-    """Write the inputs of a network and what its framework computes of them."""
-    import numpy as np
-
-    np.savez(file, **_named("input", network.example_inputs), **_named("output", network.framework_outputs()))
-    return str(file)
-
-
 def read_times(folder: Path) -> FrameworkTimes | None:
     """Return the times of the network that is in an output folder now; None where there are none that can be read."""
     try:
@@ -222,10 +218,6 @@ def read_times(folder: Path) -> FrameworkTimes | None:
 
 def _digest(folder: Path) -> str:
     return hashlib.blake2b((folder / _MANIFEST).read_bytes(), digest_size=16).hexdigest()
-
-
-def _named(kind: str, arrays: tuple[Any, ...]) -> dict[str, Any]:
-    return {f"{kind}-{at}": array for at, array in enumerate(arrays)}
 
 
 def _time_of(name: str, samples: list[float] | None, told: Mapping[str, Any]) -> FrameworkTime:

@@ -15,12 +15,12 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from devices.error_text import brief
 from devices.host.children.child import die_with_parent
 from devices.networks.comparison import compare
+from devices.networks.frameworks.array_file import read_arrays
 from devices.networks.frameworks.order import OURS, FrameworkOrder
 from devices.networks.frameworks.runners import Loaded, Run, as_arrays, loaded
 from devices.networks.frameworks.source import read_source
@@ -47,7 +47,7 @@ def main(order_file: str, parent: str) -> None:
     torch.set_num_threads(order.threads)
     with torch.no_grad():
         try:
-            sets = [_read(file) for file in order.arrays]
+            sets = [read_arrays(file) for file in order.arrays]
             on = _ours(order) if order.framework == OURS else _theirs(order, sets[0][0])
             ready = [_ready(on, *each) for each in sets]
         except Exception as problem:  # whatever a framework raises over the network
@@ -61,16 +61,6 @@ def main(order_file: str, parent: str) -> None:
             least_secs, at = line.split()
             run = ready[int(at)][0]
             answer({"secs": time_runs(run, float(least_secs), _FEWEST_RUNS) if run is not None else []})
-
-
-def _read(file: str) -> tuple[list[Array], list[Array]]:
-    """Return the inputs and the expected outputs in a file."""
-    with np.load(file) as stored:
-        inputs, expected = (
-            [stored[f"{kind}-{at}"] for at in range(sum(name.startswith(f"{kind}-") for name in stored.files))]
-            for kind in ("input", "output")
-        )
-    return inputs, expected
 
 
 def _ready(on: Loaded, inputs: list[Array], expected: list[Array]) -> tuple[Run | None, dict[str, object]]:

@@ -19,8 +19,7 @@ class FrameworkOrder:
     folder: str
     """The compiled network."""
     arrays: tuple[str, ...]
-    """An ``.npz`` file for each set of inputs: the inputs ``input-0`` ..., and the outputs that are expected,
-    ``output-0`` ..."""
+    """A file of :mod:`devices.networks.frameworks.array_file` for each set of inputs."""
     threads: int
     trusted: bool
     shapes: tuple[tuple[int | str, ...], ...] = ()
