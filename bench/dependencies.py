@@ -28,6 +28,8 @@ HARNESS = frozenset(
         "benchmark",
         "dependencies",
         "inputs",
+        "latency/shape_picture",
+        "latency/shape_table",
         "machine",
         "options",
         "page",
