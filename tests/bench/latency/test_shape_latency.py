@@ -52,7 +52,7 @@ def test_samples_have_both_ends_and_all_of_the_weight(weights: list[tuple[int, f
 
 
 def test_a_weight_that_is_left_out_goes_to_the_nearest_by_ratio() -> None:
-    assert dict(sampled_extents(((1, 1.0), (7, 5.0), (8, 1.0), (60, 1.0), (64, 1.0)), 3)) == {1: 1.0, 8: 6.0, 64: 2.0}
+    assert dict(sampled_extents(((1, 1.0), (3, 5.0), (8, 1.0), (60, 1.0), (64, 1.0)), 3)) == {1: 1.0, 8: 6.0, 64: 2.0}
 
 
 def _sampled(*weights: tuple[int, float]) -> Sampled:
