@@ -31,17 +31,22 @@ def main(model: str, folder: Path, shapes: str | None) -> None:
     try:
         file, function = locate(model)
         network = load_network(model, shapes=None if shapes is None else parse_shapes(shapes))
-        if network.shapes is None or network.shapes.dynamic is None:
+        dynamic = () if network.shapes is None else network.shapes.dynamic
+        if not dynamic:
             raise SystemExit(f"{model} has no dynamic dimension: python -m bench network-latency takes it")
-        weights = sampled_extents(network.shapes.weights)
+        if len(dynamic) > 1:
+            names = ", ".join(each.name for each in dynamic)
+            raise SystemExit(f"{model} has the dynamic dimensions {names}: fix all but one in --shapes")
+        (dimension,) = dynamic
+        weights = sampled_extents(dimension.weights)
         files = []
         for extent, _ in weights:
-            at = network.at(extent)
+            at = network.at({dimension.name: extent})
             files.append(write_arrays(folder / f"arrays-{extent}.npz", at.example_inputs, at.framework_outputs()))
     except UserError as error:
         raise SystemExit(str(error)) from error
     found = {
-        "dimension": network.shapes.dynamic.name,
+        "dimension": dimension.name,
         "shapes": str(network.shapes),
         "weights": weights,
         "arrays": files,

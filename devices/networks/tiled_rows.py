@@ -1,4 +1,4 @@
-"""How a kernel over dynamic dimensions is made of tiles of rows."""
+"""Kernels over dynamic dimensions as tiles of rows."""
 
 from __future__ import annotations
 
