@@ -17,11 +17,13 @@ from devices.networks.graph.block_names import rename_blocks
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.task_extraction import normal_form
 from devices.networks.tiled_rows import TiledRows
-from devices.sketches.dynamic.attention import AttentionTiles, dynamic_attention
+from devices.sketches.dynamic.attention import dynamic_attention
 from devices.sketches.dynamic.default_schedule import default_schedule
+from devices.sketches.dynamic.many_row_attention import AttentionTiles
 from devices.sketches.dynamic.rows import is_dynamic, specialized
 from devices.sketches.dynamic.tiled_kernel import LayoutMismatchError, tiled_kernel
 from devices.sketches.spaces import ScheduleError, apply_trace
+from devices.targets import parse_target
 
 
 def with_dynamic_kernels(module: tvm.IRModule, lowered: LoweredNetwork, best: Mapping[str, str | None]) -> tvm.IRModule:
@@ -34,6 +36,7 @@ def with_dynamic_kernels(module: tvm.IRModule, lowered: LoweredNetwork, best: Ma
             those that have no task.
     """
     tasks = {task.workload.hash: task for task in lowered.tasks}
+    threads = int(parse_target(lowered.device_class.target).attrs.get("num-cores", 1))
     functions = dict(module.functions.items())
     for variable, function in functions.items():
         if not is_dynamic(function):
@@ -41,7 +44,7 @@ def with_dynamic_kernels(module: tvm.IRModule, lowered: LoweredNetwork, best: Ma
         name = variable.name_hint
         task = lowered.dynamic.get(name)
         trace = None if task is None else best.get(tasks[task.workload].id)
-        attention = dynamic_attention(lowered.module[name], AttentionTiles.of(trace))
+        attention = dynamic_attention(lowered.module[name], AttentionTiles.of(trace), threads)
         functions[variable] = attention or _tiled(lowered, name, trace) or default_schedule(function)
     return tvm.IRModule(functions, module.attrs)
 

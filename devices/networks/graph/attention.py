@@ -20,11 +20,13 @@ import numpy as np
 from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.tirx import IntImm
+from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_equal
 
 from devices.builds.tensors import array_of
 from devices.networks.graph.numpy_operators import shape_of
 from devices.networks.graph.rewrites.context import operator_name
+from devices.sketches.dynamic.few_row_attention import few_rows_fit
 from devices.sketches.rules.attention.rule import fits
 
 _PRODUCT = "relax.matmul"
@@ -65,10 +67,19 @@ class _Group:
                     found[argument] = None
         return list(found)
 
+    def extents(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the variables of its dynamic extents that are the extent of no input: ``n`` of a cache of ``n + 1``
+        columns."""
+        given = [extent for each in inputs for extent in _extents(each) or ()]
+        used = [extent for each in self.bindings for extent in _extents(each.var) or ()]
+        variables = {one for each in (*given, *used) if not isinstance(each, IntImm) for one in undefined_vars(each)}
+        return sorted((each for each in variables if not any(each.same_as(one) for one in given)), key=str)
+
     def function(self, inputs: Sequence[Any]) -> Any:
-        """Return it as a function of its inputs."""
+        """Return it as a function of its inputs, and of its other extents where there are some."""
         new: dict[Any, Any] = {each: relax.Var(f"x{at}", each.ty) for at, each in enumerate(inputs)}
-        parameters = list(new.values())
+        extents = self.extents(inputs)
+        parameters = [*new.values(), *([relax.Var("extents", relax.ShapeType(extents))] if extents else [])]
         steps = []
         for binding in self.bindings:
             value = _written(binding.value)
@@ -275,9 +286,12 @@ def _is_attention(scores: Any, result: Any, operands: Sequence[Any]) -> bool:
     known = [shape for shape in shapes if shape is not None]
     if len(known) < len(shapes) or any(not _are_equal(shape[:-2], known[0][:-2]) for shape in known):
         return False
-    *_, rows, columns = known[0]
-    width = known[1][-1]
-    return isinstance(width, IntImm) and fits(_number(rows), _number(columns), int(width))
+    *batch, rows, columns = map(_number, known[0])
+    width, terms = (_number(shape[-1]) for shape in known[1:3])
+    if width is None:
+        return False
+    has_few_rows = None not in batch and columns is None and few_rows_fit(rows, terms, width)
+    return has_few_rows or fits(rows, columns, width)
 
 
 def _extents(expression: Any) -> tuple[Any, ...] | None:
@@ -318,8 +332,10 @@ def _grouped(module: Any, groups: Sequence[_Group]) -> Any:
             group = calls.get(binding.var)
             if group is not None:
                 inputs = group.inputs()
+                extents = group.extents(inputs)
+                arguments = [*inputs, *([relax.ShapeExpr(extents)] if extents else [])]
                 function = builder.add_func(group.function(inputs), "attention")
-                bindings.append(relax.VarBinding(binding.var, builder.normalize(Call(function, inputs))))
+                bindings.append(relax.VarBinding(binding.var, builder.normalize(Call(function, arguments))))
             elif binding.var not in inside:
                 bindings.append(binding)
         blocks.append(type(block)(bindings))

@@ -8,7 +8,7 @@ places, waking the other threads would take longer than the work: there is a bra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import tvm
@@ -30,7 +30,7 @@ def default_schedule(kernel: PrimFunc) -> PrimFunc:
         scheduled = _scheduled(kernel, in_parallel=True)
         extents = dynamic_extents(kernel)
         if extents:
-            few = are_few(extents)
+            few = prod(extents) < const(FEW, str(extents[0].ty))
             alone = _body(_scheduled(kernel, in_parallel=False), kernel)
             branches = IfThenElse(few, alone, _body(scheduled, kernel))
             root = SBlock([], [], [], "root", branches)
@@ -38,12 +38,6 @@ def default_schedule(kernel: PrimFunc) -> PrimFunc:
     except (tvm.s_tir.ScheduleError, ValueError, RuntimeError):
         return kernel
     return scheduled.with_attr("tirx.is_scheduled", True)
-
-
-def are_few(extents: Sequence[Any]) -> Any:
-    """Return the condition that a kernel over these extents, expressions, runs on one thread: about :data:`FEW` places.
-    It is no product, of which TVM's passes divide by zero."""
-    return sum(extents) < const(FEW + len(extents) - 1, str(extents[0].ty))
 
 
 def _scheduled(kernel: PrimFunc, in_parallel: bool) -> PrimFunc:

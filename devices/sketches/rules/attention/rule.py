@@ -36,8 +36,8 @@ from devices.sketches.rules.attention.program import LANES, granule, lanes_of, r
 from devices.sketches.rules.loops import split_open, unroll_and_vectorize
 
 ATTENTION = "attention"
-_MIN_ROWS = 4
-_MIN_LANES = 4
+MIN_ROWS = 4
+MIN_LANES = 4
 # Granules and vectors of the register tiles, and steps of their sums that are unrolled.
 _MAX_GRANULES = 4
 _MAX_VECTORS = 4
@@ -46,8 +46,8 @@ _MAX_STEPS = 8
 
 def fits(rows: int | None, columns: int | None, width: int) -> bool:
     """Return true for an attention of so many rows and columns (None: dynamic), with values of that width."""
-    enough = (rows is None or rows >= _MIN_ROWS) and (columns is None or columns >= LANES)
-    return enough and lanes_of(width) >= _MIN_LANES
+    enough = (rows is None or rows >= MIN_ROWS) and (columns is None or columns >= LANES)
+    return enough and lanes_of(width) >= MIN_LANES
 
 
 def attention(module: tvm.IRModule, target: Target) -> list[Schedule]:

@@ -17,9 +17,10 @@ from torch.export import Dim
 from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.networks.frontend import load_network
 from devices.networks.lowering import LoweredNetwork, import_network
-from devices.sketches.dynamic.attention import AttentionTiles, dynamic_attention
+from devices.sketches.dynamic.attention import dynamic_attention
 from devices.sketches.dynamic.attention_extents import AttentionExtents
 from devices.sketches.dynamic.default_schedule import default_schedule
+from devices.sketches.dynamic.many_row_attention import AttentionTiles
 from devices.sketches.dynamic.rows import tensors
 from devices.sketches.rules.attention import GRANULE
 from devices.sketches.spaces import DesignSpace
@@ -73,7 +74,7 @@ def kernel_of(form: str) -> Any:
 def built(form: str, tiles: AttentionTiles | None) -> Any:
     """The kernel; ``tiles`` None: by the default schedule."""
     kernel = kernel_of(form)
-    scheduled = default_schedule(kernel) if tiles is None else dynamic_attention(kernel, tiles)
+    scheduled = default_schedule(kernel) if tiles is None else dynamic_attention(kernel, tiles, 2)
     assert scheduled is not None
     module = tvm.IRModule({"main": scheduled.with_attr("global_symbol", "main")})
     return tvm.tirx.build(module, target=parse_target(CPU.target))["main"]
@@ -137,7 +138,7 @@ def test_its_tiles_are_those_that_were_searched_for() -> None:
     trace = space.schedule(Candidate(task.id, sketch.index, sketch.id, tuple(map(int, row)))).trace
     tiles = AttentionTiles.of(trace)
     assert tiles.rows * tiles.terms * tiles.columns > 1
-    assert dynamic_attention(kernel_of("plain"), tiles) is not None
+    assert dynamic_attention(kernel_of("plain"), tiles, 2) is not None
 
 
 def test_groups_have_no_more_rows_than_tvm_compiles() -> None:
