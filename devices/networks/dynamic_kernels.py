@@ -54,7 +54,7 @@ def _tiled(lowered: LoweredNetwork, name: str, trace: str | None) -> PrimFunc | 
     found = None if trace is None or shapes is None else TiledRows.of(kernel, shapes)
     if trace is None or found is None:
         return None
-    sizes = [size for size in found.dimension.samples if size <= lowered.dynamic[name].extent]
+    sizes = [size for size in found.dimension.tile_sizes if size <= lowered.dynamic[name].extent]
     fixed = {size: _scheduled(specialized(kernel, found.extents(size)), trace) for size in sizes}
     fixed = {size: scheduled for size, scheduled in fixed.items() if scheduled is not None}
     least = found.dimension.least

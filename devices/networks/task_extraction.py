@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from devices.sketches.dynamic.attention_extents import AttentionExtents
 from devices.sketches.dynamic.rows import is_dynamic, specialized
 from devices.sketches.half_operators import is_dot2
 from fleet_tune.base.domain import DeviceClass, Task, Workload
-from fleet_tune.base.shapes import Dimension, Shapes
+from fleet_tune.base.shapes import Shapes
 
 _MOST_FLOP = 1e9
 """A tile of rows with so many operations takes milliseconds: what it costs beside them is nothing, and what more rows
@@ -58,8 +58,8 @@ class ExtractedTasks:
 def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None = None) -> ExtractedTasks:
     """Return the tasks of the kernels that ``main`` of a lowered network calls.
 
-    The weight of a task is how often a run calls its kernel, at the typical extents of dynamic dimensions. A kernel
-    over these is tuned for the typical extents, or for smaller ones (see :data:`_MOST_FLOP`).
+    The weight of a task is how often a run calls its kernel, at the typical extents of dynamic dimensions. An attention
+    is tuned for these or smaller ones (see :data:`_MOST_FLOP`), other kernels for the largest tile of rows.
     """
     functions: dict[str, tuple[str, Any]] = {}
     weights: Counter[str] = Counter()
@@ -111,7 +111,7 @@ def _tuned_kernel(kernel: Any, shapes: Shapes) -> _TunedKernel | None:
         return None
     rows = TiledRows.of(kernel, shapes)
     if rows is not None:
-        extent, fixed = _tuned(kernel, rows.dimension, rows.extents)
+        extent, fixed = _tuned(kernel, rows.dimension.tile_sizes, rows.extents)
         others = math.prod(each.typical for each in dimensions.values()) // rows.dimension.typical
         return _TunedKernel(fixed, extent, math.ceil(rows.dimension.typical / extent) * others)
     attention = AttentionExtents.of(kernel)
@@ -119,18 +119,18 @@ def _tuned_kernel(kernel: Any, shapes: Shapes) -> _TunedKernel | None:
         return None
     typical = {extent: each.typical for extent, each in dimensions.items()}
     longest = max(attention.inner, key=lambda each: typical[each])
-    extent, fixed = _tuned(kernel, dimensions[longest], lambda most: attention.at_most(typical, most))
+    sizes = [size for size in dimensions[longest].samples if size < typical[longest]]
+    extent, fixed = _tuned(kernel, [*sizes, typical[longest]], lambda most: attention.at_most(typical, most))
     repeats = attention.repeats(typical, extent)
     return _TunedKernel(fixed, extent, repeats) if repeats else None
 
 
-def _tuned(kernel: Any, dimension: Dimension, extents: Callable[[int], Mapping[Any, int]]) -> tuple[int, Any]:
-    """Return the typical extent, or a smaller one (see :data:`_MOST_FLOP`), and the kernel for it. ``extents``: all
-    extents of the kernel, by this one."""
-    fitting = [size for size in dimension.samples if size < dimension.typical]
-    for extent in (dimension.typical, *reversed(fitting)):
+def _tuned(kernel: Any, sizes: Sequence[int], extents: Callable[[int], Mapping[Any, int]]) -> tuple[int, Any]:
+    """Return the largest of these sizes, ascending, that is not too large (see :data:`_MOST_FLOP`), and the kernel for
+    it. ``extents``: all extents of the kernel, by this one."""
+    for extent in reversed(sizes):
         fixed = specialized(kernel, extents(extent))
-        if extent == dimension.samples[0] or _flop(fixed) <= _MOST_FLOP:
+        if extent == sizes[0] or _flop(fixed) <= _MOST_FLOP:
             break
     return extent, fixed
 

@@ -85,6 +85,12 @@ class Dimension:
         return max(self.weights, key=lambda each: (each[0] * each[1], each[0]))[0] if self.weights else self.least
 
     @property
+    def tile_sizes(self) -> tuple[int, ...]:
+        """The numbers of rows of tiles that compute up to :attr:`typical` rows, ascending: powers of two, which one
+        schedule fits, and the smallest extent."""
+        return tuple(n for n in self.samples if n == self.least or (n <= self.typical and n.bit_count() == 1))
+
+    @property
     def between(self) -> int:
         """An odd extent in the middle: of several tiles."""
         return min((self.least + self.most) // 2 | 1, self.most)

@@ -15,9 +15,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tvm.ir import Range, TensorLoad, TensorRegion
 from tvm.s_tir import SBlock, SBlockRealize, renew_defs
-from tvm.tirx import Bind, For, ForKind, IfThenElse, PrimFunc, SeqStmt, Stmt, Var, const, floordiv, floormod
-from tvm_ffi import structural_equal
+from tvm.tirx import (
+    Bind,
+    BufferRegion,
+    For,
+    ForKind,
+    IfThenElse,
+    PrimFunc,
+    SeqStmt,
+    Stmt,
+    Var,
+    const,
+    floordiv,
+    floormod,
+)
+from tvm_ffi import structural_equal, structural_map
 
 from devices.sketches.dynamic.rows import Rows, tensors
 from devices.sketches.dynamic.substitution import on_tensors
@@ -84,6 +98,13 @@ class _Conversion:
     def __init__(self, weight: Any, packed: Any, statement: Stmt) -> None:
         self.weight, self.packed, self.statement = weight, packed, statement
 
+    def place(self, indices: Sequence[Any]) -> list[Any]:
+        """Return the place in the packed weight of a place in the weight."""
+        block = _inner_block(self.statement)
+        assert block is not None
+        known = dict(zip(block.body.value.indices, indices, strict=True))
+        return [structural_map(each, (Var, lambda axis: known.get(axis, axis))) for each in block.body.indices]
+
     def is_same(self, other: _Conversion) -> bool:
         shapes = list(self.packed.shape) == list(other.packed.shape)
         return shapes and bool(structural_equal(self.statement, other.statement, map_free_vars=True))
@@ -142,10 +163,30 @@ class _Tile:
             else:
                 raise LayoutMismatchError(self._size, f"it wants {conversion.weight.name} in another layout")
         inner = on_tensors(kept[0] if len(kept) == 1 else SeqStmt(kept), known)
+        # A kernel without a schedule reads weights as they come: here, as the others want them.
+        for conversion in self._conversions:
+            if not any(conversion.packed.same_as(each) for each in (*own, *known.values())):
+                inner = _reading_packed(inner, conversion)
         buffers = [each for each in root.alloc_buffers if each not in own]
         if not buffers:
             return inner
         return SBlockRealize([], True, SBlock([], [], [], "tile", inner, None, buffers, annotations=root.annotations))
+
+
+def _reading_packed(body: Stmt, conversion: _Conversion) -> Stmt:
+    """Return a statement that reads a weight in its other layout."""
+    weight, packed = conversion.weight, conversion.packed
+
+    def load(node: Any) -> Any:
+        return packed[tuple(conversion.place(node.indices))] if node.source.same_as(weight) else node
+
+    def region(node: Any) -> Any:
+        if not node.source.same_as(weight):
+            return node
+        index = str(packed.ty.shape[0].ty)
+        return BufferRegion(packed, [Range.from_min_extent(const(0, index), extent) for extent in packed.ty.shape])
+
+    return structural_map(body, [(TensorLoad, load), (TensorRegion, region)])
 
 
 def _inner_block(statement: Stmt) -> SBlock | None:

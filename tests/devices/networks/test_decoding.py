@@ -95,6 +95,6 @@ def test_a_step_is_right_at_every_length(name: str, tmp_path: Path, monkeypatch:
 
     run = load(tmp_path)
     for past in PASTS:
-        at = network.at(past)
+        at = network.at({"past": past})
         _, relative = compare(run(*at.example_inputs), at.framework_outputs())
         assert relative < 1e-5, past

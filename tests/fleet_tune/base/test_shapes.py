@@ -84,6 +84,14 @@ def test_weights_say_what_is_typical() -> None:
     assert parse_shapes("n=1..32; n=1:2,8:2").typical == {"n": 8}
 
 
+@given(_dimensions("n"))
+def test_tiles_compute_every_number_of_rows(dimension: Dimension) -> None:
+    sizes = dimension.tile_sizes
+    assert sizes[0] == dimension.least
+    assert all(size & (size - 1) == 0 for size in sizes[1:])
+    assert sizes[-1] <= dimension.typical < 2 * sizes[-1] or sizes[-1] == dimension.least
+
+
 def test_each_dimension_has_weights_of_its_own() -> None:
     shapes = parse_shapes("batch=1..4, k=3, tokens=2..9; tokens=4:2,9:0.5; batch=1:1")
     assert [each.name for each in shapes.dynamic] == ["batch", "tokens"]

@@ -87,19 +87,36 @@ def test_any_number_of_rows_of_any_number_of_samples_is_computed(sizes: tuple[in
         np.testing.assert_allclose(result.numpy(), np.maximum(rows @ weights, 0), rtol=1e-5, atol=1e-6)
 
 
+def marked(lanes: int) -> Callable[[Any], Any]:
+    """A schedule that packs the weight for so many lanes."""
+
+    def schedule(each: Any) -> Any:
+        made = Schedule(tvm.IRModule({"main": each}))
+        block = made.get_sblock("T_matmul")
+        copy = made.cache_read(block, 1, "global")
+        made.transform_layout(block, ("read", 1), lambda k, j: (j // lanes, k, j % lanes))
+        made.annotate(copy, "meta_schedule.layout_rewrite_preproc", True)
+        return made.mod["main"]
+
+    return schedule
+
+
+def test_a_kernel_without_a_schedule_reads_the_weights_of_the_others() -> None:
+    def schedule(each: Any) -> Any:
+        return each if int(each.params[0].ty.shape[0]) == 1 else marked(4)(each)
+
+    kernel = tiled(product(), schedule)
+    assert "* w[" not in kernel.script()
+    for extent in (1, 3, 7):
+        generator = np.random.default_rng(extent)
+        x, w = (generator.standard_normal(shape).astype("float32") for shape in ((extent, 8), (8, 16)))
+        result = tvm.runtime.tensor(np.full((extent, 16), np.nan, "float32"))
+        run(kernel, *map(tvm.runtime.tensor, (x, w)), result)
+        np.testing.assert_allclose(result.numpy(), np.maximum(x @ w, 0), rtol=1e-5, atol=1e-6)
+
+
 def test_kernels_with_different_layouts_of_a_weight_are_refused() -> None:
     kernel = product()
-
-    def marked(lanes: int) -> Callable[[Any], Any]:
-        def schedule(each: Any) -> Any:
-            made = Schedule(tvm.IRModule({"main": each}))
-            block = made.get_sblock("T_matmul")
-            copy = made.cache_read(block, 1, "global")
-            made.transform_layout(block, ("read", 1), lambda k, j: (j // lanes, k, j % lanes))
-            made.annotate(copy, "meta_schedule.layout_rewrite_preproc", True)
-            return made.mod["main"]
-
-        return schedule
 
     alike = tiled(kernel, marked(4))
     assert str(alike).count("layout_rewrite_preproc") == 1
