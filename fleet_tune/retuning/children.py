@@ -22,7 +22,6 @@ from fleet_tune.base.config.retune_file import NetworkConfig, RetuneConfig
 from fleet_tune.base.config.shape_options import shapes_given
 from fleet_tune.base.errors import OutputFolderError, UserError
 from fleet_tune.base.precision import Conversion
-from fleet_tune.base.shapes import in_words
 from fleet_tune.retuning.step_runner import (
     HOOK_SECS,
     PRUNE_SECS,
@@ -87,7 +86,7 @@ class ProcessStepRunner:
         parts += [] if conversion is None else [conversion.options]
         shapes = shapes_given(network.shapes, network.shapes_weights)
         if shapes is not None:
-            parts += [*map(str, shapes.dimensions), in_words(shapes.typical)]
+            parts += [*map(str, shapes.dimensions), ", ".join(map(str, shapes.typical.values()))]
         return hashlib.blake2b("|".join([function, *parts]).encode(), digest_size=16).hexdigest()
 
     def _file_digest(self, file: Path) -> str:

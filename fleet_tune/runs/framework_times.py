@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from devices.host.machine import processor_name
 from devices.networks.frameworks.order import OURS, FrameworkOrder
 from fleet_tune.base.cpus import usable_cpus
-from fleet_tune.base.errors import RequestError
+from fleet_tune.base.errors import RequestError, UserError
 from fleet_tune.base.records.files.atomic_file import write_atomically
 from fleet_tune.base.shapes import Shapes, in_words, parse_shapes
 
@@ -145,10 +145,18 @@ def time_frameworks(
     names = (OURS, *installed(is_torch=bool(function) or file.suffix == ".pt2"))
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-tune-frameworks-")))
-        files = tuple(
-            write_arrays(work / f"arrays-{at}.npz", each.example_inputs, each.framework_outputs())
-            for at, each in enumerate(networks.values())
-        )
+        written: dict[str, str] = {}
+        for at, (name, each) in enumerate(networks.items()):
+            try:
+                outputs = each.framework_outputs()
+            except UserError as error:
+                if at == 0:  # the typical extents
+                    raise
+                say(f"not timed with {name}: the framework refuses these inputs ({error.problem})")
+                continue
+            written[name] = write_arrays(work / f"arrays-{at}.npz", each.example_inputs, outputs)
+        networks = {name: networks[name] for name in written}
+        files = tuple(written.values())
         started: dict[str, _Side] = {}
         found: dict[str, list[Mapping[str, Any]]] = {}
         for name in names:

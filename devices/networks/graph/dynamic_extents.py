@@ -7,6 +7,7 @@ A slice of the first ``n`` rows of 512 has ``min(n, 512)`` rows for TVM, which t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import tvm
@@ -16,6 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
+from devices.sketches.dynamic.joined_extents import factors
 from fleet_tune.base.errors import UnsupportedNetworkError
 from fleet_tune.base.shapes import Dimension
 
@@ -80,15 +82,16 @@ def bounds(function: Any) -> dict[str, tuple[int, int]]:
 
 
 def largest_value(extent: Any, dimensions: Sequence[Dimension]) -> int | None:
-    """Return the largest value of an expression of variables that are called as these dimensions; None where it has
-    others too."""
+    """Return the largest value of an expression of variables that are called as these dimensions, or as products of
+    them; None where it has others too."""
     bounds = {each.name: each for each in dimensions}
     analyzer = Analyzer()
     for variable in undefined_vars(extent):
-        dimension = bounds.get(str(variable.name))
-        if dimension is None:
+        joined = [bounds.get(name) for name in factors(str(variable.name))]
+        known = [each for each in joined if each is not None]
+        if len(known) < len(joined):
             return None
-        analyzer.bind(variable, _range(variable, dimension.least, dimension.most))
+        analyzer.bind(variable, _range(variable, prod(each.least for each in known), prod(each.most for each in known)))
     return int(analyzer.const_int_bound(extent).max_value)
 
 

@@ -96,7 +96,10 @@ def _parts(value: Any, extent: Any, analyzer: Analyzer) -> tuple[Any, Any] | Non
 
 def _variable_of(extent: Any, analyzer: Analyzer) -> Var | None:
     """Return a variable that is a term of an extent; None where there is none."""
-    for variable in [] if isinstance(extent, IntImm) else undefined_vars(extent):
+    variables = [] if isinstance(extent, IntImm) else list(undefined_vars(extent))
+    if any(hasattr(each.ty, "shape") for each in variables):  # an element of a tensor
+        return None
+    for variable in variables:
         if not any(each.same_as(variable) for each in undefined_vars(analyzer.simplify(extent - variable))):
             return variable
     return None

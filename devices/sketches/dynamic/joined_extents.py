@@ -1,6 +1,6 @@
 """Kernels over the product of two dynamic extents, as kernels over one extent.
 
-    x.reshape(batch * tokens, width) @ weight          is over  batch__tokens
+    x.reshape(batch * tokens, width) @ weight          is over  batch.tokens
 
 Views join samples and tokens to rows. Where a kernel depends on neither extent alone, its rows are those of the
 product.
@@ -19,8 +19,8 @@ from tvm_ffi import structural_map, structural_walk
 
 from devices.sketches.dynamic.rows import dynamic_extents, tensors
 
-_JOINED = "__"
-"""Between the names of the extents of a product."""
+_JOINED = "."
+"""Between the names of the extents of a product: no dimension has it in its name."""
 
 
 def join_extents(module: tvm.IRModule) -> tvm.IRModule:
@@ -45,6 +45,9 @@ def _joined(kernel: PrimFunc) -> PrimFunc | None:
     product = Var(f"{first.name}{_JOINED}{second.name}", str(first.ty))
     generic = PrimFunc([first, second, *tensors(kernel)], kernel.body, kernel.ret_type, kernel.attrs)
     joined = generic.specialize({first: product, second: const(1, str(second.ty))})
+    sizes = [size for each in tensors(joined) for size in each.ty.shape]
+    if not any(isinstance(size, Var) and size.same_as(product) for size in sizes):
+        return None  # no axis tells what the product is
     own = iter(joined.params)
     params = [next(own) if hasattr(each.ty, "shape") else each for each in kernel.params]
     return PrimFunc(params, joined.body, joined.ret_type, joined.attrs)

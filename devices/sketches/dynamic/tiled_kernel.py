@@ -95,15 +95,14 @@ def tiled_kernel(
 class _Conversion:
     """A change of the layout of a weight, which TVM moves out of the kernel."""
 
-    def __init__(self, weight: Any, packed: Any, statement: Stmt) -> None:
-        self.weight, self.packed, self.statement = weight, packed, statement
+    def __init__(self, block: SBlock, statement: Stmt) -> None:
+        self.weight, self.packed, self.statement = block.reads[0].source, block.writes[0].source, statement
+        self._axes, self._place = list(block.body.value.indices), list(block.body.indices)
 
     def place(self, indices: Sequence[Any]) -> list[Any]:
         """Return the place in the packed weight of a place in the weight."""
-        block = _inner_block(self.statement)
-        assert block is not None
-        known = dict(zip(block.body.value.indices, indices, strict=True))
-        return [structural_map(each, (Var, lambda axis: known.get(axis, axis))) for each in block.body.indices]
+        known = dict(zip(self._axes, indices, strict=True))
+        return [structural_map(each, (Var, lambda axis: known.get(axis, axis))) for each in self._place]
 
     def is_same(self, other: _Conversion) -> bool:
         shapes = list(self.packed.shape) == list(other.packed.shape)
@@ -153,7 +152,7 @@ class _Tile:
             if block is None or LAYOUT_REWRITE not in block.annotations:
                 kept.append(statement)
                 continue
-            conversion = _Conversion(block.reads[0].source, block.writes[0].source, statement)
+            conversion = _Conversion(block, statement)
             own.append(conversion.packed)
             there = next((each for each in self._conversions if each.weight.same_as(conversion.weight)), None)
             if there is None:

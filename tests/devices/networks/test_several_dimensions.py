@@ -14,7 +14,7 @@ from torch.export import Dim
 
 from devices.networks.frontend import load_network
 from devices.networks.input_shapes import NetworkInputError
-from devices.networks.lowering import compare, import_network
+from devices.networks.lowering import compare, import_network, tolerance
 from devices.networks.network import Network
 from devices.networks.network_folder import compile_network, load
 from devices.targets import resolve_target
@@ -152,3 +152,39 @@ def test_each_dimension_is_checked_by_its_name(tmp_path: Path) -> None:
         run(torch.randn(2, 4, 32), torch.zeros(2, 5))
     with pytest.raises(NetworkInputError, match=r"with samples=1\.\.5, tokens=2\.\.19"):
         run(torch.randn(2, 4, 33), torch.zeros(2, 4))
+
+
+def test_a_sum_over_joined_dimensions_is_as_long_as_their_largest_product() -> None:
+    class Total(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(-1, 8).sum(0)
+
+    axes = {0: Dim("b", min=1, max=64), 1: Dim("t", min=1, max=512)}
+    of_both = load_network((Total(), (torch.randn(3, 4, 8),), (axes,)))
+    of_fixed = load_network((Total(), (torch.randn(64, 512, 8),)))
+    assert tolerance(import_network(of_both, CPU)) == tolerance(import_network(of_fixed, CPU))
+
+
+def test_names_that_look_like_a_product_are_no_product(tmp_path: Path) -> None:
+    class Both(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x.reshape(-1, 8).exp(), y.exp()
+
+    rows = {0: Dim("a__b", min=8, max=16)}
+    both = {0: Dim("a", min=1, max=4), 1: Dim("b", min=1, max=4)}
+    network = load_network((Both(), (torch.randn(2, 3, 8), torch.randn(9, 8)), (both, rows)))
+    compile_network(import_network(network, CPU), {}, tmp_path)
+    x, y = torch.randn(1, 2, 8), torch.randn(8, 8)
+    for ours, theirs in zip(load(tmp_path)(x, y), Both()(x, y), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_multiples_of_a_product_are_compiled(tmp_path: Path) -> None:
+    class Split(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(-1, 16).relu()
+
+    network = load_network((Split(), (torch.randn(3, 4, 64),), ({0: SAMPLES, 1: TOKENS},)))
+    compile_network(import_network(network, CPU), {}, tmp_path)
+    x = torch.randn(2, 5, 64)
+    torch.testing.assert_close(load(tmp_path)(x), x.reshape(-1, 16).relu())

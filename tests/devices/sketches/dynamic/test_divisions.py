@@ -43,3 +43,9 @@ def simplified(index: Any) -> Any:
 )
 def test_divisions_that_leave_nothing_go(index: Any, expected: Any) -> None:
     assert structural_equal(Analyzer().simplify(simplified(index) - expected), tirx.const(0, "int64"))
+
+
+def test_a_divisor_that_is_an_element_stays() -> None:
+    divisors = tirx.decl_buffer((N,), "int64", "divisors")
+    index = OTHER % divisors[ROW]
+    assert structural_equal(simplified(index), index)
