@@ -14,8 +14,9 @@ import torch
 from devices.networks.frameworks import runners
 from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
+from devices.networks.network import Array, Network
 from devices.networks.network_folder import compile_network
-from fleet_tune.base.errors import RequestError
+from fleet_tune.base.errors import NetworkError, RequestError
 from fleet_tune.base.shapes import parse_shapes
 from fleet_tune.cli.main import main
 from fleet_tune.report.frameworks import extent_rows, extent_titles, problem_lines
@@ -151,6 +152,18 @@ def test_a_dynamic_dimension_is_timed_at_several_extents(
     assert [row[0] for row in extent_rows(kept)] == ["2", "4", "8"]
     assert extent_titles(kept) == ("n", *names)
     assert "rows with n = 4" in told.err
+    plain, said = Network.framework_outputs, list[str]()
+
+    def refusing(network: Network) -> tuple[Array, ...]:
+        if network.extents["n"] == 8:
+            raise NetworkError("8 rows are too many", "give others")
+        return plain(network)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Network, "framework_outputs", refusing)
+        partly = time_frameworks(spec, out, rounds=1, say=said.append)
+    assert [each.extent for each in partly.others] == ["n = 2"]
+    assert "not timed with n = 8: the framework refuses these inputs (8 rows are too many)" in said
     with pytest.raises(RequestError, match=r"does not run here: .*compiled for n=2"):
         time_frameworks(spec, out, rounds=1, shapes=parse_shapes("k=3, n=2..16"))
 
