@@ -32,7 +32,7 @@ from fleet_tune.base.config.shape_options import shapes_given
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.shapes import Shapes
 
-_TINY = "bench/networks/dynamic_networks.py:tiny"
+_TINY = "bench/networks/dynamic_networks.py:tiny_layers"
 _READ_SECS = 1800.0
 _LOADS = 3
 _OF_A_TUNING = ("elapsed_secs", "trials", "tuned_secs", "untuned_secs")

@@ -16,7 +16,7 @@ SHAPES = {
     "resnet18": "n=1..16; n=1:0.4,2:0.2,3:0.1,4:0.1,6:0.07,8:0.06,12:0.04,16:0.03",
     # Each token of a text that grows to its end comes once.
     "llama_decode": "past=1..1023; past=1:1,147:1,293:1,439:1,585:1,731:1,877:1,1023:1",
-    "tiny": "n=1..64; n=1:0.3,2:0.2,3:0.1,5:0.1,12:0.1,24:0.1,47:0.05,64:0.05",
+    "tiny_layers": "n=1..64; n=1:0.3,2:0.2,3:0.1,5:0.1,12:0.1,24:0.1,47:0.05,64:0.05",
 }
 """Bounds and weights of each function's dynamic dimension, as :func:`fleet_tune.base.shapes.parse_shapes` reads
 them."""

@@ -72,7 +72,7 @@ class _Step(nn.Module):
         return (out, *grown)
 
 
-def decode_step(layers: int, most_past: int, **sizes: int) -> Example:
+def llama_step(layers: int, most_past: int, **sizes: int) -> Example:
     """A step of a Llama with ``sizes`` as transformers names them, after up to ``most_past`` tokens."""
     load_or_define()  # transformers imports torchvision where it is installed
     with torch.random.fork_rng():
@@ -103,10 +103,10 @@ def resnet18() -> Example:
 def llama_decode() -> Example:
     """One token of transformers' Llama with four layers, 512 wide, after 1 to 1023 others."""
     sizes = {"hidden_size": 512, "intermediate_size": 1536, "vocab_size": 1000}
-    return decode_step(4, 1023, **sizes, num_attention_heads=8, num_key_value_heads=8)
+    return llama_step(4, 1023, **sizes, num_attention_heads=8, num_key_value_heads=8)
 
 
-def tiny() -> Example:
+def tiny_layers() -> Example:
     """Two products on 1 to 64 rows of 32 numbers, for tests and rehearsals."""
     with torch.random.fork_rng():
         torch.manual_seed(_SEED)

@@ -34,7 +34,7 @@ from devices.networks.network_folder import compile_network
 from fleet_tune.base.shapes import parse_shapes
 from tests.helpers.compiling import CLASS
 
-TINY = "bench/networks/dynamic_networks.py:tiny"
+TINY = "bench/networks/dynamic_networks.py:tiny_layers"
 
 
 @given(
@@ -169,7 +169,7 @@ def test_the_picture_has_a_line_for_each_side(tmp_path: Path) -> None:
 
 
 def test_options_come_before_what_lies_beside_the_network() -> None:
-    assert asked_shapes(TINY, None, None) == SHAPES["tiny"]
+    assert asked_shapes(TINY, None, None) == SHAPES["tiny_layers"]
     assert asked_shapes(TINY, "n=1..4", "n=2:1") == "n=1..4; n=2:1"
     assert asked_shapes("my.py:net", None, None) is None
     with pytest.raises(BenchError, match="there are no bounds; give --shapes too"):

@@ -61,9 +61,10 @@ SHARED = {
     "bert_tiny": {"bench/networks/public_networks.py", "examples/networks.py"},
     "mobilenet_v2": {"bench/networks/public_networks.py", "examples/networks.py"},
     "operators": {"bench/networks/gpu_kernels.py", "bench/networks/resnet18_operators.py"},
-    "resnet18": {"bench/networks/public_networks.py", "examples/networks.py"},
+    "resnet18": {"bench/networks/dynamic_networks.py", "bench/networks/public_networks.py", "examples/networks.py"},
 }
-"""Names that two files have on purpose: an example needs no package for what torchvision or transformers has too."""
+"""Names that several files have on purpose: an example needs no package for what torchvision or transformers has too,
+and a network may have a dynamic batch."""
 
 
 def test_every_network_has_a_name_in_one_file() -> None:
