@@ -57,9 +57,9 @@ def _tiled(lowered: LoweredNetwork, name: str, trace: str | None) -> PrimFunc | 
     sizes = [size for size in found.dimension.tile_sizes if size <= lowered.dynamic[name].extent]
     fixed = {size: _scheduled(specialized(kernel, found.extents(size)), trace) for size in sizes}
     fixed = {size: scheduled for size, scheduled in fixed.items() if scheduled is not None}
-    least = found.dimension.least
+    least = sizes[0]
     while fixed:
-        # Where the schedule does not fit the smallest extent, that one is computed without.
+        # Where the schedule does not fit the smallest tile, that one is computed without.
         fixed.setdefault(least, specialized(kernel, found.extents(least)))
         try:
             return tiled_kernel(kernel, found.tiled, found.rows, fixed).with_attr("tirx.is_scheduled", True)

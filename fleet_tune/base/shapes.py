@@ -86,9 +86,9 @@ class Dimension:
 
     @property
     def tile_sizes(self) -> tuple[int, ...]:
-        """The numbers of rows of tiles that compute up to :attr:`typical` rows, ascending: powers of two, which one
-        schedule fits, and the smallest extent."""
-        return tuple(n for n in self.samples if n == self.least or (n <= self.typical and n.bit_count() == 1))
+        """The numbers of rows of tiles, ascending: the powers of two, which one schedule fits, from the largest that is
+        not above the smallest extent to the largest that is not above :attr:`typical`."""
+        return tuple(1 << at for at in range(self.least.bit_length() - 1, self.typical.bit_length()))
 
     @property
     def between(self) -> int:

@@ -179,6 +179,20 @@ def test_tasks_are_those_of_a_network_of_a_power_of_two_of_rows() -> None:
     assert {task.workload.hash for task in tasks} == {task.workload.hash for task in expected}
 
 
+def test_a_range_may_begin_anywhere(tmp_path: Path) -> None:
+    """Tiles are as large as the power of two below its smallest extent, and the last one overlaps."""
+    torch.manual_seed(1)
+    module = products().eval()
+    network = load_network((module, (torch.randn(6, 24),), ({0: Dim("n", min=5, max=40)},)))
+    lowered = compiled(network, tmp_path, 0)
+    assert {task.extent for task in lowered.dynamic.values()} == {32}
+    run = load(tmp_path)
+    for rows in (5, 6, 7, 8, 11, 31, 39, 40):
+        x = torch.randn(rows, 24)
+        with torch.no_grad():
+            assert compare((run(x).numpy(),), (module(x).numpy(),))[1] < 1e-5, rows
+
+
 def test_attention_of_any_number_of_samples_has_rows() -> None:
     """Views of a dynamic batch have indices with divisions by it, which leave nothing."""
     lowered = import_network(example("samples")[1], CPU)

@@ -87,9 +87,10 @@ def test_weights_say_what_is_typical() -> None:
 @given(_dimensions("n"))
 def test_tiles_compute_every_number_of_rows(dimension: Dimension) -> None:
     sizes = dimension.tile_sizes
-    assert sizes[0] == dimension.least
-    assert all(size & (size - 1) == 0 for size in sizes[1:])
-    assert sizes[-1] <= dimension.typical < 2 * sizes[-1] or sizes[-1] == dimension.least
+    assert all(after == 2 * before for before, after in itertools.pairwise(sizes))
+    assert all(size & (size - 1) == 0 for size in sizes)
+    assert sizes[0] <= dimension.least < 2 * sizes[0], "the last tile, which overlaps, fits the smallest extent"
+    assert sizes[-1] <= dimension.typical < 2 * sizes[-1]
 
 
 def test_each_dimension_has_weights_of_its_own() -> None:
