@@ -37,6 +37,7 @@ FIX_SHAPES = (
     "keep operators whose shapes depend on data (non-zero elements, unique values, boolean masks) out of the network"
 )
 _TRANSFORM = "main_transform_params"
+_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,7 @@ def calls(expression: Any) -> Iterator[Call]:
 def kernel_calls(function: Any) -> list[Call]:
     """Return a Relax function's calls of kernels, in order: ``args[0]`` is the kernel's variable, ``args[1]`` its
     inputs."""
-    return [
-        call for call in calls(function.body) if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir"
-    ]
+    return [call for call in calls(function.body) if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS]
 
 
 def _split_layout_rewrites(module: Any) -> Any:

@@ -19,6 +19,7 @@ from tvm import relax
 from devices.builds import libraries
 from devices.builds.executables import Array
 from devices.builds.libraries.onednn import LibraryMissingError
+from devices.builds.tensors import array_of, tensor_of
 from devices.cuda.runtime import gpu_problem, prepare_cuda
 from devices.error_text import last_line
 from devices.host.limits.forks import ForkError, ForkLocks
@@ -28,12 +29,14 @@ from devices.networks.array_conversion import (
     InputSignature,
     can_pass_directly,
     flat,
+    grown_to_caller,
     input_signature,
     is_torch,
     shares_memory,
     to_caller,
     to_tvm,
 )
+from devices.networks.cache_buffers import NO_STEP, CacheBuffers, GrowingCache, filled
 from devices.networks.input_shapes import InputShapes
 from devices.networks.manifest import (
     COMPILE_AGAIN,
@@ -77,6 +80,8 @@ class CompiledNetwork:
         self.manifest = manifest
         self.threads = _threads_of(manifest)
         self._inputs = InputShapes(manifest)
+        self.caches = GrowingCache.of(manifest)
+        self._buffers = CacheBuffers(self.caches)
         self._device = tvm.cuda(0) if device_kind(json.dumps(manifest["target"])) == "cuda" else tvm.cpu()
         self._module = module
         self._machine = relax.VirtualMachine(module, self._device)
@@ -137,21 +142,41 @@ class CompiledNetwork:
                     self._start_threads()
                 return self._main(*inputs, *self._parameters)
         self._check(inputs)
-        tensors = [to_tvm(value, self._device) for value in inputs]
         with self._lock:
             self._start_threads()
-            result = self._main(*tensors, *self._parameters)
+            step = self._buffers.step(inputs, self._inputs.extents_of(inputs)) if self.caches else NO_STEP
+            tensors = [to_tvm(step.kept.get(at, value), self._device) for at, value in enumerate(inputs)]
+            given = [*tensors, *(tensor_of(each) for each in step.arguments), *self._parameters]
+            result = self._main(*given)
             returned = flat(result)
             if self._aliased is None:
-                given = [*tensors, *self._parameters]
                 self._aliased = [shares_memory(each, [*given, *returned[:at]]) for at, each in enumerate(returned)]
             alone = self._aliased == [False] and not isinstance(result, _SEVERAL)
             is_new = self._direct_inputs is None or self._inputs.is_dynamic
             if is_new and alone and self._device.type == "cpu":
                 self._direct_inputs = input_signature(inputs)
         as_torch = bool(inputs) and is_torch(inputs[0])
-        outputs = [to_caller(each, as_torch, copied) for each, copied in zip(returned, self._aliased, strict=True)]
+        outputs = [
+            to_caller(each, as_torch, copied) if at not in step.grown else grown_to_caller(step.grown[at], as_torch)
+            for at, (each, copied) in enumerate(zip(returned, self._aliased, strict=True))
+        ]
         return tuple(outputs) if isinstance(result, _SEVERAL) else outputs[0]
+
+    def in_buffers(self, *inputs: Any) -> list[Any]:
+        """Return the inputs with the growing caches among them copied to buffers, in which they grow."""
+        self._check(inputs)
+        given = list(inputs)
+        with self._lock:
+            for cache in self.caches:
+                array = self._buffers.placed(cache, array_of(to_tvm(inputs[cache.input], self._device)))
+                given[cache.input] = grown_to_caller(array, is_torch(inputs[cache.input]))
+        return given
+
+    def steps_left(self, *inputs: Any) -> int:
+        """Return how often the growing caches among the inputs can grow."""
+        self._check(inputs)
+        extents = self._inputs.extents_of(inputs)
+        return min(cache.steps_left(inputs[cache.input].shape, extents) for cache in self.caches)
 
     def measure_secs(self, inputs: Sequence[Any], repeats: int = 20, warmups: int = 3) -> float:
         """Return the median seconds of a run on ``inputs`` (a tuple, or the only input). Converting them does not
@@ -159,49 +184,50 @@ class CompiledNetwork:
         if _POOLS.is_lost:
             return _POOLS.in_substitute(self.measure_secs, inputs, repeats, warmups)
         single = isinstance(inputs, np.ndarray) or is_torch(inputs)
-        tensors = self._converted((inputs,) if single else tuple(inputs))
-        return statistics.median(self._timed(tensors, warmups + repeats)[warmups:])
+        arguments = self._arguments((inputs,) if single else tuple(inputs))
+        return statistics.median(self._timed(arguments, warmups + repeats)[warmups:])
 
     def measure_within(self, inputs: Sequence[Any], budget_secs: float) -> float:
         """Return the seconds of a run, as far as nothing disturbs it (:func:`devices.timing.run_series.calm_secs`),
         over runs that take about ``budget_secs``."""
         if _POOLS.is_lost:
             return _POOLS.in_substitute(self.measure_within, inputs, budget_secs)
-        tensors = self._converted(tuple(inputs))
-        (first_secs,) = self._timed(tensors, 1)
+        arguments = self._arguments(tuple(inputs))
+        (first_secs,) = self._timed(arguments, 1)
         if first_secs > budget_secs / 2:
             return first_secs
         # A long run is warm after the first one: further warm-ups would take most of the time.
         if first_secs < _LONG_SECS:
-            first_secs = self._timed(tensors, min(3, int(budget_secs / first_secs)))[-1]
-        return calm_secs(lambda runs: self._timed(tensors, runs), first_secs, budget_secs)
+            first_secs = self._timed(arguments, min(3, int(budget_secs / first_secs)))[-1]
+        return calm_secs(lambda runs: self._timed(arguments, runs), first_secs, budget_secs)
 
     def in_place(self, inputs: Sequence[Any], budget_secs: float) -> InNetworkTimes:
         """Return the time of each kernel in a run on ``inputs``, over runs that take about ``budget_secs``."""
         if _POOLS.is_lost:
             return _POOLS.in_substitute(self.in_place, inputs, budget_secs)
-        tensors = self._converted(tuple(inputs))
+        arguments = self._arguments(tuple(inputs))
         with self._lock:
             self._start_threads()
-            arguments = [*tensors, *self._parameters]
             return time_in_place(self._machine, self._module, self._device, arguments, budget_secs)
 
-    def _timed(self, tensors: Sequence[Any], runs: int) -> list[float]:
+    def _timed(self, arguments: Sequence[Any], runs: int) -> list[float]:
         """Return the seconds of each of several runs."""
         times = []
         with self._lock:
             self._start_threads()
             for _ in range(runs):
                 start = time.perf_counter()
-                self._main(*tensors, *self._parameters)
+                self._main(*arguments)
                 self._device.sync()
                 times.append(time.perf_counter() - start)
         return times
 
-    def _converted(self, inputs: tuple[Any, ...]) -> list[Any]:
-        """Check the inputs and return them as TVM tensors."""
+    def _arguments(self, inputs: tuple[Any, ...]) -> list[Any]:
+        """Check the inputs and return the arguments of ``main`` for runs that are timed."""
         self._check(inputs)
-        return [to_tvm(value, self._device) for value in inputs]
+        tensors = [to_tvm(value, self._device) for value in inputs]
+        arrays = [array_of(each) for each in tensors] if self.caches else []
+        return [*tensors, *(tensor_of(each) for each in filled(self.caches, arrays)), *self._parameters]
 
     def _check(self, inputs: tuple[Any, ...]) -> None:
         if self._device.type != "cpu" and os.getpid() != self._loaded_by:

@@ -28,6 +28,12 @@ class InputShapes:
         self._inputs = tuple((each["name"], tuple(each["shape"]), each["dtype"]) for each in manifest["inputs"])
         dynamic = parse_shapes(manifest["shapes"]).dynamic if "shapes" in manifest else ()
         self._dynamic = {each.name: each for each in dynamic}
+        self._places = {
+            extent: (at, axis)
+            for at, (_, shape, _) in reversed(list(enumerate(self._inputs)))
+            for axis, extent in enumerate(shape)
+            if extent in self._dynamic
+        }
 
     @property
     def is_dynamic(self) -> bool:
@@ -55,6 +61,10 @@ class InputShapes:
                     f"input {name!r} is {given}{list(value.shape)}", f"pass {dtype}{_shown(shape)}{self._range}"
                 )
             self._check_extents(name, value.shape, shape, extents)
+
+    def extents_of(self, inputs: Sequence[Any]) -> dict[str, int]:
+        """Return the extents of the dynamic dimensions in inputs that the network takes."""
+        return {name: inputs[at].shape[axis] for name, (at, axis) in self._places.items()}
 
     def _check_extents(
         self, name: str, given: Sequence[int], shape: Sequence[int | str], extents: dict[str, int]

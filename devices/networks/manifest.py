@@ -22,18 +22,10 @@ SCHEMA = 1
 LIBRARY, PARAMETERS, MANIFEST = "network.so", "params.safetensors", "manifest.json"
 LIBRARIES = "libraries"
 """What the manifest says of each library whose kernels the network calls: name, package, licence."""
+CACHES = "caches"
+"""The growing caches of the network (:class:`devices.networks.cache_buffers.GrowingCache`)."""
 COMPILE_AGAIN = "compile it again with 'fleet-tune compile'"
 """The next step for a folder that is damaged, or that another version wrote."""
-
-
-def read_network_files(folder: Path) -> tuple[bytes, list[Array]]:
-    """Return the library in ``folder`` and the network's parameters, for another machine to run.
-
-    Raises :class:`OutputFolderError`.
-    """
-    manifest = read_manifest(folder)
-    library, parameters = (checked_file(folder, name, manifest) for name in (LIBRARY, PARAMETERS))
-    return library.read_bytes(), read_parameters(parameters, manifest)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -103,6 +95,16 @@ def _is_input(value: Any) -> bool:
     )
 
 
+def _are_caches(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, dict)
+        and each.keys() == {"input", "output", "axis", "most", "added"}
+        and all(is_size(each[name]) for name in ("input", "output", "axis", "most"))
+        and (is_size(each["added"]) or isinstance(each["added"], str))
+        for each in value
+    )
+
+
 def _named_extents(manifest: Mapping[str, Any]) -> set[str]:
     return {extent for each in manifest["inputs"] for extent in each["shape"] if isinstance(extent, str)}
 
@@ -130,6 +132,7 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
     "parameters": lambda value: isinstance(value, list) and all(isinstance(key, str) for key in value),
     "inputs": lambda value: isinstance(value, list) and all(_is_input(each) for each in value),
     "shapes": _are_shapes,
+    CACHES: _are_caches,
     "bounds": _are_bounds,
     "versions": lambda value: isinstance(value, dict),
     "threads": lambda value: value is None or (is_size(value) and value <= 4096),

@@ -28,8 +28,9 @@ from devices.cuda import compiler as cuda_compiler
 from devices.host.file_cache import source_digest
 from devices.networks.compiled_network import CompiledNetwork
 from devices.networks.dynamic_kernels import with_dynamic_kernels
+from devices.networks.growing_caches import grow_in_place
 from devices.networks.lowering import LoweredNetwork
-from devices.networks.manifest import LIBRARIES, LIBRARY, MANIFEST, PARAMETERS, SCHEMA
+from devices.networks.manifest import CACHES, LIBRARIES, LIBRARY, MANIFEST, PARAMETERS, SCHEMA
 from devices.networks.tensor_file import contents, digest, file_digest
 from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
@@ -66,7 +67,8 @@ def compile_network(
     present = _present(out, content)
     written: dict[str, list[bytes | memoryview]] = {}
     if present is None:
-        executable = build(schedule_kernels(lowered, best), lowered.device_class.target)
+        module, caches = grow_in_place(schedule_kernels(lowered, best), lowered.shapes)
+        executable = build(module, lowered.device_class.target)
         keys, unique = _deduplicated(executable.parameters)
         written = {LIBRARY: [_link(executable, lowered.device_class.target)], PARAMETERS: contents(unique)}
         called = libraries.called_by(lowered.device_class.target, best.values())
@@ -75,6 +77,7 @@ def compile_network(
             "parameters": keys,
             "files": {name: digest(parts) for name, parts in written.items()},
             LIBRARIES: [each.description for each in called],
+            CACHES: [each.entry for each in caches],
         }
     extra = dict(manifest_extra or {})
     manifest = {
@@ -91,6 +94,7 @@ def compile_network(
         "parameters": present["parameters"],
         "files": present["files"],
         LIBRARIES: present.get(LIBRARIES, []),
+        **({CACHES: present[CACHES]} if present.get(CACHES) else {}),
         "tasks": [_task_entry(task, best.get(task.id), extra.get("tasks", {})) for task in lowered.tasks],
         **{key: value for key, value in extra.items() if key != "tasks"},
     }

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from devices.networks.manifest import read_network_files
+from devices.networks.network_files import NetworkFiles
 from devices.networks.tensor_file import read
 from devices.timing.network_device import NetworkDevice
 from fleet_tune.base.config.fleet_file import DeviceConfig
@@ -36,9 +36,9 @@ class Timer:
     def secs(self, folder: Path) -> float:
         """Median seconds of a run of the network in ``folder`` on the inputs in it. Raises NetworkRunError where it
         fails, UncheckedError where it cannot be run."""
-        library, parameters = read_network_files(folder)
+        files = NetworkFiles.read(folder)
         inputs = list(read(folder / INPUTS).values())
-        return self._device.load_network(library, [*inputs, *parameters]).measure_within(_RUN_SECS)
+        return self._device.load_network(files.library, files.arguments(inputs)).measure_within(_RUN_SECS)
 
     def probe_secs(self) -> float:
         """Seconds of the probe."""

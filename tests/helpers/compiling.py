@@ -27,7 +27,8 @@ from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.publishing.compile_request import CompileRequest
-from fleet_tune.runs.publishing.network_runners import DeviceNetworkRunner, LocalNetworkRunner, NetworkRunner
+from fleet_tune.runs.publishing.device_runner import DeviceNetworkRunner
+from fleet_tune.runs.publishing.network_runners import LocalNetworkRunner, NetworkRunner
 from fleet_tune.runs.publishing.networks import publish_networks
 from tests.helpers.devices import CPU, make_fingerprint
 from tests.helpers.records import make_record, ok

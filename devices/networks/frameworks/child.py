@@ -13,7 +13,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,6 +26,7 @@ from devices.networks.frameworks.array_file import read_arrays
 from devices.networks.frameworks.order import OURS, FrameworkOrder
 from devices.networks.frameworks.runners import Loaded, Run, as_arrays, loaded
 from devices.networks.frameworks.source import read_source
+from devices.networks.frameworks.texts import STEPS, Text
 from devices.networks.network import Array
 from devices.networks.torch.arrays import tensor_of
 
@@ -43,7 +46,8 @@ def main(order_file: str, parent: str) -> None:
 
     fields = json.loads(Path(order_file).read_text())
     shapes = tuple(map(tuple, fields.pop("shapes")))
-    order = FrameworkOrder(**fields, shapes=shapes)
+    caches = tuple(map(tuple, fields.pop("caches")))
+    order = FrameworkOrder(**fields, shapes=shapes, caches=caches)
     torch.set_num_threads(order.threads)
     with torch.no_grad():
         try:
@@ -67,7 +71,9 @@ def _ready(on: Loaded, inputs: list[Array], expected: list[Array]) -> tuple[Run 
     """Return the warm runner on some inputs, None where it fails on them, and what is to be told of it."""
     try:
         run = on(tuple(map(tensor_of, inputs)))
-        error = compare(as_arrays(run()), tuple(expected))[1]
+        _prepare(run)
+        returned = [(each, right) for each, right in zip(_several(run()), expected, strict=True) if each is not None]
+        error = compare(as_arrays([each for each, _ in returned]), tuple(right for _, right in returned))[1]
         time_runs(run, _WARM_SECS, _FEWEST_RUNS)
     except Exception as problem:  # whatever a framework raises over these inputs
         return None, {"problem": brief(problem)}
@@ -75,7 +81,7 @@ def _ready(on: Loaded, inputs: list[Array], expected: list[Array]) -> tuple[Run 
 
 
 def _theirs(order: FrameworkOrder, inputs: list[Array]) -> Loaded:
-    return loaded(order.framework, read_source(order.spec, inputs, order.trusted, order.shapes))
+    return loaded(order.framework, read_source(order.spec, inputs, order.trusted, order.shapes, order.caches))
 
 
 def _ours(order: FrameworkOrder) -> Loaded:
@@ -83,7 +89,24 @@ def _ours(order: FrameworkOrder) -> Loaded:
     from devices.networks.network_folder import load
 
     network = load(order.folder)
-    return lambda inputs: lambda: network(*inputs)
+    if not network.caches:
+        return lambda inputs: lambda: network(*inputs)
+
+    def on(inputs: Sequence[torch.Tensor]) -> Run:
+        given: list[Any] = []
+
+        def begin() -> None:
+            given[:] = network.in_buffers(*inputs)
+
+        def step() -> Any:
+            outputs = network(*given)
+            for cache in network.caches:
+                given[cache.input] = outputs[cache.output]
+            return outputs
+
+        return Text(begin, step, min(STEPS, network.steps_left(*inputs)))
+
+    return on
 
 
 def time_runs(run: Run, least_secs: float, fewest: int) -> list[float]:
@@ -93,11 +116,22 @@ def time_runs(run: Run, least_secs: float, fewest: int) -> list[float]:
     gc.disable()
     end = time.perf_counter() + least_secs
     while time.perf_counter() < end or len(secs) < fewest:
+        _prepare(run)
         start = time.perf_counter()
         run()
         secs.append(time.perf_counter() - start)
     gc.enable()
     return secs
+
+
+def _several(outputs: Any) -> list[Any]:
+    """Return the outputs of a run, which are one tensor or several."""
+    return [outputs] if hasattr(outputs, "shape") else list(outputs)
+
+
+def _prepare(run: Run) -> None:
+    if isinstance(run, Text):
+        run.prepare()
 
 
 if __name__ == "__main__":

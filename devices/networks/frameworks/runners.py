@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from devices.networks.frameworks.openvino_state import stateful
 from devices.networks.network import Array
 
 Run = Callable[[], Any]
@@ -36,6 +37,8 @@ class NetworkSource:
     inputs: tuple[torch.Tensor, ...]
     shapes: tuple[tuple[int | str, ...], ...] = ()
     """Shapes of the inputs, with a name where an extent is dynamic. Empty for fixed shapes."""
+    caches: tuple[tuple[int, int], ...] = ()
+    """The places of each growing cache among the inputs and the outputs."""
 
     @property
     def dynamic_axes(self) -> list[dict[int, str]]:
@@ -101,12 +104,17 @@ def onnx_runtime(source: NetworkSource) -> Loaded:
 
 
 def openvino(source: NetworkSource, **settings: Any) -> Loaded:
-    """OpenVINO with its hint for latency: one stream, whose threads are as many as torch has."""
+    """OpenVINO with its hint for latency: one stream, whose threads are as many as torch has. Growing caches are its
+    state, as its users have them."""
     import openvino as ov
 
     settings |= {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     with tempfile.TemporaryDirectory(prefix="fleet-tune-onnx-") as folder:
-        network = ov.Core().compile_model(source.onnx_file(Path(folder)), "CPU", settings)
+        core = ov.Core()
+        model = core.read_model(source.onnx_file(Path(folder)))
+        if source.caches:
+            return stateful(core, model, source.caches, settings)
+        network = core.compile_model(model, "CPU", settings)
 
     def on(inputs: Sequence[torch.Tensor]) -> Run:
         request = network.create_infer_request()

@@ -16,8 +16,9 @@ from fleet_tune.base.domain import Fingerprint
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.compile_progress import CompileProgress
+from fleet_tune.runs.publishing.device_runner import DeviceNetworkRunner
 from fleet_tune.runs.publishing.incumbents import RecordSupplier
-from fleet_tune.runs.publishing.network_runners import DeviceNetworkRunner, LocalNetworkRunner, NetworkRunner
+from fleet_tune.runs.publishing.network_runners import LocalNetworkRunner, NetworkRunner
 from fleet_tune.runs.publishing.quiet_host import PATIENCE_SECS, QuietHost
 from fleet_tune.runs.publishing.untuned_times import UntunedTimes
 from fleet_tune.runs.tuned import Tuned

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
 
-from devices.networks.manifest import read_network_files
 from devices.networks.network import Array
 from devices.networks.processes import fresh_process
 from devices.timing.in_network import InNetworkTimes
-from devices.timing.network_device import NetworkDevice, NetworkHandle
-from fleet_tune.base.config.fleet_file import DeviceConfig
-from fleet_tune.base.errors import FleetTuneError, NetworkRunError, UncheckedError
+from fleet_tune.base.errors import NetworkRunError, UncheckedError
 from fleet_tune.base.results import slowness
-from fleet_tune.runs.fleet.device_access import opened
 from fleet_tune.runs.publishing.quiet_host import QuietHost
 
-# Of measuring one network.
-_BUDGET_SECS = 3.0
-_ROUNDS = 3
+BUDGET_SECS = 3.0
+"""Of measuring one network."""
+ROUNDS = 3
+"""Of measuring two in turn."""
 THIS_MACHINE = "this machine"
 _T = TypeVar("_T")
 
@@ -149,18 +145,18 @@ class LocalNetworkRunner:
 
         def again() -> tuple[float, InNetworkTimes] | None:
             with contextlib.suppress(NetworkRunError, UncheckedError):  # it has run before
-                return fresh_process.measure(folder, self._inputs, _BUDGET_SECS), self.in_place(folder)
+                return fresh_process.measure(folder, self._inputs, BUDGET_SECS), self.in_place(folder)
             return None
 
         times = self._timed(first, again, lambda found: None if found is None else found[0])
         return NetworkRunResult(outputs, times, self.others_cores, self.throttled)
 
     def measure_secs(self, folder: Path) -> float:
-        return self._timed(lambda: fresh_process.measure(folder, self._inputs, _BUDGET_SECS), secs_of=lambda secs: secs)
+        return self._timed(lambda: fresh_process.measure(folder, self._inputs, BUDGET_SECS), secs_of=lambda secs: secs)
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         def measure() -> tuple[float, float]:
-            return fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
+            return fresh_process.measure_in_turn(first, second, self._inputs, BUDGET_SECS)
 
         return self._timed(measure, secs_of=lambda secs: secs[0])
 
@@ -168,23 +164,23 @@ class LocalNetworkRunner:
         def slowness_now(found: _T) -> float:
             with contextlib.suppress(NetworkRunError, UncheckedError):  # it has run before
                 if found is not None:
-                    return fresh_process.measure(beside, self._inputs, _BUDGET_SECS / _ROUNDS) / beside_secs
+                    return fresh_process.measure(beside, self._inputs, BUDGET_SECS / ROUNDS) / beside_secs
             return 0.0
 
         return self._host.timed(measure, slowness=slowness_now)
 
     def in_place(self, folder: Path) -> InNetworkTimes:
-        return fresh_process.in_place(folder, self._inputs, _BUDGET_SECS)
+        return fresh_process.in_place(folder, self._inputs, BUDGET_SECS)
 
     def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
-        return fresh_process.in_place_in_turn(folders, self._inputs, rounds, _BUDGET_SECS / rounds)
+        return fresh_process.in_place_in_turn(folders, self._inputs, rounds, BUDGET_SECS / rounds)
 
     def close(self) -> None:
         if self._expecting is not None:
             self._expecting.close()
 
     def _preloaded(self) -> fresh_process.PreloadedProcess:
-        return fresh_process.PreloadedProcess(self._inputs, _BUDGET_SECS, self._others)
+        return fresh_process.PreloadedProcess(self._inputs, BUDGET_SECS, self._others)
 
     def _timed(
         self,
@@ -195,98 +191,3 @@ class LocalNetworkRunner:
         found = self._host.timed(measure, again, lambda each: slowness(secs_of(each), self.estimate_secs))
         self.others_cores, self.throttled = self._host.others_cores, self._host.throttled
         return found
-
-
-class DeviceNetworkRunner:
-    """A device of the fleet, over a session with its server, which is opened when it is first needed."""
-
-    def __init__(
-        self,
-        config: DeviceConfig,
-        inputs: Sequence[Array],
-        special: Sequence[Sequence[Array]] = (),
-        at_extents: Mapping[str, Sequence[Array]] = MappingProxyType({}),
-    ) -> None:
-        self.name = config.name
-        self._special = special
-        self._at_extents = at_extents
-        self.special_outputs: Sequence[tuple[Array, ...]] = ()
-        self.extent_outputs: Mapping[str, tuple[Array, ...]] = {}
-        self._config = config
-        self._inputs = inputs
-        self._open = ExitStack()
-        self._device: NetworkDevice | None = None
-        self.others_cores: float | None = None
-        self.throttled = 0.0
-        self.estimate_secs: float | None = None
-
-    def outputs(self, folder: Path) -> tuple[Array, ...]:
-        outputs = self._loaded(folder).outputs()
-        self._run_at_extents(folder)
-        self._run_special(folder)
-        return outputs
-
-    def expect(self) -> None:
-        pass
-
-    def tried(self, folder: Path) -> NetworkRunResult:
-        network = self._loaded(folder)
-        outputs = network.outputs()
-        self._run_at_extents(folder)
-        try:
-            return NetworkRunResult(outputs, (network.measure_within(_BUDGET_SECS), network.in_place(_BUDGET_SECS)))
-        except (NetworkRunError, UncheckedError):
-            return NetworkRunResult(outputs, None)
-        finally:
-            self._run_special(folder)
-
-    def measure_secs(self, folder: Path) -> float:
-        return self._loaded(folder).measure_within(_BUDGET_SECS)
-
-    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
-        networks = [self._loaded(folder) for folder in (first, second)]
-        rounds = [[each.measure_within(_BUDGET_SECS / _ROUNDS) for each in networks] for _ in range(_ROUNDS)]
-        return min(each[0] for each in rounds), min(each[1] for each in rounds)
-
-    def undisturbed(self, measure: Callable[[], _T], beside: Path, beside_secs: float) -> _T:  # noqa: ARG002
-        return measure()
-
-    def in_place(self, folder: Path) -> InNetworkTimes:
-        return self._loaded(folder).in_place(_BUDGET_SECS)
-
-    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
-        networks = [self._loaded(folder) for folder in folders]
-        for number in range(rounds):
-            ordered = networks if number % 2 == 0 else networks[::-1]
-            timed = [each.in_place(_BUDGET_SECS / rounds) for each in ordered]
-            yield timed if number % 2 == 0 else timed[::-1]
-
-    def close(self) -> None:
-        self._device = None
-        self._open.close()
-
-    def _run_at_extents(self, folder: Path) -> None:
-        self.extent_outputs = {}
-        for name, inputs in self._at_extents.items():
-            try:
-                self.extent_outputs |= {name: self._loaded(folder, inputs).outputs()}
-            except (NetworkRunError, UncheckedError) as error:
-                raise type(error)(f"with {name}: {error}") from error
-
-    def _run_special(self, folder: Path) -> None:
-        self.special_outputs = ()
-        with contextlib.suppress(NetworkRunError, UncheckedError):  # an index may be made of a number that is none
-            self.special_outputs = [self._loaded(folder, inputs).outputs() for inputs in self._special]
-
-    def _loaded(self, folder: Path, inputs: Sequence[Array] | None = None) -> NetworkHandle:
-        """Load the network in ``folder``, with the example inputs or the given ones."""
-        if self._device is None:
-            try:
-                device = self._open.enter_context(opened(self._config))
-            except FleetTuneError as error:
-                raise UncheckedError(f"device {self.name}: {error}") from error
-            if not isinstance(device, NetworkDevice):
-                raise UncheckedError(f"device {self.name} answers from a dataset and runs nothing")
-            self._device = device
-        library, parameters = read_network_files(folder)
-        return self._device.load_network(library, [*(inputs or self._inputs), *parameters])

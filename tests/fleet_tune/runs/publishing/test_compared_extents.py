@@ -17,7 +17,8 @@ from fleet_tune.base.errors import NetworkRunError
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.publishing.compile_request import compile_request
-from fleet_tune.runs.publishing.network_runners import DeviceNetworkRunner, LocalNetworkRunner
+from fleet_tune.runs.publishing.device_runner import DeviceNetworkRunner
+from fleet_tune.runs.publishing.network_runners import LocalNetworkRunner
 from fleet_tune.runs.tuned import Tuned
 from tests.helpers.compiling import CLASS, Example, Told
 from tests.helpers.devices import make_fingerprint

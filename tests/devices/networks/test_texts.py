@@ -1,0 +1,81 @@
+"""Steps of a text in other frameworks and in a compiled network: what a network with growing caches is timed by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from devices.networks.frameworks import child, runners
+from devices.networks.frameworks.order import OURS, FrameworkOrder
+from devices.networks.frameworks.runners import NetworkSource
+from devices.networks.frameworks.texts import STEPS, Text
+from devices.networks.frontend import load_network
+from devices.networks.lowering import import_network
+from devices.networks.network_folder import compile_network
+from fleet_tune.base.shapes import parse_shapes
+from tests.helpers.compiling import CLASS
+
+MOST = 20
+
+
+class Sums(nn.Module):
+    """Keeps rows (1, past, 4), and returns the running sum of all and them with one more."""
+
+    def forward(self, row: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        rows = torch.cat([rows, row], 1)
+        return rows.sum(1) * 2, rows
+
+
+def example() -> tuple[nn.Module, tuple[Tensor, ...], Any]:
+    past = torch.export.Dim("past", min=1, max=MOST)
+    return Sums(), (torch.rand(1, 1, 4), torch.rand(1, 5, 4)), ({}, {1: past})
+
+
+def rows_of(text: Text, steps: int) -> list[float]:
+    """Run some steps, and return the first number of each sum."""
+    found = []
+    for _ in range(steps):
+        text.prepare()
+        found.append(float(child._several(text())[0][0, 0]))
+    return found
+
+
+def expected(row: Tensor, rows: Tensor, steps: int, most: int) -> list[float]:
+    start, one = float(rows[0, :, 0].sum()), float(row[0, 0, 0])
+    return [2 * (start + one * (1 + at % most)) for at in range(steps)]
+
+
+@pytest.mark.parametrize("before", [5, MOST - 2, MOST])
+def test_ours_goes_on_from_its_caches_and_begins_again(before: int, tmp_path: Path) -> None:
+    network = load_network(example(), shapes=parse_shapes(f"past=1..{MOST}"))
+    compile_network(import_network(network, CLASS), {}, tmp_path)
+    order = FrameworkOrder(OURS, "", str(tmp_path), (), 2, False, network.input_shapes, ((1, 1),))
+    row, rows = torch.rand(1, 1, 4), torch.rand(1, before, 4)
+    text: Any = child._ours(order)([row, rows])
+    most = min(STEPS, MOST + 1 - before)
+    np.testing.assert_allclose(rows_of(text, STEPS + 3), expected(row, rows, STEPS + 3, most), rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_openvino_keeps_caches_as_its_state() -> None:
+    pytest.importorskip("openvino")
+    module, inputs, _ = example()
+    source = NetworkSource(module, None, inputs, ((1, 1, 4), (1, "past", 4)), ((1, 1),))
+    text: Any = runners.loaded("OpenVINO", source)(inputs)
+    text.prepare()
+    assert text()[1] is None
+    again: Any = runners.loaded("OpenVINO", source)(inputs)
+    np.testing.assert_allclose(rows_of(again, STEPS + 3), expected(*inputs, STEPS + 3, STEPS), rtol=1e-5)
+
+
+def test_what_a_run_returns_is_compared_where_it_returns_it() -> None:
+    right = [np.ones(2, "float32"), np.zeros(3, "float32")]
+    run, told = child._ready(lambda _: lambda: [torch.ones(2), None], [np.ones(1)], right)
+    assert (run is not None, told) == (True, {"error": 0.0})
+    _, told = child._ready(lambda _: lambda: [torch.full((2,), 2.0), None], [np.ones(1)], right)
+    assert told["error"] == 1.0
