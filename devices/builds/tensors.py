@@ -26,7 +26,10 @@ def on_cpu(tensor: Any) -> bool:
 
 
 def shared(value: Any) -> Any | None:
-    """Return an array or a torch tensor as a TVM tensor in the same memory; None where it cannot be shared."""
+    """Return an array or a torch tensor as a TVM tensor in the same memory; None where it cannot be shared. One without
+    elements never is: numpy and torch count an extent of 0 as 1 in strides, and TVM as 0."""
+    if 0 in value.shape:
+        return None
     try:
         return tvm_ffi.from_dlpack(value, require_alignment=ALIGNMENT_BYTES, require_contiguous=True)
     except _NOT_SHARED:

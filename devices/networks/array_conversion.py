@@ -44,8 +44,8 @@ class InputSignature:
 
 def input_signature(inputs: Sequence[Any]) -> InputSignature | None:
     """Return the signature of ``inputs``, which the network takes; None where not all of them are plain torch tensors
-    (reading a tensor of a subclass may do something else)."""
-    if not inputs or not all(_is_tensor(type(value)) for value in inputs):
+    (reading a tensor of a subclass may do something else), or one has no elements, of which TVM has other strides."""
+    if not inputs or not all(_is_tensor(type(value)) and value.numel() for value in inputs):
         return None
     signature = InputSignature(tuple((type(value), value.dtype, value.shape) for value in inputs), None)
     return replace(signature, is_same=_comparison_with(inputs)) if can_pass_directly(inputs, signature) else signature

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from devices.networks.network import Array, Network, extents_of, fingerprint
 from fleet_tune.base.errors import NetworkError
+from fleet_tune.base.extent_sums import ExtentSum
 from fleet_tune.base.shapes import MOST_EXTENT, Dimension, Shapes
 
 
@@ -22,7 +23,7 @@ class DynamicDimension:
     """The first input that has it."""
     axis: int
     """Its place there."""
-    least: int = 1
+    least: int = 0
     """Smallest extent that the network takes."""
     most: int | None = None
     """Largest extent that the network takes; None where it has no limit."""
@@ -32,7 +33,7 @@ class DynamicDimension:
         """Its bounds, if the network has them."""
         if self.most is None or self.most > MOST_EXTENT:
             return None
-        return Dimension(self.name, max(self.least, 1), self.most)
+        return Dimension(self.name, self.least, self.most)
 
     @property
     def takes(self) -> str:
@@ -126,6 +127,9 @@ def _are_of(shapes: Sequence[Sequence[int | str]], arrays: Sequence[Array], dyna
     """Return true if ``arrays`` have these shapes, with one extent in range for each dynamic dimension."""
     extents = extents_of(shapes, arrays)
     if any(len(extents[each.name]) != 1 or min(extents[each.name]) not in each for each in dynamic):
+        return False
+    known = {each.name: min(extents[each.name]) for each in dynamic}
+    if any(found != {ExtentSum.parse(text).at(known)} for text, found in extents.items()):
         return False
     return all(
         isinstance(wanted, str) or wanted == extent

@@ -11,7 +11,8 @@ from devices.error_text import brief
 from devices.networks.network import Array, Network, extents_of
 from devices.timing.arguments import is_float, numpy_dtype
 from fleet_tune.base.errors import NetworkError
-from fleet_tune.base.shapes import Dimension
+from fleet_tune.base.extent_sums import sums_of
+from fleet_tune.base.shapes import Dimension, in_words
 
 _ARCHIVE, _ARRAY = b"PK", b"\x93NUMPY"
 
@@ -41,8 +42,17 @@ def read_inputs(file: Path, network: Network) -> tuple[Array, ...]:
         problem += [f"has {', '.join(unknown)}, which the network does not have"] if unknown else []
         raise NetworkError(f"{file} {' and '.join(problem)}", f"save {told} with numpy.savez")
     arrays = tuple(_fitted(given[name], shape, dtype, file, name) for name, (shape, dtype) in wanted.items())
-    for dynamic in network.shapes.dynamic if network.shapes is not None else ():
-        _check_extents(extents_of(shapes, arrays)[dynamic.name], dynamic, file)
+    extents = extents_of(shapes, arrays)
+    dimensions = network.shapes.dynamic if network.shapes is not None else ()
+    for dynamic in dimensions:
+        _check_extents(extents[dynamic.name], dynamic, file)
+    known = {each.name: min(extents[each.name]) for each in dimensions}
+    for at, axis, total in sums_of(shapes):
+        if arrays[at].shape[axis] != total.at(known):
+            raise NetworkError(
+                f"{file}: {network.input_names[at]} has {arrays[at].shape[axis]} for {total}, where {in_words(known)}",
+                f"save an array of {total.at(known)} there",
+            )
     return arrays
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from devices.networks.array_conversion import is_torch
 from fleet_tune.base.errors import UserError
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.extent_sums import sums_of
+from fleet_tune.base.shapes import in_words, parse_shapes
 
 
 class NetworkInputError(UserError, ValueError):
@@ -34,6 +35,7 @@ class InputShapes:
             for axis, extent in enumerate(shape)
             if extent in self._dynamic
         }
+        self._sums = sums_of([shape for _, shape, _ in self._inputs])
 
     @property
     def is_dynamic(self) -> bool:
@@ -61,6 +63,13 @@ class InputShapes:
                     f"input {name!r} is {given}{list(value.shape)}", f"pass {dtype}{_shown(shape)}{self._range}"
                 )
             self._check_extents(name, value.shape, shape, extents)
+        for at, axis, total in self._sums:
+            extent, wanted = inputs[at].shape[axis], total.at(extents)
+            if extent != wanted:
+                raise NetworkInputError(
+                    f"input {self._inputs[at][0]!r} has {total} = {extent}, where {in_words(extents)}",
+                    f"pass an input whose dimension {axis} is {wanted}",
+                )
 
     def extents_of(self, inputs: Sequence[Any]) -> dict[str, int]:
         """Return the extents of the dynamic dimensions in inputs that the network takes."""
@@ -70,7 +79,7 @@ class InputShapes:
         self, name: str, given: Sequence[int], shape: Sequence[int | str], extents: dict[str, int]
     ) -> None:
         for extent, wanted in zip(given, shape, strict=True):
-            if not isinstance(wanted, str):
+            if not isinstance(wanted, str) or wanted not in self._dynamic:
                 continue
             if extent not in self._dynamic[wanted]:
                 raise NetworkInputError(

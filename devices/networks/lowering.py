@@ -48,6 +48,7 @@ from devices.networks.graph.transposes import fold_transposes
 from devices.networks.graph.views import make_output_views
 from devices.networks.intermediates import Compare, first_difference
 from devices.networks.network import Array, Network
+from devices.networks.symbolic_variables import named_shapes
 from devices.networks.task_extraction import DynamicTask, extract_tasks
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
 from devices.sketches.dynamic.divisions import simplify_divisions
@@ -241,7 +242,10 @@ def lower_network(
         workloads=extracted.workloads,
         shapes=shapes,
         dynamic=extracted.dynamic,
-        inputs=tuple(zip(input_names, symbolic_specs([p.ty for p in main.params]), strict=True)),
+        inputs=tuple(
+            (name, SymbolicSpec(shape, str(parameter.ty.dtype)))
+            for name, shape, parameter in zip(input_names, named_shapes(module), main.params, strict=True)
+        ),
         outputs=symbolic_specs([main.ret_ty]),
         left_out=tuple(steps.left_out),
         quantized=quantizes(relax_module),

@@ -16,6 +16,7 @@ from devices.networks.tensor_file import file_digest
 from devices.networks.tensor_file import read as read_tensors
 from fleet_tune.base.config.values import shown
 from fleet_tune.base.errors import OutputFolderError, UserError
+from fleet_tune.base.extent_sums import ExtentSum
 from fleet_tune.base.shapes import parse_shapes
 
 SCHEMA = 1
@@ -91,7 +92,7 @@ def _is_input(value: Any) -> bool:
         isinstance(value, dict)
         and all(isinstance(value.get(name), str) for name in ("name", "dtype"))
         and isinstance(value.get("shape"), list)
-        and all(is_size(extent) or isinstance(extent, str) for extent in value["shape"])
+        and all(is_size(extent) or _is_sum(extent) for extent in value["shape"])
     )
 
 
@@ -105,8 +106,16 @@ def _are_caches(value: Any) -> bool:
     )
 
 
+def _is_sum(extent: Any) -> bool:
+    try:
+        return isinstance(extent, str) and bool(ExtentSum.parse(extent).terms)
+    except ValueError:
+        return False
+
+
 def _named_extents(manifest: Mapping[str, Any]) -> set[str]:
-    return {extent for each in manifest["inputs"] for extent in each["shape"] if isinstance(extent, str)}
+    texts = {extent for each in manifest["inputs"] for extent in each["shape"] if isinstance(extent, str)}
+    return {name for text in texts for name in ExtentSum.parse(text).names}
 
 
 def _dynamic_names(manifest: Mapping[str, Any]) -> set[str]:

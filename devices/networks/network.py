@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from devices.timing.arguments import is_float, numpy_dtype
 from fleet_tune.base.errors import UserError
+from fleet_tune.base.extent_sums import ExtentSum
 from fleet_tune.base.precision import Conversion, Precision
 from fleet_tune.base.shapes import Extents, Shapes
 
@@ -99,8 +100,8 @@ class Network:
     bounds: Shapes | None = None
     """Bounds of all dimensions that were dynamic when it was read, with those that have one extent. None for none."""
     input_shapes: tuple[tuple[int | str, ...], ...] = ()
-    """Shapes of the inputs, with the name of a dynamic dimension where an extent is one. Empty for a network of fixed
-    shapes."""
+    """Shapes of the inputs, with the name of a dynamic dimension where an extent is one, and the text of an
+    :class:`fleet_tune.base.extent_sums.ExtentSum` where it is a sum of some. Empty for a network of fixed shapes."""
     own_inputs: tuple[Array, ...] = field(default=(), repr=False)
     """The example inputs that came with a network of dynamic shapes. Empty if none did."""
     own_inputs_from: str = ""
@@ -124,7 +125,7 @@ class Network:
         if extents == self.extents and self.inputs_from:
             return self
         own = extents_of(self.input_shapes, self.own_inputs) if self.own_inputs else {}
-        if own == {name: {extent} for name, extent in extents.items()}:
+        if own and all(found == {ExtentSum.parse(text).at(extents)} for text, found in own.items()):
             return self.given(self.own_inputs, self.own_inputs_from)
         return self.with_made_up_inputs(extents)
 
@@ -212,7 +213,7 @@ def _gives_finite(network: Network) -> bool:
 
 
 def extents_of(shapes: Sequence[Sequence[int | str]], arrays: Sequence[Array]) -> dict[str, set[int]]:
-    """Return the extents that ``arrays`` have where the shapes have a name, by the name."""
+    """Return the extents that ``arrays`` have where the shapes have a name, or a sum of names, by its text."""
     found: dict[str, set[int]] = {}
     for shape, array in zip(shapes, arrays, strict=True):
         for wanted, extent in zip(shape, array.shape, strict=True):

@@ -8,7 +8,34 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from fleet_tune.base.extent_sums import ExtentSum
 from fleet_tune.base.shapes import Dimension
+
+
+def sum_of(extent: Any) -> ExtentSum | None:
+    """Return an extent as a sum of variables, by their names; None where it is none with factors from 0 up."""
+    if isinstance(extent, int | tirx.IntImm):
+        return ExtentSum((), int(extent)) if int(extent) >= 0 else None
+    if isinstance(extent, tirx.Var):
+        return ExtentSum(((str(extent.name), 1),))
+    if not isinstance(extent, tirx.Add | tirx.Mul):
+        return None
+    first, second = sum_of(extent.a), sum_of(extent.b)
+    if first is None or second is None:
+        return None
+    if isinstance(extent, tirx.Add):
+        return first + second
+    if second.terms:
+        first, second = second, first
+    return None if second.terms else first * second.number
+
+
+def extent_text(extent: Any) -> int | str:
+    """Return an extent as a number, or as text: that of a sum, where it is one."""
+    found = sum_of(extent)
+    if found is None:
+        return str(extent)
+    return str(found) if found.terms else found.number
 
 
 def with_variables(module: Any, variables: Mapping[str, str | int]) -> Any:
@@ -28,9 +55,10 @@ def with_bounds(module: Any, dimensions: Sequence[Dimension]) -> Any:
 
 
 def named_shapes(module: Any) -> tuple[tuple[int | str, ...], ...]:
-    """Return the shapes of the inputs of ``main``, with the name of the variable where an extent is one."""
+    """Return the shapes of the inputs of ``main``, with the name of the variable where an extent is one, and the text
+    of the sum where it is a sum."""
     return tuple(
-        tuple(int(extent) if isinstance(extent, int | tirx.IntImm) else str(extent.name) for extent in shape)
+        tuple(extent_text(extent) for extent in shape)
         for shape in (parameter.ty.shape.values for parameter in module["main"].params)
     )
 

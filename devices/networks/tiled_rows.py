@@ -58,7 +58,7 @@ def _dimension(name: str, shapes: Shapes) -> Dimension | None:
     if not all(each in named for each in factors(name)):
         return None
     joined = [named[each] for each in factors(name)]
-    typical, most = (
-        min(prod(sizes), MOST_EXTENT) for sizes in zip(*((d.typical, d.most) for d in joined), strict=True)
+    least, typical, most = (
+        min(prod(sizes), MOST_EXTENT) for sizes in zip(*((d.least, d.typical, d.most) for d in joined), strict=True)
     )
-    return Dimension("_".join(factors(name)), 1, most, ((typical, 1.0),) if most > 1 else ())
+    return Dimension("_".join(factors(name)), least, most, ((typical, 1.0),) if least < most else ())

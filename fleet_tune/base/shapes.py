@@ -38,7 +38,7 @@ class Dimension:
 
     name: str
     least: int
-    """Smallest extent."""
+    """Smallest extent. 0: a cache is empty before the first token."""
     most: int
     """Largest extent. A dimension with one extent is fixed."""
     weights: Weights = ()
@@ -49,10 +49,15 @@ class Dimension:
         """Raise :class:`RequestError` for a wrong name, wrong bounds, and weights that do not belong to them."""
         if not re.fullmatch(_NAME, self.name, re.ASCII):
             raise RequestError(f"{_shown(self.name)} is no name of a dimension", "use letters, digits and underscores")
-        if not 1 <= self.least <= MOST_EXTENT or not 1 <= self.most <= MOST_EXTENT:
-            wrong = self.most if 1 <= self.least <= MOST_EXTENT else self.least
+        if self.least == self.most == 0:
             raise RequestError(
-                f"the dimension {self.name!r} cannot have the extent {wrong}", f"give extents from 1 to {MOST_EXTENT}"
+                f"the dimension {self.name!r} cannot have the extent 0 alone",
+                f'give larger ones too: "{self.name}=0..32"',
+            )
+        if not 0 <= self.least <= MOST_EXTENT or not 0 <= self.most <= MOST_EXTENT:
+            wrong = self.most if 0 <= self.least <= MOST_EXTENT else self.least
+            raise RequestError(
+                f"the dimension {self.name!r} cannot have the extent {wrong}", f"give extents from 0 to {MOST_EXTENT}"
             )
         if self.least > self.most:
             raise RequestError(
@@ -81,14 +86,14 @@ class Dimension:
 
     @property
     def typical(self) -> int:
-        """The extent in which most of the time is spent, if time grows with it."""
+        """The extent in which most of the time is spent, if time grows with it: at least 1."""
         return max(self.weights, key=lambda each: (each[0] * each[1], each[0]))[0] if self.weights else self.least
 
     @property
     def tile_sizes(self) -> tuple[int, ...]:
         """The numbers of rows of tiles, ascending: the powers of two, which one schedule fits, from the largest that is
-        not above the smallest extent to the largest that is not above :attr:`typical`."""
-        return tuple(1 << at for at in range(self.least.bit_length() - 1, self.typical.bit_length()))
+        not above the smallest extent (1, if that is 0) to the largest that is not above :attr:`typical`."""
+        return tuple(1 << at for at in range(max(self.least, 1).bit_length() - 1, self.typical.bit_length()))
 
     @property
     def between(self) -> int:
@@ -128,6 +133,11 @@ class Dimension:
         if self.weights and not 0 < total < math.inf:
             raise RequestError(
                 f"the weights of {self.name} have no sum above 0", "give one extent at least a weight above 0"
+            )
+        if self.weights and not any(extent * weight for extent, weight in self.weights):
+            raise RequestError(
+                f"the weights of {self.name} are those of the extent 0 alone, at which nothing can be tuned",
+                "give another extent a weight above 0",
             )
 
 

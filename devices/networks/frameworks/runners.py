@@ -19,6 +19,7 @@ import torch
 
 from devices.networks.frameworks.openvino_state import stateful
 from devices.networks.network import Array
+from fleet_tune.base.extent_sums import ExtentSum
 
 Run = Callable[[], Any]
 """Runs the network once, and returns its outputs in the framework's own form."""
@@ -64,7 +65,7 @@ class NetworkSource:
             try:
                 torch.onnx.export(module, self.inputs, str(path), dynamo=False, input_names=names, dynamic_axes=named)
             except Exception:  # the older exporter traces, which transformers' masks of today do not bear
-                dims = tuple({at: torch.export.Dim(name) for at, name in each.items()} for each in axes) or None
+                dims = tuple({at: _dimension(name) for at, name in each.items()} for each in axes) or None
                 torch.onnx.export(module, self.inputs, str(path), dynamo=True, dynamic_shapes=dims)
         return path
 
@@ -128,6 +129,11 @@ def openvino(source: NetworkSource, **settings: Any) -> Loaded:
         return run
 
     return on
+
+
+def _dimension(text: str) -> Any:
+    """Return a dynamic extent as torch.export takes it, which finds out itself of what it is a sum."""
+    return torch.export.Dim(text) if ExtentSum.parse(text).is_name else torch.export.Dim.DYNAMIC
 
 
 _OF_TORCH: Mapping[str, tuple[str, Callable[[NetworkSource], Loaded]]] = {

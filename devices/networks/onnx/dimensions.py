@@ -12,29 +12,40 @@ from devices.networks.dynamic_dimensions import DynamicDimension
 
 def named(model: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelProto, list[DynamicDimension]]:
     """Return a model whose inputs have words as names of their dynamic dimensions, and these dimensions. One without a
-    name is called after its input and its place there: ``x_0``. ``weights``: inputs that are weights."""
+    name is called after its input and its place there: ``x_0``. One whose name is a sum of others and numbers, as
+    ``past + tokens``, is none of its own. ``weights``: inputs that are weights."""
     names: dict[str, str] = {}
+    sums: dict[str, list[str]] = {}
     found: dict[str, DynamicDimension] = {}
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    for value in result.graph.input:
+    inputs = [value for value in result.graph.input if value.name not in weights]
+    given = {extent.dim_param for value in inputs for extent in value.type.tensor_type.shape.dim}
+    for value in inputs:
         for axis, extent in enumerate(value.type.tensor_type.shape.dim):
-            if value.name in weights or extent.dim_value > 0:
+            if extent.dim_value > 0:
+                continue
+            parts = [part.strip() for part in extent.dim_param.split("+")]
+            if len(parts) > 1 and all(part.isdecimal() or part in given for part in parts):
+                sums[extent.dim_param] = parts
                 continue
             if not extent.dim_param:
                 extent.dim_param = _word(f"{value.name}_{axis}", names.values())
                 names[extent.dim_param] = extent.dim_param
             name = names.setdefault(extent.dim_param, _word(extent.dim_param, names.values()))
             found.setdefault(name, DynamicDimension(name, value.name, axis))
+    names |= {text: " + ".join(names.get(part, part) for part in parts) for text, parts in sums.items()}
     return (with_extents(result, names) if found else model), list(found.values())
 
 
 def with_extents(model: onnx.ModelProto, extents: Mapping[str, int | str]) -> onnx.ModelProto:
-    """Return a model in which numbers, or other names, take the place of names of dimensions."""
+    """Return a model in which numbers, or other names, take the place of names of dimensions, in sums too."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     for extent in _declared(result.graph):
         to = extents.get(extent.dim_param)
+        if to is None and "+" in extent.dim_param:
+            to = _sum_with(extent.dim_param, extents)
         if isinstance(to, str):
             extent.dim_param = to
         elif to is not None:
@@ -58,6 +69,14 @@ def with_input_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]
 def _declared(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
     for value in (*graph.input, *graph.value_info, *graph.output):
         yield from value.type.tensor_type.shape.dim
+
+
+def _sum_with(text: str, extents: Mapping[str, int | str]) -> int | str:
+    """Return a sum in which numbers, or other names, take the place of names; ``text`` where it is none."""
+    parts = [extents.get(part, part) for part in map(str.strip, text.split("+"))]
+    left = [part for part in parts if isinstance(part, str) and not part.isdecimal()]
+    number = sum(int(part) for part in parts if part not in left)
+    return " + ".join([*left, *([str(number)] if number else [])]) if left else number
 
 
 def _word(name: str, taken: Collection[str]) -> str:

@@ -21,6 +21,7 @@ from devices.networks.dynamic_dimensions import bounded, with_dimensions
 from devices.networks.frontend_errors import failing_onnx_node, silenced, unsupported_error
 from devices.networks.network import Array, Intermediate, Network, example_array, network_of
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
+from fleet_tune.base.extent_sums import ExtentSum
 
 if TYPE_CHECKING:
     import onnx
@@ -189,7 +190,9 @@ def _stand_ins(proto: onnx.ModelProto, weights: Collection[str], shapes: Shapes 
     for value in proto.graph.input:
         if value.name not in weights:
             tensor = value.type.tensor_type
-            shape = tuple(int(extent.dim_value or most[extent.dim_param]) for extent in tensor.shape.dim)
+            shape = tuple(
+                int(extent.dim_value) or ExtentSum.parse(extent.dim_param).at(most) for extent in tensor.shape.dim
+            )
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
             inputs[value.name] = example_array(shape, dtype, len(inputs))
     return inputs

@@ -66,7 +66,7 @@ class ShapeValues:
         found: list[Any] = []
         for parameter in parameters:
             for extent in parameter.ty.shape.values:
-                if not isinstance(extent, tirx.IntImm) and not any(extent.same_as(each) for each in found):
+                if isinstance(extent, tirx.Var) and not any(extent.same_as(each) for each in found):
                     found.append(extent)
                     bounds = self._dynamic[str(extent.name)]
                     first, count = (tirx.IntImm("int64", n) for n in (bounds.least, bounds.most - bounds.least + 1))

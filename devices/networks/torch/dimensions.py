@@ -5,8 +5,10 @@ Importing this module loads torch.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 
 from devices.networks.dynamic_dimensions import DynamicDimension
 from fleet_tune.base.errors import UnsupportedNetworkError
+from fleet_tune.base.extent_sums import ExtentSum
 
 
 def program_inputs(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
@@ -35,24 +38,49 @@ def dynamic_dimensions(
         names: names of symbols; others keep the symbol's name.
         where: the network, for messages.
 
-    Raises :class:`UnsupportedNetworkError` for an extent that is not a symbol but computed from some.
+    Raises :class:`UnsupportedNetworkError` for an extent that is neither a symbol nor a sum of some that are extents of
+    inputs.
     """
     found: dict[str, DynamicDimension] = {}
+    sums: list[tuple[str, int, Any]] = []
     for name, value in program_inputs(program).items():
         for axis, extent in enumerate(getattr(value, "shape", ())):
             if isinstance(extent, int):
                 continue
             symbol = extent.node.expr
             if not symbol.is_Symbol:
-                raise UnsupportedNetworkError(
-                    f"{where}: the dimension {axis} of the input {name!r} is computed from others: {symbol}",
-                    "export it with dimensions that are fixed or torch.export.Dim, none of them derived",
-                )
+                sums.append((name, axis, extent))
+                continue
             limits = program.range_constraints.get(symbol)
-            least, most = (1, None) if limits is None else (_whole(limits.lower), _whole(limits.upper))
+            least, most = (0, None) if limits is None else (_whole(limits.lower), _whole(limits.upper))
             called = names.get(str(symbol), str(symbol))
-            found.setdefault(str(symbol), DynamicDimension(called, name, axis, max(least or 1, 1), most))
+            found.setdefault(str(symbol), DynamicDimension(called, name, axis, max(least or 0, 0), most))
+    for name, axis, extent in sums:
+        total = sum_of(extent)
+        if total is None or not all(each in found for each in total.names):
+            raise UnsupportedNetworkError(
+                f"{where}: the dimension {axis} of the input {name!r} is computed from others: {extent}",
+                "export it with dimensions that are fixed, torch.export.Dim, or sums of those of other inputs",
+            )
     return found
+
+
+def sum_of(extent: int | torch.SymInt) -> ExtentSum | None:
+    """Return torch's extent as a sum of its symbols, by their names; None where it is none with factors from 0 up."""
+    return ExtentSum((), extent) if isinstance(extent, int) else _sum_of(extent.node.expr)
+
+
+def _sum_of(expression: Any) -> ExtentSum | None:
+    if expression.is_Symbol:
+        return ExtentSum(((str(expression), 1),))
+    if expression.is_Integer:
+        return ExtentSum((), int(expression)) if int(expression) >= 0 else None
+    if expression.is_Mul and len(expression.args) == 2 and expression.args[0].is_Integer:
+        factor, of = int(expression.args[0]), _sum_of(expression.args[1])
+        return None if of is None or factor < 0 else of * factor
+    parts = [_sum_of(each) for each in expression.args] if expression.is_Add else [None]
+    known = [each for each in parts if each is not None]
+    return functools.reduce(operator.add, known) if len(known) == len(parts) else None
 
 
 def dimension_names(

@@ -172,7 +172,7 @@ def from_pt2(file: Path, trusted: bool = False, asked: Shapes | None = None) -> 
     import torch
 
     from devices.networks.torch import quantization  # noqa: F401 - registers the operators that the file may have
-    from devices.networks.torch.dimensions import dynamic_dimensions, program_inputs
+    from devices.networks.torch.dimensions import dynamic_dimensions, program_inputs, sum_of
 
     with silenced():
         try:
@@ -191,11 +191,13 @@ def from_pt2(file: Path, trusted: bool = False, asked: Shapes | None = None) -> 
         )
     made_up = not inputs
     if made_up:
-        extents = {} if shapes is None else {each.name: each.most for each in shapes.dimensions}
+        most = {} if shapes is None else {each.name: each.most for each in shapes.dimensions}
+        extents = {symbol: most[each.name] for symbol, each in found.items()}
         inputs = tuple(
             tensor_of(example_array(tuple(shape), str(value.dtype).removeprefix("torch."), index))
             for index, value in enumerate(program_inputs(program).values())
-            for shape in [[each if isinstance(each, int) else extents[found[str(each)].name] for each in value.shape]]
+            for sums in [map(sum_of, value.shape)]
+            for shape in [[each.at(extents) for each in sums if each is not None]]
         )
     module = program.module()
     network = _from_program(file.stem, program, _TorchFramework(module, tuple(inputs)), str(file))

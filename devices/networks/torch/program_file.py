@@ -43,6 +43,8 @@ _DIMENSION = re.compile(
     r"|-?\d{1,18}|[suz]\w{0,8}\d|, |\))+",
     re.ASCII,
 )
+# A dimension, or a sum of some: torch reads these texts by evaluating them.
+_SUM = re.compile(r"(?:\d{1,9}\*)?[a-z]\w{0,11}(?: \+ (?:\d{1,9}|(?:\d{1,9}\*)?[a-z]\w{0,11}))*", re.ASCII)
 _OPERATOR = re.compile(
     r"torch\.ops\.(aten|prims|quantized_decomposed|quantized|torchvision|higher_order)\.(?!from_file)[a-zA-Z_]\w*(\.\w+)?"
     r"|torch\.ops\.transformers\.grouped_mm_fallback\.default"
@@ -60,6 +62,7 @@ _TEXTS = {
     "expr_str": _DIMENSION,
     "as_string": _TEXT,
     "as_strings": _TEXT,
+    "range": _SUM,
     "as_float": _NO_NUMBER,
     "as_floats": _NO_NUMBER,
     "fqn": _CALL,
@@ -87,7 +90,9 @@ def load_program(file: Path, trusted: bool) -> ExportedProgram:
     import torch
 
     if trusted:
-        return torch.export.load(str(file))
+        program = torch.export.load(str(file))
+        _drop_ranges_of_sums(program)
+        return program
     from torch.export.pt2_archive._package import load_pt2
 
     try:
@@ -106,7 +111,19 @@ def load_program(file: Path, trusted: bool) -> ExportedProgram:
         raise
     # Guards are code too: they check shapes, which we do ourselves.
     program._guards_code = []
+    _drop_ranges_of_sums(program)
     return program
+
+
+def _drop_ranges_of_sums(program: ExportedProgram) -> None:
+    """Forget the bounds of extents that are no symbols, which torch keeps when it reads a file, and which its
+    decompositions then fail at."""
+    from torch._export.utils import _get_shape_env_from_gm
+
+    environment = _get_shape_env_from_gm(program.graph_module)
+    for symbol in list(environment.var_to_range if environment is not None else ()):
+        if not symbol.is_Symbol:
+            del environment.var_to_range[symbol]
 
 
 def _untrusted(file: Path, what: str) -> NetworkError:
@@ -173,7 +190,7 @@ def _check_value(value: Any, key: str) -> None:
             _check_value(each, key)
     elif isinstance(value, dict):
         for name, each in value.items():
-            _check_text(name, "")
+            _check_text(name, "range" if key == "range_constraints" else "")
             if not _is_unused(name, each):
                 _check_value(each, name)
 

@@ -147,9 +147,9 @@ def test_the_module_of_an_extent_has_no_variable() -> None:
         (
             two(Dim("n")),
             "",
-            "input 'ids' has the dynamic dimension 0, 'n', from 1 up; give its bounds with --shapes \"n=1..32\"",
+            "input 'ids' has the dynamic dimension 0, 'n', from 0 up; give its bounds with --shapes \"n=1..32\"",
         ),
-        (two(Dim("n", max=20)), "n=1..21", "takes n from 1 to 20, and n=1..21 is asked for"),
+        (two(Dim("n", max=20)), "n=1..21", "takes n from 0 to 20, and n=1..21 is asked for"),
         (two(Dim("n", min=3)), "n=2..8", "takes n from 3 up"),
         (two(), "m=1..2", r"dimensions are n \(dimension 0 of the input 'ids', from 1 to 32\)"),
         (two()[:2], "n=1..2", "has no dynamic dimension 'n': it has none"),
@@ -170,7 +170,7 @@ def test_what_is_missing_or_wrong_is_named(given: Any, shapes: str, message: str
 
 def test_several_dimensions_are_dynamic() -> None:
     network = load_network(tokens(N, Dim("t", max=9)))
-    assert str(network.shapes) == "n=1..32, t=1..9"
+    assert str(network.shapes) == "n=1..32, t=0..9"
     assert network.input_shapes == (("n", "t", 4),)
     assert network.extents == {"n": 32, "t": 9}
     assert network.at({"n": 3, "t": 5}).example_inputs[0].shape == (3, 5, 4)
@@ -178,13 +178,13 @@ def test_several_dimensions_are_dynamic() -> None:
     main = network.relax_module["main"]
     assert {name: int(most) for name, most in main.attrs["tir_var_upper_bound"].items()} == {"n": 32, "t": 9}
     for wrong in ({"n": 3}, {"n": 33, "t": 5}, {"n": 3, "t": 10}, {"n": 3, "t": 5, "u": 1}):
-        with pytest.raises(ValueError, match=r"n=1\.\.32, t=1\.\.9"):
+        with pytest.raises(ValueError, match=r"n=1\.\.32, t=0\.\.9"):
             network.at(wrong)
 
 
 def test_inputs_that_disagree_in_one_of_several_dimensions_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", input=np.ones((2, 10, 4), np.float32))
-    with pytest.raises(UserError, match=r"has 10 for t; save arrays of one extent within t=1\.\.9"):
+    with pytest.raises(UserError, match=r"has 10 for t; save arrays of one extent within t=0\.\.9"):
         load_network(tokens(N, Dim("t", max=9)), tmp_path / "in.npz")
 
 
@@ -223,7 +223,7 @@ def test_a_saved_program_without_examples_gets_some(tmp_path: Path) -> None:
     program._example_inputs = None
     torch.export.save(program, tmp_path / "net.pt2")
     with pytest.raises(
-        UserError, match=r"'(s\d+)', from 1 up; give its bounds with --shapes \"\1=1\.\.32\""
+        UserError, match=r"'(s\d+)', from 0 up; give its bounds with --shapes \"\1=1\.\.32\""
     ) as refused:
         load_network(tmp_path / "net.pt2")
     name = str(refused.value).split('"')[1].partition("=")[0]
@@ -234,7 +234,7 @@ def test_a_saved_program_without_examples_gets_some(tmp_path: Path) -> None:
 def test_the_symbols_of_a_saved_program_are_told_with_their_bounds(tmp_path: Path) -> None:
     module, inputs, axes = tokens(Dim("batch", min=2, max=8), TOKENS)
     torch.export.save(torch.export.export(module.eval(), inputs, dynamic_shapes=axes), tmp_path / "net.pt2")
-    first, second = r"(s\d+) \(dimension 0 of the input 'input', from 2 to 8\)", r"(s\d+) \(dimension 1 .*, from 1 up\)"
+    first, second = r"(s\d+) \(dimension 0 of the input 'input', from 2 to 8\)", r"(s\d+) \(dimension 1 .*, from 0 up\)"
     with pytest.raises(UserError, match=f"all of them are {first}, {second}; give") as refused:
         load_network(tmp_path / "net.pt2")
     suggested = str(refused.value).split('"')[1]

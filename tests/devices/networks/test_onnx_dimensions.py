@@ -121,7 +121,7 @@ def test_what_is_computed_of_shapes_is_right_for_every_extent(name: str, tmp_pat
 def test_a_dimension_without_a_name_is_called_after_its_input(tmp_path: Path) -> None:
     file = saved(tmp_path, "net (float[?, 2] x) => (float[?, 2] y) { y = Relu (x) }")
     with pytest.raises(
-        UserError, match=r"input 'x' has the dynamic dimension 0, 'x_0', from 1 up; .* --shapes \"x_0=1..32\""
+        UserError, match=r"input 'x' has the dynamic dimension 0, 'x_0', from 0 up; .* --shapes \"x_0=1..32\""
     ):
         load_network(file)
     network = load_network(file, shapes=parse_shapes("x_0=1..4"))

@@ -13,16 +13,18 @@ from fleet_tune.base.errors import RequestError
 from fleet_tune.base.shapes import MOST_EXTENT, Dimension, Shapes, in_words, parse_shapes, parse_weights
 
 NAMES = st.from_regex(r"[A-Za-z_]\w{0,10}", fullmatch=True).filter(str.isascii)
-EXTENTS = st.integers(1, MOST_EXTENT)
+EXTENTS = st.integers(0, MOST_EXTENT)
 
 
 @st.composite
 def _dimensions(draw: st.DrawFn, name: str) -> Dimension:
-    least, most = sorted(draw(st.tuples(EXTENTS, EXTENTS)))
+    least, most = sorted(draw(st.tuples(EXTENTS, EXTENTS).filter(any)))
     if least == most:
         return Dimension(name, least, most)
     weights = draw(st.dictionaries(st.integers(least, most), st.floats(0, 1e9), max_size=8))
-    return Dimension(name, least, most, tuple(sorted(weights.items())) if sum(weights.values()) else ())
+    return Dimension(
+        name, least, most, tuple(sorted(weights.items())) if any(n * of for n, of in weights.items()) else ()
+    )
 
 
 @st.composite
@@ -42,6 +44,7 @@ def test_most_of_the_time_is_spent_at_the_typical_extent(dimension: Dimension) -
         assert dimension.typical == dimension.least
     else:
         weights, typical = dict(dimension.weights), dimension.typical
+        assert typical > 0
         assert weights[typical] * typical == max(n * weight for n, weight in weights.items())
 
 
@@ -63,7 +66,7 @@ def test_other_extents_to_compare_are_in_range_and_not_typical(shapes: Shapes) -
 def test_kernels_are_tuned_for_the_ends_and_close_enough_between_them(dimension: Dimension) -> None:
     samples = dimension.samples
     assert (samples[0], samples[-1]) == (dimension.least, dimension.most)
-    assert all(before < after <= 2 * before for before, after in itertools.pairwise(samples))
+    assert all(before < after <= max(2 * before, 1) for before, after in itertools.pairwise(samples))
     assert all(n & (n - 1) == 0 for n in samples[1:-1])
 
 
@@ -89,8 +92,19 @@ def test_tiles_compute_every_number_of_rows(dimension: Dimension) -> None:
     sizes = dimension.tile_sizes
     assert all(after == 2 * before for before, after in itertools.pairwise(sizes))
     assert all(size & (size - 1) == 0 for size in sizes)
-    assert sizes[0] <= dimension.least < 2 * sizes[0], "the last tile, which overlaps, fits the smallest extent"
+    least = max(dimension.least, 1)
+    assert sizes[0] <= least < 2 * sizes[0], "the last tile, which overlaps, fits the smallest extent"
     assert sizes[-1] <= dimension.typical < 2 * sizes[-1]
+
+
+def test_an_extent_may_be_zero_and_is_never_typical() -> None:
+    shapes = parse_shapes("past=0..5; past=0:9,1:1,4:0")
+    assert str(parse_shapes("past=0..1")) == "past=0..1"
+    assert [each["past"] for each in shapes.samples] == [0, 1, 2, 4, 5]
+    assert shapes.typical == {"past": 1}
+    assert shapes.dynamic[0].tile_sizes == (1,)
+    assert [each["past"] for each in shapes.others] == [0, 2, 3, 4, 5]
+    assert {"past": 0} in shapes
 
 
 def test_each_dimension_has_weights_of_its_own() -> None:
@@ -124,8 +138,10 @@ def test_fixed_dimensions_have_neither_samples_nor_weights() -> None:
         ("n", '"n=1..32, tokens=128"'),
         ("n=1..32,", "'' is no name"),
         ("n=-1..3", "'n=-1..3' is no name with its bounds"),
-        ("n=0..3", "cannot have the extent 0; give extents from 1 to 65536"),
-        ("n=1..65537", "cannot have the extent 65537"),
+        ("n=0", "'n' cannot have the extent 0 alone"),
+        ("n=0..0", "'n' cannot have the extent 0 alone"),
+        ("n=0..3; n=0:1", "those of the extent 0 alone"),
+        ("n=1..65537", "cannot have the extent 65537; give extents from 0 to 65536"),
         ("n=1..99999999999999999999", "cannot have the extent 1000000000"),
         ("n=8..2", '8 is more than 2; write "n=2..8"'),
         ("n=1..2, n=3", "'n' has two bounds"),
