@@ -7,6 +7,7 @@ from pathlib import Path
 
 STAND_IN = """
 import os, signal, threading
+from devices.host.children.child import load_tvm
 from devices.networks.processes import lowering_worker
 
 MISBEHAVE = {misbehave!r}
@@ -24,6 +25,7 @@ def act(how):
     raise RuntimeError(how)
 
 def main():
+    load_tvm()
     import devices.networks.lowering as lowering
     from tvm.relax import transform
 

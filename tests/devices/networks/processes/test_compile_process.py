@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,15 +17,12 @@ from devices.host.warm_process import ChildStartError
 from devices.networks import network_folder
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
-from devices.networks.processes import compile_worker
 from devices.networks.processes.compile_process import CompilationError, CompileProcess
 from devices.targets import NATIVE, resolve_target
 from examples.networks import mlp
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import DiskFullError, MemoryLackedError, OutputFolderError, RecordStoreError
-
-THIS_MODULE = "tests.devices.networks.processes.test_compile_process"
-CRASHES, WAITS, KILLED, STARVED = "it crashes", "it waits", "it is killed", "it gets no memory"
+from tests.helpers.compile_child import CHILD, CRASHES, KILLED, STARVED, WAITS
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +37,7 @@ def lowered(network: Network) -> LoweredNetwork:
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[CompileProcess]:
-    with contextlib.closing(CompileProcess(20, THIS_MODULE)) as opened:
+    with contextlib.closing(CompileProcess(20, CHILD)) as opened:
         yield opened
 
 
@@ -93,14 +89,14 @@ def test_a_lack_of_memory_is_a_matter_of_the_machine(
 
 def test_one_that_hangs_is_given_up(lowered: LoweredNetwork, tmp_path: Path) -> None:
     with (
-        contextlib.closing(CompileProcess(0.5, THIS_MODULE)) as hasty,
+        contextlib.closing(CompileProcess(0.5, CHILD)) as hasty,
         pytest.raises(CompilationError, match=r"its process gave no answer within 0\.5 s"),
     ):
         hasty.compile_network(lowered, schedules(lowered, WAITS), tmp_path / "out")
 
 
 def test_closing_it_ends_who_waits_for_its_answer(lowered: LoweredNetwork, tmp_path: Path) -> None:
-    process = CompileProcess(600, THIS_MODULE)
+    process = CompileProcess(600, CHILD)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(process.compile_network, lowered, schedules(lowered, WAITS), tmp_path / "out")
         deadline = time.monotonic() + 60.0
@@ -123,30 +119,3 @@ def test_a_full_disk_is_told_before_anything_is_asked(
     another = import_network(network, lowered.device_class)
     with pytest.raises(DiskFullError, match="set TMPDIR"):
         process.compile_network(another, {}, tmp_path / "out")
-
-
-def main() -> None:
-    """The child of these tests: it compiles as the real one does, unless a schedule tells it what to do instead."""
-    real = network_folder.compile_network
-
-    def compile_network(lowered: Any, best: Mapping[str, str | None], *others: Any) -> Path:
-        import os
-        import signal
-
-        if CRASHES in best.values():
-            os.abort()
-        if KILLED in best.values():
-            os.kill(os.getpid(), signal.SIGKILL)
-        if STARVED in best.values():
-            raise MemoryError
-        if WAITS in best.values():
-            signal.pause()
-        return real(lowered, best, *others)
-
-    network_folder.compile_network = compile_network
-    compile_worker.main()
-
-
-if __name__ == "__main__":
-    main()
-    sys.exit()
