@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 import socket
@@ -40,6 +41,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         secs = float(timeout.args[0]) if timeout and timeout.args else 0.0
         allowed[item.path] = max(allowed.get(item.path, 0.0), secs)
     items.sort(key=lambda item: -allowed[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """What the tests' modules have loaded stays: a collection of garbage that looks through torch and TVM each time
+    takes as long as the import of a small network."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
