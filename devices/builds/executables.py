@@ -38,6 +38,9 @@ FIX_SHAPES = (
 )
 _TRANSFORM = "main_transform_params"
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
+_HOST_OPT_LEVEL = 1
+"""Of LLVM, where numbers are checked: building takes as long as running, and two thirds of that without the late
+optimisations."""
 
 
 @dataclass(frozen=True)
@@ -173,9 +176,7 @@ def _reachable(module: Any, name: str) -> Any:
 
 def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
     """Return the lowered network as a function of arrays on this machine's CPU (to check numbers, not to be fast)."""
-    target = json.loads(resolve_target(NATIVE))
-    # Building takes as long as running; without the late optimisations it takes two thirds of that.
-    executable = build(module, json.dumps({**target, "opt-level": 1}))
+    executable = build(module, _host_target())
     machine = _host_machine(executable.module)
     parameters = [tensor_of(array) for array in executable.parameters]
 
@@ -187,9 +188,12 @@ def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
 
 def run_on_host(module: Any) -> tuple[Array, ...]:
     """Return the result of ``main`` of a module without inputs, computed on this machine's CPU."""
-    target = json.loads(resolve_target(NATIVE))
-    executable = _compile(module, parse_target(json.dumps({**target, "opt-level": 1})))
+    executable = _compile(module, parse_target(_host_target()))
     return flatten(_host_machine(executable.mod)["main"]())
+
+
+def _host_target() -> str:
+    return json.dumps({**json.loads(resolve_target(NATIVE)), "opt-level": _HOST_OPT_LEVEL})
 
 
 def _host_machine(module: Any, **options: str) -> Any:

@@ -1,0 +1,17 @@
+"""Small networks, whose kernels take longer to optimise than to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from devices.builds import executables
+
+
+@pytest.fixture(scope="module", autouse=True)
+def networks_are_checked_unoptimised() -> Iterator[None]:
+    """LLVM optimises nothing where only numbers are looked at. What is published is built as always."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executables, "_HOST_OPT_LEVEL", 0)
+        yield
