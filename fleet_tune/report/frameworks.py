@@ -38,6 +38,24 @@ def extent_rows(found: FrameworkTimes) -> list[tuple[str, ...]]:
     ]
 
 
+def extent_series(found: FrameworkTimes) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """Return extents and median seconds, ascending, by dynamic dimension and framework: those at which the other
+    dimensions are typical. Empty for a network of fixed shapes."""
+    everywhere = [ExtentTimes(found.extent, found.times), *found.others] if found.others else []
+    typical = _extents(found.extent) if everywhere else {}
+    series: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for name, extent in typical.items():
+        series[name] = {each.name: [] for each in found.times}
+        for at in everywhere:
+            extents = _extents(at.extent)
+            if {**extents, name: extent} == typical:
+                for each in at.times:
+                    if each.secs is not None:
+                        series[name][each.name].append((extents[name], each.secs))
+        series[name] = {framework: sorted(points) for framework, points in series[name].items()}
+    return series
+
+
 def _extents(text: str) -> dict[str, int]:
     """Return the extents of :func:`fleet_tune.base.shapes.in_words`."""
     return {name: int(extent) for name, extent in (each.split(" = ") for each in text.split(", "))}

@@ -14,7 +14,8 @@ _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 12, 12, 40
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 _TICKS = 5
-_DASHES = ("", "8 4", "2 4", "8 4 2 4", "16 4")
+DASHES = ("", "8 4", "2 4", "8 4 2 4", "16 4")
+"""Dashes of the lines of one chart, so that they differ without colour."""
 _ROW = 28
 
 
@@ -62,7 +63,7 @@ def step_chart(
         corners = [place(*points[0])]
         for (_, before), (x, y) in pairwise(points):
             corners += [place(x, before), place(x, y)]
-        dashes = _DASHES[number % len(_DASHES)]
+        dashes = DASHES[number % len(DASHES)]
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         parts.append(f'<polyline class="curve"{dashed} points="{" ".join(corners)}"/>')
         # A curve that begins with the last value has no length.

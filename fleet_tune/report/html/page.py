@@ -20,10 +20,11 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import SLOW, is_busy, slowness
 from fleet_tune.base.version import __version__
 from fleet_tune.report.frameworks import TITLES as FRAMEWORK_TITLES
-from fleet_tune.report.frameworks import extent_rows, extent_titles, problem_lines
+from fleet_tune.report.frameworks import extent_rows, extent_series, extent_titles, problem_lines
 from fleet_tune.report.frameworks import rows as framework_rows
 from fleet_tune.report.html.charts import step_chart
 from fleet_tune.report.html.environment import templates_of
+from fleet_tune.report.html.extent_chart import extent_chart
 from fleet_tune.report.html.roofline import Place, devices_in, place, roofline
 from fleet_tune.report.result_file import RESULT_FILE
 from fleet_tune.report.run import format_clock, format_outcomes, plural
@@ -180,6 +181,7 @@ def _frameworks(folder: Path) -> dict[str, Any]:
         "extents": extent_rows(found),
         "extent_titles": extent_titles(found),
         "extent_problems": problem_lines(found),
+        "extent_charts": [extent_chart(series, name) for name, series in extent_series(found).items()],
     }
 
 

@@ -19,7 +19,7 @@ from devices.networks.network_folder import compile_network
 from fleet_tune.base.errors import NetworkError, RequestError
 from fleet_tune.base.shapes import parse_shapes
 from fleet_tune.cli.main import main
-from fleet_tune.report.frameworks import extent_rows, extent_titles, problem_lines
+from fleet_tune.report.frameworks import extent_rows, extent_series, extent_titles, problem_lines
 from fleet_tune.report.html.page import render_report
 from fleet_tune.report.words import NONE
 from fleet_tune.runs.framework_times import (
@@ -177,6 +177,21 @@ def test_a_framework_that_fails_at_one_extent_is_named() -> None:
     assert extent_rows(found) == [
         ("2", "1.000 ms", "2.000 ms (2.00×)"), ("8", "1.000 ms", NONE), ("16", "1.000 ms", "2.000 ms (2.00×)"),
     ]  # fmt: skip
+    assert extent_series(found) == {
+        "n": {"fleet-tune": [(2, 1e-3), (8, 1e-3), (16, 1e-3)], "X": [(2, 2e-3), (16, 2e-3)]}
+    }
+
+
+def test_a_curve_has_the_extents_at_which_the_others_are_typical() -> None:
+    def at(extents: str, secs: float) -> ExtentTimes:
+        return ExtentTimes(extents, (FrameworkTime("fleet-tune", secs, secs, secs, 0.0),))
+
+    others = tuple(at(f"n = {n}, k = {k}", n + k / 10) for n, k in [(1, 4), (8, 4), (2, 1), (1, 1), (8, 9)])
+    found = FrameworkTimes("net", "a CPU", 2, 1.7e9, "", at("", 2.4).times, "n = 2, k = 4", others)
+    assert extent_series(found) == {
+        "n": {"fleet-tune": [(1, 1.4), (2, 2.4), (8, 8.4)]},
+        "k": {"fleet-tune": [(1, 2.1), (4, 2.4)]},
+    }
 
 
 def test_what_cannot_be_timed_is_refused(spec: str, folder: Path, tmp_path: Path) -> None:
@@ -211,6 +226,7 @@ def test_the_report_shows_them(tmp_path: Path) -> None:
     told_of = ("2.00× as fast", "does not run: no such operator", "a CPU with 2 threads, on 2023-11-1")
     for told in (*told_of, ", with n = 2", "2.000 ms (2.00×)", "X does not run with n = 8: no such extent."):
         assert told in page
+    assert "fleet-tune, n = 8: 1.000 ms" in page  # in the chart
     (tmp_path / "manifest.json").write_text('{"of": "another network"}')
     assert "fleet-tune frameworks NETWORK FOLDER" in render_report(tmp_path)
     (tmp_path / "frameworks.json").write_text("{}")

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from fleet_tune.report.html.charts import TimelineRow, step_chart, ticks, timeline
+from fleet_tune.report.html.extent_chart import extent_chart
 
 
 @pytest.mark.parametrize(
@@ -50,3 +51,29 @@ def test_a_timeline_has_a_row_for_each_device() -> None:
     [event] = svg.findall("line")
     assert (event.get("x1"), event.findtext("title")) == ("350.0", "lost: <cable>")
     assert [each.text for each in svg.findall("text")][:2] == ["one", "two"]
+
+
+def test_latency_over_extents_is_a_line_for_each_framework() -> None:
+    series = {"ours": [(0, 0.01), (4, 0.1), (64, 1.0)], "<theirs>": [(0, 0.01), (64, 0.02)], "absent": []}
+    svg = ElementTree.fromstring(extent_chart(series, "past"))
+    ours, theirs = (
+        [tuple(map(float, pair.split(","))) for pair in line.get("points", "").split()]
+        for line in svg.findall("polyline")
+    )
+    # The extents are as far from each other as each is from the next: 0, 4 and 64 on 438 pixels.
+    assert [x for x, _ in ours] == [72.0, 291.0, 510.0]
+    assert [x for x, _ in theirs] == [72.0, 510.0]
+    # From 10 ms to 1 s on 248 pixels: each tenth is half of it.
+    assert [y for _, y in ours] == [260.0, 136.0, 12.0]
+    assert theirs[1][1] == pytest.approx(12 + 248 * (1 - 0.30103 / 2), abs=0.1)
+    texts = [each.text for each in svg.findall("text")]
+    assert texts[:7] == ["10.00 ms", "20.00 ms", "50.00 ms", "100.0 ms", "200.0 ms", "500.0 ms", "1.000 s"]
+    assert texts[7:] == ["0", "4", "64", "past", "ours", "<theirs>"]
+    told = [each.findtext("title") for each in svg.findall("circle")]
+    assert told[1] == "ours, past = 4: 100.0 ms"
+
+
+def test_a_chart_of_one_extent_and_names_side_by_side() -> None:
+    svg = ElementTree.fromstring(extent_chart({"a": [(8, 0.003)], "b": [(8, 0.003)]}, "n"))
+    first, second = (float(each.get("y", "")) for each in svg.findall("text")[-2:])
+    assert second - first == 14
