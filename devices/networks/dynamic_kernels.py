@@ -16,6 +16,7 @@ from tvm.tirx import PrimFunc
 from devices.networks.graph.block_names import rename_blocks
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.task_extraction import normal_form
+from devices.networks.tile_overlap import tile_overlap
 from devices.networks.tiled_rows import TiledRows
 from devices.sketches.dynamic.attention import dynamic_attention
 from devices.sketches.dynamic.default_schedule import default_schedule
@@ -62,7 +63,8 @@ def _tiled(lowered: LoweredNetwork, name: str, trace: str | None) -> PrimFunc | 
         # Where the schedule does not fit the smallest tile, that one is computed without.
         fixed.setdefault(least, specialized(kernel, found.extents(least)))
         try:
-            return tiled_kernel(kernel, found.tiled, found.rows, fixed).with_attr("tirx.is_scheduled", True)
+            tiled = tiled_kernel(kernel, found.tiled, found.rows, fixed, tile_overlap(kernel, found))
+            return tiled.with_attr("tirx.is_scheduled", True)
         except LayoutMismatchError as error:
             if error.size == least:
                 return None

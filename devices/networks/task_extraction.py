@@ -88,7 +88,7 @@ def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None 
         workload = Workload(
             hash=digest,
             name=shown if names[shown] == 1 else f"{shown}#{names[shown]}",
-            flop=_flop(function),
+            flop=flop_of(function),
             module=tvm.ir.save_json(kernel),
         )
         tasks.append(Task(workload, device_class, weights[digest]))
@@ -130,12 +130,12 @@ def _tuned(kernel: Any, sizes: Sequence[int], extents: Callable[[int], Mapping[A
     it. ``extents``: all extents of the kernel, by this one."""
     for extent in reversed(sizes):
         fixed = specialized(kernel, extents(extent))
-        if extent == sizes[0] or _flop(fixed) <= _MOST_FLOP:
+        if extent == sizes[0] or flop_of(fixed) <= _MOST_FLOP:
             break
     return extent, fixed
 
 
-def _flop(function: Any) -> float:
+def flop_of(function: Any) -> float:
     return float(estimate_tir_flops(tvm.IRModule({"main": function}))) + _dot_products(function)
 
 

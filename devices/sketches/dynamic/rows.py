@@ -7,7 +7,7 @@ tokens, or a product of queries with all keys, has no such rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +58,10 @@ def rows_of(function: PrimFunc, extent: Var) -> Mapping[int, Rows] | None:
     rows depend on each other.
 
     Every block must run over its rows by a data-parallel axis of its own, which is the index of all buffers that have
-    rows, and nothing else.
+    rows, and nothing else. Rows can be computed again: none is made of what was in a result before.
     """
     loops, realized = _loops_and_leaves(function)
-    if not realized or not all(_keeps_rows(each, loops, extent) for each in realized):
+    if not realized or not all(_keeps_rows(each, loops, extent) for each in realized) or _updates(realized):
         return None
     if not all(_is_regular(each, extent) for each in tensors(function)):
         return None
@@ -176,6 +176,18 @@ def _keeps_rows(realized: SBlockRealize, loops: Mapping[Any, For], extent: Var) 
     return keeps and not any(
         hasattr(variable.ty, "shape") or any(variable.same_as(each) for each in rowwise) for variable in left
     )
+
+
+def _updates(realized: Sequence[SBlockRealize]) -> bool:
+    """Return true if blocks of one statement write a buffer that was read before it was written."""
+    read: set[Any] = set()
+    written: set[Any] = set()
+    for block in (each.block for each in realized):
+        if block.init is not None:
+            written.add(block.init.buffer)
+        structural_walk(block.body, (TensorLoad, lambda load: read.update({load.source} - written)))
+        written.add(block.body.buffer)
+    return bool(read & written)
 
 
 def _is_zero(first: Any, loop: For | None) -> bool:

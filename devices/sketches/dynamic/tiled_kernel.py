@@ -1,11 +1,11 @@
 """Kernels over a dynamic number of rows, made of kernels of fixed numbers of rows.
 
     for each tile of 8 in n:          rows first .. first + 8 by the kernel of 8 rows
-    for each tile of 2 in n % 8:      by the kernel of 2 rows
-    if n % 8 % 2 > 0:                 the last 2 rows
+    for each tile of 4 in n % 8:      by the kernel of 4 rows
+    for each row of n % 4:            by the kernel of one row
 
-The last tile overlaps the one before where the smallest one does not divide what is left: rows that two tiles compute
-have the same value.
+A tile may begin within the one before, where that saves smaller ones: 7 rows by two tiles of 4. Rows that two tiles
+compute have the same value. The smallest tile does so wherever it does not divide what is left.
 
 A kernel over several extents (images times tokens) is tiled along one of them, in loops over the others.
 """
@@ -23,7 +23,9 @@ from tvm.tirx import (
     For,
     ForKind,
     IfThenElse,
+    Or,
     PrimFunc,
+    Select,
     SeqStmt,
     Stmt,
     Var,
@@ -31,6 +33,7 @@ from tvm.tirx import (
     floordiv,
     floormod,
 )
+from tvm.tirx import min as least
 from tvm_ffi import structural_equal, structural_map
 
 from devices.sketches.dynamic.rows import Rows, tensors
@@ -52,7 +55,11 @@ class LayoutMismatchError(ValueError):
 
 
 def tiled_kernel(
-    kernel: PrimFunc, extent: Var, rows: Mapping[Var, Mapping[int, Rows]], fixed: Mapping[int, PrimFunc]
+    kernel: PrimFunc,
+    extent: Var,
+    rows: Mapping[Var, Mapping[int, Rows]],
+    fixed: Mapping[int, PrimFunc],
+    overlap: int = 0,
 ) -> PrimFunc:
     """Return ``kernel`` computed by kernels of fixed numbers of rows.
 
@@ -62,27 +69,38 @@ def tiled_kernel(
         rows: the rows of its tensors along each extent (see :func:`devices.sketches.dynamic.rows.rows_of`).
         fixed: a scheduled kernel for each number of rows, with one row along each other extent. The largest tiles come
             first.
+        overlap: the most rows that a tile may compute again where smaller tiles would be needed else.
 
     Raises :class:`LayoutMismatchError`.
     """
     dtype = str(extent.ty)
     outer = {each: Var(f"at_{each.name}", str(each.ty)) for each in rows if not each.same_as(extent)}
     conversions: list[_Conversion] = []
-    statements: list[Stmt] = []
-    left: Any = extent
-    for size, function in sorted(fixed.items(), reverse=True):
-        tile = _Tile(function, kernel, rows, size, conversions)
+
+    def tiles_of(sizes: Sequence[int], left: Any) -> Stmt:
+        """Return tiles of these sizes, descending, that compute the last ``left`` rows."""
+        size, *smaller = sizes
+        tile = _Tile(fixed[size], kernel, rows, size, conversions)
+        # The fewest rows that a tile is for.
+        fewest = max(smaller[0] + 1, size - overlap) if smaller else 1
         step, first = Var("step", dtype), Var("first", dtype)
-        place = Bind(first, extent - left + step * size)
-        count = floordiv(left, const(size, dtype))
-        body = SeqStmt([place, tile.at({**outer, extent: first})])
-        statements.append(For(step, const(0, dtype), count, ForKind.SERIAL, body))
+        begin, count = extent - left + step * size, floordiv(left + (size - fewest), const(size, dtype))
+        if fewest < size:
+            begin = least(begin, extent - size)
+        if fewest < size and smaller:
+            count = Select(extent >= size, count, const(0, dtype))
+        body = SeqStmt([Bind(first, begin), tile.at({**outer, extent: first})])
+        whole = For(step, const(0, dtype), count, ForKind.SERIAL, body)
+        if not smaller:
+            return whole
         left = floormod(left, const(size, dtype))
-    smallest = min(fixed)
-    if smallest > 1:
-        tile = _Tile(fixed[smallest], kernel, rows, smallest, conversions)
-        statements.append(IfThenElse(left > 0, tile.at({**outer, extent: extent - smallest}), None))
-    tiles: Stmt = SeqStmt(statements) if len(statements) > 1 else statements[0]
+        others = tiles_of(smaller, left)
+        # A condition in place of fewer rows left: each size's count would have that of the sizes before it twice.
+        if fewest < size:
+            others = IfThenElse(Or(extent < size, left < fewest), others, None)
+        return SeqStmt([whole, others])
+
+    tiles = tiles_of(sorted(fixed, reverse=True), extent)
     for each, at in outer.items():
         tiles = For(at, const(0, str(each.ty)), each, ForKind.SERIAL, tiles)
     whole = [*(each.statement for each in conversions), tiles]

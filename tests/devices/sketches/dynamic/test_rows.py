@@ -12,6 +12,7 @@ from tvm.tirx import For, IntImm, PrimFunc, Var
 from tvm_ffi import structural_equal, structural_map
 
 from devices.sketches.dynamic.rows import Rows, dynamic_extents, is_dynamic, rows_of, specialized
+from devices.sketches.dynamic.substitution import on_tensors
 
 Compute = Callable[[Any], tuple[list[te.Tensor], te.Tensor]]
 
@@ -185,6 +186,20 @@ def test_a_block_that_does_not_run_everywhere_has_no_rows() -> None:
 def joined_once(n: Any) -> tuple[list[te.Tensor], te.Tensor]:
     x = te.placeholder((n, 8), name="x")
     return [x], topi.exp(x)
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_rows_that_are_computed_from_what_they_were_are_no_rows(blocks: int) -> None:
+    """Two tiles may compute the same row."""
+    x = te.placeholder((Var("n", "int64"), 8), name="x")
+    result = topi.exp(x) if blocks == 1 else topi.exp(topi.nn.relu(x))
+    apart = te.create_prim_func([x, result])
+    (extent,) = dynamic_extents(apart)
+    assert rows_of(apart, extent) is not None
+    given, made = apart.params
+    assert (
+        rows_of(PrimFunc([given], on_tensors(apart.body, {made: given}), apart.ret_type, apart.attrs), extent) is None
+    )
 
 
 def test_a_kernel_of_the_extent_itself_is_dynamic() -> None:

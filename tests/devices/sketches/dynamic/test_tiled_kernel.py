@@ -33,7 +33,7 @@ def run(function: Any, *arrays: Any) -> None:
     library["main"](*arrays)
 
 
-def tiled(kernel: Any, schedule: Callable[[Any], Any], sizes: Sequence[int] = SIZES) -> Any:
+def tiled(kernel: Any, schedule: Callable[[Any], Any], sizes: Sequence[int] = SIZES, overlap: int = 0) -> Any:
     *outer, extent = dynamic_extents(kernel)
     rows = {}
     for each in (*outer, extent):
@@ -42,18 +42,55 @@ def tiled(kernel: Any, schedule: Callable[[Any], Any], sizes: Sequence[int] = SI
         rows[each] = found
     alone = dict.fromkeys(outer, 1)
     fixed = {size: schedule(specialized(kernel, {**alone, extent: size})) for size in sizes}
-    return tiled_kernel(kernel, extent, rows, fixed)
+    return tiled_kernel(kernel, extent, rows, fixed, overlap)
 
 
 @pytest.mark.parametrize("sizes", [(1, 2, 4), (1,), (3, 4), (2, 5, 6)])
 @pytest.mark.parametrize("extent", range(3, MOST + 1))
-def test_any_number_of_rows_is_computed(extent: int, sizes: tuple[int, ...]) -> None:
-    kernel = tiled(product(), lambda each: each, sizes)
+@pytest.mark.parametrize("overlap", [0, 1, 3])
+def test_any_number_of_rows_is_computed(extent: int, sizes: tuple[int, ...], overlap: int) -> None:
+    kernel = tiled(product(), lambda each: each, sizes, overlap)
     generator = np.random.default_rng(extent)
     x, w = (generator.standard_normal(shape).astype("float32") for shape in ((extent, 8), (8, 16)))
     result = tvm.runtime.tensor(np.full((extent, 16), np.nan, "float32"))
     run(kernel, *map(tvm.runtime.tensor, (x, w)), result)
     np.testing.assert_allclose(result.numpy(), np.maximum(x @ w, 0), rtol=1e-5, atol=1e-6)
+
+
+def numbered(each: Any) -> Any:
+    """A kernel that multiplies by its number of rows in place of what it is to compute."""
+    size = int(each.params[0].ty.shape[0])
+    x = te.placeholder((size,), name="x")
+    return te.create_prim_func([x, te.compute((size,), lambda i: x[i] * float(size))])
+
+
+@pytest.mark.parametrize(
+    ("overlap", "extent", "tiles"),
+    [
+        (0, 7, [4, 4, 4, 4, 2, 2, 1]),
+        (0, 15, [8] * 8 + [4] * 4 + [2, 2, 1]),
+        (1, 7, [4] * 7),  # the tile of 8 does not fit into 7 rows
+        (1, 14, [8] * 8 + [4] * 4 + [2, 2]),
+        (1, 15, [8] * 15),
+        (1, 3, [2, 2, 1]),
+        (2, 13, [8] * 8 + [4] * 4 + [1]),
+        (2, 14, [8] * 14),
+        (2, 30, [8] * 30),
+        (100, 12, [8] * 8 + [4] * 4),  # the smaller tile fits exactly
+        (100, 13, [8] * 13),
+        (100, 5, [4, 4, 4, 4, 1]),
+        (100, 16, [8] * 16),
+        (100, 1, [1]),
+    ],
+)
+def test_a_tile_overlaps_the_one_before_where_few_rows_are_computed_again(
+    overlap: int, extent: int, tiles: list[int]
+) -> None:
+    x = te.placeholder((Var("n", "int64"),), name="x")
+    kernel = tiled(te.create_prim_func([x, topi.exp(x)]), numbered, (1, 2, 4, 8), overlap)
+    result = tvm.runtime.tensor(np.zeros(extent, "float32"))
+    run(kernel, tvm.runtime.tensor(np.ones(extent, "float32")), result)
+    assert result.numpy().tolist() == tiles
 
 
 def test_rows_of_several_places_are_moved_together() -> None:
@@ -63,7 +100,7 @@ def test_rows_of_several_places_are_moved_together() -> None:
     computed = te.create_prim_func([x, topi.exp(x)])
     # As Relax calls it: the extent does not follow from its multiple.
     given = PrimFunc([computed.params[0], n, computed.params[1]], computed.body, computed.ret_type, computed.attrs)
-    kernel = tiled(given, lambda each: each)
+    kernel = tiled(given, lambda each: each, overlap=1)
     for extent in range(1, MOST + 1):
         a = np.random.default_rng(extent).standard_normal((extent * 3, 4)).astype("float32")
         result = tvm.runtime.tensor(np.full(a.shape, np.nan, "float32"))
@@ -77,7 +114,7 @@ def test_any_number_of_rows_of_any_number_of_samples_is_computed(sizes: tuple[in
     x, w = te.placeholder((samples, n, 8), name="x"), te.placeholder((8, 16), name="w")
     k = te.reduce_axis((0, 8), name="k")
     result = te.compute((samples, n, 16), lambda s, i, j: te.sum(x[s, i, k] * w[k, j], axis=k))
-    kernel = tiled(te.create_prim_func([x, w, topi.nn.relu(result)]), lambda each: each, sizes)
+    kernel = tiled(te.create_prim_func([x, w, topi.nn.relu(result)]), lambda each: each, sizes, overlap=1)
     generator = np.random.default_rng(0)
     weights = generator.standard_normal((8, 16)).astype("float32")
     for shape in ((1, 3), (2, 4), (5, 11), (3, 7)):
