@@ -29,6 +29,7 @@ from devices.networks.graph.concatenations import mark_in_place
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.dynamic_extents import dynamic_variables, has_known_shape, largest_value, simplify_extents
 from devices.networks.graph.float_order import replace_sorts
+from devices.networks.graph.group_extents import join_group_extents
 from devices.networks.graph.image_convolutions import read_images_as_given
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
 from devices.networks.graph.legalization import LEGALIZED
@@ -467,6 +468,7 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         _refuse_constant(module["main"], name)
         grouped = steps.optional("the grouping of operators", groups, module)
         grouped = steps.optional("bytes between kernels", keep_bytes, grouped)
+        grouped = steps.optional("the extents of groups", join_group_extents, grouped)
         module = steps.optional("fusion", lambda _: sequential(fusion)(grouped), module)
         module = steps.optional("reshapes without a copy", sequential(views), module)
         module = steps.optional("outputs without a copy", make_output_views, module)

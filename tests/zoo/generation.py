@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 from tests.zoo.catalogue import Example, Make
 from tests.zoo.transformers_networks import GPT2, GROUPED, T5, VOCABULARY, built
@@ -26,6 +27,7 @@ class _Step(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor, positions: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
         from transformers import DynamicCache
 
+        torch._check(mask.shape[1] == ids.shape[1] + past[0].shape[2])
         cache = DynamicCache()
         for at in range(0, len(past), 2):
             cache.update(past[at], past[at + 1], at // 2)
@@ -71,10 +73,18 @@ class _FixedCacheStep(nn.Module):
         return result.logits, *_values(cache)
 
 
-def _fixed_cache_step() -> Example:
-    network = built("Qwen2ForCausalLM", "Qwen2Config", **{**GROUPED, "use_cache": True})
-    past = tuple(torch.randn(1, 2, 24, 32) for _ in range(4))
+def _fixed_cache_step(model: str, config: str, heads: int, **options: Any) -> Example:
+    network = built(model, config, **options)
+    past = tuple(torch.randn(1, heads, 24, 32) for _ in range(4))
     return _FixedCacheStep(network), (torch.randint(2, VOCABULARY, (1, 1)), torch.tensor([9]), *past)
+
+
+def growing(model: str, config: str, heads: int, **options: Any) -> tuple[nn.Module, tuple[Tensor, ...], Any]:
+    """Return a step of any number of tokens over a cache that is empty at first, inputs to trace it with, and its
+    dynamic dimensions."""
+    module, inputs = _step(model, config, heads, 32, 4, **options)
+    tokens, past = Dim("tokens", min=1, max=32), Dim("past", min=0, max=63)
+    return module.eval(), inputs, ({1: tokens}, {1: Dim.DYNAMIC}, {1: tokens}, tuple({2: past} for _ in inputs[3:]))
 
 
 class _CrossStep(nn.Module):
@@ -131,13 +141,20 @@ def _t5_step() -> Example:
     return step, (torch.randint(3, VOCABULARY, (1, 1)), torch.randn(1, 20, 128), *_cross_past(4, 32, 20))
 
 
+_CACHED = {**GROUPED, "use_cache": True}
+DECODERS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", 4, {**GPT2, "use_cache": True}),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", 2, _CACHED),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", 2, _CACHED),
+}
+"""Class, configuration, heads of keys, and options of each."""
+
 NETWORKS: dict[str, Make] = {
-    "gpt2_step": functools.partial(_step, "GPT2LMHeadModel", "GPT2Config", 4, 32, **{**GPT2, "use_cache": True}),
-    "qwen2_step": functools.partial(_step, "Qwen2ForCausalLM", "Qwen2Config", 2, 32, **{**GROUPED, "use_cache": True}),
+    **{f"{name}_step": functools.partial(_step, *of[:3], 32, **of[3]) for name, of in DECODERS.items()},
+    **{f"{name}_fixed_cache": functools.partial(_fixed_cache_step, *of[:3], **of[3]) for name, of in DECODERS.items()},
     "qwen3_chunk": functools.partial(
         _step, "Qwen3ForCausalLM", "Qwen3Config", 2, 32, 4, **{**GROUPED, "use_cache": True}, head_dim=32
     ),
-    "qwen2_fixed_cache": _fixed_cache_step,
     "whisper_step": _whisper_step,
     "t5_step": _t5_step,
 }

@@ -11,8 +11,9 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import Call, GenericConst
+from tvm.ir import Call, GenericConst, PrimType
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.tirx.analysis import undefined_vars
 
 from devices.builds.executables import Array, has_fixed_shape, run_on_host, tensor_specs
 from devices.networks.graph.legalization import LEGALIZED
@@ -56,7 +57,10 @@ def _is_known(value: Any, known: dict[Any, Any]) -> bool:
         return _is_known(value.tuple_value, known)
     if isinstance(value, relax.Var):
         return value in known
-    return not isinstance(value, relax.If | relax.SeqExpr | relax.Function)
+    if isinstance(value, relax.If | relax.SeqExpr | relax.Function):
+        return False
+    extents = value.values if isinstance(value, relax.ShapeExpr) else [value]
+    return not any(isinstance(each.ty, PrimType) and undefined_vars(each) for each in extents)
 
 
 def _is_foldable(call: Call) -> bool:

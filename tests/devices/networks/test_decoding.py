@@ -19,7 +19,7 @@ from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
-PASTS = (1, 2, 14, 15, 16, 17, 63, 64, 100)
+PASTS = (0, 1, 2, 14, 15, 16, 17, 63, 64, 100)
 
 
 class Layer(nn.Module):
@@ -65,7 +65,7 @@ class Step(nn.Module):
 
 def step(heads: int, shared: int, size: int, rows: int = 1) -> Network:
     torch.manual_seed(3)
-    past = Dim("past", min=1, max=127)
+    past = Dim("past", min=0, max=127)
     caches = [torch.randn(1, shared, 9, size) for _ in range(4)]
     inputs = (torch.randn(1, rows, heads * size), *caches)
     return load_network((Step(heads, shared, size).eval(), inputs, ({}, tuple({2: past} for _ in caches))))
@@ -83,6 +83,7 @@ FORMS = {
 def test_a_step_is_right_at_every_length(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = step(*FORMS[name])
     lowered = import_network(network, CPU)
+    assert not lowered.left_out
     attentions = [each.name_hint for each in lowered.module.functions if "attention" in each.name_hint]
     softmaxes = [each.name_hint for each in lowered.module.functions if "softmax" in each.name_hint]
     assert [len(attentions), len(softmaxes)] == ([0, 1] if "no whole" in name else [1, 0])  # one for both layers

@@ -188,3 +188,18 @@ def test_multiples_of_a_product_are_compiled(tmp_path: Path) -> None:
     compile_network(import_network(network, CPU), {}, tmp_path)
     x = torch.randn(2, 5, 64)
     torch.testing.assert_close(load(tmp_path)(x), x.reshape(-1, 16).relu())
+
+
+def test_places_that_are_computed_of_two_dimensions_are_fused(tmp_path: Path) -> None:
+    class Places(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            rows, others = x.shape[0], y.shape[0]
+            return torch.arange(rows) + others, torch.arange(rows + others)[:rows] * 2, x.exp(), y.exp()
+
+    network = load_network((Places(), (torch.randn(3), torch.randn(4)), ({0: SAMPLES}, {0: TOKENS})))
+    lowered = import_network(network, CPU)
+    assert not lowered.left_out
+    compile_network(lowered, {}, tmp_path)
+    x, y = torch.randn(2), torch.randn(9)
+    for ours, theirs in zip(load(tmp_path)(x, y), Places()(x, y), strict=True):
+        torch.testing.assert_close(ours, theirs)
