@@ -34,15 +34,15 @@ N = Var("n", "int64")
 @pytest.mark.parametrize(
     ("tensors", "rows"),
     [
-        (product(N, 256), 6),  # (5e5 + 1.5 * 262,144 bytes) / 131,072 operations
-        (product(N, 256, "float16"), 5),
-        (product(N, 1024), 3),
+        (product(N, 256), 4),  # 2 * 262,144 bytes / 131,072 operations
+        (product(N, 256, "float16"), 2),
+        (product(N, 1024), 4),
         (of_images(N), 0),  # 231 million operations an image
-        (shifted(N), 1959),  # (5e5 + 1.5 * 1,024) / 256
-        ([x := te.placeholder((N, 4), name="x"), te.compute((N, 4), lambda i, j: x[i, 3 - j])], 500_000),
+        (shifted(N), 8),  # 2 * 1,024 / 256
+        ([x := te.placeholder((N, 4), name="x"), te.compute((N, 4), lambda i, j: x[i, 3 - j])], 0),
     ],
 )
-def test_rows_that_cost_as_much_as_a_tile_may_be_computed_again(tensors: list[te.Tensor], rows: int) -> None:
+def test_rows_that_cost_as_much_as_the_weights_may_be_computed_again(tensors: list[te.Tensor], rows: int) -> None:
     kernel = te.create_prim_func(tensors)
     found = TiledRows.of(kernel, parse_shapes("n=1..64"))
     assert found is not None
