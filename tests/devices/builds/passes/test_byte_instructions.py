@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,18 +38,23 @@ def assembly(target: str, dot: IntegerDot, lanes: int = 64) -> str:
     return str(tvm.tirx.build(scheduled(dot, 64, 64, lanes), target=parse_target(target)).inspect_source("asm"))
 
 
+@cache
+def built(cpu: str, dot: IntegerDot, groups: int, columns: int, lanes: int) -> Any:
+    """The kernel :func:`scheduled` for a CPU, ready to be called."""
+    use_kernel_passes()
+    module = scheduled(dot, groups, columns, lanes)
+    with tvm.target.Target(json.loads(x86(cpu))):
+        return tvm.runtime.Executable(tvm.tirx.build(module, target=parse_target(x86(cpu)))).jit()["main"]
+
+
 def products(cpu: str, dot: IntegerDot, a: Numbers, b: Numbers, lanes: int) -> Numbers:
     """Products of numbers ``(ROWS, k)`` with ``(k, n)``, by a kernel for a CPU."""
-    use_kernel_passes()
     missing = missing_here(x86(cpu))
     if missing:
         pytest.skip(f"this machine lacks {', '.join(missing)}")
     left, right = operands(dot, a, b)
-    module = scheduled(dot, *right.shape, lanes)
-    with tvm.target.Target(json.loads(x86(cpu))):
-        built = tvm.tirx.build(module, target=parse_target(x86(cpu)))
     result = tvm.runtime.tensor(np.zeros((ROWS, b.shape[1]), np.int32))
-    tvm.runtime.Executable(built).jit()["main"](tvm.runtime.tensor(left), tvm.runtime.tensor(right), result)
+    built(cpu, dot, *right.shape, lanes)(tvm.runtime.tensor(left), tvm.runtime.tensor(right), result)
     return result.numpy()
 
 

@@ -28,9 +28,10 @@ def product() -> Any:
     return function.with_attr("layout_free_buffers", [1])
 
 
-def run(function: Any, *arrays: Any) -> None:
-    library = tvm.tirx.build(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), target="llvm")
-    library["main"](*arrays)
+def built(function: Any) -> Any:
+    """What is built of a kernel, to be called with any number of rows."""
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    return tvm.tirx.build(module, target="llvm")["main"]
 
 
 def tiled(kernel: Any, schedule: Callable[[Any], Any], sizes: Sequence[int] = SIZES, overlap: int = 0) -> Any:
@@ -45,16 +46,21 @@ def tiled(kernel: Any, schedule: Callable[[Any], Any], sizes: Sequence[int] = SI
     return tiled_kernel(kernel, extent, rows, fixed, overlap)
 
 
-@pytest.mark.parametrize("sizes", [(1, 2, 4), (1,), (3, 4), (2, 5, 6)])
-@pytest.mark.parametrize("extent", range(3, MOST + 1))
-@pytest.mark.parametrize("overlap", [0, 1, 3])
-def test_any_number_of_rows_is_computed(extent: int, sizes: tuple[int, ...], overlap: int) -> None:
-    kernel = tiled(product(), lambda each: each, sizes, overlap)
+def check_product(run: Any, extent: int) -> None:
+    """``run``: what is built of a kernel that computes what :func:`product` does."""
     generator = np.random.default_rng(extent)
     x, w = (generator.standard_normal(shape).astype("float32") for shape in ((extent, 8), (8, 16)))
     result = tvm.runtime.tensor(np.full((extent, 16), np.nan, "float32"))
-    run(kernel, *map(tvm.runtime.tensor, (x, w)), result)
-    np.testing.assert_allclose(result.numpy(), np.maximum(x @ w, 0), rtol=1e-5, atol=1e-6)
+    run(*map(tvm.runtime.tensor, (x, w)), result)
+    np.testing.assert_allclose(result.numpy(), np.maximum(x @ w, 0), rtol=1e-5, atol=1e-6, err_msg=str(extent))
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 4), (1,), (3, 4), (2, 5, 6)])
+@pytest.mark.parametrize("overlap", [0, 1, 3])
+def test_any_number_of_rows_is_computed(sizes: tuple[int, ...], overlap: int) -> None:
+    run = built(tiled(product(), lambda each: each, sizes, overlap))
+    for extent in range(3, MOST + 1):
+        check_product(run, extent)
 
 
 def numbered(each: Any) -> Any:
@@ -89,7 +95,7 @@ def test_a_tile_overlaps_the_one_before_where_few_rows_are_computed_again(
     x = te.placeholder((Var("n", "int64"),), name="x")
     kernel = tiled(te.create_prim_func([x, topi.exp(x)]), numbered, (1, 2, 4, 8), overlap)
     result = tvm.runtime.tensor(np.zeros(extent, "float32"))
-    run(kernel, tvm.runtime.tensor(np.ones(extent, "float32")), result)
+    built(kernel)(tvm.runtime.tensor(np.ones(extent, "float32")), result)
     assert result.numpy().tolist() == tiles
 
 
@@ -100,11 +106,11 @@ def test_rows_of_several_places_are_moved_together() -> None:
     computed = te.create_prim_func([x, topi.exp(x)])
     # As Relax calls it: the extent does not follow from its multiple.
     given = PrimFunc([computed.params[0], n, computed.params[1]], computed.body, computed.ret_type, computed.attrs)
-    kernel = tiled(given, lambda each: each, overlap=1)
+    run = built(tiled(given, lambda each: each, overlap=1))
     for extent in range(1, MOST + 1):
         a = np.random.default_rng(extent).standard_normal((extent * 3, 4)).astype("float32")
         result = tvm.runtime.tensor(np.full(a.shape, np.nan, "float32"))
-        run(kernel, tvm.runtime.tensor(a), extent, result)
+        run(tvm.runtime.tensor(a), extent, result)
         np.testing.assert_allclose(result.numpy(), np.exp(a), rtol=1e-5)
 
 
@@ -114,13 +120,13 @@ def test_any_number_of_rows_of_any_number_of_samples_is_computed(sizes: tuple[in
     x, w = te.placeholder((samples, n, 8), name="x"), te.placeholder((8, 16), name="w")
     k = te.reduce_axis((0, 8), name="k")
     result = te.compute((samples, n, 16), lambda s, i, j: te.sum(x[s, i, k] * w[k, j], axis=k))
-    kernel = tiled(te.create_prim_func([x, w, topi.nn.relu(result)]), lambda each: each, sizes, overlap=1)
+    run = built(tiled(te.create_prim_func([x, w, topi.nn.relu(result)]), lambda each: each, sizes, overlap=1))
     generator = np.random.default_rng(0)
     weights = generator.standard_normal((8, 16)).astype("float32")
     for shape in ((1, 3), (2, 4), (5, 11), (3, 7)):
         rows = generator.standard_normal((*shape, 8)).astype("float32")
         result = tvm.runtime.tensor(np.full((*shape, 16), np.nan, "float32"))
-        run(kernel, *map(tvm.runtime.tensor, (rows, weights)), result)
+        run(*map(tvm.runtime.tensor, (rows, weights)), result)
         np.testing.assert_allclose(result.numpy(), np.maximum(rows @ weights, 0), rtol=1e-5, atol=1e-6)
 
 
@@ -144,12 +150,9 @@ def test_a_kernel_without_a_schedule_reads_the_weights_of_the_others() -> None:
 
     kernel = tiled(product(), schedule)
     assert "* w[" not in kernel.script()
+    run = built(kernel)
     for extent in (1, 3, 7):
-        generator = np.random.default_rng(extent)
-        x, w = (generator.standard_normal(shape).astype("float32") for shape in ((extent, 8), (8, 16)))
-        result = tvm.runtime.tensor(np.full((extent, 16), np.nan, "float32"))
-        run(kernel, *map(tvm.runtime.tensor, (x, w)), result)
-        np.testing.assert_allclose(result.numpy(), np.maximum(x @ w, 0), rtol=1e-5, atol=1e-6)
+        check_product(run, extent)
 
 
 def test_kernels_with_different_layouts_of_a_weight_are_refused() -> None:
@@ -170,11 +173,12 @@ def test_the_default_schedule_keeps_the_result() -> None:
     few, many = scheduled.script().split("else:")
     assert "parallel" in many
     assert "parallel" not in few
+    runs = [built(each) for each in (kernel, scheduled)]
     for extent in (1, 5, 15, 16, 40):
         a = np.random.default_rng(extent).standard_normal((extent, 8)).astype("float32")
         results = [tvm.runtime.tensor(np.zeros((extent, extent), "float32")) for _ in range(2)]
-        for function, result in zip((kernel, scheduled), results, strict=True):
-            run(function, tvm.runtime.tensor(a), result)
+        for run, result in zip(runs, results, strict=True):
+            run(tvm.runtime.tensor(a), result)
         np.testing.assert_allclose(results[1].numpy(), results[0].numpy(), rtol=1e-5)
 
 
@@ -184,10 +188,11 @@ def test_the_default_schedule_keeps_the_result_over_two_extents() -> None:
     kernel = te.create_prim_func([x, y, topi.nn.softmax(topi.matmul(x, y, transp_b=True), axis=-1)])
     scheduled = default_schedule(kernel)
     assert "parallel" in scheduled.script()
+    runs = [built(each) for each in (kernel, scheduled)]
     for shape in ((1, 5), (3, 5), (4, 4), (20, 3)):
         generator = np.random.default_rng(0)
         arrays = [tvm.runtime.tensor(generator.standard_normal((extent, 8)).astype("float32")) for extent in shape]
         results = [tvm.runtime.tensor(np.zeros(shape, "float32")) for _ in range(2)]
-        for function, result in zip((kernel, scheduled), results, strict=True):
-            run(function, *arrays, result)
+        for run, result in zip(runs, results, strict=True):
+            run(*arrays, result)
         np.testing.assert_allclose(results[1].numpy(), results[0].numpy(), rtol=1e-5)
