@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
 
@@ -15,6 +15,7 @@ from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.networks.graph.low_precision.grids import FloatProduct, Grids
 from devices.networks.graph.low_precision.integer_products import ProductCounts, count_products, integer_products
 from devices.targets import parse_target
+from tests.helpers.properties import examples
 from tests.helpers.quantised_graphs import (
     OTHER_OPERATORS,
     VNNI,
@@ -57,7 +58,7 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("left", "right"), SHAPES)
-@settings(max_examples=6, deadline=None)
+@examples(3)
 @given(least=st.tuples(st.sampled_from([-255, -128, -77, 0]), st.sampled_from([-255, -128, -77, 0])))
 def test_products_of_two_computed_values_are_exact(
     left: tuple[int, ...], right: tuple[int, ...], least: tuple[int, int]

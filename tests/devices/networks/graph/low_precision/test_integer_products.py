@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
 
@@ -17,6 +17,7 @@ from devices.networks.graph.low_precision.grids import FloatProduct, Grid, Grids
 from devices.networks.graph.low_precision.integer_products import ProductCounts, count_products, integer_products
 from devices.networks.graph.rewrites.context import operator_name
 from devices.targets import parse_target
+from tests.helpers.properties import examples
 from tests.helpers.quantised_graphs import (
     OTHER_OPERATORS,
     VNNI,
@@ -51,7 +52,7 @@ def convolution(
     return module, rng.normal(0, 5, (1, 9, 7, channels)).astype(np.float32)
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     channels=st.integers(1, 9),
     filters=st.sampled_from([1, 5, 16, 20]),
