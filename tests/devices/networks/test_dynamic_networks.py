@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from policies.space.sampling import sample
 from tests.helpers.gpu_target import H200
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
+UNOPTIMISED = DeviceClass("cpu", json.dumps({**json.loads(CPU.target), "opt-level": 0}))
+"""The same without LLVM's optimisations, which take longest: for more schedules of what is also built with them."""
 MOST = 13
 
 
@@ -116,12 +120,18 @@ def made(name: str, shape: Sequence[int]) -> torch.Tensor:
     return torch.randint(0, 50, shape) if name == "positions" else torch.randn(*shape)
 
 
+@cache
 def example(name: str) -> tuple[nn.Module, Network, int]:
     make, shape, axis = CASES[name]
     torch.manual_seed(1)
     module = make().eval()
     inputs = (made(name, shape),)
     return module, load_network((module, inputs, ({axis: Dim("n", min=2, max=MOST)},))), axis
+
+
+@cache
+def lowered_example(name: str) -> LoweredNetwork:
+    return import_network(example(name)[1], CPU)
 
 
 def random_trace(task: Task, rng: np.random.Generator) -> str | None:
@@ -136,20 +146,23 @@ def random_trace(task: Task, rng: np.random.Generator) -> str | None:
     return None
 
 
-def compiled(network: Network, folder: Path, seed: int) -> LoweredNetwork:
-    lowered = import_network(network, CPU)
+def compiled(lowered: LoweredNetwork, folder: Path, seed: int) -> None:
+    """Compile a network with random schedules; with LLVM's optimisations for the first seed alone."""
     rng = np.random.default_rng(seed)
+    if seed:
+        lowered = replace(lowered, device_class=UNOPTIMISED)
     compile_network(lowered, {task.id: random_trace(task, rng) for task in lowered.tasks}, folder)
-    return lowered
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", CASES)
 def test_every_extent_is_right(name: str, seed: int, tmp_path: Path) -> None:
-    module, network, axis = example(name)
-    lowered = compiled(network, tmp_path, seed)
+    module, _, axis = example(name)
+    lowered = lowered_example(name)
     assert lowered.dynamic, "no kernel is tuned"
+    compiled(lowered, tmp_path, seed)
     run = load(tmp_path)
+    torch.manual_seed(seed)
     for extent in range(2, MOST + 1):
         shape = list(CASES[name][1])
         shape[axis] = extent
@@ -162,9 +175,10 @@ def test_every_extent_is_right(name: str, seed: int, tmp_path: Path) -> None:
 
 
 def test_without_schedules_every_extent_is_right(tmp_path: Path) -> None:
-    module, network, _ = example("attention")
-    compile_network(import_network(network, CPU), {}, tmp_path)
+    module, _, _ = example("attention")
+    compile_network(lowered_example("attention"), {}, tmp_path)
     run = load(tmp_path)
+    torch.manual_seed(0)
     for extent in (2, 7, MOST):
         x = torch.randn(1, extent, 32)
         with torch.no_grad():
@@ -173,9 +187,8 @@ def test_without_schedules_every_extent_is_right(tmp_path: Path) -> None:
 
 def test_tasks_are_those_of_a_network_of_a_power_of_two_of_rows() -> None:
     """So records of either are of use to the other. A schedule for 13 rows fits no smaller tile."""
-    module, network, _ = example("products")
-    fixed = load_network((module, (torch.randn(8, 24),)))
-    tasks, expected = (import_network(each, CPU).tasks for each in (network, fixed))
+    fixed = load_network((example("products")[0], (torch.randn(8, 24),)))
+    tasks, expected = (each.tasks for each in (lowered_example("products"), import_network(fixed, CPU)))
     assert {task.workload.hash for task in tasks} == {task.workload.hash for task in expected}
 
 
@@ -184,7 +197,8 @@ def test_a_range_may_begin_anywhere(tmp_path: Path) -> None:
     torch.manual_seed(1)
     module = products().eval()
     network = load_network((module, (torch.randn(6, 24),), ({0: Dim("n", min=5, max=40)},)))
-    lowered = compiled(network, tmp_path, 0)
+    lowered = import_network(network, CPU)
+    compiled(lowered, tmp_path, 1)
     assert {task.extent for task in lowered.dynamic.values()} == {32}
     run = load(tmp_path)
     for rows in (5, 6, 7, 8, 11, 31, 39, 40):
@@ -195,20 +209,17 @@ def test_a_range_may_begin_anywhere(tmp_path: Path) -> None:
 
 def test_attention_of_any_number_of_samples_has_rows() -> None:
     """Views of a dynamic batch have indices with divisions by it, which leave nothing."""
-    lowered = import_network(example("samples")[1], CPU)
-    assert any(name.startswith("attention") for name in lowered.dynamic)
+    assert any(name.startswith("attention") for name in lowered_example("samples").dynamic)
 
 
 def test_weights_are_kept_once(tmp_path: Path) -> None:
-    module, network, _ = example("products")
-    compiled(network, tmp_path, 0)
-    parameters = sum(each.numel() * 4 for each in module.parameters())
+    compiled(lowered_example("products"), tmp_path, 1)
+    parameters = sum(each.numel() * 4 for each in example("products")[0].parameters())
     assert (tmp_path / "params.safetensors").stat().st_size < parameters + 4096
 
 
 def test_inputs_out_of_range_are_refused_by_name(tmp_path: Path) -> None:
-    _, network, _ = example("products")
-    compile_network(import_network(network, CPU), {}, tmp_path)
+    compile_network(replace(lowered_example("products"), device_class=UNOPTIMISED), {}, tmp_path)
     run = load(tmp_path)
     for rows in (1, MOST + 1):
         with pytest.raises(NetworkInputError, match=rf"has n = {rows}, and the network was compiled for n=2..{MOST}"):
@@ -248,8 +259,7 @@ def test_inputs_must_agree_in_the_dimension(tmp_path: Path) -> None:
 
 
 def test_the_manifest_has_the_dimension(tmp_path: Path) -> None:
-    _, network, _ = example("products")
-    compile_network(import_network(network, CPU), {}, tmp_path)
+    compile_network(replace(lowered_example("products"), device_class=UNOPTIMISED), {}, tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["shapes"] == f"n=2..{MOST}"
     assert manifest["inputs"][0]["shape"] == ["n", 24]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,13 +15,13 @@ from torch.export import Dim
 
 from devices.networks.frontend import load_network
 from devices.networks.input_shapes import NetworkInputError
-from devices.networks.lowering import compare, import_network, tolerance
+from devices.networks.lowering import LoweredNetwork, compare, import_network, tolerance
 from devices.networks.network import Network
 from devices.networks.network_folder import compile_network, load
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.shapes import parse_shapes
-from tests.devices.networks.test_dynamic_networks import random_trace
+from tests.devices.networks.test_dynamic_networks import UNOPTIMISED, compiled
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 SAMPLES, TOKENS = Dim("samples", min=1, max=5), Dim("tokens", min=2, max=19)
@@ -85,24 +86,23 @@ def joined() -> tuple[Any, ...]:
 NETWORKS = {"encoder": encoder, "cached": cached, "joined": joined}
 
 
+@cache
 def network_of(name: str) -> Network:
     torch.manual_seed(0)
     return load_network(NETWORKS[name]())
 
 
-def compiled(network: Network, folder: Path, seed: int) -> Any:
-    lowered = import_network(network, CPU)
-    assert not lowered.left_out
-    rng = np.random.default_rng(seed)
-    compile_network(lowered, {task.id: random_trace(task, rng) for task in lowered.tasks}, folder)
-    return lowered
+@cache
+def lowered_of(name: str) -> LoweredNetwork:
+    return import_network(network_of(name), CPU)
 
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", NETWORKS)
 def test_all_extents_are_right(name: str, seed: int, tmp_path: Path) -> None:
     network = network_of(name)
-    compiled(network, tmp_path, seed)
+    assert not lowered_of(name).left_out
+    compiled(lowered_of(name), tmp_path, seed)
     run = load(tmp_path)
     assert network.shapes is not None
     first, second = network.shapes.dynamic
@@ -127,21 +127,18 @@ def test_products_and_attention_are_tuned_for_the_typical_extents() -> None:
 
 
 def test_rows_of_joined_dimensions_are_tuned() -> None:
-    lowered = import_network(network_of("joined"), CPU)
-    products = [task for name, task in lowered.dynamic.items() if "matmul" in name]
+    products = [task for name, task in lowered_of("joined").dynamic.items() if "matmul" in name]
     assert [(task.extent, task.repeats) for task in products] == [(64, 2), (64, 2)]
 
 
 def test_weights_are_kept_once(tmp_path: Path) -> None:
-    network = network_of("encoder")
-    compiled(network, tmp_path, 0)
+    compiled(lowered_of("encoder"), tmp_path, 1)
     parameters = sum(each.numel() * 4 for each in encoder()[0].parameters())
     assert (tmp_path / "params.safetensors").stat().st_size < parameters + 4096
 
 
 def test_each_dimension_is_checked_by_its_name(tmp_path: Path) -> None:
-    network = network_of("encoder")
-    compile_network(import_network(network, CPU), {}, tmp_path)
+    compile_network(replace(lowered_of("encoder"), device_class=UNOPTIMISED), {}, tmp_path)
     run = load(tmp_path)
     assert run(torch.randn(2, 4, 32), torch.zeros(2, 4)).shape == (2, 4, 32)
     with pytest.raises(NetworkInputError, match=r"samples = 6, and the network was compiled for samples=1\.\.5"):
