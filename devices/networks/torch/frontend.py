@@ -199,7 +199,7 @@ def from_pt2(file: Path, trusted: bool = False, asked: Shapes | None = None) -> 
             for sums in [map(sum_of, value.shape)]
             for shape in [[each.at(extents) for each in sums if each is not None]]
         )
-    module = program.module()
+    module = program.module(check_guards=False)  # torch demands at least 4 for a sum of two extents from 0 up
     network = _from_program(file.stem, program, _TorchFramework(module, tuple(inputs)), str(file))
     network = replace(network, inputs_from="") if made_up else network
     return with_dimensions(network, shapes, {symbol: each.name for symbol, each in found.items()})

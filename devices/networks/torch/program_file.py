@@ -39,7 +39,8 @@ _VERSION = re.compile(r"[\w.+]*", re.ASCII)
 _TEXT = re.compile(r"[\w .,:;>()/+*-]*", re.ASCII)  # arguments: "bilinear", "bij,bjk->bik"
 # Numbers, and dimensions that are not fixed (which are refused later, by name): "Symbol('s7', integer=True)".
 _DIMENSION = re.compile(
-    r"(?:(?:Symbol|Integer|Mul|Add|Max|Min|FloorDiv|PythonMod|Mod)\(|'[a-z]\w{0,11}'|(?:positive|integer|nonnegative)=True"
+    r"(?:Pow\(Symbol\('[a-z]\w{0,11}'(?:, (?:positive|integer|nonnegative)=True)*\), Integer\([2-4]\)\)"  # not 9**9**9
+    r"|(?:Symbol|Integer|Mul|Add|Max|Min|FloorDiv|PythonMod|Mod)\(|'[a-z]\w{0,11}'|(?:positive|integer|nonnegative)=True"
     r"|-?\d{1,18}|[suz]\w{0,8}\d|, |\))+",
     re.ASCII,
 )

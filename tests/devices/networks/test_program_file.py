@@ -143,6 +143,10 @@ def weight_named(name: str) -> Callable[[Program], None]:
 
 PROGRAMS: dict[str, Callable[[str, str], Callable[[Program], None]]] = {
     "a dimension that is evaluated": lambda source, _mark: first_size(source),
+    "a power of which nobody sees the end": lambda _source, _mark: first_size("Pow(Integer(9), Integer(999999999))"),
+    "a range that is evaluated": lambda source, _mark: (
+        lambda program: program["range_constraints"].update({source: {"min_val": 0, "max_val": 1}})
+    ),
     "a dimension of a tensor called metadata": lambda source, _mark: hidden_tensor("metadata", source),
     "a dimension of a tensor called guards_code": lambda source, _mark: hidden_tensor("guards_code", source),
     "a function of torch that reads pickles": lambda _source, _mark: node(0, target="torch.load"),
