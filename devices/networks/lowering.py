@@ -26,7 +26,7 @@ from devices.error_text import brief
 from devices.networks.comparison import INT8_WEIGHTS, compare, network_tolerance
 from devices.networks.graph.attention import group_attention
 from devices.networks.graph.concatenations import mark_in_place
-from devices.networks.graph.constants import fold_constants
+from devices.networks.graph.constants import fold_constants, fold_lowered_constants
 from devices.networks.graph.dynamic_extents import dynamic_variables, has_known_shape, largest_value, simplify_extents
 from devices.networks.graph.float_order import replace_sorts
 from devices.networks.graph.group_extents import join_group_extents
@@ -464,7 +464,7 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         # A reshape alone is a view at run time: no kernel to tune.
         views = [transform.RewriteDataflowReshape(), transform.DeadCodeElimination(["main"])]
         module = steps.needed("the patterns of kernels", transform.AnnotateTIROpPattern(), module)
-        module = steps.optional("the folding of lowered constants", transform.FoldConstant(), module)
+        module = steps.optional("the folding of lowered constants", fold_lowered_constants, module)
         _refuse_constant(module["main"], name)
         grouped = steps.optional("the grouping of operators", groups, module)
         grouped = steps.optional("bytes between kernels", keep_bytes, grouped)

@@ -24,6 +24,7 @@ from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_equal
 
 from devices.builds.tensors import array_of
+from devices.networks.graph.attention_guards import SOFTMAX, with_exact_guards
 from devices.networks.graph.numpy_operators import shape_of
 from devices.networks.graph.rewrites.context import operator_name
 from devices.sketches.dynamic.few_row_attention import few_rows_fit
@@ -41,6 +42,9 @@ _ELEMENT_WISE = frozenset(
 
 def group_attention(module: Any) -> Any:
     """Return ``module`` with each attention of ``main`` as a function of its own."""
+    guarded = with_exact_guards(module, lambda _: True)
+    grouped = _Attentions(guarded["main"]).grouped_softmaxes()
+    module = with_exact_guards(module, lambda number: number in grouped)  # in attention alone
     groups = _Attentions(module["main"]).groups()
     return _grouped(module, groups) if groups else module
 
@@ -118,11 +122,16 @@ class _Attentions:
         """Return them, each found by its softmax."""
         found = []
         for binding in self._bindings:
-            if operator_name(binding.value) == "relax.nn.softmax":
+            if operator_name(binding.value) == SOFTMAX:
                 members = self._around(binding)
                 if members:
                     found.append(_Group([each for each in self._bindings if each.var in members]))
         return found
+
+    def grouped_softmaxes(self) -> set[int]:
+        """Return the softmaxes of attentions, by their numbers in program order."""
+        softmaxes = [each for each in self._bindings if operator_name(each.value) == SOFTMAX]
+        return {number for number, each in enumerate(softmaxes) if self._around(each)}
 
     def _around(self, softmax: Any) -> set[Any]:
         """Return the variables of the attention of a softmax; none where it is another softmax."""

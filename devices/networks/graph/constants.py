@@ -47,6 +47,19 @@ def fold_constants(module: Any) -> Any:
     return tvm.transform.Sequential(clean)(replaced)
 
 
+def fold_lowered_constants(module: Any) -> Any:
+    """Return ``module`` with the kernels of constants alone computed, as far as ``main`` calls them. In a group of
+    operators, which becomes one kernel, TVM's fusion takes no tensor as a constant."""
+    groups = {
+        variable: function
+        for variable, function in module.functions.items()
+        if isinstance(function, relax.Function) and variable.name_hint != "main"
+    }
+    rest = {variable: function for variable, function in module.functions.items() if variable not in groups}
+    folded = relax.transform.FoldConstant()(tvm.IRModule(rest, module.attrs))
+    return tvm.IRModule({**dict(folded.functions.items()), **groups}, folded.attrs)
+
+
 def _is_known(value: Any, known: dict[Any, Any]) -> bool:
     """Return true if ``value`` depends on constants alone."""
     if isinstance(value, Call):
