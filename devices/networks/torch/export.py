@@ -31,7 +31,7 @@ _ADVICE = (
     ("GuardOnDataDependentSymNode", "a number, a shape or the course of it depends on data: choose with torch.where "
      "or torch.cond, keep numbers as tensors (without item() and int()), or make them inputs or constants"),
     ("Constraints violated", "forward() fixes a dynamic dimension: give example inputs whose extent there is neither 0 "
-     "nor 1, and let nothing but shapes of tensors depend on it"),
+     "nor 1, let nothing but shapes of tensors depend on it, and declare a sum of others as torch.export.Dim.DYNAMIC"),
     ("numpy()", "compute with torch there, not with numpy"),
     ("requires_grad", "leave gradients out of forward()"),
     ("require grad", "leave gradients out of forward()"),
