@@ -172,12 +172,6 @@ class CompiledNetwork:
                 given[cache.input] = grown_to_caller(array, is_torch(inputs[cache.input]))
         return given
 
-    def steps_left(self, *inputs: Any) -> int:
-        """Return how often the growing caches among the inputs can grow."""
-        self._check(inputs)
-        extents = self._inputs.extents_of(inputs)
-        return min(cache.steps_left(inputs[cache.input].shape, extents) for cache in self.caches)
-
     def measure_secs(self, inputs: Sequence[Any], repeats: int = 20, warmups: int = 3) -> float:
         """Return the median seconds of a run on ``inputs`` (a tuple, or the only input). Converting them does not
         count."""

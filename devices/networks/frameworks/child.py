@@ -13,7 +13,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,10 @@ from devices.host.children.child import die_with_parent
 from devices.networks.comparison import compare
 from devices.networks.frameworks.array_file import read_arrays
 from devices.networks.frameworks.order import OURS, FrameworkOrder
+from devices.networks.frameworks.ours import ours
 from devices.networks.frameworks.runners import Loaded, Run, as_arrays, loaded
 from devices.networks.frameworks.source import read_source
-from devices.networks.frameworks.texts import STEPS, Text
+from devices.networks.frameworks.texts import Text
 from devices.networks.network import Array
 from devices.networks.torch.arrays import tensor_of
 
@@ -52,7 +52,7 @@ def main(order_file: str, parent: str) -> None:
     with torch.no_grad():
         try:
             sets = [read_arrays(file) for file in order.arrays]
-            on = _ours(order) if order.framework == OURS else _theirs(order, sets[0][0])
+            on = ours(order.folder) if order.framework == OURS else _theirs(order, sets[0][0])
             ready = [_ready(on, *each) for each in sets]
         except Exception as problem:  # whatever a framework raises over the network
             answer({"problem": brief(problem)})
@@ -71,8 +71,8 @@ def _ready(on: Loaded, inputs: list[Array], expected: list[Array]) -> tuple[Run 
     """Return the warm runner on some inputs, None where it fails on them, and what is to be told of it."""
     try:
         run = on(tuple(map(tensor_of, inputs)))
-        _prepare(run)
-        returned = [(each, right) for each, right in zip(_several(run()), expected, strict=True) if each is not None]
+        outputs = run.once() if isinstance(run, Text) else run()
+        returned = [(each, right) for each, right in zip(_several(outputs), expected, strict=True) if each is not None]
         error = compare(as_arrays([each for each, _ in returned]), tuple(right for _, right in returned))[1]
         time_runs(run, _WARM_SECS, _FEWEST_RUNS)
     except Exception as problem:  # whatever a framework raises over these inputs
@@ -82,31 +82,6 @@ def _ready(on: Loaded, inputs: list[Array], expected: list[Array]) -> tuple[Run 
 
 def _theirs(order: FrameworkOrder, inputs: list[Array]) -> Loaded:
     return loaded(order.framework, read_source(order.spec, inputs, order.trusted, order.shapes, order.caches))
-
-
-def _ours(order: FrameworkOrder) -> Loaded:
-    """Load the compiled network."""
-    from devices.networks.network_folder import load
-
-    network = load(order.folder)
-    if not network.caches:
-        return lambda inputs: lambda: network(*inputs)
-
-    def on(inputs: Sequence[torch.Tensor]) -> Run:
-        given: list[Any] = []
-
-        def begin() -> None:
-            given[:] = network.in_buffers(*inputs)
-
-        def step() -> Any:
-            outputs = network(*given)
-            for cache in network.caches:
-                given[cache.input] = outputs[cache.output]
-            return outputs
-
-        return Text(begin, step, min(STEPS, network.steps_left(*inputs)))
-
-    return on
 
 
 def time_runs(run: Run, least_secs: float, fewest: int) -> list[float]:

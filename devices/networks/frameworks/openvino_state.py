@@ -51,6 +51,10 @@ def stateful(
                 outputs[at] = request.get_output_tensor(slot).data
             return outputs
 
-        return Text(begin, step)
+        def once() -> list[Any]:
+            begin()
+            return step()
+
+        return Text(begin, step, once)
 
     return on

@@ -15,10 +15,14 @@ class Text:
     Args:
         begin: goes back to the first caches.
         step: runs the network, keeps the caches that it returns, and returns its outputs.
+        once: runs the network on the inputs, and returns its outputs.
         steps: steps from one beginning to the next.
     """
 
-    def __init__(self, begin: Callable[[], None], step: Callable[[], Any], steps: int = STEPS) -> None:
+    def __init__(
+        self, begin: Callable[[], None], step: Callable[[], Any], once: Callable[[], Any], steps: int = STEPS
+    ) -> None:
+        self.once = once
         self._begin, self._step, self._steps = begin, step, steps
         self._left = 0
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from devices.networks.frameworks import child, runners
-from devices.networks.frameworks.order import OURS, FrameworkOrder
+from devices.networks.frameworks.ours import ours
 from devices.networks.frameworks.runners import NetworkSource
 from devices.networks.frameworks.texts import STEPS, Text
 from devices.networks.frontend import load_network
@@ -54,11 +54,20 @@ def expected(row: Tensor, rows: Tensor, steps: int, most: int) -> list[float]:
 def test_ours_goes_on_from_its_caches_and_begins_again(before: int, tmp_path: Path) -> None:
     network = load_network(example(), shapes=parse_shapes(f"past=1..{MOST}"))
     compile_network(import_network(network, CLASS), {}, tmp_path)
-    order = FrameworkOrder(OURS, "", str(tmp_path), (), 2, False, network.input_shapes, ((1, 1),))
     row, rows = torch.rand(1, 1, 4), torch.rand(1, before, 4)
-    text: Any = child._ours(order)([row, rows])
-    most = min(STEPS, MOST + 1 - before)
-    np.testing.assert_allclose(rows_of(text, STEPS + 3), expected(row, rows, STEPS + 3, most), rtol=1e-5)
+    text: Any = ours(str(tmp_path))([row, rows])
+    np.testing.assert_allclose(text.once()[0][0, 0], expected(row, rows, 1, 1)[0], rtol=1e-5)
+    # A text that would come to the largest extent ends there.
+    first = rows[:, : min(before, MOST + 1 - STEPS)]
+    np.testing.assert_allclose(rows_of(text, STEPS + 3), expected(row, first, STEPS + 3, STEPS), rtol=1e-5)
+
+
+def test_a_text_over_few_extents_is_short(tmp_path: Path) -> None:
+    network = load_network(example(), shapes=parse_shapes("past=3..5"))
+    compile_network(import_network(network, CLASS), {}, tmp_path)
+    row, rows = torch.rand(1, 1, 4), torch.rand(1, 4, 4)
+    text: Any = ours(str(tmp_path))([row, rows])
+    np.testing.assert_allclose(rows_of(text, 5), expected(row, rows[:, :3], 5, 3), rtol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -67,10 +76,10 @@ def test_openvino_keeps_caches_as_its_state() -> None:
     module, inputs, _ = example()
     source = NetworkSource(module, None, inputs, ((1, 1, 4), (1, "past", 4)), ((1, 1),))
     text: Any = runners.loaded("OpenVINO", source)(inputs)
-    text.prepare()
-    assert text()[1] is None
-    again: Any = runners.loaded("OpenVINO", source)(inputs)
-    np.testing.assert_allclose(rows_of(again, STEPS + 3), expected(*inputs, STEPS + 3, STEPS), rtol=1e-5)
+    found = text.once()
+    assert found[1] is None
+    np.testing.assert_allclose(found[0][0, 0], expected(*inputs, 1, 1)[0], rtol=1e-5)
+    np.testing.assert_allclose(rows_of(text, STEPS + 3), expected(*inputs, STEPS + 3, STEPS), rtol=1e-5)
 
 
 def test_what_a_run_returns_is_compared_where_it_returns_it() -> None:
