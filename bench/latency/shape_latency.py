@@ -67,7 +67,7 @@ def run(
         dynamic = tunings.take(DYNAMIC, sampled.shapes)
         others = sampled.extents if alone else ()
         fixed = {extent: tunings.take(f"{FIXED}-{extent}", f"{sampled.dimension}={extent}") for extent in others}
-        caches = tuple((each.input, each.output) for each in GrowingCache.of(read_manifest(Path(dynamic["folder"]))))
+        caches = _growing_caches(Path(dynamic["folder"]))
         sides = [
             Side(OURS, OURS, sampled.extents, Path(dynamic["folder"]), caches),
             *(Side(name, name, sampled.extents, caches=caches) for name in sampled.frameworks),
@@ -79,6 +79,11 @@ def run(
     if alone:
         details["alone"] = alone_figures(dynamic, fixed)
     return shape_result(model, sampled, found, details)
+
+
+def _growing_caches(folder: Path) -> tuple[tuple[int, int], ...]:
+    """Return the places of the growing caches of a compiled network among its inputs and outputs."""
+    return tuple((each.input, each.output) for each in GrowingCache.of(read_manifest(folder)))
 
 
 def asked_shapes(model: str, shapes: str | None, shapes_weights: str | None) -> str | None:
