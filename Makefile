@@ -2,6 +2,7 @@
 #
 #   make demo [BUDGET=5m]   set up, then tune ResNet-18 for this CPU for BUDGET and print the summary
 #   make test [PYTEST_ARGS=]  set up, then run the tests
+#   make test-all           the tests of make test and of make test-long together
 #   make test-exhaustive    every form of every operator, hundreds of wrong and right kernels
 #   make gpu-emulated [GPU_CANDIDATES=16 GPU_LOG=]  so many candidates of each sketch for a GPU, whose CUDA source runs on
 #                           the CPU (hours for many); GPU_LOG=FILE keeps what each was, and goes on where it was cut
@@ -44,7 +45,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ZOO := $(VENV)/zoo
 
-.PHONY: help setup demo test test-long test-exhaustive gpu-emulated soak fuzz test-arm64 zoo docs lint shipped bench clean
+.PHONY: help setup demo test test-long test-all test-exhaustive gpu-emulated soak fuzz test-arm64 zoo docs lint shipped bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -65,6 +66,10 @@ test: setup
 
 test-long: setup
 	$(BIN)/python -m pytest -q -m long -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+# Collected once, and the last of the one beside the first of the other.
+test-all: setup
+	$(BIN)/python -m pytest -q -m 'not soak and not exhaustive' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-exhaustive: setup
 	$(BIN)/python -m pytest -q -m exhaustive --timeout 1800 -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
