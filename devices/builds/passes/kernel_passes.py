@@ -20,7 +20,6 @@ from devices.builds.passes.panel_prefetch import prefetch_next_panels
 from devices.builds.passes.serial_loops import serialize_parallel_loops
 from devices.builds.passes.stack_buffers import mark_cpu_functions, place_on_stack
 from devices.builds.passes.unrolled_selections import fold_selections
-from devices.builds.passes.weight_streams import read_weights_as_streams
 from devices.builds.passes.wide_vectors import split_wide_vectors
 from devices.cuda.lowering import lowered_for_cuda
 from devices.cuda.vector_stores import separate_vector_stores
@@ -48,7 +47,6 @@ def _pipeline() -> Any:
                 join_byte_loads,
                 lower_byte_operators,
                 lower_half_operators,
-                read_weights_as_streams,
                 prefetch_next_panels,
                 place_on_stack,
                 propagate_nan,

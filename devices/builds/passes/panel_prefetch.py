@@ -10,7 +10,7 @@ Emerald Rapids, products of 128 rows with cold weights went from 276 to 336 GFLO
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,18 +18,9 @@ import tvm
 from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.sym import detect_linear_equation
-from tvm.tirx import BufferLoad, Evaluate, For, ForKind, IntImm, PrimFunc, Ramp, SeqStmt, Stmt, Var
+from tvm.tirx import Bind, BufferLoad, BufferStore, Evaluate, For, ForKind, IntImm, PrimFunc, Ramp, SeqStmt, Stmt, Var
 from tvm_ffi import structural_map, structural_walk
 
-from devices.builds.passes.loop_chains import (
-    MOST_STATEMENTS,
-    chains_of,
-    copied,
-    defined_in,
-    is_plain,
-    resolved,
-    statements_of,
-)
 from devices.builds.passes.stack_buffers import FOR_CPU
 from devices.builds.passes.vector_lanes import dtype_of
 
@@ -37,6 +28,8 @@ _LINE_BYTES = 64
 _STEPS = (8, 4)
 """Steps of the innermost loop between two prefetches, the best first: more of them are a larger kernel, and a prefetch
 with fewer costs more than it saves."""
+_MOST_STATEMENTS = 320
+"""Statements of an unrolled loop at most: about what the cache of decoded instructions holds."""
 _READ, _ALL_LEVELS, _DATA = 0, 3, 1
 """Arguments of LLVM's prefetch."""
 
@@ -63,10 +56,10 @@ class _Panel:
 
 def _with_prefetches(rows: For) -> For:
     """Return a loop over blocks of rows whose innermost loops prefetch; any other loop as it is."""
-    if not is_plain(rows) or int(rows.extent) < 2:
+    if not _is_plain(rows) or int(rows.extent) < 2:
         return rows
-    chains = list(chains_of(rows.body, min(_STEPS)))
-    values = defined_in(rows.body) if chains else {}
+    chains = list(_chains(rows.body))
+    values = _defined_in(rows.body) if chains else {}
     for chain in chains:
         panel = _panel_of(rows, chain, values)
         if panel is None:
@@ -83,6 +76,46 @@ def _replaced(body: Stmt, loop: For, by: For) -> Stmt:
     return structural_map(body, (For, lambda each: by if each.same_as(loop) else each))
 
 
+def _defined_in(body: Stmt) -> dict[Any, Any]:
+    """Return the values of the variables that are defined in a statement."""
+    values: dict[Any, Any] = {}
+
+    def note(bind: Bind) -> None:
+        values[bind.var] = bind.value
+
+    structural_walk(body, [(Bind, note)])
+    return values
+
+
+def _is_plain(loop: For) -> bool:
+    """Return true for a serial loop from 0 to a constant."""
+    bounds = isinstance(loop.min, IntImm) and int(loop.min) == 0 and isinstance(loop.extent, IntImm)
+    return bounds and int(loop.kind) == int(ForKind.SERIAL)
+
+
+def _chains(statement: Stmt) -> Iterator[tuple[For, ...]]:
+    """Yield the plain loops around each other in a statement, down to an innermost one that is small enough to be
+    unrolled: the transforms of Winograd's algorithm have thousands of statements, and need no look at each."""
+    if isinstance(statement, SeqStmt):
+        for each in statement:
+            yield from _chains(each)
+    elif isinstance(statement, For) and _is_plain(statement):
+        inner = list(_chains(statement.body))
+        yield from ((statement, *each) for each in inner)
+        is_small = len(_statements(statement.body)) * min(_STEPS) <= _MOST_STATEMENTS
+        if not inner and is_small and _is_straight(statement.body):
+            yield (statement,)
+
+
+def _is_straight(body: Stmt) -> bool:
+    """Return true for definitions and stores alone."""
+    return all(isinstance(each, Bind | BufferStore) for each in _statements(body))
+
+
+def _statements(body: Stmt) -> tuple[Stmt, ...]:
+    return tuple(body) if isinstance(body, SeqStmt) else (body,)
+
+
 def _panel_of(rows: For, chain: Sequence[For], values: dict[Any, Any]) -> _Panel | None:
     """Return the panel that the loops of a chain read in the order of memory, and again for each of the ``rows``; None
     for none. ``values``: of the variables that are defined in the loop."""
@@ -92,7 +125,7 @@ def _panel_of(rows: For, chain: Sequence[For], values: dict[Any, Any]) -> _Panel
         index = load.indices[0] if len(load.indices) == 1 else None
         if not isinstance(index, Ramp) or not isinstance(index.stride, IntImm) or int(index.stride) != 1:
             continue
-        base = resolved(index.base, values)
+        base = _resolved(index.base, values)
         terms = detect_linear_equation(base, [rows.loop_var, *(loop.loop_var for loop in chain)])
         if len(terms) == 0 or not all(isinstance(term, IntImm) for term in terms[:-1]):
             continue
@@ -107,23 +140,53 @@ def _panel_of(rows: For, chain: Sequence[For], values: dict[Any, Any]) -> _Panel
     return None
 
 
+def _resolved(value: Any, values: dict[Any, Any]) -> Any:
+    """Return an expression without the variables that are defined in the loop."""
+    while _reads(value, values):
+        value = structural_map(value, (Var, lambda each: values.get(each, each)))
+    return value
+
+
+def _reads(value: Any, variables: Collection[Any]) -> bool:
+    """Return true if an expression reads one of these variables."""
+    found: list[Var] = []
+    structural_walk(value, [(Var, found.append)])
+    return any(each in variables for each in found)
+
+
 def _unrolled(rows: For, chain: Sequence[For], panel: _Panel) -> For | None:
     """Return the innermost loop with a prefetch every few steps; None where that is not worth it."""
     innermost = chain[-1]
-    extent, body = int(innermost.extent), statements_of(innermost.body)
+    extent, body = int(innermost.extent), _statements(innermost.body)
     # All rows together prefetch one panel.
     most = int(rows.extent) * _LINE_BYTES / (panel.step * panel.element_bytes)
-    fitting = (n for n in _STEPS if n <= most and extent % n == 0 and n * len(body) <= MOST_STATEMENTS)
+    fitting = (n for n in _STEPS if n <= most and extent % n == 0 and n * len(body) <= _MOST_STATEMENTS)
     steps = next(fitting, None)
     if steps is None:
         return None
     index = innermost.loop_var
     dtype = str(index.ty.dtype)
     part = Var(f"{index.name}_part", dtype)
-    copies = [copied(body, {index: part * IntImm(dtype, steps) + IntImm(dtype, at)}) for at in range(steps)]
+    copies = [_copied(body, index, part * IntImm(dtype, steps) + IntImm(dtype, at)) for at in range(steps)]
     prefetch = _prefetch(rows, chain, panel, part, steps)
     whole = SeqStmt([prefetch, *(each for copy in copies for each in copy)])
     return For(part, innermost.min, IntImm(dtype, extent // steps), ForKind.SERIAL, whole, None, {})
+
+
+def _copied(body: Sequence[Stmt], index: Var, value: Any) -> Iterator[Stmt]:
+    """Yield the statements of one step, with definitions of their own."""
+    known: dict[Any, Any] = {index: value}
+    for statement in body:
+        if isinstance(statement, Bind):
+            defined = _with_values(statement.value, known)
+            known[statement.var] = Var(statement.var.name, str(statement.var.ty.dtype))
+            yield Bind(known[statement.var], defined)
+        else:
+            yield _with_values(statement, known)
+
+
+def _with_values(node: Any, known: dict[Any, Any]) -> Any:
+    return structural_map(node, (Var, lambda each: known.get(each, each)))
 
 
 def _prefetch(rows: For, chain: Sequence[For], panel: _Panel, part: Var, steps: int) -> Stmt:
