@@ -27,9 +27,7 @@ from bench.machine import bench_env, cores
 from bench.networks.dynamic_extents import shapes_beside
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult, spread
-from devices.networks.cache_buffers import GrowingCache
 from devices.networks.frameworks.order import OURS
-from devices.networks.manifest import read_manifest
 from fleet_tune.base.config.shape_options import shapes_given
 from fleet_tune.base.errors import RequestError
 from fleet_tune.base.shapes import Shapes
@@ -67,10 +65,9 @@ def run(
         dynamic = tunings.take(DYNAMIC, sampled.shapes)
         others = sampled.extents if alone else ()
         fixed = {extent: tunings.take(f"{FIXED}-{extent}", f"{sampled.dimension}={extent}") for extent in others}
-        caches = _growing_caches(Path(dynamic["folder"]))
         sides = [
-            Side(OURS, OURS, sampled.extents, Path(dynamic["folder"]), caches),
-            *(Side(name, name, sampled.extents, caches=caches) for name in sampled.frameworks),
+            Side(OURS, OURS, sampled.extents, Path(dynamic["folder"])),
+            *(Side(name, name, sampled.extents) for name in sampled.frameworks),
             *(Side(FIXED, OURS, (extent,), Path(each["folder"])) for extent, each in fixed.items()),
         ]
         found = time_sides(model, sides, sampled, work, rounds=rounds, block_secs=block_secs)
@@ -79,11 +76,6 @@ def run(
     if alone:
         details["alone"] = alone_figures(dynamic, fixed)
     return shape_result(model, sampled, found, details)
-
-
-def _growing_caches(folder: Path) -> tuple[tuple[int, int], ...]:
-    """Return the places of the growing caches of a compiled network among its inputs and outputs."""
-    return tuple((each.input, each.output) for each in GrowingCache.of(read_manifest(folder)))
 
 
 def asked_shapes(model: str, shapes: str | None, shapes_weights: str | None) -> str | None:

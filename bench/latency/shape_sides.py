@@ -70,8 +70,6 @@ class Side:
     """Those at which it is timed."""
     folder: Path | None = None
     """The compiled network."""
-    caches: tuple[tuple[int, int], ...] = ()
-    """The places of its growing caches among the inputs and the outputs."""
 
 
 def time_sides(
@@ -115,7 +113,6 @@ def _started(
         threads,
         False,
         sampled.input_shapes,
-        side.caches,
     )
     file = work / f"{side.name}-{side.extents[-1]}.json"
     file.write_text(json.dumps(dataclasses.asdict(order)))

@@ -30,6 +30,9 @@ def shared(value: Any) -> Any | None:
     elements never is: numpy and torch count an extent of 0 as 1 in strides, and TVM as 0."""
     if 0 in value.shape:
         return None
+    # An error takes ten times as long. What numpy allocates for a few numbers is mostly not aligned.
+    if isinstance(value, np.ndarray) and value.__array_interface__["data"][0] % ALIGNMENT_BYTES:
+        return None
     try:
         return tvm_ffi.from_dlpack(value, require_alignment=ALIGNMENT_BYTES, require_contiguous=True)
     except _NOT_SHARED:

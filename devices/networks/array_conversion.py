@@ -109,11 +109,6 @@ def to_caller(tensor: Any, as_torch: bool, copied: bool) -> Any:
     return torch_arrays.tensor_of(tensor.numpy()) if result is None else result
 
 
-def grown_to_caller(array: Any, as_torch: bool) -> Any:
-    """Return an array as it is, or as a torch tensor in the same memory."""
-    return torch_arrays.tensor_of(array) if as_torch else array
-
-
 def flat(result: Any) -> list[Any]:
     """Return the tensors of a virtual machine's result, nested tuples flattened."""
     if hasattr(result, "numpy"):

@@ -5,7 +5,7 @@ again, its rows are in the buffer already, and the new ones are written behind t
 goes on from one cache twice gets a new buffer the second time, to which everything is copied, as who gives a cache of
 another origin does.
 
-Importing this module loads neither torch nor TVM.
+Importing this module does not load torch.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tvm
 
+from devices.builds.tensors import array_of, tensor_of
+from devices.networks.torch import arrays as torch_arrays
 from devices.timing.arguments import numpy_dtype
 
 Array = npt.NDArray[Any]
-
-_ALIGNMENT_BYTES = 64
-"""Alignment that kernels are compiled for."""
 
 
 @dataclass(frozen=True)
@@ -70,39 +70,44 @@ class GrowingCache:
         return buffer[(*(slice(None),) * self.axis, slice(count))]
 
 
+@dataclass
+class _Buffer:
+    """Memory of a cache. It lives as long as an array or tensor that shares it, but for the tensor here."""
+
+    memory: weakref.ref[Array]
+    """All of it, in a type that numpy and TVM both have."""
+    dtype: Any
+    """numpy's type of the cache."""
+    tensor: Any
+    """TVM's tensor of all of it."""
+    rows: int = 0
+    """Rows that were written."""
+    view: weakref.ref[Any] | None = None
+    """The array or tensor of these rows that the network has returned last."""
+    view_id: int = 0
+    """Its identity."""
+
+    def array(self) -> Array | None:
+        """Return all of it; None if nothing shares it any more."""
+        memory = self.memory()
+        return memory if memory is None or memory.dtype == self.dtype else memory.view(self.dtype)
+
+
 @dataclass(frozen=True)
 class Step:
-    """The arguments of a run that grows caches, and what it returns of them."""
+    """The arguments of a run that grows caches."""
 
-    kept: Mapping[int, Array]
-    """What is given for inputs whose rows are in the buffer already, by their places: arrays of the right shape, which
-    the network does not read."""
-    buffers: tuple[Array, ...]
-    """The buffer of each cache."""
-    first_rows: tuple[int, ...]
-    """The row of each buffer from which on it has to be written."""
-    grown: Mapping[int, Array]
-    """The grown caches, in the buffers, by their places among the outputs."""
-
-    @property
-    def arguments(self) -> tuple[Array, ...]:
-        """The arguments of ``main`` behind its inputs. None without caches."""
-        return (*self.buffers, np.array(self.first_rows, np.int64)) if self.buffers else ()
+    kept: Mapping[int, Any]
+    """What is given for inputs whose rows are in the buffer already, by their places: TVM's tensors of the right shape,
+    which the network does not read."""
+    arguments: tuple[Any, ...]
+    """The arguments of ``main`` behind its inputs: the buffers, and the rows from which on they have to be written."""
+    grown: Mapping[int, tuple[_Buffer, Array]]
+    """The grown caches by their places among the outputs: the buffer, and its rows."""
 
 
-NO_STEP = Step({}, (), (), {})
+NO_STEP = Step({}, (), {})
 """That of a network without growing caches."""
-
-
-@dataclass
-class _Filled:
-    """A buffer that a cache was returned in."""
-
-    owner: weakref.ref[Array]
-    """The memory, which lives as long as an array or tensor that shares it."""
-    shape: tuple[int, ...]
-    rows: int
-    """Rows that were written."""
 
 
 class CacheBuffers:
@@ -114,60 +119,98 @@ class CacheBuffers:
 
     def __init__(self, caches: Sequence[GrowingCache]) -> None:
         self._caches = tuple(caches)
-        self._filled: dict[int, _Filled] = {}
+        self._by_address: dict[int, _Buffer] = {}
+        # The same by the identity of the last view, which is read sooner than an address.
+        self._by_view: dict[int, _Buffer] = {}
+        self._first_rows = tvm.runtime.empty((len(caches),), "int64") if caches else None
+        self._first_row_numbers = array_of(self._first_rows) if caches else np.zeros(0, np.int64)
 
     def step(self, inputs: Sequence[Any], extents: Mapping[str, int]) -> Step:
-        """Return the buffers for a run. ``inputs``: arrays or tensors that the network takes."""
-        kept: dict[int, Array] = {}
-        buffers, first_rows, grown = [], [], {}
-        for cache in self._caches:
+        """Return the arguments for a run on ``inputs``, arrays or tensors that the network takes. They are those of one
+        run: the next step changes them."""
+        kept: dict[int, Any] = {}
+        alike: dict[Any, Any] = {}
+        tensors: list[Any] = []
+        grown: dict[int, tuple[_Buffer, Array]] = {}
+        for at, cache in enumerate(self._caches):
             value = inputs[cache.input]
             shape = tuple(value.shape)
-            rows, after = shape[cache.axis], cache.rows_after(shape, extents)
             buffer = self._buffer_of(value, cache)
-            if buffer is None:
-                buffer = _aligned(cache.buffer_shape(shape), _dtype_of(value))
-                first_rows.append(0)
+            array = None if buffer is None else buffer.array()
+            if buffer is None or array is None:
+                buffer, array = self._new(cache.buffer_shape(shape), str(value.dtype).removeprefix("torch."))
+                self._first_row_numbers[at] = 0
             else:
-                kept[cache.input] = buffer.reshape(-1)[: prod(shape)].reshape(shape)
-                first_rows.append(rows)
-            self._note(buffer, after)
-            buffers.append(buffer)
-            grown[cache.output] = cache.rows(buffer, after)
-        return Step(kept, tuple(buffers), tuple(first_rows), grown)
+                # The shape is all that the network reads of it: one for all caches of this shape.
+                key = shape, array.dtype
+                if key not in alike:
+                    alike[key] = tensor_of(array.reshape(-1)[: prod(shape)].reshape(shape))
+                kept[cache.input] = alike[key]
+                self._first_row_numbers[at] = shape[cache.axis]
+            buffer.rows = cache.rows_after(shape, extents)
+            tensors.append(buffer.tensor)
+            grown[cache.output] = buffer, cache.rows(array, buffer.rows)
+        return Step(kept, (*tensors, self._first_rows), grown)
 
-    def placed(self, cache: GrowingCache, rows: Array) -> Array:
-        """Return a copy of a cache in a buffer, in which it grows."""
-        buffer = _aligned(cache.buffer_shape(rows.shape), rows.dtype)
-        count = rows.shape[cache.axis]
-        placed: Array = cache.rows(buffer, count)
-        placed[...] = rows
-        self._note(buffer, count)
-        return placed
+    def returned(self, step: Step, output: int, as_torch: bool) -> Any:
+        """Return a grown cache of a step as an array or a torch tensor in its buffer."""
+        buffer, rows = step.grown[output]
+        return self._as_view(buffer, rows, as_torch)
 
-    def _buffer_of(self, value: Any, cache: GrowingCache) -> Array | None:
+    def placed(self, cache: GrowingCache, rows: Array, as_torch: bool) -> Any:
+        """Return a copy of a cache in a buffer, in which it grows, as an array or a torch tensor."""
+        buffer, array = self._new(cache.buffer_shape(rows.shape), str(rows.dtype))
+        buffer.rows = rows.shape[cache.axis]
+        view: Array = cache.rows(array, buffer.rows)
+        view[...] = rows
+        return self._as_view(buffer, view, as_torch)
+
+    def __len__(self) -> int:
+        """The number of buffers that are in use."""
+        return len(self._by_address)
+
+    def _buffer_of(self, value: Any, cache: GrowingCache) -> _Buffer | None:
         """Return the buffer whose last rows are those of ``value``; None where there is none."""
-        address, strides = _place_of(value)
-        found = self._filled.get(address)
-        memory = None if found is None else found.owner()
-        if found is None or memory is None:
+        buffer = self._by_view.get(id(value))
+        if buffer is None or buffer.view is None or buffer.view() is not value:
+            buffer = self._by_address.get(_address(value))
+        array = None if buffer is None else buffer.array()
+        if buffer is None or array is None:
             return None
         shape = tuple(value.shape)
-        if found.shape != cache.buffer_shape(shape) or found.rows != shape[cache.axis]:
-            return None
-        buffer = _view(memory, found.shape, _dtype_of(value))
-        return buffer if buffer.strides == strides else None
+        is_last = buffer.rows == shape[cache.axis] and array.shape == cache.buffer_shape(shape)
+        return buffer if is_last and _strides(value) == array.strides else None
 
-    def _note(self, buffer: Array, rows: int) -> None:
-        address = buffer.__array_interface__["data"][0]
-        memory: Any = buffer.base
+    def _as_view(self, buffer: _Buffer, rows: Array, as_torch: bool) -> Any:
+        self._forget_view(buffer)
+        view = torch_arrays.tensor_of(rows) if as_torch else rows
+        buffer.view, buffer.view_id = weakref.ref(view), id(view)
+        self._by_view[id(view)] = buffer
+        return view
+
+    def _forget_view(self, buffer: _Buffer) -> None:
+        # The identity of one that is gone may be that of another buffer's view by now.
+        if self._by_view.get(buffer.view_id) is buffer:
+            del self._by_view[buffer.view_id]
+
+    def _new(self, shape: tuple[int, ...], dtype: str) -> tuple[_Buffer, Array]:
+        """Return an empty buffer, and the array of all of it."""
+        # numpy does not read TVM's tensors of bfloat16.
+        plain = {"bfloat16": "uint16"}.get(dtype, dtype)
+        tensor = tvm.runtime.empty(shape, plain)
+        memory = array_of(tensor)
+        address = _address(memory)
 
         def forget(gone: weakref.ref[Array]) -> None:
-            # The memory may be that of another buffer by now.
-            if (there := self._filled.get(address)) is not None and there.owner is gone:
-                del self._filled[address]
+            # Its memory may be that of another buffer by now.
+            if (there := self._by_address.get(address)) is not None and there.memory is gone:
+                del self._by_address[address]
+                self._forget_view(there)
 
-        self._filled[address] = _Filled(weakref.ref(memory, forget), buffer.shape, rows)
+        given = tensor if plain == dtype else tensor._create_view(shape, dtype, 0)
+        own = numpy_dtype(dtype)
+        buffer = self._by_address[address] = _Buffer(weakref.ref(memory, forget), own, given)
+        return buffer, memory if memory.dtype == own else memory.view(own)
 
 
 def filled(caches: Sequence[GrowingCache], inputs: Sequence[Array]) -> list[Array]:
@@ -176,7 +219,7 @@ def filled(caches: Sequence[GrowingCache], inputs: Sequence[Array]) -> list[Arra
     found = []
     for cache in caches:
         given = inputs[cache.input]
-        buffer = _aligned(cache.buffer_shape(given.shape), given.dtype)
+        buffer = np.empty(cache.buffer_shape(given.shape), given.dtype)
         cache.rows(buffer, given.shape[cache.axis])[...] = given
         found.append(buffer)
     return [*found, np.array([inputs[cache.input].shape[cache.axis] for cache in caches], "int64")] if found else []
@@ -192,27 +235,13 @@ def without_spare_rows(
     return tuple(found)
 
 
-def _aligned(shape: tuple[int, ...], dtype: Any) -> Array:
-    memory = np.empty(prod(shape) * np.dtype(dtype).itemsize + _ALIGNMENT_BYTES, np.uint8)
-    return _view(memory, shape, dtype)
+def _address(value: Any) -> int:
+    return int(value.__array_interface__["data"][0]) if isinstance(value, np.ndarray) else int(value.data_ptr())
 
 
-def _view(memory: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return the array of this shape that begins at the first aligned byte."""
-    first = -memory.__array_interface__["data"][0] % _ALIGNMENT_BYTES
-    found: Array = memory[first : first + prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
-    return found
-
-
-def _place_of(value: Any) -> tuple[int, tuple[int, ...]]:
-    """Return the address of an array or a tensor, and its strides in bytes."""
+def _strides(value: Any) -> tuple[int, ...]:
+    """Return the strides of an array or a tensor in bytes."""
     if isinstance(value, np.ndarray):
-        return value.__array_interface__["data"][0], value.strides
-    return value.data_ptr(), tuple(each * value.element_size() for each in value.stride())
-
-
-def _dtype_of(value: Any) -> Any:
-    """Return numpy's type of the elements of an array or a tensor."""
-    if isinstance(value, np.ndarray):
-        return value.dtype
-    return numpy_dtype(str(value.dtype).removeprefix("torch."))
+        return value.strides
+    size = value.element_size()
+    return tuple(each * size for each in value.stride())

@@ -29,7 +29,6 @@ from devices.networks.array_conversion import (
     InputSignature,
     can_pass_directly,
     flat,
-    grown_to_caller,
     input_signature,
     is_torch,
     shares_memory,
@@ -145,8 +144,9 @@ class CompiledNetwork:
         with self._lock:
             self._start_threads()
             step = self._buffers.step(inputs, self._inputs.extents_of(inputs)) if self.caches else NO_STEP
-            tensors = [to_tvm(step.kept.get(at, value), self._device) for at, value in enumerate(inputs)]
-            given = [*tensors, *(tensor_of(each) for each in step.arguments), *self._parameters]
+            kept = step.kept
+            tensors = [kept[at] if at in kept else to_tvm(value, self._device) for at, value in enumerate(inputs)]
+            given = [*tensors, *step.arguments, *self._parameters]
             result = self._main(*given)
             returned = flat(result)
             if self._aliased is None:
@@ -157,7 +157,7 @@ class CompiledNetwork:
                 self._direct_inputs = input_signature(inputs)
         as_torch = bool(inputs) and is_torch(inputs[0])
         outputs = [
-            to_caller(each, as_torch, copied) if at not in step.grown else grown_to_caller(step.grown[at], as_torch)
+            to_caller(each, as_torch, copied) if at not in step.grown else self._buffers.returned(step, at, as_torch)
             for at, (each, copied) in enumerate(zip(returned, self._aliased, strict=True))
         ]
         return tuple(outputs) if isinstance(result, _SEVERAL) else outputs[0]
@@ -168,8 +168,8 @@ class CompiledNetwork:
         given = list(inputs)
         with self._lock:
             for cache in self.caches:
-                array = self._buffers.placed(cache, array_of(to_tvm(inputs[cache.input], self._device)))
-                given[cache.input] = grown_to_caller(array, is_torch(inputs[cache.input]))
+                rows = array_of(to_tvm(inputs[cache.input], self._device))
+                given[cache.input] = self._buffers.placed(cache, rows, is_torch(inputs[cache.input]))
         return given
 
     def measure_secs(self, inputs: Sequence[Any], repeats: int = 20, warmups: int = 3) -> float:

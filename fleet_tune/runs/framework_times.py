@@ -126,7 +126,6 @@ def time_frameworks(
 
     Raises :class:`RequestError` for a folder without a network that runs here, and :class:`NetworkError`.
     """
-    from devices.networks.cache_buffers import GrowingCache
     from devices.networks.frameworks.array_file import write_arrays
     from devices.networks.frameworks.runners import installed
     from devices.networks.frontend import load_network, locate
@@ -143,7 +142,6 @@ def time_frameworks(
     say("running the network in its framework")
     networks = _at_extents(network)
     threads = usable_cpus()
-    caches = tuple((each.input, each.output) for each in GrowingCache.of(manifest))
     names = (OURS, *installed(is_torch=bool(function) or file.suffix == ".pt2"))
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-tune-frameworks-")))
@@ -163,9 +161,7 @@ def time_frameworks(
         found: dict[str, list[Mapping[str, Any]]] = {}
         for name in names:
             say(f"starting {name}")
-            order = FrameworkOrder(
-                name, spec, str(folder.absolute()), files, threads, trusted, network.input_shapes, caches
-            )
+            order = FrameworkOrder(name, spec, str(folder.absolute()), files, threads, trusted, network.input_shapes)
             side = stack.enter_context(_started(order, work))
             ready = side.answer()
             if "problem" in ready:

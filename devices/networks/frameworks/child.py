@@ -14,7 +14,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -46,8 +45,7 @@ def main(order_file: str, parent: str) -> None:
 
     fields = json.loads(Path(order_file).read_text())
     shapes = tuple(map(tuple, fields.pop("shapes")))
-    caches = tuple(map(tuple, fields.pop("caches")))
-    order = FrameworkOrder(**fields, shapes=shapes, caches=caches)
+    order = FrameworkOrder(**fields, shapes=shapes)
     torch.set_num_threads(order.threads)
     with torch.no_grad():
         try:
@@ -72,8 +70,7 @@ def _ready(on: Loaded, inputs: list[Array], expected: list[Array]) -> tuple[Run 
     try:
         run = on(tuple(map(tensor_of, inputs)))
         outputs = run.once() if isinstance(run, Text) else run()
-        returned = [(each, right) for each, right in zip(_several(outputs), expected, strict=True) if each is not None]
-        error = compare(as_arrays([each for each, _ in returned]), tuple(right for _, right in returned))[1]
+        error = compare(as_arrays(outputs), tuple(expected))[1]
         time_runs(run, _WARM_SECS, _FEWEST_RUNS)
     except Exception as problem:  # whatever a framework raises over these inputs
         return None, {"problem": brief(problem)}
@@ -81,7 +78,7 @@ def _ready(on: Loaded, inputs: list[Array], expected: list[Array]) -> tuple[Run 
 
 
 def _theirs(order: FrameworkOrder, inputs: list[Array]) -> Loaded:
-    return loaded(order.framework, read_source(order.spec, inputs, order.trusted, order.shapes, order.caches))
+    return loaded(order.framework, read_source(order.spec, inputs, order.trusted, order.shapes))
 
 
 def time_runs(run: Run, least_secs: float, fewest: int) -> list[float]:
@@ -97,11 +94,6 @@ def time_runs(run: Run, least_secs: float, fewest: int) -> list[float]:
         secs.append(time.perf_counter() - start)
     gc.enable()
     return secs
-
-
-def _several(outputs: Any) -> list[Any]:
-    """Return the outputs of a run, which are one tensor or several."""
-    return [outputs] if hasattr(outputs, "shape") else list(outputs)
 
 
 def _prepare(run: Run) -> None:

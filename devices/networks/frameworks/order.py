@@ -24,5 +24,3 @@ class FrameworkOrder:
     trusted: bool
     shapes: tuple[tuple[int | str, ...], ...] = ()
     """Shapes of its inputs, with a name where an extent is dynamic. Empty for fixed shapes."""
-    caches: tuple[tuple[int, int], ...] = ()
-    """The places of each growing cache among the inputs and the outputs. Runs are then steps of a text."""

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from devices.networks.frameworks.openvino_state import stateful
 from devices.networks.network import Array
 from fleet_tune.base.extent_sums import ExtentSum
 
@@ -38,8 +37,6 @@ class NetworkSource:
     inputs: tuple[torch.Tensor, ...]
     shapes: tuple[tuple[int | str, ...], ...] = ()
     """Shapes of the inputs, with a name where an extent is dynamic. Empty for fixed shapes."""
-    caches: tuple[tuple[int, int], ...] = ()
-    """The places of each growing cache among the inputs and the outputs."""
 
     @property
     def dynamic_axes(self) -> list[dict[int, str]]:
@@ -105,17 +102,12 @@ def onnx_runtime(source: NetworkSource) -> Loaded:
 
 
 def openvino(source: NetworkSource, **settings: Any) -> Loaded:
-    """OpenVINO with its hint for latency: one stream, whose threads are as many as torch has. Growing caches are its
-    state, as its users have them."""
+    """OpenVINO with its hint for latency: one stream, whose threads are as many as torch has."""
     import openvino as ov
 
     settings |= {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     with tempfile.TemporaryDirectory(prefix="fleet-tune-onnx-") as folder:
-        core = ov.Core()
-        model = core.read_model(source.onnx_file(Path(folder)))
-        if source.caches:
-            return stateful(core, model, source.caches, settings)
-        network = core.compile_model(model, "CPU", settings)
+        network = ov.Core().compile_model(source.onnx_file(Path(folder)), "CPU", settings)
 
     def on(inputs: Sequence[torch.Tensor]) -> Run:
         request = network.create_infer_request()

@@ -12,11 +12,7 @@ from devices.networks.user_file import call_function, checked_example, locate
 
 
 def read_source(
-    spec: str,
-    inputs: Sequence[Array],
-    trusted: bool,
-    shapes: tuple[tuple[int | str, ...], ...] = (),
-    caches: tuple[tuple[int, int], ...] = (),
+    spec: str, inputs: Sequence[Array], trusted: bool, shapes: tuple[tuple[int | str, ...], ...] = ()
 ) -> NetworkSource:
     """Read a network.
 
@@ -25,17 +21,16 @@ def read_source(
         inputs: its inputs.
         trusted: run code that is in a ``.pt2`` file.
         shapes: of its inputs, with a name where an extent is dynamic; empty for fixed shapes.
-        caches: the places of each growing cache among the inputs and the outputs.
 
     Raises :class:`NetworkError`.
     """
     file, function = locate(spec)
     tensors = tuple(tensor_of(array) for array in inputs)
     if file.suffix == ".onnx":
-        return NetworkSource(None, file.absolute(), tensors, shapes, caches)
+        return NetworkSource(None, file.absolute(), tensors, shapes)
     if function:
         module = checked_example(call_function(file, function), spec)[0].eval()
-        return NetworkSource(module, None, tensors, shapes, caches)
+        return NetworkSource(module, None, tensors, shapes)
     from devices.networks.torch import quantization  # noqa: F401 - registers the operators that the file may have
 
-    return NetworkSource(load_program(file, trusted).module(), None, tensors, shapes, caches)
+    return NetworkSource(load_program(file, trusted).module(), None, tensors, shapes)

@@ -111,20 +111,16 @@ def test_each_extent_is_tuned_alone_and_timed_there(monkeypatch: pytest.MonkeyPa
 
     def sides_timed(_model: str, sides: list[Side], sampled: Sampled, _work: Path, **_options: Any) -> Any:
         timed.extend((side.name, side.extents, str(side.folder)) for side in sides if side.framework == OURS)
-        caches.extend((side.name, side.caches) for side in sides)
         return {each: {side.name: _side(each) for side in sides if each in side.extents} for each in sampled.extents}
 
     taken: dict[str, str] = {}
     timed: list[Any] = []
-    caches: list[Any] = []
     monkeypatch.setattr(shape_latency, "run_json", run_json)
-    monkeypatch.setattr(shape_latency, "_growing_caches", {Path("/dynamic"): ((1, 2),)}.__getitem__)
     monkeypatch.setattr(shape_latency, "time_sides", sides_timed)
     monkeypatch.setattr(Tunings, "take", take)
     result = shape_latency.run(TINY, "n=1..8", None, 60.0, 2, 0.1, tmp_path, 0, True)
     assert taken == {"dynamic": "n=1..8", "fixed-1": "n=1", "fixed-8": "n=8"}
     assert timed == [(OURS, (1, 8), "/dynamic"), ("fixed", (1,), "/fixed-1"), ("fixed", (8,), "/fixed-8")]
-    assert caches[:2] == [(OURS, ((1, 2),)), ("ONNX Runtime", ((1, 2),))]
     assert asked[0][-2:] == ["--shapes", "n=1..8"]
     assert asked[1][-2:] == ["/dynamic", "b"]
     assert asked[2][-2:] == ["/fixed-8", "b"], "beside the network of the largest extent"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices.networks.array_conversion import grown_to_caller
+from devices.builds.tensors import array_of
 from devices.networks.cache_buffers import Array, CacheBuffers, GrowingCache, filled, without_spare_rows
+from devices.networks.torch import arrays
 
 MOST = 12
 KEYS = GrowingCache(input=0, output=1, axis=1, most=MOST, added="tokens")
@@ -28,12 +30,20 @@ def rows(count: int, first: float) -> Array:
 def run(buffers: CacheBuffers, inputs: Sequence[object], new: Sequence[Array]) -> dict[int, Array]:
     """Grow both caches by ``new`` as the kernels do, and return them by their outputs."""
     step = buffers.step(inputs, {"tokens": new[0].shape[1]})
+    first_rows = array_of(step.arguments[-1])
     for at, cache in enumerate((KEYS, VALUES)):
-        given_rows = np.asarray(step.kept.get(cache.input, inputs[cache.input]))
-        before, first = given_rows.shape[1], step.first_rows[at]
-        step.buffers[at][:, first:before] = given_rows[:, first:]
-        step.buffers[at][:, before : before + new[at].shape[1]] = new[at]
-    return dict(step.grown)
+        given_rows = np.asarray(inputs[cache.input])
+        buffer = array_of(step.arguments[at])
+        before, first = given_rows.shape[1], int(first_rows[at])
+        assert first == 0 or step.kept[cache.input].shape == given_rows.shape
+        buffer[:, first:before] = given_rows[:, first:]
+        buffer[:, before : before + new[at].shape[1]] = new[at]
+    return {cache.output: buffers.returned(step, cache.output, as_torch=False) for cache in (KEYS, VALUES)}
+
+
+def first_rows(buffers: CacheBuffers, *inputs: object) -> list[int]:
+    """The rows from which on a run on these inputs and one token more writes its buffers."""
+    return [int(row) for row in array_of(buffers.step(inputs, {"tokens": 1}).arguments[-1])]
 
 
 def test_rows_are_written_behind_those_of_before() -> None:
@@ -51,14 +61,22 @@ def test_only_an_own_cache_is_not_copied() -> None:
     buffers = CacheBuffers((KEYS, VALUES))
     keys, values = rows(3, 0), rows(3, 100)
     new = [rows(1, 200), rows(1, 300)]
-    assert buffers.step([keys, values], {"tokens": 1}).first_rows == (0, 0)
+    assert first_rows(buffers, keys, values) == [0, 0]
     grown = run(buffers, [keys, values], new)
     contiguous = np.ascontiguousarray(grown[1])
-    assert buffers.step([contiguous, grown[0]], {"tokens": 1}).first_rows == (0, 4)
-    again = buffers.step([grown[1], grown[0]], {"tokens": 1})
-    assert again.first_rows == (4, 0)  # the values have grown in place meanwhile
+    assert first_rows(buffers, contiguous, grown[0]) == [0, 4]
+    assert first_rows(buffers, grown[1], grown[0]) == [4, 0]  # the values have grown in place meanwhile
     other = CacheBuffers((KEYS, VALUES))
-    assert other.step([grown[1], grown[0]], {"tokens": 1}).first_rows == (0, 0)
+    assert first_rows(other, grown[1], grown[0]) == [0, 0]
+
+
+def test_other_views_of_a_cache_are_known_by_their_memory() -> None:
+    buffers = CacheBuffers((KEYS,))
+    grown = run_alone(buffers, rows(5, 0), 1)
+    same = grown[:]
+    assert first_rows(buffers, grown[:, 1:]) == [0]
+    assert first_rows(buffers, grown[:, :3]) == [0]
+    assert first_rows(buffers, same) == [6]
 
 
 def test_one_cache_in_two_places_is_written_once() -> None:
@@ -70,33 +88,38 @@ def test_one_cache_in_two_places_is_written_once() -> None:
     np.testing.assert_array_equal(both[0], np.concatenate([own, rows(1, 700)], 1))
 
 
+def run_alone(buffers: CacheBuffers, keys: object, tokens: int, as_torch: bool = False) -> Any:
+    return buffers.returned(buffers.step([keys], {"tokens": tokens}), KEYS.output, as_torch)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_tensors_grow_in_place(dtype: torch.dtype) -> None:
     buffers = CacheBuffers((KEYS,))
     kept = torch.arange(18.0).reshape(2, 3, 3).to(dtype)
-    step = buffers.step([kept], {"tokens": 2})
-    assert step.first_rows == (0,)
-    tensor = grown_to_caller(step.grown[1], as_torch=True)
+    tensor = run_alone(buffers, kept, 2, as_torch=True)
     assert (tensor.shape, tensor.dtype) == ((2, 5, 3), dtype)
     after = buffers.step([tensor], {"tokens": 1})
-    assert after.first_rows == (5,)
+    assert array_of(after.arguments[-1]).tolist() == [5]
     assert after.kept[0].shape == (2, 5, 3)
-    assert after.buffers[0].__array_interface__["data"][0] == tensor.data_ptr()
+    assert after.arguments[0].data_ptr() == tensor.data_ptr()
+    placed = buffers.placed(KEYS, arrays.array_of(kept), as_torch=True)
+    assert torch.equal(placed, kept)
+    assert first_rows(buffers, placed) == [3]
 
 
 def test_memory_lives_as_long_as_a_cache() -> None:
     buffers = CacheBuffers((KEYS,))
     cache = rows(1, 0)
     for _ in range(5):
-        cache = buffers.step([cache], {"tokens": 1}).grown[1]
-    assert len(buffers._filled) == 1
-    tensor = grown_to_caller(cache, as_torch=True)
+        cache = run_alone(buffers, cache, 1)
+    assert (len(buffers), len(buffers._by_view)) == (1, 1)
+    tensor = run_alone(buffers, cache, 1, as_torch=True)
     del cache
     gc.collect()
-    assert len(buffers._filled) == 1
+    assert (len(buffers), len(buffers._by_view)) == (1, 1)
     del tensor
     gc.collect()
-    assert not buffers._filled
+    assert (len(buffers), len(buffers._by_view)) == (0, 0)
 
 
 def test_the_arguments_of_a_run_that_is_timed() -> None:

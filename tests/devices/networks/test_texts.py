@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from devices.networks.frameworks import child, runners
 from devices.networks.frameworks.ours import ours
-from devices.networks.frameworks.runners import NetworkSource
 from devices.networks.frameworks.texts import STEPS, Text
 from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
@@ -41,7 +39,7 @@ def rows_of(text: Text, steps: int) -> list[float]:
     found = []
     for _ in range(steps):
         text.prepare()
-        found.append(float(child._several(text())[0][0, 0]))
+        found.append(float(text()[0][0, 0]))
     return found
 
 
@@ -68,23 +66,3 @@ def test_a_text_over_few_extents_is_short(tmp_path: Path) -> None:
     row, rows = torch.rand(1, 1, 4), torch.rand(1, 4, 4)
     text: Any = ours(str(tmp_path))([row, rows])
     np.testing.assert_allclose(rows_of(text, 5), expected(row, rows[:, :3], 5, 3), rtol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_openvino_keeps_caches_as_its_state() -> None:
-    pytest.importorskip("openvino")
-    module, inputs, _ = example()
-    source = NetworkSource(module, None, inputs, ((1, 1, 4), (1, "past", 4)), ((1, 1),))
-    text: Any = runners.loaded("OpenVINO", source)(inputs)
-    found = text.once()
-    assert found[1] is None
-    np.testing.assert_allclose(found[0][0, 0], expected(*inputs, 1, 1)[0], rtol=1e-5)
-    np.testing.assert_allclose(rows_of(text, STEPS + 3), expected(*inputs, STEPS + 3, STEPS), rtol=1e-5)
-
-
-def test_what_a_run_returns_is_compared_where_it_returns_it() -> None:
-    right = [np.ones(2, "float32"), np.zeros(3, "float32")]
-    run, told = child._ready(lambda _: lambda: [torch.ones(2), None], [np.ones(1)], right)
-    assert (run is not None, told) == (True, {"error": 0.0})
-    _, told = child._ready(lambda _: lambda: [torch.full((2,), 2.0), None], [np.ones(1)], right)
-    assert told["error"] == 1.0
