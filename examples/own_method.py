@@ -11,7 +11,7 @@ from policies.cost_models.registry import BOOSTED
 from policies.search.allocation import UcbSketches
 from policies.search.bandits import UcbTasks
 from policies.search.draft import DraftSettings
-from policies.search.exploration import Exploration, FixedEpsilon
+from policies.search.exploration import FixedEpsilon
 from policies.search.generators import DraftGenerator
 from policies.search.methods import Method
 from policies.search.trainer import Training
@@ -40,7 +40,7 @@ METHOD = Method(
     sketches=UcbSketches(exploration=0.3),
     generator=DraftGenerator(DraftSettings(size=256, population=512)),
     acquisition=Optimistic(doubt=1.5),
-    exploration=Exploration(FixedEpsilon(0.1)),
+    exploration=FixedEpsilon(0.1),
     training=Training(BOOSTED, from_analyzer=True),
     batch=16,
 )

@@ -239,13 +239,15 @@ def group_observations(
         measured = record.measurement
         if index is None or not measured.outcome.blames_candidate:
             continue
-        trial_secs = measured.build_secs + measured.measure_secs
         # What ran into its limit would have taken longer: the search is to avoid its like.
         slower = TIMED_OUT if measured.outcome is Outcome.BUILD_TIMEOUT else 1.0
-        decisions = record.candidate.decisions
-        revised = record.revision > 0
         observation = Observation(
-            index, decisions, measured.cost_secs, trial_secs, slower * measured.build_secs, revised, measured.weight
+            index,
+            record.candidate.decisions,
+            measured.cost_secs,
+            build_secs=slower * measured.build_secs,
+            revised=record.revision > 0,
+            weight=measured.weight,
         )
         grouped.setdefault(record.task_id, []).append(observation)
     return grouped

@@ -30,7 +30,7 @@ from policies.search.bandits import (
     kind_of_name,
 )
 from policies.search.draft import DraftSettings
-from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
+from policies.search.exploration import ContextualEpsilon, FixedEpsilon
 from policies.search.generators import DraftGenerator, GeneticGenerator, LatentGenerator
 from policies.search.methods import Method
 from policies.search.search import Observation, Proposal, TaskSearch
@@ -244,21 +244,20 @@ def with_effect(method: Method, effect: Effect, on: bool) -> Method:
     """
     if has_effect(method, effect) == on:
         return method
-    exploration, training = method.exploration, method.training
+    training = method.training
     if effect == "draft":
         if on:
             return dataclasses.replace(method, generator=DraftGenerator(_draft_settings(method)))
         return dataclasses.replace(
             method,
             generator=GeneticGenerator(_draft_settings(method)),
-            exploration=dataclasses.replace(exploration, within_draft=False),
             training=None if training is None else dataclasses.replace(training, from_analyzer=False),
         )
     if effect == "sketch-ucb":
         return dataclasses.replace(method, sketches=UcbSketches() if on else UniformSketches())
     if effect == "contextual-epsilon":
         epsilon = ContextualEpsilon(plans=_PLANS) if on else FixedEpsilon(0.05)
-        return dataclasses.replace(method, exploration=Exploration(epsilon, exploration.within_draft))
+        return dataclasses.replace(method, exploration=epsilon)
     return dataclasses.replace(method, acquisition=ExpectedImprovement() if on else PredictedMean())
 
 
@@ -267,7 +266,7 @@ def has_effect(method: Method, effect: Effect) -> bool:
     return {
         "draft": isinstance(method.generator, DraftGenerator),
         "sketch-ucb": isinstance(method.sketches, UcbSketches),
-        "contextual-epsilon": isinstance(method.exploration.epsilon, ContextualEpsilon),
+        "contextual-epsilon": isinstance(method.exploration, ContextualEpsilon),
         "ei": isinstance(method.acquisition, ExpectedImprovement),
     }[effect]
 

@@ -34,7 +34,7 @@ from bench.search.genetic import genetic_method
 from policies.cost_models.registry import BOOSTED
 from policies.search.acquisition import ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches
-from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
+from policies.search.exploration import ContextualEpsilon, FixedEpsilon
 from policies.search.generators import DraftGenerator, GeneticGenerator, LatentGenerator
 from policies.search.methods import Method
 
@@ -91,7 +91,7 @@ def ablations() -> dict[str, dict[str, Method]]:
             "the prediction instead of expected improvement": replace(adatune, acquisition=PredictedMean()),
             **{
                 f"epsilon {epsilon} instead of contextual (figure 4)": replace(
-                    adatune, exploration=Exploration(FixedEpsilon(epsilon))
+                    adatune, exploration=FixedEpsilon(epsilon)
                 )
                 for epsilon in (0.01, 0.05, 0.2, 0.5)
             },
@@ -131,23 +131,18 @@ def ablations() -> dict[str, dict[str, Method]]:
         },
         "fleet": {
             "as it is": fleet,
-            "contextual epsilon, 0.1 to 0.3": replace(
-                fleet, exploration=replace(fleet.exploration, epsilon=ContextualEpsilon(0.1, 0.3))
-            ),
+            "contextual epsilon, 0.1 to 0.3": replace(fleet, exploration=ContextualEpsilon(0.1, 0.3)),
             "trees instead of a Gaussian process": replace(fleet, training=trees),
             "the mean of it and the calibrated analyzer": replace(fleet, training=replace(process, alone=False)),
-            "no optimism in the draft": replace(fleet, generator=replace(draft, optimism=0.0)),
             "a sixteenth of the draft for one innermost tile": replace(
                 fleet, generator=replace(draft, settings=replace(draft.settings, niches=16))
             ),
             "improvement per second": replace(fleet, selection=replace(fleet.selection, weighting=PerSecond())),
             "each sketch tried once before the bound chooses": replace(fleet, sketches=replace(ours, prior_visits=0.0)),
             "C = 0.3 over the sketches": replace(fleet, sketches=replace(ours, exploration=0.3)),
-            "equation 4 over the sketches as it stands": replace(fleet, sketches=replace(ours, patience=None)),
             **{
-                f"epsilon {epsilon} instead": replace(fleet, exploration=replace(fleet.exploration, epsilon=fixed))
-                for epsilon in (0.0, 0.2)
-                for fixed in (FixedEpsilon(epsilon),)
+                f"epsilon {epsilon} instead": replace(fleet, exploration=FixedEpsilon(epsilon))
+                for epsilon in (0.1, 0.2)
             },
             **{
                 f"contested {share} instead": replace(fleet, selection=replace(fleet.selection, contested=share))

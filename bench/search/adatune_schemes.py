@@ -36,7 +36,7 @@ from devices.timing.evaluator import Evaluation, evaluate
 from fleet_tune.base.domain import StopRule
 from policies.measuring.adaptive_stopping import confirmation, decide, following
 from policies.measuring.evaluators import DETERMINISTIC, RACED
-from policies.search.exploration import Exploration, FixedEpsilon
+from policies.search.exploration import FixedEpsilon
 from policies.search.methods import Method, method_named
 
 PARTS = ("measuring", "building", "searching")
@@ -49,7 +49,7 @@ def schemes() -> dict[str, Method]:
     adatune = method_named("adatune")
     return {
         BASELINE: replace(method_named("autotvm"), batch=adatune.batch),
-        "RFEI + SA + DE": replace(adatune, exploration=Exploration(FixedEpsilon(0.05)), evaluator=DETERMINISTIC),
+        "RFEI + SA + DE": replace(adatune, exploration=FixedEpsilon(0.05), evaluator=DETERMINISTIC),
         "RFEI + CSA + DE": replace(adatune, evaluator=DETERMINISTIC),
         "RFEI + CSA + AE": adatune,
         "RFEI + CSA, our evaluator": replace(adatune, evaluator=RACED),

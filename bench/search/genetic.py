@@ -20,7 +20,7 @@ from fleet_tune.base.sketch import Sketch
 from policies.arrays import Matrix
 from policies.search.allocation import Arms
 from policies.search.candidates import CandidateSet
-from policies.search.exploration import Exploration, FixedEpsilon
+from policies.search.exploration import FixedEpsilon
 from policies.search.generators import SearchState
 from policies.search.methods import Method, method_named
 from policies.space.sampling import crossover, decision_ids, log_coordinates, mutate
@@ -88,6 +88,6 @@ def genetic_method() -> Method:
         source="a genetic algorithm on measured costs alone, AutoTVM figure 4",
         sketches=FittestSketches(),
         generator=OffspringGenerator(),
-        exploration=Exploration(FixedEpsilon(0.0)),
+        exploration=FixedEpsilon(0.0),
         batch=POPULATION,
     )

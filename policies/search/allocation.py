@@ -13,8 +13,6 @@ from policies.arrays import Floats
 from policies.search.bandits import EXPLORATION, allocate, sketch_rewards, ucb
 from policies.search.task_records import TaskRecords
 
-_MOST_DISCOUNT = 50.0  # of a logarithm: more would overflow in the end
-
 
 @dataclass(frozen=True)
 class Arms:
@@ -82,36 +80,27 @@ class UcbSketches:
 
     A sketch without a visit has an infinite bound, so that each gets one before the bound chooses: a whole round if
     rounds are counted, of as many trials as the method's batch has. Without the analyzer the next of them is drawn, as
-    in Ansor. A round that a sketch cannot fill goes on with the next best. The fields after ``exploration`` go beyond
-    the paper, and count if sketches are chosen trial by trial.
+    in Ansor. A round that a sketch cannot fill goes on with the next best.
     """
 
     name: ClassVar[str] = "ucb"
     joint: ClassVar[bool] = False
     exploration: float = EXPLORATION
     """The constant C."""
-    priced: bool = False
-    """True if a visit weighs the time that a trial of the sketch takes."""
     prior_visits: float = 0.0
     """Visits that the analyzer's expectation of a sketch counts as, so that a sketch that is far from winning is not
-    tried because it is untried."""
-    patience: float | None = None
-    """The best of a sketch counts ``exp(n / patience)`` times slower after ``n`` trials without improvement: equation 4
-    rewards the best ever found, whatever is left."""
+    tried because it is untried. Beyond the paper; it counts if sketches are chosen trial by trial."""
 
     def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """See :class:`SketchAllocation`."""
         records = arms.records
         bests, preference = (records.bests, None) if arms.expected is None else arms.expected()
-        if self.patience is not None:
-            bests = bests * np.exp(np.minimum(records.since_best / self.patience, _MOST_DISCOUNT))
         visits = (records.measured + records.pending).astype(np.float64)
         if arms.round_trials is None:
-            prices = records.trial_prices if self.priced else None
             if arms.expected is not None:
                 described = np.array([sketch.described for sketch in records.sketches])
                 visits += self.prior_visits * described
-            return allocate(bests, visits, arms.left, count, self.exploration, preference, prices)
+            return allocate(bests, visits, arms.left, count, self.exploration, preference)
         # Bansor counts rounds; the best arm takes the whole batch, as far as it goes.
         scores = ucb(sketch_rewards(bests), visits / arms.round_trials, self.exploration)
         ties = rng.random(len(scores)) if preference is None else np.nan_to_num(preference, nan=-np.inf)

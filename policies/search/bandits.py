@@ -62,19 +62,14 @@ def allocate(
     count: int,
     exploration: float = EXPLORATION,
     preference: Floats | None = None,
-    prices: Floats | None = None,
 ) -> NDArray[np.int64]:
     """Number of the next ``count`` trials for each sketch, shape ``(k,)``: one UCB choice after the other.
 
     Each grant counts as a visit for the next. ``capacity``: candidates a sketch has left; where all is used up, fewer
     than ``count`` are granted. ``preference``: breaks ties and orders untried sketches (higher first; NaN last).
-    ``prices``: time of a trial of each sketch, relative to the cheapest; beyond the paper, a visit weighs that much, so
-    that the bound applies to the gain per second. A price that is not positive and finite counts as 1, a capacity that
-    is NaN as 0; failures alone (see :func:`sketch_rewards`) spread the trials evenly.
+    A capacity that is NaN counts as 0; failures alone (see :func:`sketch_rewards`) spread the trials evenly.
     """
-    price = np.ones(len(visits)) if prices is None else np.asarray(prices, dtype=np.float64)
-    price = np.where(np.isfinite(price) & (price > 0), price, 1.0)
-    visits = np.asarray(visits, dtype=np.float64) * price
+    visits = np.array(visits, dtype=np.float64)
     left = np.asarray(capacity, dtype=np.float64).copy()
     rewards = sketch_rewards(best_secs)
     order = np.nan_to_num(np.zeros(len(visits)) if preference is None else preference, nan=-np.inf)
@@ -86,7 +81,7 @@ def allocate(
         scores = ucb(rewards, visits, exploration)
         best = max(open_arms, key=lambda at: (scores[at], order[at], -at))
         granted[best] += 1
-        visits[best] += price[best]
+        visits[best] += 1
         left[best] -= 1
     return granted
 

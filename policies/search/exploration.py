@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 
 from policies.arrays import Floats
-from policies.search.candidates import CandidateSet
-from policies.search.draft import innermost_tiles
-from policies.search.task_records import Proposal, TaskRecords
 
 
 class Epsilon(Protocol):
@@ -61,17 +57,6 @@ class ContextualEpsilon:
         return epsilon_of_secs(mean_log_secs, deviation, best_secs, self.low, self.high)
 
 
-@dataclass(frozen=True)
-class Exploration:
-    """Random candidates of a batch: their share and their origin."""
-
-    epsilon: Epsilon
-    """Share of random candidates."""
-    within_draft: bool = False
-    """True if random candidates are taken from the generator's offer first (:func:`untried`), then from the whole
-    space."""
-
-
 def contextual_epsilon(deviation: Floats, best: float, low: float = 0.0, high: float = 1.0) -> float:
     """AdaTune equation 3: share of random candidates, ``mean(sigma of unsampled plans) / Perf(best)``, clipped.
 
@@ -97,28 +82,3 @@ def epsilon_of_secs(
         throughput = np.exp(-np.asarray(mean_log_secs, dtype=np.float64))
         spread = throughput * np.asarray(deviation, dtype=np.float64)
     return contextual_epsilon(spread, 1.0 / best_secs, low, high)
-
-
-def untried(
-    offered: Sequence[CandidateSet], records: TaskRecords, count: int, rng: np.random.Generator
-) -> list[Proposal]:
-    """Draw up to ``count`` random candidates. Of every innermost tile that is neither measured nor pending the best
-    candidate counts, and of these the more promising half."""
-    choices = [(each, row) for each in offered for row in _untried_tiles(each, records)]
-    choices.sort(key=lambda choice: float(choice[0].mean[choice[1]]))
-    promising = choices[: max(len(choices) // 2, count)]
-    return [
-        promising[at][0].proposal(promising[at][1], "exploration") for at in rng.permutation(len(promising))[:count]
-    ]
-
-
-def _untried_tiles(offered: CandidateSet, records: TaskRecords) -> list[int]:
-    """The best offered candidate of every innermost tile that was neither measured nor is pending."""
-    sketch = offered.sketch
-    tried_rows = np.concatenate([records.measured_rows(sketch), records.pending_rows(sketch)])
-    ids = innermost_tiles(records.sketches[sketch], np.concatenate([offered.matrix, tried_rows]))
-    tiles, tried = ids[: len(offered)], ids[len(offered) :]
-    order = np.argsort(offered.mean, kind="stable")
-    order = order[~np.isin(tiles[order], tried)]
-    firsts: list[int] = order[np.unique(tiles[order], return_index=True)[1]].tolist()
-    return firsts

@@ -80,13 +80,10 @@ class DraftGenerator:
     name: ClassVar[str] = "draft"
     with_analyzer: ClassVar[bool] = True
     settings: DraftSettings = field(default_factory=DraftSettings)
-    optimism: float = 0.0
-    """Deviations that are subtracted from the model's mean, so that candidates that may well be good are drafted
-    too."""
 
     def offer(self, search: SearchState, sketch: int, sketches: int, count: int) -> CandidateSet:
         """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
-        fitness = search.predictor.fitness(sketch, self.optimism)
+        fitness = search.predictor.fitness(sketch)
         return _drafted(search, sketch, self.settings.shared_by(sketches), fitness, count)
 
 

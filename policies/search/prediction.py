@@ -108,11 +108,8 @@ class Predictor:
         mean, deviation = self.predict(sketch, candidates.matrix, candidates.features, candidates.analytic_log_secs)
         return replace(candidates, sketch=sketch, mean=mean, deviation=deviation)
 
-    def fitness(self, sketch: int, optimism: float = 0.0) -> Fitness:
-        """The predicted log seconds as a generator's fitness; ValueError while there is nothing to predict with.
-
-        ``optimism``: deviations that are subtracted from the mean of a model's prediction.
-        """
+    def fitness(self, sketch: int) -> Fitness:
+        """The predicted log seconds as a generator's fitness; ValueError while there is nothing to predict with."""
         if not self._analyzer and self._model is None:
             raise ValueError("without the analyzer there is no fitness before the first model")
 
@@ -120,8 +117,7 @@ class Predictor:
             return CalibratedFitness(self._calibrated(), self.table.layout, sketch, self.prior_secs)
 
         def predicted(matrix: Matrix, features: NDArray[np.float32], analytic: Floats) -> Floats:
-            mean, deviation = self.predict(sketch, matrix, features, analytic)
-            return mean - optimism * deviation if optimism else mean
+            return self.predict(sketch, matrix, features, analytic)[0]
 
         return predicted
 

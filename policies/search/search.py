@@ -26,7 +26,6 @@ from policies.search.allocation import Arms
 from policies.search.annealing import Chains
 from policies.search.batch import best_gain, choose
 from policies.search.candidates import CandidateSet
-from policies.search.exploration import untried
 from policies.search.generators import SearchState
 from policies.search.methods.method import Method
 from policies.search.prediction import Predictor
@@ -209,10 +208,6 @@ class TaskSearch:
             proposals, offered = self._chosen(offered, shares, joint, reason, joint=True)
         share, _ = self._chosen(offered, shares, exploit - len(proposals), reason, joint=method.sketches.joint)
         proposals += share
-        if method.exploration.within_draft and len(proposals) < count:
-            explored = untried(offered, self._records, count - len(proposals), self._rng)
-            self._records.mark(explored)
-            proposals += explored
         for _ in range(RANDOM_TRIES):
             if len(proposals) >= count or self.exhausted:
                 break
@@ -313,7 +308,7 @@ class TaskSearch:
 
     def _random_count(self, offered: Sequence[CandidateSet], count: int) -> int:
         """Number of random candidates in the batch: a fixed share, or AdaTune's contextual epsilon (equation 3)."""
-        epsilon = self._method.exploration.epsilon
+        epsilon = self._method.exploration
         plans = self._random_plans(epsilon.plans) if epsilon.plans else offered
         means = np.concatenate([each.mean for each in plans]) if plans else np.empty(0)
         deviations = np.concatenate([each.deviation for each in plans]) if plans else np.empty(0)

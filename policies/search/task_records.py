@@ -76,7 +76,6 @@ class TaskRecords:
         self.costs: list[dict[bytes, float]] = [{} for _ in self.sketches]
         self._weights: list[dict[bytes, float]] = [{} for _ in self.sketches]
         self._pending: list[dict[bytes, None]] = [{} for _ in self.sketches]
-        self._trial_secs = np.zeros(len(self.sketches))  # sum over the measured candidates
         # Measured candidates in the order of first observation (by sketch within one call), and their builds' seconds.
         self.order: list[tuple[int, bytes]] = []
         self._build_secs: list[float] = []
@@ -105,7 +104,6 @@ class TaskRecords:
             self._pending[outcome.sketch].pop(key, None)
             costs = self.costs[outcome.sketch]
             if key not in costs:
-                self._trial_secs[outcome.sketch] += outcome.trial_secs if 0 < outcome.trial_secs < math.inf else 0.0
                 fresh[outcome.sketch].append(outcome.decisions)
                 built[outcome.sketch].append(outcome.build_secs)
                 costs[key] = cost
@@ -170,16 +168,6 @@ class TaskRecords:
         return np.array([min(costs.values(), default=math.inf) for costs in self.costs])
 
     @property
-    def since_best(self) -> NDArray[np.int64]:
-        """Trials of each sketch since its best one, failures included; 0 where none succeeded."""
-        since = np.zeros(len(self.costs), dtype=np.int64)
-        for at, costs in enumerate(self.costs):
-            measured = np.fromiter(costs.values(), dtype=np.float64)
-            if np.isfinite(measured).any():
-                since[at] = len(measured) - 1 - int(measured.argmin())
-        return since
-
-    @property
     def measured(self) -> NDArray[np.int64]:
         """Number of measured candidates of each sketch."""
         return np.array([len(costs) for costs in self.costs], dtype=np.int64)
@@ -206,13 +194,3 @@ class TaskRecords:
     def ordered_build_secs(self) -> Floats:
         """Seconds to build them, in the same order, 0 if unknown."""
         return np.array(self._build_secs, dtype=np.float64)
-
-    @property
-    def trial_prices(self) -> Floats:
-        """Mean time of a trial of each sketch, divided by that of the cheapest sketch; 1 if unknown."""
-        measured = self.measured
-        timed = (measured > 0) & (self._trial_secs > 0)
-        if not timed.any():
-            return np.ones(len(measured))
-        mean = self._trial_secs / np.maximum(measured, 1)
-        return np.where(timed, mean / mean[timed].min(), 1.0)

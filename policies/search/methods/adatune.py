@@ -7,7 +7,7 @@ from dataclasses import replace
 from policies.cost_models.registry import FOREST_KNOBS
 from policies.measuring.evaluators import ADAPTIVE
 from policies.search.acquisition import ExpectedImprovement
-from policies.search.exploration import ContextualEpsilon, Exploration
+from policies.search.exploration import ContextualEpsilon
 from policies.search.methods.autotvm import AUTOTVM
 from policies.search.methods.method import Method
 from policies.search.trainer import Training
@@ -20,7 +20,7 @@ ADATUNE: Method = replace(
     name="adatune",
     source="AdaTune: simulated annealing on a random forest, expected improvement, contextual epsilon",
     acquisition=ExpectedImprovement(),
-    exploration=Exploration(ContextualEpsilon(plans=PLANS)),
+    exploration=ContextualEpsilon(plans=PLANS),
     training=Training(FOREST_KNOBS),
     batch=32,
     evaluator=ADAPTIVE,

@@ -9,7 +9,7 @@ from policies.search.acquisition import PredictedMean
 from policies.search.allocation import UcbSketches, UniformSketches
 from policies.search.bandits import GradientTasks, PublishedGradient, UcbTasks
 from policies.search.draft import DraftSettings
-from policies.search.exploration import Exploration, FixedEpsilon
+from policies.search.exploration import FixedEpsilon
 from policies.search.generators import GeneticGenerator
 from policies.search.methods.method import Method
 from policies.search.trainer import Training
@@ -21,7 +21,7 @@ ANSOR = Method(
     sketches=UniformSketches(),
     generator=GeneticGenerator(DraftSettings(size=512, population=2048, generations=4, niches=1, variant_rows=1)),
     acquisition=PredictedMean(),
-    exploration=Exploration(FixedEpsilon(0.05)),
+    exploration=FixedEpsilon(0.05),
     training=Training(BOOSTED_STATEMENTS),
     batch=64,
     by_round=True,

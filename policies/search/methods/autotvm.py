@@ -9,7 +9,7 @@ from policies.search.allocation import JointSketches
 from policies.search.annealing import AnnealingSettings
 from policies.search.bandits import RoundRobinTasks
 from policies.search.batch import Selection
-from policies.search.exploration import Exploration, FixedEpsilon
+from policies.search.exploration import FixedEpsilon
 from policies.search.generators import AnnealingGenerator
 from policies.search.methods.method import Method
 from policies.search.trainer import Training
@@ -22,7 +22,7 @@ AUTOTVM = Method(
     generator=AnnealingGenerator(AnnealingSettings(chains=128, steps=500)),
     acquisition=PredictedMean(),
     selection=Selection(alpha=0.1, top_factor=2.0),
-    exploration=Exploration(FixedEpsilon(0.05)),
+    exploration=FixedEpsilon(0.05),
     training=Training(BOOSTED_RANK_LOOPS, of_each_task=True),
     batch=64,
     evaluator=DETERMINISTIC,

@@ -8,7 +8,6 @@ from fleet_tune.base.domain import StopRule
 from fleet_tune.base.errors import UserError
 from policies.cost_models.registry import CostModelEntry
 from policies.search.batch import Selection
-from policies.search.exploration import Exploration
 from policies.search.methods.method import Method
 from policies.search.trainer import Training
 
@@ -17,13 +16,13 @@ _PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "sketches": ("an allocation of trials to sketches (policies.search.allocation)", ("name", "joint", "shares")),
     "generator": ("a generator (policies.search.generators)", ("name", "with_analyzer", "offer")),
     "acquisition": ("an acquisition (policies.search.acquisition)", ("name", "__call__", "energy")),
+    "exploration": ("a share of random candidates (policies.search.exploration)", ("plans", "share")),
 }
 """Parts that any class may provide: what each of them is, and the attributes that the search uses."""
 
 _CLASSES: Mapping[str, tuple[type, ...]] = {
     "name": (str,),
     "source": (str,),
-    "exploration": (Exploration,),
     "training": (Training, type(None)),
     "selection": (Selection,),
     "evaluator": (StopRule,),
@@ -56,8 +55,6 @@ def checked(method: object, origin: str) -> Method:
         lacking = [name for name in attributes if not hasattr(value, name)]
         if isinstance(value, type) or lacking:
             raise _wrong(origin, part, value, wanted)
-    if not all(hasattr(method.exploration.epsilon, name) for name in ("plans", "share")):
-        raise _wrong(origin, "exploration.epsilon", method.exploration.epsilon, "such as FixedEpsilon(0.1)")
     if method.selection.weighting is not None and not callable(method.selection.weighting):
         raise _wrong(origin, "selection.weighting", method.selection.weighting, "a policies.search.batch.Weighting")
     if method.batch < 1:

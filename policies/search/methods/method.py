@@ -11,7 +11,7 @@ from policies.search.acquisition import Acquisition
 from policies.search.allocation import SketchAllocation
 from policies.search.bandits import TaskAllocation, TaskBandit
 from policies.search.batch import Selection
-from policies.search.exploration import Exploration
+from policies.search.exploration import Epsilon
 from policies.search.generators import Generator
 from policies.search.trainer import Training
 
@@ -32,8 +32,8 @@ class Method:
     """Offers candidates of a sketch."""
     acquisition: Acquisition
     """Scores offered candidates by the model's prediction."""
-    exploration: Exploration
-    """Number of candidates that are drawn at random instead, and their origin."""
+    exploration: Epsilon
+    """Share of candidates that are drawn at random instead."""
     training: Training | None
     """The cost model and its training; None for a method without one."""
     batch: int

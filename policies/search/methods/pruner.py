@@ -10,7 +10,7 @@ from policies.search.acquisition import PredictedMean
 from policies.search.allocation import JointSketches
 from policies.search.bandits import GradientTasks
 from policies.search.draft import DraftSettings
-from policies.search.exploration import Exploration, FixedEpsilon
+from policies.search.exploration import FixedEpsilon
 from policies.search.generators import LatentGenerator
 from policies.search.methods.method import Method
 from policies.search.trainer import Training
@@ -24,7 +24,7 @@ PRUNER = Method(
         DraftSettings(size=512, population=1536, generations=3, mutation=0.85, niches=1, variant_rows=1), initial=50
     ),
     acquisition=PredictedMean(),
-    exploration=Exploration(FixedEpsilon(0.1)),
+    exploration=FixedEpsilon(0.1),
     training=Training(PACM),
     batch=10,
     by_round=True,

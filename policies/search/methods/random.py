@@ -5,7 +5,7 @@ from __future__ import annotations
 from policies.search.acquisition import PredictedMean
 from policies.search.allocation import UniformSketches
 from policies.search.bandits import RoundRobinTasks
-from policies.search.exploration import Exploration, FixedEpsilon
+from policies.search.exploration import FixedEpsilon
 from policies.search.generators import RandomGenerator
 from policies.search.methods.method import Method
 
@@ -16,7 +16,7 @@ RANDOM = Method(
     sketches=UniformSketches(),
     generator=RandomGenerator(),
     acquisition=PredictedMean(),
-    exploration=Exploration(FixedEpsilon(1.0)),
+    exploration=FixedEpsilon(1.0),
     training=None,
     batch=64,
 )

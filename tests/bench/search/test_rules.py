@@ -24,13 +24,14 @@ def test_each_rule_is_part_of_the_method_and_can_be_taken_away() -> None:
 
 
 def test_what_is_gone_is_gone_from_all_variants() -> None:
-    found = variants(["patience", "radius"], [])
-    others = [f"without {name}" for name in RULES if name not in ("patience", "radius")]
+    found = variants(["prior visits", "radius"], [])
+    others = [f"without {name}" for name in RULES if name not in ("prior visits", "radius")]
     assert list(found) == [BASE, "with all rules", *others]
     assert found.pop("with all rules") == method_named("fleet")
     assert all(method.selection.radius == 0.0 for method in found.values())
-    assert found["without epsilon"] == without(["patience", "radius", "epsilon"])
-    assert list(variants([], ["epsilon"])) == [BASE, "without epsilon"]
+    analyzer = "start from the analyzer"
+    assert found[f"without {analyzer}"] == without(["prior visits", "radius", analyzer])
+    assert list(variants([], [analyzer])) == [BASE, f"without {analyzer}"]
     with pytest.raises(BenchError, match="there is no rule 'charm': exploration of sketches"):
         variants(["charm"], [])
 

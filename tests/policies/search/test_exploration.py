@@ -1,25 +1,18 @@
-"""How many candidates are drawn at random, and which of a draft: by hand."""
+"""How many candidates are drawn at random: by hand."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fleet_tune.base.domain import DeviceAbstraction
-from fleet_tune.base.sketch import Sketch
-from policies.search.draft import evaluate, innermost_tiles
 from policies.search.exploration import (
     ContextualEpsilon,
     FixedEpsilon,
     contextual_epsilon,
     epsilon_of_secs,
-    untried,
 )
-from policies.search.task_records import Observation, TaskRecords
-from policies.space.sampling import sample, unique_rows
 
 
 def test_contextual_epsilon() -> None:
@@ -58,23 +51,3 @@ def test_exploration_shares() -> None:
 def test_a_fixed_share_needs_no_plans() -> None:
     assert FixedEpsilon(0.05).plans == ContextualEpsilon().plans == 0
     assert ContextualEpsilon(plans=20).plans == 20
-
-
-def test_untried_are_the_best_of_tiles_that_were_not_tried(tiled: Sketch, cpu: DeviceAbstraction) -> None:
-    matrix = sample(tiled, 300, np.random.default_rng(0))
-    drafted = evaluate(tiled, matrix[unique_rows(matrix)], cpu)
-    offered = replace(drafted, mean=drafted.analytic_log_secs, deviation=np.zeros(len(drafted)))
-    records = TaskRecords((tiled,))
-    tiles = innermost_tiles(tiled, drafted.matrix)
-    tried = np.flatnonzero(tiles == tiles[np.argmin(offered.mean)])
-    records.add([Observation(0, tuple(map(int, drafted.matrix[tried[0]])), 1.0)])
-    drawn = untried([offered], records, 6, np.random.default_rng(1))
-    assert len(drawn) == 6
-    keys = {tuple(map(int, row)): at for at, row in enumerate(drafted.matrix)}
-    rows = [keys[each.decisions] for each in drawn]
-    assert len(set(tiles[rows])) == 6
-    assert not set(rows) & set(tried.tolist())  # its tile was measured
-    for row in rows:
-        assert offered.mean[row] == offered.mean[tiles == tiles[row]].min()
-    assert {each.reason for each in drawn} == {"exploration"}
-    assert untried([], records, 6, np.random.default_rng(1)) == []

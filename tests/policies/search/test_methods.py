@@ -38,7 +38,7 @@ from policies.search.annealing import AnnealingSettings
 from policies.search.bandits import FloorGradient, GradientTasks, PublishedGradient, TaskState, UcbTasks
 from policies.search.batch import Selection
 from policies.search.draft import DraftSettings
-from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
+from policies.search.exploration import ContextualEpsilon, FixedEpsilon
 from policies.search.fitness import analyzer_log_secs
 from policies.search.generators import AnnealingGenerator, DraftGenerator, GeneticGenerator, LatentGenerator
 from policies.search.methods import METHOD_NAMES, Method, method_named, spec
@@ -178,8 +178,8 @@ def test_outcomes_in_another_order_are_the_same_knowledge(
         {"sketches": UniformSketches()},
         {"sketches": JointSketches()},
         {"tasks": GradientTasks()},
-        {"exploration": Exploration(FixedEpsilon(0.05))},
-        {"exploration": Exploration(ContextualEpsilon(plans=20), within_draft=True)},
+        {"exploration": FixedEpsilon(0.05)},
+        {"exploration": ContextualEpsilon(plans=20)},
         {"acquisition": PredictedMean()},
         {"generator": GeneticGenerator(SMALL_DRAFT)},
         {"generator": AnnealingGenerator(SMALL_ANNEALING)},
@@ -219,7 +219,7 @@ def test_pending_candidates_keep_the_next_batch_away(tiled: Sketch, cpu: DeviceA
         chosen = replace(
             method_named("fleet"),
             selection=Selection(radius=radius),
-            exploration=Exploration(FixedEpsilon(0.0), within_draft=True),
+            exploration=FixedEpsilon(0.0),
         )
         found = 0
         for seed in range(4):
@@ -280,17 +280,17 @@ def test_hyperparameters_are_the_papers() -> None:
     autotvm, adatune, ansor, bansor = (method_named(name) for name in ("autotvm", "adatune", "ansor", "bansor"))
     assert (autotvm.training, autotvm.batch) == (Training(BOOSTED_RANK_LOOPS, of_each_task=True), 64)
     assert autotvm.views == ("context", "relation")
-    assert autotvm.exploration == Exploration(FixedEpsilon(0.05))
+    assert autotvm.exploration == FixedEpsilon(0.05)
     assert autotvm.generator == AnnealingGenerator(AnnealingSettings(chains=128, steps=500))
     assert (adatune.training, adatune.batch) == (Training(FOREST_KNOBS), 32)
     assert adatune.views == ("knobs",)
-    assert adatune.exploration == Exploration(ContextualEpsilon(0.0, 1.0, plans=20))
+    assert adatune.exploration == ContextualEpsilon(0.0, 1.0, plans=20)
     assert adatune.acquisition == ExpectedImprovement()
     for each in (ansor, bansor):
         assert each.generator == GeneticGenerator(
             DraftSettings(size=512, population=2048, generations=4, niches=1, variant_rows=1)
         )
-        assert (each.batch, each.exploration) == (64, Exploration(FixedEpsilon(0.05)))
+        assert (each.batch, each.exploration) == (64, FixedEpsilon(0.05))
         assert (each.training, each.views) == (Training(BOOSTED_STATEMENTS), ("statements",))
     assert (ansor.sketches, ansor.tasks) == (UniformSketches(), GradientTasks())
     assert (ansor.tasks.gradient, bansor.sketches) == (PublishedGradient(0.2, 2.0, 3), UcbSketches(0.3))
@@ -311,7 +311,7 @@ def test_pruner_is_as_published() -> None:
     with pytest.raises(UserError, match="does not draft by Pruner's analyzer"):
         method_named("fleet:equation-1")
     assert (pruner.training, pruner.batch) == (Training(PACM), 10)
-    assert pruner.exploration == Exploration(FixedEpsilon(0.1))
+    assert pruner.exploration == FixedEpsilon(0.1)
     assert pruner.learns_on
     assert set(pruner.views) == {"statements", "dataflow", "invariant"}
     adapted = method_named("moa-pruner")
