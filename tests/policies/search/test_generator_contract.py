@@ -146,7 +146,9 @@ def test_with_a_model_it_has_something_to_offer(generator: str, bench: Bench) ->
 def test_it_follows_from_the_seed_and_what_it_was_told(generator: str, bench: Bench) -> None:
     first = run(bench.search(generator, seed=3), batches=3, size=10)
     assert run(bench.search(generator, seed=3), batches=3, size=10) == first
-    assert keys(run(bench.search(generator, seed=4), batches=3, size=10)) != keys(first)
+    # A draft scores every row of a pool, and takes the best: it draws nothing there.
+    drawn = generator != "draft" or bench.pools is None
+    assert (keys(run(bench.search(generator, seed=4), batches=3, size=10)) != keys(first)) == drawn
 
 
 @every_generator

@@ -13,10 +13,11 @@ from fleet_tune.base.errors import UserError
 from fleet_tune.base.sketch import Choice, Sketch, Tile
 from policies.analysis.analyzer import analyse, feasible
 from policies.search.annealing import AnnealingSettings
+from policies.search.draft import ENUMERATE_LIMIT
 from policies.search.generators import AnnealingGenerator
 from policies.search.methods import METHOD_NAMES, method_named
 from policies.search.search import Observation, Proposal, TaskSearch
-from policies.space.sampling import is_valid, sample
+from policies.space.sampling import is_valid, sample, space_size
 
 FLOP = 2.0 * 256**3
 FAILS = 97  # about one candidate of this many fails
@@ -162,6 +163,41 @@ def test_all_failures_are_borne(sketches: tuple[Sketch, ...], cpu: DeviceAbstrac
     assert search.best_secs == math.inf
     assert search.train(seed=0) is None
     assert np.isfinite(search.table.training_set().log_secs).all()
+
+
+def test_a_run_in_the_open_goes_on_with_whole_batches_of_its_model(
+    sketches: tuple[Sketch, ...], undescribed: Sketch, cpu: DeviceAbstraction
+) -> None:
+    """Nothing is drawn at random, and the draft begins with the best that is known: it must find others all the time,
+    of a sketch without a description too."""
+    device = SyntheticDevice(sketches, cpu)
+    search = make((*sketches, undescribed), cpu)
+    proposed: list[Proposal] = []
+    for turn in range(24):
+        batch = search.propose(8)
+        assert len(batch) == 8
+        assert "random" not in {each.reason for each in batch}
+        proposed += batch
+        search.observe(device.observe([each for each in batch if each.sketch < 2]))
+        search.observe(Observation(2, each.decisions, 2e-4) for each in batch if each.sketch == 2)
+        if turn % 8 == 0:
+            search.use_model(search.train(seed=0))
+    assert len(set(keys(proposed))) == 192
+    assert {each.sketch for each in proposed} == {0, 1, 2}
+
+
+def test_a_space_whose_draft_meets_little_else_than_what_is_known_fills_its_batches(cpu: DeviceAbstraction) -> None:
+    decisions = (Tile(64, 3, 64), Tile(64, 3, 64), Choice("unroll", (0, 16, 64)))
+    sketch = Sketch(0, "large", "not enumerated", decisions, (), "undescribed")
+    assert ENUMERATE_LIMIT < space_size(sketch) == 2352
+    search = make((sketch,), cpu)
+    proposed: list[Proposal] = []
+    for _ in range(16):
+        batch = search.propose(128)
+        assert len(batch) == 128
+        proposed += batch
+        search.observe(Observation(0, each.decisions, 1e-4 * sum(each.decisions)) for each in batch)
+    assert len(set(keys(proposed))) == 2048
 
 
 def test_small_space_is_exhausted_exactly(cpu: DeviceAbstraction) -> None:
