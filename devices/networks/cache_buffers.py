@@ -13,18 +13,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tvm
 
-from devices.builds.tensors import array_of, tensor_of
+from devices.builds.tensors import array_of
+from devices.networks.input_shapes import name_of
 from devices.networks.torch import arrays as torch_arrays
 from devices.timing.arguments import numpy_dtype
 
 Array = npt.NDArray[Any]
+
+_PLAIN = {"bfloat16": "uint16"}
+"""Types of which numpy reads no tensors of TVM's, and others of the same size."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,6 @@ class GrowingCache:
         """Return the rows of the output for an input of this shape. ``extents``: of the dynamic dimensions."""
         return shape[self.axis] + (extents[self.added] if isinstance(self.added, str) else self.added)
 
-    def steps_left(self, shape: Sequence[int], extents: Mapping[str, int]) -> int:
-        """Return how often an input of this shape can grow."""
-        rows = shape[self.axis]
-        return (self.most - rows) // max(1, self.rows_after(shape, extents) - rows)
-
     def rows(self, buffer: Any, count: int) -> Any:
         """Return the first rows of a buffer, an array or a tensor, in its memory."""
         return buffer[(*(slice(None),) * self.axis, slice(count))]
@@ -76,8 +74,8 @@ class _Buffer:
 
     memory: weakref.ref[Array]
     """All of it, in a type that numpy and TVM both have."""
-    dtype: Any
-    """numpy's type of the cache."""
+    dtype: str
+    """Type of the cache."""
     tensor: Any
     """TVM's tensor of all of it."""
     rows: int = 0
@@ -90,7 +88,7 @@ class _Buffer:
     def array(self) -> Array | None:
         """Return all of it; None if nothing shares it any more."""
         memory = self.memory()
-        return memory if memory is None or memory.dtype == self.dtype else memory.view(self.dtype)
+        return memory if memory is None or self.dtype not in _PLAIN else memory.view(numpy_dtype(self.dtype))
 
 
 @dataclass(frozen=True)
@@ -138,13 +136,13 @@ class CacheBuffers:
             buffer = self._buffer_of(value, cache)
             array = None if buffer is None else buffer.array()
             if buffer is None or array is None:
-                buffer, array = self._new(cache.buffer_shape(shape), str(value.dtype).removeprefix("torch."))
+                buffer, array = self._new(cache.buffer_shape(shape), name_of(value.dtype))
                 self._first_row_numbers[at] = 0
             else:
                 # The shape is all that the network reads of it: one for all caches of this shape.
-                key = shape, array.dtype
+                key = shape, buffer.dtype
                 if key not in alike:
-                    alike[key] = tensor_of(array.reshape(-1)[: prod(shape)].reshape(shape))
+                    alike[key] = buffer.tensor._create_view(shape, buffer.dtype, 0)
                 kept[cache.input] = alike[key]
                 self._first_row_numbers[at] = shape[cache.axis]
             buffer.rows = cache.rows_after(shape, extents)
@@ -179,6 +177,7 @@ class CacheBuffers:
             return None
         shape = tuple(value.shape)
         is_last = buffer.rows == shape[cache.axis] and array.shape == cache.buffer_shape(shape)
+        is_last = is_last and buffer.dtype == name_of(value.dtype)
         return buffer if is_last and _strides(value) == array.strides else None
 
     def _as_view(self, buffer: _Buffer, rows: Array, as_torch: bool) -> Any:
@@ -195,8 +194,7 @@ class CacheBuffers:
 
     def _new(self, shape: tuple[int, ...], dtype: str) -> tuple[_Buffer, Array]:
         """Return an empty buffer, and the array of all of it."""
-        # numpy does not read TVM's tensors of bfloat16.
-        plain = {"bfloat16": "uint16"}.get(dtype, dtype)
+        plain = _PLAIN.get(dtype, dtype)
         tensor = tvm.runtime.empty(shape, plain)
         memory = array_of(tensor)
         address = _address(memory)
@@ -208,9 +206,10 @@ class CacheBuffers:
                 self._forget_view(there)
 
         given = tensor if plain == dtype else tensor._create_view(shape, dtype, 0)
-        own = numpy_dtype(dtype)
-        buffer = self._by_address[address] = _Buffer(weakref.ref(memory, forget), own, given)
-        return buffer, memory if memory.dtype == own else memory.view(own)
+        buffer = self._by_address[address] = _Buffer(weakref.ref(memory, forget), dtype, given)
+        array = buffer.array()
+        assert array is not None, "the memory is held here"
+        return buffer, array
 
 
 def filled(caches: Sequence[GrowingCache], inputs: Sequence[Array]) -> list[Array]:

@@ -149,16 +149,21 @@ class CompiledNetwork:
             given = [*tensors, *step.arguments, *self._parameters]
             result = self._main(*given)
             returned = flat(result)
-            if self._aliased is None:
-                self._aliased = [shares_memory(each, [*given, *returned[:at]]) for at, each in enumerate(returned)]
-            alone = self._aliased == [False] and not isinstance(result, _SEVERAL)
+            aliased = self._aliased
+            if aliased is None and any(0 in each.shape for each in (*given, *returned)):
+                aliased = [True] * len(returned)  # what has no elements tells nothing
+            elif aliased is None:
+                aliased = [shares_memory(each, [*given, *returned[:at]]) for at, each in enumerate(returned)]
+                self._aliased = aliased
+            alone = self._aliased == [False] and not isinstance(result, _SEVERAL) and not self.caches
             is_new = self._direct_inputs is None or self._inputs.is_dynamic
             if is_new and alone and self._device.type == "cpu":
                 self._direct_inputs = input_signature(inputs)
-        as_torch = bool(inputs) and is_torch(inputs[0])
+            as_torch = bool(inputs) and is_torch(inputs[0])
+            grown = {at: self._buffers.returned(step, at, as_torch) for at in step.grown}
         outputs = [
-            to_caller(each, as_torch, copied) if at not in step.grown else self._buffers.returned(step, at, as_torch)
-            for at, (each, copied) in enumerate(zip(returned, self._aliased, strict=True))
+            to_caller(each, as_torch, copied) if at not in grown else grown[at]
+            for at, (each, copied) in enumerate(zip(returned, aliased, strict=True))
         ]
         return tuple(outputs) if isinstance(result, _SEVERAL) else outputs[0]
 

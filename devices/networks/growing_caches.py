@@ -46,6 +46,11 @@ class _Found:
     call: Call
     """The call of the concatenation."""
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """The axis of its buffer, and the rows: one kernel reads buffers of one size."""
+        return self.cache.axis, self.cache.most
+
     def in_buffer(self, shape: Sequence[Any]) -> list[Any]:
         """Return the shape of the cache's buffer. ``shape``: of the cache."""
         return [const(self.cache.most, _INDEX) if at == self.cache.axis else each for at, each in enumerate(shape)]
@@ -81,7 +86,7 @@ class _UnreadableError(ValueError):
 def _caches(main: Any, module: Any, shapes: Shapes) -> Iterator[_Found]:
     bound = {binding.var: binding.value for block in main.body.blocks for binding in block.bindings}
     returned = main.body.body
-    while returned in bound and not isinstance(returned, relax.Tuple):
+    while isinstance(bound.get(returned), relax.Var | relax.Tuple):
         returned = bound[returned]
     results = list(returned.fields) if isinstance(returned, relax.Tuple) else [returned]
     parameters = {parameter: at for at, parameter in enumerate(main.params)}
@@ -96,7 +101,8 @@ def _caches(main: Any, module: Any, shapes: Shapes) -> Iterator[_Found]:
         kept, axis = given[0], int(kernel.attrs[AXIS])
         most = largest_value(call.ty_args[0].shape.values[axis], shapes.dynamic)
         added = _added(given[1].ty.shape.values[axis], shapes)
-        if kept in parameters and uses.get(kept) == 1 and most is not None and added is not None:
+        is_read_here_alone = uses.get(kept) == 1 and not any(kept.same_as(each) for each in results)
+        if kept in parameters and is_read_here_alone and most is not None and added is not None:
             yield _Found(GrowingCache(parameters[kept], at, axis, most, added), result, call)
 
 
@@ -132,7 +138,7 @@ def _readers(module: Any, found: Sequence[_Found]) -> dict[Any, PrimFunc]:
     for call in (each for each in kernel_calls(module["main"]) if not any(each.same_as(one.call) for one in found)):
         places = {at: caches[each] for at, each in enumerate(call.args[1].fields) if each in caches}
         before = positions.setdefault(call.args[0], places)
-        if before.keys() != places.keys():
+        if {at: each.size for at, each in before.items()} != {at: each.size for at, each in places.items()}:
             raise _UnreadableError(next(iter((before or places).values())).result)
     return {variable: _on_buffers(module[variable], places) for variable, places in positions.items() if places}
 
@@ -168,13 +174,14 @@ def _rewritten(module: Any, found: Sequence[_Found], readers: Mapping[Any, PrimF
         kind = relax.TensorType(each.in_buffer(kept.ty.shape.values), str(kept.ty.dtype))
         buffers.append(relax.Var(f"{kept.name}_buffer", kind))
         variable = each.call.args[0]
-        if variable not in appending:
+        key = variable, each.size
+        if key not in appending:
             kernel = _append(module[variable], each, len(found))
-            appending[variable] = GlobalVar(f"{variable.name_hint}_append")
-            relax.expr._update_type(appending[variable], kernel.ty)
-            functions[appending[variable]] = kernel
+            appending[key] = GlobalVar(f"{variable.name_hint}_{each.cache.most}_append")
+            relax.expr._update_type(appending[key], kernel.ty)
+            functions[appending[key]] = kernel
         given = relax.Tuple([buffers[-1], *each.call.args[1].fields[:2], first_rows, const(at, _INDEX)])
-        values[each.result] = relax.op.call_tir_inplace(appending[variable], given, 0, kind)
+        values[each.result] = relax.op.call_tir_inplace(appending[key], given, 0, kind)
     changed = tvm.IRModule(functions, module.attrs)
     body = _Rebinder(changed, values).visit_expr(main.body)
     parameters = [*main.params, *buffers, first_rows]

@@ -11,7 +11,7 @@ import numpy as np
 from devices.networks.array_conversion import is_torch
 from fleet_tune.base.errors import UserError
 from fleet_tune.base.extent_sums import sums_of
-from fleet_tune.base.shapes import in_words, parse_shapes
+from fleet_tune.base.shapes import Dimension, in_words, parse_shapes
 
 
 class NetworkInputError(UserError, ValueError):
@@ -38,6 +38,11 @@ class InputShapes:
         self._sums = sums_of([shape for _, shape, _ in self._inputs])
 
     @property
+    def has_sums(self) -> bool:
+        """True if an extent is a sum of dynamic dimensions."""
+        return bool(self._sums)
+
+    @property
     def is_dynamic(self) -> bool:
         """True if it takes inputs of several shapes."""
         return bool(self._dynamic)
@@ -55,7 +60,7 @@ class InputShapes:
                 raise NetworkInputError(
                     f"input {name!r} is a {type(value).__name__}", "pass a numpy array or a torch tensor"
                 )
-            given = _name_of(value.dtype)
+            given = name_of(value.dtype)
             if value.shape == shape and given == dtype:
                 continue
             if given != dtype or not _has_form(value.shape, shape):
@@ -70,6 +75,10 @@ class InputShapes:
                     f"input {self._inputs[at][0]!r} has {total} = {extent}, where {in_words(extents)}",
                     f"pass an input whose dimension {axis} is {wanted}",
                 )
+
+    def bounds(self, at: int, axis: int) -> Dimension:
+        """Return the dynamic dimension that an axis of an input has. Raises KeyError for a fixed one."""
+        return self._dynamic[str(self._inputs[at][1][axis])]
 
     def extents_of(self, inputs: Sequence[Any]) -> dict[str, int]:
         """Return the extents of the dynamic dimensions in inputs that the network takes."""
@@ -108,7 +117,7 @@ def _shown(shape: Sequence[int | str]) -> str:
 
 
 @functools.cache
-def _name_of(dtype: Any) -> str:
+def name_of(dtype: Any) -> str:
     """Return the name of a numpy or torch type. Cached: numpy takes two microseconds for it, as long as the kernel of a
     small network."""
     return str(dtype).removeprefix("torch.")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _NAME = re.compile(r"\w+", re.ASCII)
-_TERM = re.compile(r"(?:(\d{1,5})|(?:(\d{1,5})\*)?(\w*[A-Za-z_]\w*))", re.ASCII)
+_TERM = re.compile(r"(?:(\d{1,9})|(?:(\d{1,9})\*)?(\w*[A-Za-z_]\w*))", re.ASCII)
 
 
 @dataclass(frozen=True)

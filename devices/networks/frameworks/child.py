@@ -86,13 +86,15 @@ def time_runs(run: Run, least_secs: float, fewest: int) -> list[float]:
     made."""
     secs: list[float] = []
     gc.disable()
-    end = time.perf_counter() + least_secs
-    while time.perf_counter() < end or len(secs) < fewest:
-        _prepare(run)
-        start = time.perf_counter()
-        run()
-        secs.append(time.perf_counter() - start)
-    gc.enable()
+    try:
+        end = time.perf_counter() + least_secs
+        while time.perf_counter() < end or len(secs) < fewest:
+            _prepare(run)
+            start = time.perf_counter()
+            run()
+            secs.append(time.perf_counter() - start)
+    finally:
+        gc.enable()
     return secs
 
 

@@ -8,20 +8,22 @@ from typing import Any
 from devices.networks.compiled_network import CompiledNetwork
 from devices.networks.frameworks.runners import Loaded
 from devices.networks.frameworks.texts import STEPS, Text
-from devices.networks.input_shapes import InputShapes, NetworkInputError
+from devices.networks.input_shapes import InputShapes
 from devices.networks.network_folder import load
 
 
 def ours(folder: str) -> Loaded:
-    """Load the compiled network in ``folder``. Where it has growing caches, its runs are the steps of a text."""
+    """Load the compiled network in ``folder``. Where it has growing caches, its runs are the steps of a text, unless
+    other inputs would have to grow with them."""
     network = load(folder)
-    if not network.caches:
+    shapes = InputShapes(network.manifest)
+    if not network.caches or shapes.has_sums:
         return lambda inputs: lambda: network(*inputs)
-    return lambda inputs: _text(network, inputs)
+    return lambda inputs: _text(network, shapes, inputs)
 
 
-def _text(network: CompiledNetwork, inputs: Sequence[Any]) -> Text:
-    first, steps = _beginning(network, inputs)
+def _text(network: CompiledNetwork, shapes: InputShapes, inputs: Sequence[Any]) -> Text:
+    first, steps = _beginning(network, shapes, inputs)
     given: list[Any] = []
 
     def begin() -> None:
@@ -36,22 +38,20 @@ def _text(network: CompiledNetwork, inputs: Sequence[Any]) -> Text:
     return Text(begin, step, lambda: network(*inputs), steps)
 
 
-def _beginning(network: CompiledNetwork, inputs: Sequence[Any]) -> tuple[Sequence[Any], int]:
+def _beginning(network: CompiledNetwork, shapes: InputShapes, inputs: Sequence[Any]) -> tuple[Sequence[Any], int]:
     """Return what a text begins with and its steps: the inputs, or the caches some steps earlier where it would come to
     the largest extent."""
-    shapes = InputShapes(network.manifest)
     extents = shapes.extents_of(inputs)
-    left = min(cache.steps_left(inputs[cache.input].shape, extents) for cache in network.caches)
-    for back in range(STEPS - left, 0, -1):
-        earlier = list(inputs)
-        for cache in network.caches:
-            rows = inputs[cache.input]
-            count = rows.shape[cache.axis]
-            added = cache.rows_after(rows.shape, extents) - count
-            earlier[cache.input] = cache.rows(rows, max(0, count - back * added))
-        try:
-            shapes.check(earlier)
-        except NetworkInputError:  # below the smallest extent
-            continue
-        return earlier, left + back
-    return inputs, min(left, STEPS)
+    after, before, added = [], [], {}
+    for cache in network.caches:
+        shape, bounds = inputs[cache.input].shape, shapes.bounds(cache.input, cache.axis)
+        rows = shape[cache.axis]
+        added[cache] = max(1, cache.rows_after(shape, extents) - rows)
+        after.append((bounds.most - rows) // added[cache] + 1)
+        before.append((rows - bounds.least) // added[cache])
+    back = max(0, min(STEPS - min(after), *before))
+    first = list(inputs)
+    for cache in network.caches:
+        rows = inputs[cache.input]
+        first[cache.input] = cache.rows(rows, rows.shape[cache.axis] - back * added[cache])
+    return first, min(STEPS, min(after) + back)

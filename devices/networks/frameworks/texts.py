@@ -28,7 +28,7 @@ class Text:
 
     def prepare(self) -> None:
         """Begin again where the text has ended. Not part of a run."""
-        if self._left == 0:
+        if self._left <= 0:
             self._begin()
             self._left = self._steps
 

@@ -15,6 +15,7 @@ from torch.export import Dim
 from tvm import relax
 
 from devices.builds.executables import flatten
+from devices.networks.cache_buffers import CacheBuffers, GrowingCache
 from devices.networks.compiled_network import CompiledNetwork
 from devices.networks.frontend import load_network
 from devices.networks.lowering import compare, import_network
@@ -173,3 +174,64 @@ def test_a_cache_that_is_read_before_it_grows_is_copied(tmp_path: Path) -> None:
     assert compare(found, torch_outputs(network, *inputs))[1] < 1e-5
     again = compiled(inputs[0], *found[1:])
     assert compare(again, torch_outputs(network, inputs[0], *found[1:]))[1] < 1e-5
+
+
+class Rows(nn.Module):
+    """Keeps rows (1, 2, past, 4) of two caches, and returns sums of them in a ``form``."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, row: Tensor, one: Tensor, other: Tensor) -> Any:
+        grown = torch.cat([one, row], 2)
+        if self.form == "alone":
+            return grown
+        if self.form == "with the old one":
+            return grown.sum(2) * 2, grown, one, other * 2
+        return grown.sum(2) * 2, grown, torch.cat([other, row], 2)
+
+
+def rows_network(form: str, least: int = 1) -> Network:
+    one, other = Dim("one", min=least, max=20), Dim("other", min=1, max=50)
+    inputs = (torch.rand(1, 2, 1, 4), torch.rand(1, 2, 5, 4), torch.rand(1, 2, 7, 4))
+    return load_network((Rows(form), inputs, ({}, {2: one}, {2: other})))
+
+
+@pytest.mark.parametrize(
+    ("form", "caches"), [("alone", [(1, 0, 21)]), ("with the old one", []), ("two", [(1, 1, 21), (2, 2, 51)])]
+)
+def test_caches_of_several_forms(form: str, caches: list[Any], tmp_path: Path) -> None:
+    network = rows_network(form)
+    compiled = load(compile_network(import_network(network, CPU), {}, tmp_path))
+    assert [(each.input, each.output, each.most) for each in compiled.caches] == caches
+    row, *given = (np.random.default_rng(0).random(shape, "float32") for shape in ((1, 2, 1, 4),) + ((1, 2, 5, 4),) * 2)
+    expected = list(given)
+    for _ in range(4):
+        found: Any = compiled(row, *given)
+        right = torch_outputs(network, row, *expected)
+        found = [found] if form == "alone" else list(found)
+        for ours, theirs in zip(found, right, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+        given[0], expected[0] = (found[0], right[0]) if form == "alone" else (found[1], right[1])
+        if form == "two":
+            given[1], expected[1] = found[2], right[2]
+
+
+def test_what_has_no_elements_does_not_tell_which_outputs_share_memory(tmp_path: Path) -> None:
+    class Views(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x * 2, x.reshape(-1, 2, 4)
+
+    example = (Views(), (torch.rand(3, 8),), ({0: Dim("b", min=0, max=4)},))
+    compiled = load(compile_network(import_network(load_network(example), CPU), {}, tmp_path))
+    compiled(torch.rand(0, 8))
+    x = torch.ones(3, 8)
+    compiled(x)[1].zero_()
+    assert torch.equal(x, torch.ones(3, 8))
+
+
+def test_bfloat16_caches_are_not_copied() -> None:
+    buffers = CacheBuffers((GrowingCache(0, 0, 1, 12, 1),))
+    grown = buffers.returned(buffers.step([torch.rand(2, 3, 3).bfloat16()], {}), 0, as_torch=True)
+    assert buffers.step([grown], {}).kept[0].data_ptr() == grown.data_ptr()

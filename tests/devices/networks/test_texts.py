@@ -66,3 +66,30 @@ def test_a_text_over_few_extents_is_short(tmp_path: Path) -> None:
     row, rows = torch.rand(1, 1, 4), torch.rand(1, 4, 4)
     text: Any = ours(str(tmp_path))([row, rows])
     np.testing.assert_allclose(rows_of(text, 5), expected(row, rows[:, :3], 5, 3), rtol=1e-5)
+
+
+class Window(nn.Module):
+    """Keeps rows (1, past, 4) and takes several new ones, with a mask over all if it is given one."""
+
+    def forward(self, new: Tensor, rows: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        rows = torch.cat([rows, new], 1)
+        return (rows if mask is None else rows * mask[:, :, None]).sum(1) * 2, rows
+
+
+@pytest.mark.parametrize(("before", "tokens"), [(19, 1), (20, 4), (3, 4), (0, 1)])
+def test_a_text_of_several_tokens_stays_in_range(before: int, tokens: int, tmp_path: Path) -> None:
+    past, new = torch.export.Dim("past", min=0, max=20), torch.export.Dim("tokens", min=1, max=4)
+    example = (Window(), (torch.rand(1, 3, 4), torch.rand(1, 5, 4)), ({1: new}, {1: past}))
+    compile_network(import_network(load_network(example), CLASS), {}, tmp_path)
+    text: Any = ours(str(tmp_path))([torch.rand(1, tokens, 4), torch.rand(1, before, 4)])
+    assert len(rows_of(text, 20)) == 20
+
+
+def test_a_network_whose_mask_would_have_to_grow_runs_on_its_inputs(tmp_path: Path) -> None:
+    past = torch.export.Dim("past", min=1, max=20)
+    example = (Window(), (torch.rand(1, 1, 4), torch.rand(1, 5, 4), torch.ones(1, 6)), ({}, {1: past}, {1: past + 1}))
+    compile_network(import_network(load_network(example), CLASS), {}, tmp_path)
+    run = ours(str(tmp_path))([torch.rand(1, 1, 4), torch.rand(1, 5, 4), torch.ones(1, 6)])
+    assert not isinstance(run, Text)
+    for _ in range(3):
+        run()
