@@ -43,7 +43,7 @@ def test_texts(text: str, said: str, value: int) -> None:
     assert total.is_name == (text == said and "+" not in text)
 
 
-@pytest.mark.parametrize("text", ["", "+", "a +", "a - 1", "1 + 2", "a b", "a*2", "a + b.c", "0*a", "a + 123456"])
+@pytest.mark.parametrize("text", ["", "+", "a +", "a - 1", "1 + 2", "a b", "a*2", "a + b.c", "0*a", "a + 1234567890"])
 def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no sum of dimensions"):
         ExtentSum.parse(text)
