@@ -92,7 +92,7 @@ class _Buffer:
 
 
 @dataclass(frozen=True)
-class Step:
+class CacheStep:
     """The arguments of a run that grows caches."""
 
     kept: Mapping[int, Any]
@@ -104,7 +104,7 @@ class Step:
     """The grown caches by their places among the outputs: the buffer, and its rows."""
 
 
-NO_STEP = Step({}, (), {})
+NO_STEP = CacheStep({}, (), {})
 """That of a network without growing caches."""
 
 
@@ -123,7 +123,7 @@ class CacheBuffers:
         self._first_rows = tvm.runtime.empty((len(caches),), "int64") if caches else None
         self._first_row_numbers = array_of(self._first_rows) if caches else np.zeros(0, np.int64)
 
-    def step(self, inputs: Sequence[Any], extents: Mapping[str, int]) -> Step:
+    def step(self, inputs: Sequence[Any], extents: Mapping[str, int]) -> CacheStep:
         """Return the arguments for a run on ``inputs``, arrays or tensors that the network takes. They are those of one
         run: the next step changes them."""
         kept: dict[int, Any] = {}
@@ -148,9 +148,9 @@ class CacheBuffers:
             buffer.rows = cache.rows_after(shape, extents)
             tensors.append(buffer.tensor)
             grown[cache.output] = buffer, cache.rows(array, buffer.rows)
-        return Step(kept, (*tensors, self._first_rows), grown)
+        return CacheStep(kept, (*tensors, self._first_rows), grown)
 
-    def returned(self, step: Step, output: int, as_torch: bool) -> Any:
+    def returned(self, step: CacheStep, output: int, as_torch: bool) -> Any:
         """Return a grown cache of a step as an array or a torch tensor in its buffer."""
         buffer, rows = step.grown[output]
         return self._as_view(buffer, rows, as_torch)

@@ -14,7 +14,7 @@ from devices.networks.manifest import LIBRARY, PARAMETERS, checked_file, read_ma
 
 @dataclass(frozen=True)
 class NetworkFiles:
-    """What a device needs to run a network."""
+    """A network's library and weights, with its growing caches and the inputs that it takes."""
 
     library: bytes
     parameters: Sequence[Array]

@@ -1,4 +1,4 @@
-"""How many rows a tile may compute again where smaller tiles would be needed else.
+"""The number of rows that a tile may compute again in place of smaller tiles.
 
 A tile takes about as long as its operations and reading the weights once. A tile that overlaps the one before saves
 at least one smaller tile, and computes rows again: it pays where their operations take no longer than reading the

@@ -6,14 +6,11 @@ TVM does not have, or not for all types and arguments. Importing this module loa
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._decomp import decomposition_table, get_decompositions
-from torch._export import utils as export_utils
 
 from devices.networks.torch import arguments, functions, groups, order, quantization, scatters, vision, windows
 
@@ -29,21 +26,8 @@ _NORMS = {
 
 _RESIZES = ("upsample_nearest2d", "upsample_bilinear2d")
 _ATEN = torch.ops.aten
-_LOOK_UP_OPERATORS = export_utils._materialize_cpp_cia_ops
 
 
-@contextlib.contextmanager
-def _operators_looked_up_once() -> Iterator[None]:
-    """torch looks up all of its operators again for each of its namespaces, dozens of times for one program: two fifths
-    of the time that decomposing a small one takes. None is added meanwhile."""
-    export_utils._materialize_cpp_cia_ops = functools.cache(_LOOK_UP_OPERATORS)
-    try:
-        yield
-    finally:
-        export_utils._materialize_cpp_cia_ops = _LOOK_UP_OPERATORS
-
-
-@_operators_looked_up_once()
 def decompose(program: torch.export.ExportedProgram, whole: Sequence[str]) -> torch.export.ExportedProgram:
     """Return ``program`` in operators of which TVM knows most; those named in ``whole`` stay. Raises torch's errors."""
     table: Any = torch.export.default_decompositions()
