@@ -2,8 +2,8 @@
 
 The decoder is a Llama of transformers with random weights. It takes any number of new tokens, and the keys and values
 of those before them, and returns the grown keys and values with its logits. So one compiled network reads the prompt
-(the cache is empty, ``past`` is 0) and then takes one token after another. Each token is the most likely one; the
-framework finds the same.
+(the cache is empty, ``past`` is 0) and then takes one token after another. Both are its entry points. Each token is
+the most likely one; the framework finds the same.
 
 The network is tuned into ``--out`` for ``--seconds``, unless a compiled one is there already. Another decoder needs
 another :func:`decoder`, which ``fleet-tune tune examples/generate_text.py:decoder`` takes too.
@@ -25,6 +25,7 @@ from torch.export import Dim
 
 VOCABULARY, LAYERS, HEADS, SHARED_HEADS, WIDTH = 1000, 2, 4, 2, 32
 MOST_NEW, MOST_PAST = 64, 256
+ENTRY_POINTS = "prompt: past=0; step: tokens=1"
 PROMPT = (12, 345, 67, 890, 123)
 
 Run = Callable[..., Any]
@@ -80,14 +81,14 @@ def empty_cache(layers: int, heads: int, width: int) -> list[Any]:
     return [np.zeros((1, heads, 0, width), np.float32) for _ in range(2 * layers)]
 
 
-def generate(run: Run, prompt: Sequence[int], count: int, cache: Sequence[Any]) -> list[int]:
-    """Return ``count`` tokens after ``prompt``, each the most likely one."""
-    found: list[int] = []
-    tokens = list(prompt)
+def generate(read: Run, step: Run, prompt: Sequence[int], count: int, cache: Sequence[Any]) -> list[int]:
+    """Return ``count`` tokens after ``prompt``, each the most likely one. ``read`` takes the prompt, ``step`` one
+    token."""
+    logits, *cache = read(np.asarray([prompt], np.int64), *cache)
+    found = [int(np.argmax(logits[0, -1]))]
     while len(found) < count:
-        logits, *cache = run(np.asarray([tokens], np.int64), *cache)
-        tokens = [int(np.argmax(logits[0, -1]))]
-        found += tokens
+        logits, *cache = step(np.asarray([found[-1:]], np.int64), *cache)
+        found.append(int(np.argmax(logits[0, -1])))
     return found
 
 
@@ -114,11 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import fleet_tune
 
     if not (options.out / "manifest.json").exists():
-        fleet_tune.tune((module, inputs, dynamic), out=options.out, time_budget_secs=options.seconds)
-    run = fleet_tune.load(options.out)
+        fleet_tune.tune(
+            (module, inputs, dynamic), out=options.out, time_budget_secs=options.seconds, shapes=ENTRY_POINTS
+        )
+    network = fleet_tune.load(options.out)
     cache = empty_cache(LAYERS, SHARED_HEADS, WIDTH)
     start = time.perf_counter()
-    found = generate(run, PROMPT, options.tokens, cache)
+    found = generate(network.entry_point("prompt"), network.entry_point("step"), PROMPT, options.tokens, cache)
     ours_secs = time.perf_counter() - start
     start = time.perf_counter()
     expected = in_torch(module, PROMPT, options.tokens)

@@ -18,7 +18,7 @@ from devices.networks.frameworks.array_file import write_arrays
 from devices.networks.frameworks.runners import installed
 from devices.networks.frontend import load_network, locate
 from fleet_tune.base.errors import UserError
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 
 
 @click.command()

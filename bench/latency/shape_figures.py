@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fleet_tune.base.shapes import Weights
+from fleet_tune.base.shapes.dimensions import Weights
 
 DYNAMIC = "dynamic"
 """Name of the network that is tuned for all extents."""

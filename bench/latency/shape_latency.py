@@ -30,7 +30,7 @@ from bench.result import BenchError, BenchResult, spread
 from devices.networks.frameworks.order import OURS
 from fleet_tune.base.config.shape_options import shapes_given
 from fleet_tune.base.errors import RequestError
-from fleet_tune.base.shapes import Shapes
+from fleet_tune.base.shapes.shapes import Shapes
 
 _TINY = "bench/networks/dynamic_networks.py:tiny_layers"
 _READ_SECS = 1800.0

@@ -18,7 +18,7 @@ SHAPES = {
     "llama_decode": "past=1..1023; past=1:1,147:1,293:1,439:1,585:1,731:1,877:1,1023:1",
     "tiny_layers": "n=1..64; n=1:0.3,2:0.2,3:0.1,5:0.1,12:0.1,24:0.1,47:0.05,64:0.05",
 }
-"""Bounds and weights of each function's dynamic dimension, as :func:`fleet_tune.base.shapes.parse_shapes` reads
+"""Bounds and weights of each function's dynamic dimension, as :func:`fleet_tune.base.shapes.shapes.parse_shapes` reads
 them."""
 
 _MODULE = "dynamic_networks.py"

@@ -46,6 +46,7 @@ from devices.networks.manifest import (
     read_manifest,
     read_parameters,
 )
+from devices.networks.network_entry_point import NetworkEntryPoint
 from devices.rpc.remote_linking import linked
 from devices.targets import device_kind, is_native
 from devices.timing.in_network import InNetworkTimes, time_in_place
@@ -166,6 +167,11 @@ class CompiledNetwork:
             for at, (each, copied) in enumerate(zip(returned, aliased, strict=True))
         ]
         return tuple(outputs) if isinstance(result, _SEVERAL) else outputs[0]
+
+    def entry_point(self, name: str) -> NetworkEntryPoint:
+        """Return an entry point of the network (``--shapes "...; step: tokens=1"``). Raises
+        :class:`devices.networks.input_shapes.NetworkInputError` where it has none of this name."""
+        return NetworkEntryPoint(self, self._inputs, name)
 
     def in_buffers(self, *inputs: Any) -> list[Any]:
         """Return the inputs with the growing caches among them copied to buffers, in which they grow."""

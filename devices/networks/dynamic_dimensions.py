@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from devices.networks.network import Array, Network, extents_of, fingerprint
 from fleet_tune.base.errors import NetworkError
-from fleet_tune.base.extent_sums import ExtentSum
-from fleet_tune.base.shapes import MOST_EXTENT, Dimension, Shapes
+from fleet_tune.base.shapes.dimensions import MOST_EXTENT, Dimension
+from fleet_tune.base.shapes.extent_sums import ExtentSum
+from fleet_tune.base.shapes.shapes import Shapes
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,16 @@ def bounded(found: Sequence[DynamicDimension], asked: Shapes | None, where: str)
                 "give bounds within these, or export it with wider ones (torch.export.Dim has min and max)",
             )
         dimensions.append(bounds)
-    return Shapes(tuple(dimensions)) if dimensions else None
+    entry_points = asked.entry_points if asked is not None else ()
+    if entry_points and not dimensions:
+        raise NetworkError(
+            f"{where} has no dynamic dimensions, and the entry point {entry_points[0].name} needs some",
+            "leave --shapes out, or export it with dynamic dimensions",
+        )
+    if not dimensions:
+        return None
+    named = {each.name: each for each in dimensions}
+    return Shapes(tuple(dimensions), tuple(each.among(named) for each in entry_points))
 
 
 def _suggestion(found: Sequence[DynamicDimension], given: Mapping[str, Dimension]) -> str:
@@ -114,7 +124,7 @@ def with_dimensions(network: Network, shapes: Shapes | None, symbols: Mapping[st
         return kept if own else replace(kept, inputs_from="")
     return replace(
         kept,
-        shapes=Shapes(dynamic),
+        shapes=Shapes(dynamic, shapes.entry_points),
         input_shapes=declared,
         own_inputs=network.example_inputs if own else (),
         own_inputs_from=network.inputs_from if own else "",

@@ -46,11 +46,11 @@ def with_dynamic_kernels(module: tvm.IRModule, lowered: LoweredNetwork, best: Ma
         task = lowered.dynamic.get(name)
         trace = None if task is None else best.get(tasks[task.workload].id)
         attention = dynamic_attention(lowered.module[name], AttentionTiles.of(trace), threads)
-        functions[variable] = attention or _tiled(lowered, name, trace) or default_schedule(function)
+        functions[variable] = attention or _tiled(lowered, name, trace, threads) or default_schedule(function)
     return tvm.IRModule(functions, module.attrs)
 
 
-def _tiled(lowered: LoweredNetwork, name: str, trace: str | None) -> PrimFunc | None:
+def _tiled(lowered: LoweredNetwork, name: str, trace: str | None, threads: int) -> PrimFunc | None:
     shapes, kernel = lowered.shapes, lowered.module[name]
     found = None if trace is None or shapes is None else TiledRows.of(kernel, shapes)
     if trace is None or found is None:
@@ -63,7 +63,7 @@ def _tiled(lowered: LoweredNetwork, name: str, trace: str | None) -> PrimFunc | 
         # Where the schedule does not fit the smallest tile, that one is computed without.
         fixed.setdefault(least, specialized(kernel, found.extents(least)))
         try:
-            tiled = tiled_kernel(kernel, found.tiled, found.rows, fixed, tile_overlap(kernel, found))
+            tiled = tiled_kernel(kernel, found.tiled, found.rows, fixed, tile_overlap(kernel, found), threads)
             return tiled.with_attr("tirx.is_scheduled", True)
         except LayoutMismatchError as error:
             if error.size == least:

@@ -19,7 +19,7 @@ from devices.networks.network import Network
 from devices.networks.onnx.frontend import from_onnx_file
 from devices.networks.torch.frontend import from_pt2, from_torch
 from devices.networks.user_file import call_function, checked_example, locate
-from fleet_tune.base.shapes import Shapes
+from fleet_tune.base.shapes.shapes import Shapes
 
 __all__ = ["Network", "load_network", "locate"]
 

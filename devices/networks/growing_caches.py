@@ -30,7 +30,7 @@ from devices.networks.graph.dynamic_extents import is_long, largest_value
 from devices.sketches.dynamic.default_schedule import FEW
 from devices.sketches.dynamic.rows import is_dynamic, tensors
 from devices.sketches.dynamic.substitution import on_tensors
-from fleet_tune.base.shapes import Shapes
+from fleet_tune.base.shapes.shapes import Shapes
 
 _CALL_TIR = "relax.call_tir"
 _INDEX = "int64"

@@ -11,8 +11,8 @@ from devices.error_text import brief
 from devices.networks.network import Array, Network, extents_of
 from devices.timing.arguments import is_float, numpy_dtype
 from fleet_tune.base.errors import NetworkError
-from fleet_tune.base.extent_sums import sums_of
-from fleet_tune.base.shapes import Dimension, in_words
+from fleet_tune.base.shapes.dimensions import Dimension, in_words
+from fleet_tune.base.shapes.extent_sums import sums_of
 
 _ARCHIVE, _ARRAY = b"PK", b"\x93NUMPY"
 

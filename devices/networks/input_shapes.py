@@ -10,8 +10,9 @@ import numpy as np
 
 from devices.networks.array_conversion import is_torch
 from fleet_tune.base.errors import UserError
-from fleet_tune.base.extent_sums import sums_of
-from fleet_tune.base.shapes import Dimension, in_words, parse_shapes
+from fleet_tune.base.shapes.dimensions import Dimension, in_words
+from fleet_tune.base.shapes.extent_sums import sums_of
+from fleet_tune.base.shapes.shapes import Shapes, parse_shapes
 
 
 class NetworkInputError(UserError, ValueError):
@@ -27,8 +28,9 @@ class InputShapes:
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
         self._inputs = tuple((each["name"], tuple(each["shape"]), each["dtype"]) for each in manifest["inputs"])
-        dynamic = parse_shapes(manifest["shapes"]).dynamic if "shapes" in manifest else ()
-        self._dynamic = {each.name: each for each in dynamic}
+        shapes = parse_shapes(manifest["shapes"]) if "shapes" in manifest else Shapes(())
+        self._dynamic = {each.name: each for each in shapes.dynamic}
+        self._entry_points = {each.name: each for each in shapes.entry_points}
         self._places = {
             extent: (at, axis)
             for at, (_, shape, _) in reversed(list(enumerate(self._inputs)))
@@ -46,6 +48,22 @@ class InputShapes:
     def is_dynamic(self) -> bool:
         """True if it takes inputs of several shapes."""
         return bool(self._dynamic)
+
+    @property
+    def entry_points(self) -> tuple[str, ...]:
+        """Names of its entry points."""
+        return tuple(self._entry_points)
+
+    def check_entry_point(self, name: str, inputs: Sequence[Any]) -> None:
+        """Raise :class:`NetworkInputError` for inputs that the network does not take at an entry point."""
+        self.check(inputs)
+        extents = self.extents_of(inputs)
+        wrong = self._entry_points[name].wrong(extents)
+        if wrong is not None:
+            raise NetworkInputError(
+                f"{name} takes {wrong}, and {in_words({wrong.name: extents[wrong.name]})} is given",
+                "pass inputs in range, or call the network itself, or another entry point",
+            )
 
     def check(self, inputs: Sequence[Any]) -> None:
         """Raise :class:`NetworkInputError` for inputs that the network does not take."""

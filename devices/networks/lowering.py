@@ -59,7 +59,8 @@ from devices.targets import device_kind, parse_target
 from fleet_tune.base.domain import DeviceClass, Task
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 from fleet_tune.base.precision import Conversion, ConvertibleProduct, Precision
-from fleet_tune.base.shapes import Dimension, Shapes
+from fleet_tune.base.shapes.dimensions import Dimension
+from fleet_tune.base.shapes.shapes import Shapes
 
 # Operators of Relax that the build turns into calls of kernels or of the runtime.
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})

@@ -16,8 +16,8 @@ from devices.networks.tensor_file import file_digest
 from devices.networks.tensor_file import read as read_tensors
 from fleet_tune.base.config.values import shown
 from fleet_tune.base.errors import OutputFolderError, UserError
-from fleet_tune.base.extent_sums import ExtentSum
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.extent_sums import ExtentSum
+from fleet_tune.base.shapes.shapes import parse_shapes
 
 SCHEMA = 1
 LIBRARY, PARAMETERS, MANIFEST = "network.so", "params.safetensors", "manifest.json"

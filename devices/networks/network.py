@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from devices.timing.arguments import is_float, numpy_dtype
 from fleet_tune.base.errors import UserError
-from fleet_tune.base.extent_sums import ExtentSum
 from fleet_tune.base.precision import Conversion, Precision
-from fleet_tune.base.shapes import Extents, Shapes
+from fleet_tune.base.shapes.dimensions import Extents
+from fleet_tune.base.shapes.extent_sums import ExtentSum
+from fleet_tune.base.shapes.shapes import Shapes
 
 Array = npt.NDArray[Any]
 
@@ -101,7 +102,8 @@ class Network:
     """Bounds of all dimensions that were dynamic when it was read, with those that have one extent. None for none."""
     input_shapes: tuple[tuple[int | str, ...], ...] = ()
     """Shapes of the inputs, with the name of a dynamic dimension where an extent is one, and the text of an
-    :class:`fleet_tune.base.extent_sums.ExtentSum` where it is a sum of some. Empty for a network of fixed shapes."""
+    :class:`fleet_tune.base.shapes.extent_sums.ExtentSum` where it is a sum of some. Empty for a network of fixed
+    shapes."""
     own_inputs: tuple[Array, ...] = field(default=(), repr=False)
     """The example inputs that came with a network of dynamic shapes. Empty if none did."""
     own_inputs_from: str = ""

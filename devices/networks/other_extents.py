@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from devices.networks.lowering import DisagreementError, LoweredNetwork, agreement
 from devices.networks.network import Array, Network
 from fleet_tune.base.errors import NetworkError, UserError
-from fleet_tune.base.shapes import Extents, in_words
+from fleet_tune.base.shapes.dimensions import Extents, in_words
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class DisagreementAtExtentsError(DisagreementError):
 
 
 def other_extents(network: Network) -> OtherExtents:
-    """Return the network at :attr:`fleet_tune.base.shapes.Shapes.others`; at none, if its shapes are fixed."""
+    """Return the network at :attr:`fleet_tune.base.shapes.shapes.Shapes.others`; at none, if its shapes are fixed."""
     compared, refused = [], []
     for extents in network.shapes.others if network.shapes is not None else ():
         at = network.at(extents)

@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from fleet_tune.base.extent_sums import ExtentSum
-from fleet_tune.base.shapes import Dimension
+from fleet_tune.base.shapes.dimensions import Dimension
+from fleet_tune.base.shapes.extent_sums import ExtentSum
 
 
 def sum_of(extent: Any) -> ExtentSum | None:

@@ -25,7 +25,7 @@ from devices.sketches.dynamic.attention_extents import AttentionExtents
 from devices.sketches.dynamic.rows import is_dynamic, specialized
 from devices.sketches.half_operators import is_dot2
 from fleet_tune.base.domain import DeviceClass, Task, Workload
-from fleet_tune.base.shapes import Shapes
+from fleet_tune.base.shapes.shapes import Shapes
 
 _MOST_FLOP = 1e9
 """A tile of rows with so many operations takes milliseconds: what it costs beside them is nothing, and what more rows

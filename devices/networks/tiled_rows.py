@@ -10,7 +10,8 @@ from tvm.tirx import PrimFunc, Var
 
 from devices.sketches.dynamic.joined_extents import factors
 from devices.sketches.dynamic.rows import Rows, dynamic_extents, rows_of
-from fleet_tune.base.shapes import MOST_EXTENT, Dimension, Shapes
+from fleet_tune.base.shapes.dimensions import MOST_EXTENT, Dimension
+from fleet_tune.base.shapes.shapes import Shapes
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def extent_series(found: FrameworkTimes) -> dict[str, dict[str, list[tuple[int, 
 
 
 def _extents(text: str) -> dict[str, int]:
-    """Return the extents of :func:`fleet_tune.base.shapes.in_words`."""
+    """Return the extents of :func:`fleet_tune.base.shapes.dimensions.in_words`."""
     return {name: int(extent) for name, extent in (each.split(" = ") for each in text.split(", "))}
 
 

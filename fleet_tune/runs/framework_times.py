@@ -23,7 +23,8 @@ from devices.networks.frameworks.order import OURS, FrameworkOrder
 from fleet_tune.base.cpus import usable_cpus
 from fleet_tune.base.errors import RequestError, UserError
 from fleet_tune.base.records.files.atomic_file import write_atomically
-from fleet_tune.base.shapes import Shapes, in_words, parse_shapes
+from fleet_tune.base.shapes.dimensions import in_words
+from fleet_tune.base.shapes.shapes import Shapes, parse_shapes
 
 if TYPE_CHECKING:
     from devices.networks.frontend import Network

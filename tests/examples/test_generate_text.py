@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,10 +14,12 @@ from torch.export import Dim
 
 from bench.networks.torchvision_operators import load_or_define
 from devices.networks.frontend import load_network
+from devices.networks.input_shapes import NetworkInputError
 from devices.networks.lowering import import_network
 from devices.networks.network_folder import CompiledNetwork, compile_network, load
 from examples import generate_text
-from examples.generate_text import PROMPT, empty_cache, generate, in_torch
+from examples.generate_text import ENTRY_POINTS, PROMPT, empty_cache, generate, in_torch
+from fleet_tune.base.shapes.shapes import parse_shapes
 from tests.devices.networks.test_decoding import CPU, Layer
 
 COUNT, LAYERS, HEADS, SHARED, WIDTH = 12, 2, 4, 2, 16
@@ -60,7 +63,7 @@ def without_cache(module: nn.Module, prompt: tuple[int, ...], count: int) -> lis
 
 
 def compiled(spec: Any, folder: Path) -> CompiledNetwork:
-    lowered = import_network(load_network(spec), CPU)
+    lowered = import_network(load_network(spec, shapes=parse_shapes(ENTRY_POINTS)), CPU)
     assert not lowered.left_out
     names = [each.name_hint for each in lowered.module.functions]
     assert any("attention" in each for each in names)
@@ -77,10 +80,28 @@ def test_a_decoder_generates_what_torch_generates(tmp_path: Path) -> None:
         lengths.append((tokens.shape[1], cache[0].shape[2]))
         return run(tokens, *cache)
 
-    found = generate(noted, PROMPT, COUNT, empty_cache(LAYERS, SHARED, WIDTH))
+    found = generate(noted, noted, PROMPT, COUNT, empty_cache(LAYERS, SHARED, WIDTH))
     assert found == without_cache(spec[0], PROMPT, COUNT)
     assert len(set(found)) > 3, "not the same token again and again"
     assert lengths == [(len(PROMPT), 0), *((1, len(PROMPT) + at) for at in range(COUNT - 1))]
+
+
+def test_entry_points_take_their_part_of_the_range(tmp_path: Path) -> None:
+    network = compiled(decoder(), tmp_path)
+    caches = [np.zeros((1, SHARED, rows, WIDTH), np.float32) for rows in (0, 3)]
+    calls = {"prompt": ((1, 4), 0), "step": ((1, 1), 1)}
+    for name, (tokens, rows) in calls.items():
+        given = np.ones(tokens, np.int64), *[caches[rows]] * (2 * LAYERS)
+        for mine, expected in zip(network.entry_point(name)(*given), network(*given), strict=True):
+            np.testing.assert_array_equal(mine, expected)
+    with pytest.raises(NetworkInputError, match="step takes tokens=1, and tokens = 4 is given"):
+        network.entry_point("step")(np.ones((1, 4), np.int64), *[caches[1]] * (2 * LAYERS))
+    with pytest.raises(NetworkInputError, match="prompt takes past=0, and past = 3 is given"):
+        network.entry_point("prompt")(np.ones((1, 4), np.int64), *[caches[1]] * (2 * LAYERS))
+    with pytest.raises(NetworkInputError, match="the network takes 5"):
+        network.entry_point("prompt")(np.ones((1, 4), np.int64))
+    with pytest.raises(NetworkInputError, match="has no entry point 'steps': it has prompt, step"):
+        network.entry_point("steps")
 
 
 def test_torch_tensors_are_taken_too(tmp_path: Path) -> None:
@@ -101,7 +122,7 @@ def test_the_decoder_of_transformers_generates_what_it_generates_in_torch(tmp_pa
     spec = generate_text.decoder()
     run = compiled(spec, tmp_path)
     cache = empty_cache(generate_text.LAYERS, generate_text.SHARED_HEADS, generate_text.WIDTH)
-    found = generate(run, PROMPT, COUNT, cache)
+    found = generate(run.entry_point("prompt"), run.entry_point("step"), PROMPT, COUNT, cache)
     assert found == in_torch(spec[0], PROMPT, COUNT)
     assert len(set(found)) > 3
 

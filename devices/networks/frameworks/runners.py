@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from devices.networks.network import Array
-from fleet_tune.base.extent_sums import ExtentSum
+from fleet_tune.base.shapes.extent_sums import ExtentSum
 
 Run = Callable[[], Any]
 """Runs the network once, and returns its outputs in the framework's own form."""

@@ -19,7 +19,7 @@ from tvm.tirx.analysis import undefined_vars
 
 from devices.sketches.dynamic.joined_extents import factors
 from fleet_tune.base.errors import UnsupportedNetworkError
-from fleet_tune.base.shapes import Dimension
+from fleet_tune.base.shapes.dimensions import Dimension
 
 _LOWER, _UPPER = "tir_var_lower_bound", "tir_var_upper_bound"
 

@@ -15,7 +15,7 @@ from devices.networks.bit_casts import bit_cast
 from devices.networks.onnx.shape_computation import computed
 from devices.networks.onnx.shape_operators import converted
 from devices.networks.onnx.shape_values import ShapeValues, expression_of
-from fleet_tune.base.shapes import Dimension
+from fleet_tune.base.shapes.dimensions import Dimension
 
 Converter = Callable[[Any, Any, dict[str, Any], Any], Any]
 

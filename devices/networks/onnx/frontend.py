@@ -21,12 +21,13 @@ from devices.networks.dynamic_dimensions import bounded, with_dimensions
 from devices.networks.frontend_errors import failing_onnx_node, silenced, unsupported_error
 from devices.networks.network import Array, Intermediate, Network, example_array, network_of
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
-from fleet_tune.base.extent_sums import ExtentSum
+from fleet_tune.base.shapes.extent_sums import ExtentSum
 
 if TYPE_CHECKING:
     import onnx
 
-    from fleet_tune.base.shapes import Dimension, Shapes
+    from fleet_tune.base.shapes.dimensions import Dimension
+from fleet_tune.base.shapes.shapes import Shapes
 
 
 def _multiplies_bytes_exactly() -> bool:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tvm import ir, relax, tirx
 from tvm.sym import Analyzer
 
-from fleet_tune.base.shapes import Dimension
+from fleet_tune.base.shapes.dimensions import Dimension
 
 MOST = 64
 """Elements of the largest tensor that is followed."""

@@ -15,7 +15,7 @@ from devices.host import warm_child
 from devices.protocol import decode_task
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import DiskFullError, OutputFolderError, RecordStoreError, UserError
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 
 if TYPE_CHECKING:
     from devices.builds.executables import SymbolicSpec

@@ -20,7 +20,7 @@ from devices.protocol import encode_task
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 from fleet_tune.base.precision import Conversion, Precision
-from fleet_tune.base.shapes import Shapes, parse_shapes
+from fleet_tune.base.shapes.shapes import Shapes, parse_shapes
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import torch
 
 from devices.networks.dynamic_dimensions import DynamicDimension
 from fleet_tune.base.errors import UnsupportedNetworkError
-from fleet_tune.base.extent_sums import ExtentSum
+from fleet_tune.base.shapes.extent_sums import ExtentSum
 
 
 def program_inputs(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:

@@ -25,7 +25,7 @@ from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
 if TYPE_CHECKING:
     import torch
 
-    from fleet_tune.base.shapes import Shapes
+    from fleet_tune.base.shapes.shapes import Shapes
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ A tile may begin within the one before, where that saves smaller ones: 7 rows by
 compute have the same value. The smallest tile does so wherever it does not divide what is left.
 
 A kernel over several extents (images times tokens) is tiled along one of them, in loops over the others.
+
+Threads meet once, behind the last tile, where each tile is one parallel loop (:mod:`devices.sketches.dynamic.threads`).
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from tvm_ffi import structural_equal, structural_map
 
 from devices.sketches.dynamic.rows import Rows, tensors
 from devices.sketches.dynamic.substitution import on_tensors
+from devices.sketches.dynamic.threads import can_be_shared, is_serial, part_of_thread
 from devices.sketches.plain_weights import LAYOUT_REWRITE
 
 
@@ -60,6 +63,7 @@ def tiled_kernel(
     rows: Mapping[Var, Mapping[int, Rows]],
     fixed: Mapping[int, PrimFunc],
     overlap: int = 0,
+    threads: int = 1,
 ) -> PrimFunc:
     """Return ``kernel`` computed by kernels of fixed numbers of rows.
 
@@ -70,12 +74,17 @@ def tiled_kernel(
         fixed: a scheduled kernel for each number of rows, with one row along each other extent. The largest tiles come
             first.
         overlap: the most rows that a tile may compute again where smaller tiles would be needed else.
+        threads: how many compute it.
 
     Raises :class:`LayoutMismatchError`.
     """
     dtype = str(extent.ty)
     outer = {each: Var(f"at_{each.name}", str(each.ty)) for each in rows if not each.same_as(extent)}
     conversions: list[_Conversion] = []
+    # The smallest tile always overlaps, where it has several rows.
+    overlaps = overlap > 0 or min(fixed) > 1
+    thread = Var("thread", dtype)
+    is_shared = threads > 1 and all(can_be_shared(each, overlaps) for each in fixed.values())
 
     def tiles_of(sizes: Sequence[int], left: Any) -> Stmt:
         """Return tiles of these sizes, descending, that compute the last ``left`` rows."""
@@ -89,7 +98,10 @@ def tiled_kernel(
             begin = least(begin, extent - size)
         if fewest < size and smaller:
             count = Select(extent >= size, count, const(0, dtype))
-        body = SeqStmt([Bind(first, begin), tile.at({**outer, extent: first})])
+        computed = tile.at({**outer, extent: first})
+        if is_shared:
+            computed = part_of_thread(computed, thread, threads, step)
+        body = SeqStmt([Bind(first, begin), computed])
         whole = For(step, const(0, dtype), count, ForKind.SERIAL, body)
         if not smaller:
             return whole
@@ -103,6 +115,12 @@ def tiled_kernel(
     tiles = tiles_of(sorted(fixed, reverse=True), extent)
     for each, at in outer.items():
         tiles = For(at, const(0, str(each.ty)), each, ForKind.SERIAL, tiles)
+    if is_shared:
+        tiles = For(thread, const(0, dtype), const(threads, dtype), ForKind.PARALLEL, tiles)
+        if not outer and is_serial(fixed[min(fixed)]):
+            size = min(fixed)
+            alone = _Tile(fixed[size], kernel, rows, size, conversions).at({extent: const(0, dtype)})
+            tiles = IfThenElse(extent == size, alone, tiles)
     whole = [*(each.statement for each in conversions), tiles]
     root = SBlock(
         [], [], [], "root", SeqStmt(whole) if len(whole) > 1 else whole[0], None, [each.packed for each in conversions]

@@ -19,7 +19,7 @@ from fleet_tune.base.errors import RequestError
 from fleet_tune.base.precision import Precision, check_error_limit
 from fleet_tune.base.records.datasets.sources import RECORDS_FILE
 from fleet_tune.base.records.sharing.store_place import StorePlace
-from fleet_tune.base.shapes import Shapes
+from fleet_tune.base.shapes.shapes import Shapes
 
 DEFAULT_TIME_BUDGET_SECS = 600.0
 _OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray sets it for what a job runs; that is its name

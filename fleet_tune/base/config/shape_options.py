@@ -9,26 +9,33 @@ from typing import Any
 
 from fleet_tune.base.config import values
 from fleet_tune.base.errors import RequestError
-from fleet_tune.base.shapes import (
+from fleet_tune.base.shapes.dimensions import (
     MOST_EXTENT,
-    Dimension,
-    Shapes,
     Weights,
-    parse_dimensions,
     parse_weights,
     weight_of,
 )
+from fleet_tune.base.shapes.entry_points import is_entry_point
+from fleet_tune.base.shapes.shapes import Shapes, parse_shapes
 
 _MOST_BYTES = MOST_EXTENT * 64
 
 
-def bounds(value: Any, flag: str) -> tuple[Dimension, ...]:
-    """Return the dimensions of ``n=1..32, tokens=128``. Raises :class:`RequestError`."""
+def bounds(value: Any, flag: str) -> Shapes:
+    """Return the shapes of ``tokens=1..512, past=0..1023; step: tokens=1``, without weights. Raises
+    :class:`RequestError`."""
     if not isinstance(value, str):
         raise RequestError(
             f"bounds are text, not {values.shown(value)}", f'give them with {flag} as "n=1..32, tokens=128"'
         )
-    return parse_dimensions(value)
+    _, *rest = value.split(";")
+    wrong = next((each for each in rest if not is_entry_point(each)), None)
+    if wrong is not None:
+        raise RequestError(
+            f"{values.shown(wrong.strip())} is no entry point",
+            f'write {flag} as "tokens=1..512; step: tokens=1"; weights have an option of their own',
+        )
+    return parse_shapes(value)
 
 
 def weights(value: Any, flag: str) -> dict[str | None, Weights]:
@@ -44,20 +51,19 @@ def weights(value: Any, flag: str) -> dict[str | None, Weights]:
     return _read(file)
 
 
-def asked_shapes(dimensions: tuple[Dimension, ...] | None, given: Mapping[str | None, Weights] | None) -> Shapes | None:
+def asked_shapes(shapes: Shapes | None, given: Mapping[str | None, Weights] | None) -> Shapes | None:
     """Return the shapes of both options; None where neither is given. Raises :class:`RequestError`."""
-    if dimensions is None:
-        if given is not None:
-            raise RequestError("weights say how often an extent comes, and there are no bounds", "give --shapes too")
-        return None
-    shapes = Shapes(dimensions)
-    return shapes if given is None else shapes.with_weights(given)
+    if given is None:
+        return shapes
+    if shapes is None:
+        raise RequestError("weights say how often an extent comes, and there are no bounds", "give --shapes too")
+    return shapes.with_weights(given)
 
 
 def shapes_given(shapes: str | None, shapes_weights: str | None) -> Shapes | None:
     """Return the shapes of both options, as they are written on the command line. Raises :class:`RequestError`."""
-    dimensions = None if shapes is None else bounds(shapes, "--shapes")
-    return asked_shapes(dimensions, None if shapes_weights is None else weights(shapes_weights, "--shapes-weights"))
+    asked = None if shapes is None else bounds(shapes, "--shapes")
+    return asked_shapes(asked, None if shapes_weights is None else weights(shapes_weights, "--shapes-weights"))
 
 
 def _read(file: Path) -> dict[str | None, Weights]:

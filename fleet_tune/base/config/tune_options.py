@@ -223,9 +223,11 @@ class PlanOptions(TypedDict, total=False):
         Option(
             "--shapes",
             _optional(shape_options.bounds),
-            'Bounds of dynamic dimensions: "n=1..32, tokens=128". A single value fixes one.',
+            'Bounds of dynamic dimensions: "n=1..32, tokens=128". A single value fixes one. "; NAME: n=1" adds an '
+            "entry point.",
             "Bounds of the network's dynamic dimensions, by name: ``'n=1..32, tokens=128'``. A single value fixes "
-            "one. None: the network has none, or (``torch.export.Dim``) bounds of its own.",
+            "one. ``'; step: tokens=1'`` behind them adds an entry point, a name for a part of the range. None: the "
+            "network has no dynamic dimensions, or (``torch.export.Dim``) bounds of its own.",
             metavar="BOUNDS",
         ),
     ]

@@ -71,8 +71,9 @@ def test_the_grouped_convolutions_are_all_in_their_dataset() -> None:
         ("deployed", {7: 1, 36: 1, 363: 1, 400: 13}),
         ("served", {6: 1, 29: 1, 99: 1, 400: 15}),
         ("hosted", {8: 1, 25: 1, 217: 1, 400: 13}),
+        ("resnet18", {500: 13}),
     ],
-    ids=["fresh", "strided", "deployed", "served", "hosted"],
+    ids=["fresh", "strided", "deployed", "served", "hosted", "resnet18"],
 )
 def test_sets_hold_what_they_are_said_to(name: str, counts: dict[int, int]) -> None:
     (path,) = (PATH.parent / name).glob("*.ftd")

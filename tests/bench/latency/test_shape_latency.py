@@ -31,7 +31,7 @@ from devices.networks.frameworks.order import OURS
 from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
 from devices.networks.network_folder import compile_network
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 from tests.helpers.compiling import CLASS
 
 TINY = "bench/networks/dynamic_networks.py:tiny_layers"

@@ -16,7 +16,7 @@ from bench.processes import ROOT
 from devices.networks.frameworks import runners
 from devices.networks.frameworks.runners import NetworkSource, as_arrays
 from devices.networks.frontend import load_network
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 
 FILE = "bench/networks/dynamic_networks.py"
 TINY_LLAMA = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 64}

@@ -13,7 +13,7 @@ from devices.builds import executables
 def networks_are_checked_unoptimised() -> Iterator[None]:
     """LLVM optimises nothing where only numbers are looked at. What is published is built as always.
 
-    A second library of this kind in one process prints TVM's warning that a symbol is replaced; nothing reads the symbol.
+    A second library of this kind in one process prints TVM's warning that a symbol is replaced, which nothing reads.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executables, "_HOST_OPT_LEVEL", 0)

@@ -14,7 +14,7 @@ from torch.export import Dim
 
 from devices.networks.frontend import load_network
 from fleet_tune.base.errors import UserError
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 from tests.helpers.dynamic_networks import agree_at
 
 N = Dim("n", min=1, max=32)

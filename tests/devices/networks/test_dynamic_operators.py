@@ -20,7 +20,7 @@ from devices.networks.network_folder import compile_network, load
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import UserError
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 LEAST, MOST = 4, 11

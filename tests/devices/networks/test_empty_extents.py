@@ -21,7 +21,7 @@ from devices.networks.other_extents import compare_least, other_extents
 from devices.networks.tiled_rows import TiledRows
 from devices.sketches.dynamic.rows import is_dynamic
 from fleet_tune.base.errors import NetworkError
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 from tests.devices.networks.test_decoding import CPU, Step
 from tests.devices.networks.test_dynamic_networks import random_trace
 from tests.devices.networks.test_several_dimensions import Cached, Encoder, Joined

@@ -11,7 +11,7 @@ import pytest
 
 from devices.networks.frontend import load_network
 from fleet_tune.base.errors import UserError
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 from tests.helpers.dynamic_networks import agree_at
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>\n'

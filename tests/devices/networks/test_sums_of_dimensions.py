@@ -22,7 +22,7 @@ from devices.networks.network import Network
 from devices.networks.network_folder import compile_network, load
 from devices.networks.onnx.dimensions import named, with_extents
 from fleet_tune.base.errors import NetworkError, OutputFolderError
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 from tests.devices.networks.test_decoding import CPU
 
 NAMES = ("x", "mask", "keys", "values")

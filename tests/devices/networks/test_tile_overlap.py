@@ -10,7 +10,7 @@ from tvm.tirx import Var
 
 from devices.networks.tile_overlap import tile_overlap
 from devices.networks.tiled_rows import TiledRows
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 
 
 def product(n: Any, results: int, dtype: str = "float32") -> list[te.Tensor]:

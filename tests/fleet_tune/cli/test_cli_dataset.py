@@ -26,7 +26,7 @@ from fleet_tune.base.records.datasets.dataset import load, save
 from fleet_tune.base.records.datasets.dataset_codec import encode_value
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import Collected
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 from fleet_tune.base.sketch import Sketch
 from fleet_tune.base.task_data import Dataset
 from fleet_tune.cli import main as cli

@@ -17,7 +17,7 @@ from devices.networks.lowering import import_network
 from devices.networks.network import Array, Network
 from devices.networks.network_folder import compile_network
 from fleet_tune.base.errors import NetworkError, RequestError
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 from fleet_tune.cli.main import main
 from fleet_tune.report.frameworks import extent_rows, extent_series, extent_titles, problem_lines
 from fleet_tune.report.html.page import render_report

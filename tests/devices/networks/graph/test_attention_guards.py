@@ -17,7 +17,7 @@ from devices.networks.lowering import compare, import_network
 from devices.networks.network_folder import CompiledNetwork, compile_network, load
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 from tests.helpers.compiling import trace
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))

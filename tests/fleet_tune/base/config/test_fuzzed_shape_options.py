@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleet_tune.base.config.shape_options import weights
 from fleet_tune.base.errors import RequestError
-from fleet_tune.base.shapes import parse_shapes
+from fleet_tune.base.shapes.shapes import parse_shapes
 
 
 @given(st.text(alphabet="n=1234567890.,:;e- m", max_size=40))

@@ -9,7 +9,7 @@ import pytest
 
 from fleet_tune.base.config.request import run_request
 from fleet_tune.base.errors import RequestError
-from fleet_tune.base.shapes import Shapes, parse_shapes
+from fleet_tune.base.shapes.shapes import Shapes, parse_shapes
 
 
 def shapes(**options: Any) -> Shapes | None:

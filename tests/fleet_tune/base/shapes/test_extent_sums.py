@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.base.extent_sums import ExtentSum, sums_of
+from fleet_tune.base.shapes.extent_sums import ExtentSum, sums_of
 
 NAMES = st.from_regex(r"[a-z_]\w{0,6}", fullmatch=True).filter(str.isascii)
 SUMS = st.builds(

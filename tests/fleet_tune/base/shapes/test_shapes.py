@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_tune.base.errors import RequestError
-from fleet_tune.base.shapes import MOST_EXTENT, Dimension, Shapes, in_words, parse_shapes, parse_weights
+from fleet_tune.base.shapes.dimensions import MOST_EXTENT, Dimension, in_words, parse_weights
+from fleet_tune.base.shapes.shapes import Shapes, parse_shapes
 
 NAMES = st.from_regex(r"[A-Za-z_]\w{0,10}", fullmatch=True).filter(str.isascii)
 EXTENTS = st.integers(0, MOST_EXTENT)

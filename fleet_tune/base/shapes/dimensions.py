@@ -1,4 +1,4 @@
-"""Bounds of a network's dynamic dimensions, and how often each extent comes.
+"""Dimensions whose extents are known when a network runs: their bounds, and how often each extent comes.
 
 Their text is what ``--shapes`` and ``--shapes-weights`` take: ``n=1..32, tokens=1..128`` and
 ``n=1:0.7,8:0.2,32:0.1; tokens=16:0.5,128:0.5``.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from fleet_tune.base.errors import RequestError
 
@@ -33,27 +33,19 @@ _WEIGHTS_FORM = 'write them as "n=1:0.7,8:0.2,32:0.1"'
 
 
 @dataclass(frozen=True)
-class Dimension:
-    """A named dimension, which occurs in one or several inputs of a network."""
+class Bounds:
+    """The extents from a smallest to a largest one of a named dimension."""
 
     name: str
     least: int
     """Smallest extent. 0: a cache is empty before the first token."""
     most: int
     """Largest extent. A dimension with one extent is fixed."""
-    weights: Weights = ()
-    """The extents that it is known to have: :attr:`samples`, equally, where none are given. A fixed dimension has
-    none."""
 
     def __post_init__(self) -> None:
-        """Raise :class:`RequestError` for a wrong name, wrong bounds, and weights that do not belong to them."""
+        """Raise :class:`RequestError` for a wrong name or wrong bounds."""
         if not re.fullmatch(_NAME, self.name, re.ASCII):
             raise RequestError(f"{_shown(self.name)} is no name of a dimension", "use letters, digits and underscores")
-        if self.least == self.most == 0:
-            raise RequestError(
-                f"the dimension {self.name!r} cannot have the extent 0 alone",
-                f'give larger ones too: "{self.name}=0..32"',
-            )
         if not 0 <= self.least <= MOST_EXTENT or not 0 <= self.most <= MOST_EXTENT:
             wrong = self.most if 0 <= self.least <= MOST_EXTENT else self.least
             raise RequestError(
@@ -65,18 +57,42 @@ class Dimension:
                 f"{self.most}",
                 f'write "{self.name}={self.most}..{self.least}"',
             )
-        if not self.weights and not self.is_fixed:
-            object.__setattr__(self, "weights", self._equal)  # the way of a frozen class
-        self._check_weights()
 
     def __str__(self) -> str:
         """Its bounds, as ``--shapes`` takes them."""
         return f"{self.name}={self.least}" + ("" if self.is_fixed else f"..{self.most}")
 
+    def __contains__(self, extent: int) -> bool:
+        return self.least <= extent <= self.most
+
     @property
     def is_fixed(self) -> bool:
         """True if it has one extent alone."""
         return self.least == self.most
+
+
+@dataclass(frozen=True)
+class Dimension(Bounds):
+    """A named dimension, which occurs in one or several inputs of a network."""
+
+    weights: Weights = ()
+    """The extents that it is known to have: :attr:`samples`, equally, where none are given. A fixed dimension has
+    none."""
+
+    def __post_init__(self) -> None:
+        """Raise :class:`RequestError` for a wrong name, wrong bounds, and weights that do not belong to them."""
+        super().__post_init__()
+        if self.most == 0:
+            raise RequestError(
+                f"the dimension {self.name!r} cannot have the extent 0 alone",
+                f'give larger ones too: "{self.name}=0..32"',
+            )
+        if not self.weights and not self.is_fixed:
+            object.__setattr__(self, "weights", self._equal)  # the way of a frozen class
+        self._check_weights()
+
+    def __str__(self) -> str:
+        return super().__str__()
 
     @property
     def samples(self) -> tuple[int, ...]:
@@ -111,9 +127,6 @@ class Dimension:
     def _equal(self) -> Weights:
         return tuple((extent, 1.0) for extent in self.samples)
 
-    def __contains__(self, extent: int) -> bool:
-        return self.least <= extent <= self.most
-
     def _check_weights(self) -> None:
         extents = [extent for extent, _ in self.weights]
         if extents != sorted(set(extents)):
@@ -141,101 +154,26 @@ class Dimension:
             )
 
 
-@dataclass(frozen=True)
-class Shapes:
-    """The shapes that a network is tuned for. Raises :class:`RequestError` for names that occur twice."""
-
-    dimensions: tuple[Dimension, ...]
-
-    def __post_init__(self) -> None:
-        names = [each.name for each in self.dimensions]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise RequestError(f"the dimension {twice!r} has two bounds", "give it one")
-
-    def __str__(self) -> str:
-        """The text that :func:`parse_shapes` reads."""
-        bounds = ", ".join(map(str, self.dimensions))
-        return "; ".join([bounds, *(each.weights_text for each in self.dimensions if each.weights_text)])
-
-    @property
-    def dynamic(self) -> tuple[Dimension, ...]:
-        """The dynamic dimensions."""
-        return tuple(each for each in self.dimensions if not each.is_fixed)
-
-    def __contains__(self, extents: Extents) -> bool:
-        bounds = {each.name: each for each in self.dynamic}
-        return extents.keys() == bounds.keys() and all(extent in bounds[name] for name, extent in extents.items())
-
-    @property
-    def typical(self) -> Extents:
-        """The extents in which most of the time is spent: the network is tuned, compared with its framework and timed
-        at these. Empty where all dimensions are fixed."""
-        return {each.name: each.typical for each in self.dynamic}
-
-    @property
-    def samples(self) -> tuple[Extents, ...]:
-        """Extents that show what the network takes, ascending: the samples of each dimension, with the others typical.
-        Empty where all dimensions are fixed."""
-        return _ascending({**self.typical, each.name: extent} for each in self.dynamic for extent in each.samples)
-
-    @property
-    def others(self) -> tuple[Extents, ...]:
-        """Extents besides the typical ones at which a network is compared with its framework, the smallest first: each
-        number of rows of a tile, and one of several tiles. Empty where all dimensions are fixed."""
-        alike = (
-            {each.name: extent for each, extent in zip(self.dynamic, extents, strict=True)}
-            for extents in zip(*((each.least, each.between, each.most) for each in self.dynamic), strict=True)
-        )
-        return tuple(each for each in _ascending([*self.samples, *alike]) if each != self.typical)
-
-    def with_weights(self, weights: Mapping[str | None, Weights]) -> Shapes:
-        """Return the same with weights, by the names of their dimensions; None: of the only dynamic one. Raises
-        :class:`RequestError`."""
-        names = [each.name for each in self.dynamic]
-        if not names:
-            raise RequestError(
-                "weights are for a dynamic dimension, and there is none",
-                'give its bounds with --shapes "n=1..32", or leave the weights out',
-            )
-        if None in weights and len(names) > 1:
-            raise RequestError(
-                f"the weights do not say of which dimension they are, and {', '.join(names)} are dynamic",
-                f'name it: "{names[0]}=1:0.7,8:0.2"',
-            )
-        given = {names[0] if name is None else name: pairs for name, pairs in weights.items()}
-        unknown = next((name for name in given if name not in names), None)
-        if unknown is not None:
-            be = "dynamic dimension is" if len(names) == 1 else "dynamic dimensions are"
-            raise RequestError(
-                f"the weights are those of {unknown!r}, and the {be} {', '.join(map(repr, names))}",
-                f"give the weights of {' or '.join(names)}",
-            )
-        return Shapes(tuple(replace(each, weights=given.get(each.name, each.weights)) for each in self.dimensions))
-
-
 def in_words(extents: Extents) -> str:
     """Return extents as ``batch = 1, tokens = 16``."""
     return ", ".join(f"{name} = {extent}" for name, extent in extents.items())
 
 
-def parse_shapes(text: str) -> Shapes:
-    """Return the shapes whose text ``str(shapes)`` is. Raises :class:`RequestError`."""
-    bounds, _, weights = text.partition(";")
-    shapes = Shapes(parse_dimensions(bounds))
-    return shapes.with_weights(parse_weights(weights)) if weights.strip() else shapes
-
-
-def parse_dimensions(text: str) -> tuple[Dimension, ...]:
-    """Return the dimensions of ``n=1..32, tokens=128``, in order. Raises :class:`RequestError`."""
+def parse_bounds(text: str) -> tuple[Bounds, ...]:
+    """Return the bounds of ``n=1..32, tokens=128``, in order. Raises :class:`RequestError`."""
     found = []
     for part in text.split(","):
         match = _BOUNDS.fullmatch(part.strip())
         if match is None:
             raise RequestError(f"{_shown(part.strip())} is no name with its bounds", _BOUNDS_FORM)
         name, least, most = match.groups()
-        found.append(Dimension(name, _extent(least), _extent(most or least)))
+        found.append(Bounds(name, _extent(least), _extent(most or least)))
     return tuple(found)
+
+
+def parse_dimensions(text: str) -> tuple[Dimension, ...]:
+    """Return the dimensions with the bounds of :func:`parse_bounds`. Raises :class:`RequestError`."""
+    return tuple(Dimension(each.name, each.least, each.most) for each in parse_bounds(text))
 
 
 def parse_weights(text: str) -> dict[str | None, Weights]:
@@ -264,12 +202,6 @@ def weight_of(extent: str, weight: str) -> tuple[int, float]:
         return _extent(extent), float(weight)
     except ValueError:
         raise RequestError(f"{_shown(f'{extent} {weight}')} is no extent with its weight", _WEIGHTS_FORM) from None
-
-
-def _ascending(points: Iterable[Extents]) -> tuple[Extents, ...]:
-    """Return points in ascending order, each once."""
-    found = {tuple(each.values()): each for each in points}
-    return tuple(found[extents] for extents in sorted(found))
 
 
 def _extent(digits: str) -> int:

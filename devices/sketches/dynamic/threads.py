@@ -1,0 +1,105 @@
+"""Tiles of rows on several threads, which do not wait for each other between the tiles.
+
+A tile is one parallel loop, in most cases. Of that each thread takes its part, tile after tile:
+
+    parallel thread in threads:
+        for each tile:
+            for i in extent * thread // threads .. extent * (thread + 1) // threads
+
+A parallel loop for each tile would cost a launch and a wait for the slower thread each time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.ir import TensorLoad
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.tirx import (
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    IntImm,
+    PrimFunc,
+    SeqStmt,
+    Stmt,
+    Var,
+    const,
+    floordiv,
+    floormod,
+)
+from tvm_ffi import structural_walk
+
+from devices.sketches.plain_weights import LAYOUT_REWRITE
+
+
+def can_be_shared(tile: PrimFunc, overlaps: bool) -> bool:
+    """Return true if threads need not wait for each other within the kernel of a tile, nor between tiles.
+
+    Args:
+        tile: a scheduled kernel, or one without a schedule.
+        overlaps: rows may be computed by two tiles, at the same time then. Each result must be stored once and whole.
+    """
+    root = tile.body.block if isinstance(tile.body, SBlockRealize) else None
+    if root is None or (overlaps and _accumulates(tile)):
+        return False
+    statements = root.body.seq if isinstance(root.body, SeqStmt) else [root.body]
+    computing = [each for each in statements if not _changes_layout(each)]
+    inner = [loop for each in computing for loop in _parallel_loops(each)]
+    # Several statements depend on each other: one thread may compute them, several must wait in between.
+    return not inner or (len(computing) == 1 and len(inner) == 1 and inner[0].same_as(computing[0]))
+
+
+def is_serial(tile: PrimFunc) -> bool:
+    """Return true for a tile that one thread computes: starting others for it alone takes longer than a row."""
+    return all(isinstance(loop.extent, IntImm) and int(loop.extent) == 1 for loop in _parallel_loops(tile.body))
+
+
+def part_of_thread(tile: Stmt, thread: Var, threads: int, step: Var) -> Stmt:
+    """Return what a thread does of the statement of a tile. ``step``: number of the tile. A tile without a parallel
+    loop is computed by one thread, and the next one by the next."""
+    dtype = str(thread.ty)
+    if isinstance(tile, SBlockRealize):
+        block = tile.block
+        if isinstance(block.body, For) and block.body.kind == ForKind.PARALLEL:
+            inner = part_of_thread(block.body, thread, threads, step)
+            part = SBlock([], [], [], block.name_hint, inner, None, block.alloc_buffers, annotations=block.annotations)
+            return SBlockRealize([], True, part)
+    if isinstance(tile, For) and tile.kind == ForKind.PARALLEL:
+        index = str(tile.loop_var.ty)
+        first, behind = (floordiv(tile.extent * at.astype(index), threads) for at in (thread, thread + 1))
+        return For(
+            tile.loop_var, tile.min + first, behind - first, ForKind.SERIAL, tile.body, annotations=tile.annotations
+        )
+    return IfThenElse(floormod(step, const(threads, dtype)).equal(thread), tile, None)
+
+
+def _parallel_loops(statement: Stmt) -> list[For]:
+    found: list[For] = []
+    structural_walk(statement, [(For, lambda loop: found.append(loop) if loop.kind == ForKind.PARALLEL else None)])
+    return found
+
+
+def _changes_layout(statement: Stmt) -> bool:
+    while isinstance(statement, For):
+        statement = statement.body
+    return isinstance(statement, SBlockRealize) and LAYOUT_REWRITE in statement.block.annotations
+
+
+def _accumulates(tile: PrimFunc) -> bool:
+    """Return true if a parameter is written more than once at a place, as a sum is that grows there."""
+    found = False
+
+    def visit(block: SBlock) -> None:
+        nonlocal found
+        stores: list[BufferStore] = []
+        structural_walk(block.body, [(BufferStore, stores.append)])
+        for store in stores:
+            loads: list[Any] = []
+            structural_walk(store.value, (TensorLoad, lambda load: loads.append(load.source)))  # noqa: B023
+            is_sum = any(each.same_as(store.buffer) for each in loads)
+            found |= is_sum and any(store.buffer.same_as(each) for each in tile.params)
+
+    structural_walk(tile.body, [(SBlock, visit)])
+    return found
