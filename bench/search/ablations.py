@@ -134,9 +134,6 @@ def ablations() -> dict[str, dict[str, Method]]:
             "contextual epsilon, 0.1 to 0.3": replace(fleet, exploration=ContextualEpsilon(0.1, 0.3)),
             "trees instead of a Gaussian process": replace(fleet, training=trees),
             "the mean of it and the calibrated analyzer": replace(fleet, training=replace(process, alone=False)),
-            "a sixteenth of the draft for one innermost tile": replace(
-                fleet, generator=replace(draft, settings=replace(draft.settings, niches=16))
-            ),
             "improvement per second": replace(fleet, selection=replace(fleet.selection, weighting=PerSecond())),
             "each sketch tried once before the bound chooses": replace(fleet, sketches=replace(ours, prior_visits=0.0)),
             "C = 0.3 over the sketches": replace(fleet, sketches=replace(ours, exploration=0.3)),

@@ -59,7 +59,8 @@ def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None 
     """Return the tasks of the kernels that ``main`` of a lowered network calls.
 
     The weight of a task is how often a run calls its kernel, at the typical extents of dynamic dimensions. An attention
-    is tuned for these or smaller ones (see :data:`_MOST_FLOP`), other kernels for the largest tile of rows.
+    is tuned for the powers of two next to these or for smaller ones (see :data:`_MOST_FLOP`), other kernels for the
+    largest tile of rows.
     """
     functions: dict[str, tuple[str, Any]] = {}
     weights: Counter[str] = Counter()
@@ -117,7 +118,8 @@ def _tuned_kernel(kernel: Any, shapes: Shapes) -> _TunedKernel | None:
     attention = AttentionExtents.of(kernel)
     if attention is None:
         return None
-    typical = {extent: each.typical for extent, each in dimensions.items()}
+    # Powers of two have tiles of every size: 111 columns have those of 3 and 37.
+    typical = {extent: 1 << round(math.log2(each.typical)) for extent, each in dimensions.items()}
     longest = max(attention.inner, key=lambda each: typical[each])
     sizes = [size for size in dimensions[longest].samples if size < typical[longest]]
     extent, fixed = _tuned(kernel, [*sizes, typical[longest]], lambda most: attention.at_most(typical, most))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet_tune.base.domain import DeviceAbstraction
-from fleet_tune.base.sketch import Sketch, Tile
+from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import analyse, feasible
 from policies.arrays import Floats, Matrix
 from policies.features.table import symbolic_features
@@ -28,9 +28,6 @@ VARIANT_ROWS = 16
 variant is a description of its own, and one candidate of it takes about as long to evaluate as so many. So a generation
 has few variants, where there are many; the next draft has others."""
 LEAST_SIZE = 128
-NICHES = 16
-"""Least number of different innermost tiles among the candidates of our draft; the papers' drafts know no such
-bound."""
 ENUMERATE_LIMIT = 2048
 """Spaces up to this size are enumerated instead of searched."""
 
@@ -48,8 +45,6 @@ class DraftSettings:
     """Share of the children that are mutated."""
     elite_share: float = 0.25
     """Share of a generation that the parents are drawn from."""
-    niches: int = NICHES
-    """Least number of different innermost tiles among the kept candidates (:func:`spread_rows`), 1 for no bound."""
     variant_rows: int = VARIANT_ROWS
     """Mean number of candidates for each variant of a sketch in a generation; 1 for no bound."""
     penalised: bool = False
@@ -57,8 +52,8 @@ class DraftSettings:
     penalties let them (Pruner). It keeps only candidates that can be built."""
 
     def __post_init__(self) -> None:
-        if min(self.size, self.population - 1, self.generations, self.niches, self.variant_rows) < 1:
-            raise ValueError(f"a draft needs a candidate, two parents, a generation and a niche at least, got {self}")
+        if min(self.size, self.population - 1, self.generations, self.variant_rows) < 1:
+            raise ValueError(f"a draft needs a candidate, two parents and a generation at least, got {self}")
 
     @property
     def most_variants(self) -> int:
@@ -146,8 +141,8 @@ def draft(
     score = scores(sketch, fresh, device, fitness, penalised=settings.penalised)
     candidates, score = _ordered(fresh, score)
     for _ in range(generations - 1):
-        chosen = spread_rows(sketch, candidates, max(settings.size, settings.population), settings.niches)
-        candidates, score = candidates[chosen], score[chosen]
+        most = max(settings.size, settings.population)
+        candidates, score = candidates[:most], score[:most]
         children = _children(sketch, candidates, settings, rng)
         rows = unique_rows(np.concatenate([candidates, children]))
         children = children[rows[rows >= len(candidates)] - len(candidates)]
@@ -157,7 +152,7 @@ def draft(
         built = feasible(sketch, candidates, device)
         if built.any():
             candidates, score = candidates[built], score[built]
-    chosen = _without(candidates, spread_rows(sketch, candidates, settings.size, settings.niches), excluded, least)
+    chosen = _without(candidates, np.arange(min(settings.size, len(candidates))), excluded, least)
     return replace(evaluate(sketch, candidates[chosen], device), log_secs=score[chosen])
 
 
@@ -210,43 +205,3 @@ def _ordered(matrix: Matrix, score: Floats) -> tuple[Matrix, Floats]:
     rows = usable if len(usable) else np.arange(len(score))
     order = rows[np.argsort(score[rows], kind="stable")]
     return matrix[order], score[order]
-
-
-def spread_rows(sketch: Sketch, ordered: Matrix, size: int, niches: int = NICHES) -> NDArray[np.intp]:
-    """Rows of the best ``size`` of candidates in order: at most one in ``niches`` alike in their innermost spatial
-    tile.
-
-    The analyzer knows that tile best and the rest (reduction splits, outer loops) hardly at all, so that without a
-    bound its favourite tile would fill the whole draft. Where there are too few others, the favourites fill up.
-    """
-    if len(ordered) <= size:
-        return np.arange(len(ordered))
-    ids = innermost_tiles(sketch, ordered)
-    order = np.argsort(ids, kind="stable")
-    starts = np.flatnonzero(np.r_[True, np.diff(ids[order]) != 0])
-    rank = np.empty(len(ids), dtype=np.int64)
-    rank[order] = np.arange(len(ids)) - np.repeat(starts, np.diff(np.r_[starts, len(ids)]))
-    allowed = rank < max(size // niches, 1)
-    rows = np.concatenate([np.flatnonzero(allowed), np.flatnonzero(~allowed)])[:size]
-    return np.sort(rows)
-
-
-def innermost_tiles(sketch: Sketch, matrix: Matrix) -> NDArray[np.int64]:
-    """One integer for the innermost factors of the spatial tiles, of all tiles where nothing is known, shape ``(n,)``.
-
-    Equal tiles have equal integers within this call only.
-    """
-    reductions = {
-        loop.column
-        for statement in sketch.statements[:1]
-        for loop in statement.loops
-        if statement.axes[loop.axis].reduction
-    }
-    innermost = [
-        start + decision.parts - 1
-        for decision, start in zip(sketch.decisions, sketch.offsets, strict=True)
-        if isinstance(decision, Tile) and start + decision.parts - 1 not in reductions
-    ]
-    if not innermost:
-        return np.zeros(len(matrix), dtype=np.int64)
-    return np.unique(matrix[:, innermost], axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)

@@ -21,7 +21,7 @@ from policies.arrays import Floats, Matrix
 from policies.features.table import feature_names
 from policies.search.annealing import AnnealingSettings, Chains
 from policies.search.candidates import CandidateSet
-from policies.search.draft import ENUMERATE_LIMIT, DraftSettings, Fitness, draft, evaluate, spread_rows
+from policies.search.draft import ENUMERATE_LIMIT, DraftSettings, Fitness, draft, evaluate
 from policies.space.pools import Pool
 from policies.space.sampling import (
     enumerate_all,
@@ -168,7 +168,7 @@ class PoolSpace:
         rows = usable if len(usable) else np.arange(len(unseen))
         rows = rows[np.argsort(scored.log_secs[rows], kind="stable")]
         kept = max(math.ceil(settings.kept_share * len(self._pool)), least)
-        return scored.take(rows[spread_rows(self.sketch, scored.matrix[rows], kept, settings.niches)])
+        return scored.take(rows[:kept])
 
     def anneal(
         self,

@@ -19,7 +19,7 @@ ANSOR = Method(
     source="Ansor, as Bansor section II describes it: random sketch, evolutionary search on XGBoost",
     tasks=GradientTasks(epsilon=0.05),
     sketches=UniformSketches(),
-    generator=GeneticGenerator(DraftSettings(size=512, population=2048, generations=4, niches=1, variant_rows=1)),
+    generator=GeneticGenerator(DraftSettings(size=512, population=2048, generations=4, variant_rows=1)),
     acquisition=PredictedMean(),
     exploration=FixedEpsilon(0.05),
     training=Training(BOOSTED_STATEMENTS),

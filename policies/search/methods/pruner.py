@@ -21,7 +21,7 @@ PRUNER = Method(
     tasks=GradientTasks(),
     sketches=JointSketches(),
     generator=LatentGenerator(
-        DraftSettings(size=512, population=1536, generations=3, mutation=0.85, niches=1, variant_rows=1), initial=50
+        DraftSettings(size=512, population=1536, generations=3, mutation=0.85, variant_rows=1), initial=50
     ),
     acquisition=PredictedMean(),
     exploration=FixedEpsilon(0.1),

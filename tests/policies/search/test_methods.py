@@ -288,7 +288,7 @@ def test_hyperparameters_are_the_papers() -> None:
     assert adatune.acquisition == ExpectedImprovement()
     for each in (ansor, bansor):
         assert each.generator == GeneticGenerator(
-            DraftSettings(size=512, population=2048, generations=4, niches=1, variant_rows=1)
+            DraftSettings(size=512, population=2048, generations=4, variant_rows=1)
         )
         assert (each.batch, each.exploration) == (64, FixedEpsilon(0.05))
         assert (each.training, each.views) == (Training(BOOSTED_STATEMENTS), ("statements",))
@@ -301,7 +301,7 @@ def test_hyperparameters_are_the_papers() -> None:
 
 def test_pruner_is_as_published() -> None:
     pruner = method_named("pruner")
-    settings = DraftSettings(size=512, population=1536, generations=3, mutation=0.85, niches=1, variant_rows=1)
+    settings = DraftSettings(size=512, population=1536, generations=3, mutation=0.85, variant_rows=1)
     assert pruner.generator == LatentGenerator(settings, initial=50)
     other = method_named("pruner:equation-1")
     assert other == replace(

@@ -56,7 +56,7 @@ def test_draft_keeps_the_best_eighth(pool: Pool, space: PoolSpace, cpu: DeviceAb
 
 def test_a_draft_keeps_what_a_batch_is_chosen_from(pool: Pool, space: PoolSpace, cpu: DeviceAbstraction) -> None:
     """A sixteenth of a pool of 400 is 25: less than a round of 64, which must not be filled up at random."""
-    settings = DraftSettings(size=512, population=2048, generations=4, niches=1)
+    settings = DraftSettings(size=512, population=2048, generations=4)
     assert len(space.draft(RNG(0), settings, analyzer_alone, None, frozenset(), 0).matrix) == 25
     drafted = space.draft(RNG(0), settings, analyzer_alone, None, frozenset(), 64)
     known = evaluated(pool, cpu)
@@ -68,8 +68,8 @@ def test_a_draft_keeps_what_a_batch_is_chosen_from(pool: Pool, space: PoolSpace,
 
 
 def test_a_draft_in_the_open_goes_on_to_what_is_next(tiled: Sketch, cpu: DeviceAbstraction) -> None:
-    settings = DraftSettings(size=32, population=128, generations=2, niches=1)
-    everything = DraftSettings(size=128, population=128, generations=2, niches=1)
+    settings = DraftSettings(size=32, population=128, generations=2)
+    everything = DraftSettings(size=128, population=128, generations=2)
     space = OpenSpace(tiled, cpu)
     ranked = space.draft(RNG(0), everything, analyzer_alone, None, frozenset(), 0)
     excluded = set(row_keys(ranked.matrix[:30]))
