@@ -46,6 +46,7 @@ from devices.networks.graph.rewrites.rewriter import rewrite
 from devices.networks.graph.scaled_weights import scale_weights
 from devices.networks.graph.transposed_convolutions import replace_transposed_convolutions
 from devices.networks.graph.transposes import fold_transposes
+from devices.networks.graph.uniform_values import replace_uniform_values
 from devices.networks.graph.views import make_output_views
 from devices.networks.intermediates import Compare, first_difference
 from devices.networks.network import Array, Network
@@ -414,6 +415,8 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         module = steps.needed("the decomposition of operators", sequential(canonical), module)
         _refuse_data_dependent(module["main"], name)
         is_quantised = quantizes(module)
+        if dynamic_variables(module["main"]):
+            module = steps.optional("values that are one number", replace_uniform_values, module)
         module = steps.needed("quantisation as arithmetic", in_floats, module)
         module = steps.optional("the rewrites of the graph", rewrite, module)
         module = steps.optional("the folding of constants", fold_constants, module)

@@ -95,14 +95,20 @@ def largest_value(extent: Any, dimensions: Sequence[Dimension]) -> int | None:
     return int(analyzer.const_int_bound(extent).max_value)
 
 
+def bound_analyzer(function: Any) -> Analyzer:
+    """Return an analyzer that knows the bounds of a function's dynamic dimensions."""
+    analyzer = Analyzer()
+    limits = bounds(function)
+    for name, variable in dynamic_variables(function).items():
+        least, most = limits[name]
+        analyzer.bind(variable, _range(variable, least, most))
+    return analyzer
+
+
 def simplify_extents(module: tvm.IRModule) -> tvm.IRModule:
     """Return ``module`` with the shapes in ``main`` simplified by the bounds of its dynamic dimensions."""
     main = module["main"]
-    analyzer = Analyzer()
-    limits = bounds(main)
-    for name, variable in dynamic_variables(main).items():
-        least, most = limits[name]
-        analyzer.bind(variable, _range(variable, least, most))
+    analyzer = bound_analyzer(main)
     changed = tvm.IRModule(dict(module.functions.items()), module.attrs)
     changed.update_func(module.get_global_var("main"), _Simplifier(changed, analyzer).visit_expr(main))
     return relax.transform.Normalize()(changed)
