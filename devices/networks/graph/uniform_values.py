@@ -126,8 +126,9 @@ class _Values:
 
 
 def _have_one_shape(value: Any, call: Call, analyzer: Analyzer) -> bool:
-    shapes = [getattr(each.ty, "shape", None) for each in (value, call)]
-    if not all(isinstance(each, relax.ShapeExpr) for each in shapes):
+    first, second = (getattr(each.ty, "shape", None) for each in (value, call))
+    if not isinstance(first, relax.ShapeExpr) or not isinstance(second, relax.ShapeExpr):
         return False
-    first, second = (each.values for each in shapes)
-    return len(first) == len(second) and all(analyzer.can_prove_equal(a, b) for a, b in zip(first, second, strict=True))
+    return len(first.values) == len(second.values) and all(
+        analyzer.can_prove_equal(a, b) for a, b in zip(first.values, second.values, strict=True)
+    )
