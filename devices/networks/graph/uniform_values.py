@@ -105,10 +105,10 @@ class _Values:
         if name == "relax.arange":
             return self._counted(*value.args)
         if name in ("relax.add", "relax.subtract"):
-            parts = [self._interval(each) for each in value.args]
-            if parts[0] is None or parts[1] is None:
+            left, right = map(self._interval, value.args)
+            if left is None or right is None:
                 return None
-            (least, most), (low, high) = parts
+            (least, most), (low, high) = left, right
             return (least + low, most + high) if name == "relax.add" else (least - high, most - low)
         return None
 
