@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from devices.builds.tensors import ALIGNMENT_BYTES, array_of, on_cpu, shared, torch_tensor_of
+from devices.builds.tensors import ALIGNMENT_BYTES, array_of, copy_of, on_cpu, shared, torch_tensor_of
 from devices.networks.torch import arrays as torch_arrays
 
 
@@ -95,6 +95,8 @@ def to_tvm(value: Any, device: Any) -> Any:
     plain = value.detach() if is_torch(value) and value.requires_grad else value
     tensor = shared(plain)
     if tensor is not None and on_cpu(tensor) and device.type == "cpu":
+        return tensor
+    if device.type == "cpu" and (tensor := copy_of(plain)) is not None:
         return tensor
     array = torch_arrays.array_of(plain) if is_torch(plain) else plain
     return tvm.runtime.tensor(np.asarray(array, order="C"), device)

@@ -22,6 +22,9 @@ from fleet_tune.base.shapes.shapes import Shapes
 
 Array = npt.NDArray[Any]
 
+WeightedInputs = tuple[float, Sequence[Array]]
+"""Inputs of a network, behind their weight: how often they come relative to others."""
+
 SEED = 0
 
 

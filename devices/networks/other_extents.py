@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from devices.networks.lowering import DisagreementError, LoweredNetwork, agreement
-from devices.networks.network import Array, Network
+from devices.networks.network import Array, Network, WeightedInputs
 from fleet_tune.base.errors import NetworkError, UserError
 from fleet_tune.base.shapes.dimensions import Extents, in_words
 
@@ -71,6 +71,13 @@ def other_extents(network: Network) -> OtherExtents:
         except UserError as error:
             refused.append(AtExtents(extents, at.example_inputs, (), error.problem))
     return OtherExtents(tuple(compared), tuple(refused))
+
+
+def frequent_inputs(network: Network) -> tuple[WeightedInputs, ...]:
+    """Return inputs of :attr:`fleet_tune.base.shapes.shapes.Shapes.frequent`, each behind its weight; none, if the
+    network's shapes are fixed."""
+    found = () if network.shapes is None else network.shapes.frequent
+    return tuple((weight, network.at(extents).example_inputs) for extents, weight in found)
 
 
 def compare_least(

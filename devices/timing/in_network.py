@@ -47,6 +47,17 @@ class InNetworkTimes:
     """Seconds that the instrument took of each call, on average."""
 
 
+def weighted_sum(times: Sequence[InNetworkTimes], weights: Sequence[float]) -> InNetworkTimes:
+    """Return the times of a network over several inputs, each of which counts by its weight. Calls are those of the
+    first."""
+    secs: defaultdict[str, float] = defaultdict(float)
+    for each, weight in zip(times, weights, strict=True):
+        for name, of_kernel in each.kernel_secs.items():
+            secs[name] += weight * of_kernel
+    whole = sum(weight * each.secs for each, weight in zip(times, weights, strict=True))
+    return InNetworkTimes(whole, dict(secs), times[0].calls, times[0].clock_secs)
+
+
 class KernelClock:
     """Instrument of a virtual machine that times its calls. ``sync``: waits until the device is done; None where calls
     do."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from devices.host.children.exit_causes import describe_exit
 from devices.host.owned_folder import owned_folder
-from devices.networks.network import Array
+from devices.networks.network import Array, WeightedInputs
 from devices.networks.processes.network_worker import (
     ALL,
     AWAITED,
@@ -36,7 +36,7 @@ from devices.networks.processes.network_worker import (
     SPECIAL_OUTPUTS,
 )
 from devices.networks.tensor_file import read, write
-from devices.timing.in_network import InNetworkTimes
+from devices.timing.in_network import InNetworkTimes, weighted_sum
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
 
 _TIMEOUT_SECS = 600.0
@@ -116,7 +116,7 @@ class PreloadedProcess:
             outputs = _written_outputs(self._work, self._others)
             if found["secs"] is None:
                 return outputs, None
-            return outputs, (float(found["secs"]), InNetworkTimes(**found["networks"][0]))
+            return outputs, (float(found["secs"]), InNetworkTimes(**found["networks"][0][0]))
 
     def close(self) -> None:
         """End it. May be called twice."""
@@ -155,23 +155,25 @@ def in_place(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InNet
     """Return the time of each kernel within the network in ``folder``, over runs that take about ``budget_secs``.
     Raises as :func:`outputs_of`."""
     with _work_folder(inputs) as work:
-        [found] = _run(folder, work, budget_secs, KERNELS)["networks"]
+        [[found]] = _run(folder, work, budget_secs, KERNELS)["networks"]
         return InNetworkTimes(**found)
 
 
 def in_place_in_turn(
-    folders: Sequence[Path], inputs: Sequence[Array], rounds: int, budget_secs: float
+    folders: Sequence[Path], weighted: Sequence[WeightedInputs], rounds: int, budget_secs: float
 ) -> Iterator[list[InNetworkTimes]]:
-    """Yield the times of the kernels of several networks, round for round.
+    """Yield the times of the kernels of several networks over inputs that count by their weights, round for round.
 
     Each round has a process of its own, where tensors have other addresses. The order alternates: a change of speed
     meanwhile favours no network. ``budget_secs``: of each network in a round. Raises as :func:`outputs_of`.
     """
-    with _work_folder(inputs) as work:
+    weights = [weight for weight, _ in weighted]
+    sets = {str(number): inputs for number, (_, inputs) in enumerate(weighted)}
+    with _work_folder(weighted[0][1], OtherInputs(at_extents=sets)) as work:
         for number in range(rounds):
             ordered = folders if number % 2 == 0 else folders[::-1]
             found = _run(ordered[0], work, budget_secs, KERNELS, *map(str, ordered[1:]))["networks"]
-            timed = [InNetworkTimes(**each) for each in found]
+            timed = [weighted_sum([InNetworkTimes(**times) for times in each], weights) for each in found]
             yield timed if number % 2 == 0 else timed[::-1]
 
 

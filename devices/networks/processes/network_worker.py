@@ -33,9 +33,10 @@ def main(arguments: Sequence[str]) -> None:
     """Run a network: ``FOLDER WORK BUDGET_SECS PARENT_PID [all | kernels FOLDER...]``.
 
     Runs it on the inputs in ``WORK``, writes its outputs there and prints ``{"secs": 0}``. With a budget: prints
-    ``{"secs": seconds of a run}`` alone. With ``kernels``: prints ``networks``, the fields of ``InNetworkTimes`` for it
-    and those in the other folders. With ``all``: does all of it. Inputs of other extents in ``WORK`` come after the
-    example inputs, special ones last. A folder ``-`` is named by a line of stdin.
+    ``{"secs": seconds of a run}`` alone. With ``kernels``: prints ``networks``, for it and those in the other folders,
+    the fields of ``InNetworkTimes`` on each other extent in ``WORK``; on the example inputs where there is none. With
+    ``all``: does all of it. Inputs of other extents come after the example inputs, special ones last. A folder ``-`` is
+    named by a line of stdin.
     """
     die_with_parent(int(arguments[3]))
     load_tvm()
@@ -49,7 +50,9 @@ def main(arguments: Sequence[str]) -> None:
     try:
         if KERNELS in arguments[4:]:
             networks = [network, *(load(Path(each)) for each in arguments[5:])]
-            print(json.dumps({"networks": [asdict(each.in_place(inputs, budget_secs)) for each in networks]}))
+            sets = [given for _, given in _at_extents(work, len(inputs))] or [inputs]
+            times = [[asdict(each.in_place(given, budget_secs / len(sets))) for given in sets] for each in networks]
+            print(json.dumps({"networks": times}))
             return
         if budget_secs > 0 and ALL not in arguments[4:]:
             print(json.dumps({"secs": network.measure_within(inputs, budget_secs)}))
@@ -78,14 +81,22 @@ def _outputs(network: CompiledNetwork, inputs: Sequence[Array]) -> tuple[Array, 
 
 def _run_at_extents(network: CompiledNetwork, work: Path, count: int) -> None:
     """Run a network on sets of ``count`` inputs, and end the process with the extent's name where it fails."""
-    given = list(read(work / EXTENT_INPUTS).values())
     found: list[Array] = []
-    for number, name in enumerate(json.loads((work / EXTENTS).read_text())):
+    for name, given in _at_extents(work, count):
         try:
-            found += _outputs(network, given[number * count : (number + 1) * count])
+            found += _outputs(network, given)
         except Exception as error:
             _fail(error, f"with {name}: ")
     write(work / EXTENT_OUTPUTS, found)
+
+
+def _at_extents(work: Path, count: int) -> list[tuple[str, list[Array]]]:
+    """Return sets of ``count`` inputs by the names of their extents; none where there are none."""
+    if not (work / EXTENTS).exists():
+        return []
+    arrays = list(read(work / EXTENT_INPUTS).values())
+    names = json.loads((work / EXTENTS).read_text())
+    return [(name, arrays[number * count : (number + 1) * count]) for number, name in enumerate(names)]
 
 
 def _run_special(network: CompiledNetwork, work: Path, count: int) -> None:
@@ -104,7 +115,7 @@ def _times(network: CompiledNetwork, inputs: Sequence[Array], budget_secs: float
     try:
         return {
             "secs": network.measure_within(inputs, budget_secs),
-            "networks": [asdict(network.in_place(inputs, budget_secs))],
+            "networks": [[asdict(network.in_place(inputs, budget_secs))]],
         }
     except Exception as error:
         print(last_line(error), file=sys.stderr)

@@ -13,6 +13,8 @@ from fleet_tune.base.errors import RequestError
 from fleet_tune.base.shapes.dimensions import Dimension, Extents, Weights, parse_dimensions, parse_weights
 from fleet_tune.base.shapes.entry_points import EntryPoint, is_entry_point, parse_entry_point
 
+_MOST_FREQUENT = 4
+
 
 @dataclass(frozen=True)
 class Shapes:
@@ -49,6 +51,21 @@ class Shapes:
         """The extents in which most of the time is spent: the network is tuned, compared with its framework and timed
         at these. Empty where all dimensions are fixed."""
         return {each.name: each.typical for each in self.dynamic}
+
+    @property
+    def frequent(self) -> tuple[tuple[Extents, float], ...]:
+        """The extents in which most of the time is spent, if time grows with them, at most four, each with how often it
+        comes. Of several dimensions the others have their typical extents. Empty where all dimensions are fixed."""
+        shares: dict[tuple[int, ...], float] = {}
+        weights: dict[tuple[int, ...], float] = {}
+        for each in self.dynamic:
+            total = sum(weight for _, weight in each.weights)
+            for extent, weight in each.weights:
+                at = tuple({**self.typical, each.name: extent}.values())
+                weights[at] = weights.get(at, 0.0) + weight / total
+                shares[at] = shares.get(at, 0.0) + extent * weight / (each.typical * total)
+        found = sorted((at for at, share in shares.items() if share), key=lambda at: shares[at], reverse=True)
+        return tuple((dict(zip(self.typical, at, strict=True)), weights[at]) for at in found[:_MOST_FREQUENT])
 
     @property
     def samples(self) -> tuple[Extents, ...]:

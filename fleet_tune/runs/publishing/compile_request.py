@@ -10,7 +10,7 @@ from pathlib import Path
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.network import Array
-from devices.networks.other_extents import AtExtents, other_extents
+from devices.networks.other_extents import AtExtents, frequent_inputs, other_extents
 from devices.networks.special_inputs import special_inputs_of
 from fleet_tune.base.domain import Fingerprint
 from fleet_tune.base.records.stores.reader import RecordReader
@@ -78,14 +78,15 @@ def compile_request(
         for refusal in others.refusals:
             progress.warn(refusal)
     at_extents = {each.name: each.inputs for each in others.compared}
+    frequent = frequent_inputs(prepared.network)
     runners: dict[str, NetworkRunner] = {}
     for name in prepared.lowered:
         if name in prepared.here:
             patience_secs = min(PATIENCE_SECS, spare_secs)
             host = QuietHost(prepared.prints[name].threads, patience_secs, progress.report_step)
-            runners[name] = LocalNetworkRunner(inputs, special, host, at_extents)
+            runners[name] = LocalNetworkRunner(inputs, special, host, at_extents, frequent)
         elif (device := prepared.device_of(name, states)) is not None:
-            runners[name] = DeviceNetworkRunner(device, inputs, special, at_extents)
+            runners[name] = DeviceNetworkRunner(device, inputs, special, at_extents, frequent)
     return CompileRequest(
         network=prepared.network,
         lowered=prepared.lowered,

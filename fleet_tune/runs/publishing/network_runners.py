@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
 
-from devices.networks.network import Array
+from devices.networks.network import Array, WeightedInputs
 from devices.networks.processes import fresh_process
 from devices.timing.in_network import InNetworkTimes
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
@@ -88,7 +88,7 @@ class NetworkRunner(Protocol):
         """Measure the time of each kernel in its place in the network."""
 
     def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
-        """Measure the kernels of several networks, round for round."""
+        """Measure the kernels of several networks, over the extents that come most often, round for round."""
 
     def close(self) -> None: ...
 
@@ -101,6 +101,7 @@ class LocalNetworkRunner:
         special: sets of inputs with special values.
         host: times them again where others disturb it.
         at_extents: inputs of other extents of the dynamic dimensions, by the extent's name.
+        frequent: inputs of the extents that come most often; none where shapes are fixed.
     """
 
     name = THIS_MACHINE
@@ -111,8 +112,10 @@ class LocalNetworkRunner:
         special: Sequence[Sequence[Array]] = (),
         host: QuietHost | None = None,
         at_extents: Mapping[str, Sequence[Array]] = MappingProxyType({}),
+        frequent: Sequence[WeightedInputs] = (),
     ) -> None:
         self._inputs = inputs
+        self._frequent = frequent or [(1.0, inputs)]
         self._others = fresh_process.OtherInputs(special, at_extents)
         self.special_outputs: Sequence[tuple[Array, ...]] = ()
         self.extent_outputs: Mapping[str, tuple[Array, ...]] = {}
@@ -173,7 +176,7 @@ class LocalNetworkRunner:
         return fresh_process.in_place(folder, self._inputs, BUDGET_SECS)
 
     def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
-        return fresh_process.in_place_in_turn(folders, self._inputs, rounds, BUDGET_SECS / rounds)
+        return fresh_process.in_place_in_turn(folders, self._frequent, rounds, BUDGET_SECS / rounds)
 
     def close(self) -> None:
         if self._expecting is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from devices.timing import in_network
-from devices.timing.in_network import KernelClock, kernel_of, time_in_turn
+from devices.timing.in_network import InNetworkTimes, KernelClock, kernel_of, time_in_turn, weighted_sum
 
 
 class Time:
@@ -126,3 +126,10 @@ def test_a_device_that_computes_beside_its_calls_is_waited_for(time: Time) -> No
     waiting.append(2.0)
     clock(None, "kernel", False, None)
     assert clock.secs == {"kernel": 2.0}
+
+
+def test_times_over_several_inputs_count_by_their_weights() -> None:
+    few = InNetworkTimes(1.0, {"a": 0.5, "b": 0.25}, {"a": 1, "b": 2}, 1e-6)
+    many = InNetworkTimes(8.0, {"a": 6.0}, {"a": 1})
+    assert weighted_sum([few, many], [0.5, 0.25]) == InNetworkTimes(2.5, {"a": 1.75, "b": 0.125}, few.calls, 1e-6)
+    assert weighted_sum([few], [1.0]) == few

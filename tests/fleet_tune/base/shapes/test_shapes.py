@@ -183,3 +183,14 @@ def test_a_weight_that_is_no_number_is_refused() -> None:
 def test_a_name_with_other_characters_is_refused() -> None:
     with pytest.raises(RequestError, match="is no name of a dimension"):
         Dimension("a b", 1, 2)
+
+
+def test_frequent_extents_are_those_of_most_time() -> None:
+    one = parse_shapes("n=1..512; n=1:4,8:2,16:2,32:1,64:1,512:0")
+    # Shares of the time: 64, 32 (of 16: twice 16), 32, 16.
+    assert one.frequent == (({"n": 64}, 0.1), ({"n": 16}, 0.2), ({"n": 32}, 0.1), ({"n": 8}, 0.2))
+    two = parse_shapes("n=1..4, m=0..9; n=1:3,4:1; m=0:1,9:1")
+    typical = {"n": 4, "m": 9}
+    assert two.typical == typical
+    assert two.frequent == ((typical, 0.75), ({"n": 1, "m": 9}, 0.75))
+    assert parse_shapes("n=3").frequent == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from devices.networks.network import Array
 from devices.networks.network_folder import compile_network, load
-from devices.networks.other_extents import AtExtents, other_extents
+from devices.networks.other_extents import AtExtents, frequent_inputs, other_extents
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import NetworkRunError
 from fleet_tune.base.records.stores.store import RecordStore
@@ -133,3 +134,36 @@ def test_a_run_that_has_not_asked_the_framework_yet_does_so(dynamic: Example, tm
     assert [each.name for each in request.at_extents] == ["n = 2", "n = 5", "n = 8"]
     (notice,) = told.notices
     assert "with n = 4 it is not compared: its framework refuses" in notice.text
+
+
+@pytest.mark.parametrize("weights", [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0)])
+def test_kernels_are_timed_at_the_extents_that_come_most_often(
+    dynamic: Example, tmp_path: Path, weights: tuple[float, float]
+) -> None:
+    folder = compile_network(dynamic.lowered, {}, tmp_path)
+    few, many = (np.zeros((extent, 24), np.float32) for extent in (2, 9))
+    frequent = [(weight, (each,)) for weight, each in zip(weights, (few, many), strict=True)]
+    board = DeviceConfig(name="board", threads=2)
+    for runner in (
+        LocalNetworkRunner((many,), frequent=frequent),
+        DeviceNetworkRunner(board, (many,), frequent=frequent),
+    ):
+        try:
+            rounds = list(runner.in_place_in_turn([folder, folder], 2))
+        finally:
+            runner.close()
+        assert [len(each) for each in rounds] == [2, 2]
+        for timed in (each for both in rounds for each in both):
+            assert timed.kernel_secs
+            assert (timed.secs > 0) == any(weights)
+            assert any(secs > 0 for secs in timed.kernel_secs.values()) == any(weights)
+
+
+def test_frequent_inputs_are_those_of_the_weights(dynamic: Example) -> None:
+    found = frequent_inputs(dynamic.network)
+    shapes = dynamic.network.shapes
+    assert shapes is not None
+    assert [(inputs[0].shape[0], weight) for weight, inputs in found] == [
+        (extents["n"], weight) for extents, weight in shapes.frequent
+    ]
+    assert frequent_inputs(replace(dynamic.network, shapes=None)) == ()
