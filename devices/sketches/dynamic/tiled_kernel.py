@@ -84,7 +84,9 @@ def tiled_kernel(
     # The smallest tile always overlaps, where it has several rows.
     overlaps = overlap > 0 or min(fixed) > 1
     thread = Var("thread", dtype)
-    is_shared = threads > 1 and all(can_be_shared(each, overlaps) for each in fixed.values())
+    # Where the search wants one thread for all tiles, starting others takes longer than the work.
+    is_shared = threads > 1 and not all(map(is_serial, fixed.values()))
+    is_shared = is_shared and all(can_be_shared(each, overlaps) for each in fixed.values())
 
     def tiles_of(sizes: Sequence[int], left: Any) -> Stmt:
         """Return tiles of these sizes, descending, that compute the last ``left`` rows."""

@@ -123,3 +123,10 @@ def test_one_row_starts_no_threads_where_its_kernel_has_no_use_for_them() -> Non
         result = tvm.runtime.tensor(np.full(a.shape, np.nan, "float32"))
         run(tvm.runtime.tensor(a), result)
         np.testing.assert_allclose(result.numpy(), np.exp(a), rtol=1e-5)
+
+
+def test_no_thread_is_started_where_no_tile_has_a_use_for_it() -> None:
+    kernel = product(True)
+    found = shared(kernel, {size: sized(kernel, size) for size in (1, 2, 4)}, 1, 2)
+    assert "T.parallel" not in found.script()
+    check(found, True, 1)
