@@ -89,11 +89,11 @@ def can_pass_directly(inputs: Sequence[Any], signature: InputSignature) -> bool:
     return True
 
 
-def to_tvm(value: Any, device: Any) -> Any:
+def to_tvm(value: Any, device: Any, copied: bool = False) -> Any:
     """Return an array or a torch tensor as a TVM tensor on ``device``: in its own memory where that is on a CPU,
-    contiguous and aligned, else as a copy. The network only reads it."""
+    contiguous and aligned, unless ``copied``; else as a copy. The network only reads what is not copied."""
     plain = value.detach() if is_torch(value) and value.requires_grad else value
-    tensor = shared(plain)
+    tensor = None if copied else shared(plain)
     if tensor is not None and on_cpu(tensor) and device.type == "cpu":
         return tensor
     if device.type == "cpu" and (tensor := copy_of(plain)) is not None:

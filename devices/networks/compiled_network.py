@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from devices.networks.array_conversion import (
     to_tvm,
 )
 from devices.networks.cache_buffers import NO_STEP, CacheBuffers, GrowingCache, filled
+from devices.networks.donation import Donations
 from devices.networks.input_shapes import InputShapes
 from devices.networks.manifest import (
     COMPILE_AGAIN,
@@ -64,7 +65,8 @@ class CompiledNetwork:
     """A compiled network as a callable.
 
     ``network(*inputs)`` takes numpy arrays or torch tensors, one for each input, and returns the outputs in the same
-    kind: one array or tensor, or a tuple where the network has several outputs. Calls from several threads take turns.
+    kind: one array or tensor, or a tuple where the network has several outputs. With ``donate=names`` it overwrites the
+    inputs of these names (see :attr:`donatable`) and returns them. Calls from several threads take turns.
     A fork of the process waits for the calls of its other threads, and its child may call the network. A pickle of it
     is the name of its folder, from which another process loads it.
 
@@ -82,6 +84,8 @@ class CompiledNetwork:
         self._inputs = InputShapes(manifest)
         self.caches = GrowingCache.of(manifest)
         self._buffers = CacheBuffers(self.caches)
+        self._donations = Donations(manifest)
+        self._static = {each.input: each for each in self._donations.caches}
         self._device = tvm.cuda(0) if device_kind(json.dumps(manifest["target"])) == "cuda" else tvm.cpu()
         self._module = module
         self._machine = relax.VirtualMachine(module, self._device)
@@ -132,11 +136,16 @@ class CompiledNetwork:
     def __reduce__(self) -> tuple[Any, ...]:
         return CompiledNetwork.read, (self._folder,)
 
-    def __call__(self, *inputs: Any) -> Any:
+    @property
+    def donatable(self) -> tuple[str, ...]:
+        """Names of the inputs that may be donated: static caches, which the network returns with some rows replaced."""
+        return self._donations.names
+
+    def __call__(self, *inputs: Any, donate: Collection[str] = ()) -> Any:
         is_ready = _POOLS.threads == self.threads
         if not is_ready and _POOLS.is_lost:
-            return _POOLS.in_substitute(self, *inputs)
-        if self._direct_inputs is not None and can_pass_directly(inputs, self._direct_inputs):
+            return _POOLS.in_substitute(self, *inputs, donate=donate)
+        if self._direct_inputs is not None and not donate and can_pass_directly(inputs, self._direct_inputs):
             with self._lock:
                 if not is_ready:
                     self._start_threads()
@@ -145,8 +154,9 @@ class CompiledNetwork:
         with self._lock:
             self._start_threads()
             step = self._buffers.step(inputs, self._inputs.extents_of(inputs)) if self.caches else NO_STEP
-            kept = step.kept
-            tensors = [kept[at] if at in kept else to_tvm(value, self._device) for at, value in enumerate(inputs)]
+            donated = self._donations.tensors(inputs, donate) if donate else {}
+            own = {**step.kept, **donated}
+            tensors = [own[at] if at in own else self._argument(at, value) for at, value in enumerate(inputs)]
             given = [*tensors, *step.arguments, *self._parameters]
             result = self._main(*given)
             returned = flat(result)
@@ -155,15 +165,18 @@ class CompiledNetwork:
                 aliased = [True] * len(returned)  # what has no elements tells nothing
             elif aliased is None:
                 aliased = [shares_memory(each, [*given, *returned[:at]]) for at, each in enumerate(returned)]
+                for cache in self._static.values():
+                    aliased[cache.output] = False  # of memory that is the caller's in any case
                 self._aliased = aliased
-            alone = self._aliased == [False] and not isinstance(result, _SEVERAL) and not self.caches
+            alone = self._aliased == [False] and not (isinstance(result, _SEVERAL) or self.caches or self._static)
             is_new = self._direct_inputs is None or self._inputs.is_dynamic
             if is_new and alone and self._device.type == "cpu":
                 self._direct_inputs = input_signature(inputs)
             as_torch = bool(inputs) and is_torch(inputs[0])
-            grown = {at: self._buffers.returned(step, at, as_torch) for at in step.grown}
+            in_place = {at: self._buffers.returned(step, at, as_torch) for at in step.grown}
+            in_place |= {self._static[at].output: inputs[at] for at in donated}
         outputs = [
-            to_caller(each, as_torch, copied) if at not in grown else grown[at]
+            to_caller(each, as_torch, copied) if at not in in_place else in_place[at]
             for at, (each, copied) in enumerate(zip(returned, aliased, strict=True))
         ]
         return tuple(outputs) if isinstance(result, _SEVERAL) else outputs[0]
@@ -174,13 +187,16 @@ class CompiledNetwork:
         return NetworkEntryPoint(self, self._inputs, name)
 
     def in_buffers(self, *inputs: Any) -> list[Any]:
-        """Return the inputs with the growing caches among them copied to buffers, in which they grow."""
+        """Return the inputs with the caches among them copied: growing ones to buffers, in which they grow, static ones
+        to memory that may be donated."""
         self._check(inputs)
         given = list(inputs)
         with self._lock:
             for cache in self.caches:
                 rows = array_of(to_tvm(inputs[cache.input], self._device))
                 given[cache.input] = self._buffers.placed(cache, rows, is_torch(inputs[cache.input]))
+        for at in self._static:
+            given[at] = to_caller(self._argument(at, inputs[at]), is_torch(inputs[at]), copied=False)
         return given
 
     def measure_secs(self, inputs: Sequence[Any], repeats: int = 20, warmups: int = 3) -> float:
@@ -230,9 +246,13 @@ class CompiledNetwork:
     def _arguments(self, inputs: tuple[Any, ...]) -> list[Any]:
         """Check the inputs and return the arguments of ``main`` for runs that are timed."""
         self._check(inputs)
-        tensors = [to_tvm(value, self._device) for value in inputs]
+        tensors = [self._argument(at, value) for at, value in enumerate(inputs)]
         arrays = [array_of(each) for each in tensors] if self.caches else []
         return [*tensors, *(tensor_of(each) for each in filled(self.caches, arrays)), *self._parameters]
+
+    def _argument(self, at: int, value: Any) -> Any:
+        """Return the tensor of an input: a copy if the network writes into it."""
+        return to_tvm(value, self._device, copied=at in self._static)
 
     def _check(self, inputs: tuple[Any, ...]) -> None:
         if self._device.type != "cpu" and os.getpid() != self._loaded_by:

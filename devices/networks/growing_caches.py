@@ -27,6 +27,7 @@ from devices.builds.concatenations import AXIS
 from devices.builds.executables import kernel_calls
 from devices.networks.cache_buffers import GrowingCache
 from devices.networks.graph.dynamic_extents import is_long, largest_value
+from devices.networks.graph.main_function import results_of
 from devices.sketches.dynamic.default_schedule import FEW
 from devices.sketches.dynamic.rows import is_dynamic, tensors
 from devices.sketches.dynamic.substitution import on_tensors
@@ -85,10 +86,7 @@ class _UnreadableError(ValueError):
 
 def _caches(main: Any, module: Any, shapes: Shapes) -> Iterator[_Found]:
     bound = {binding.var: binding.value for block in main.body.blocks for binding in block.bindings}
-    returned = main.body.body
-    while isinstance(bound.get(returned), relax.Var | relax.Tuple):
-        returned = bound[returned]
-    results = list(returned.fields) if isinstance(returned, relax.Tuple) else [returned]
+    results = results_of(main)
     parameters = {parameter: at for at, parameter in enumerate(main.params)}
     uses = _uses(bound.values(), results)
     for at, result in enumerate(results):

@@ -43,6 +43,7 @@ from devices.networks.graph.parallel_products import combine_products
 from devices.networks.graph.precisions.conversion import HALF_TYPES, convert
 from devices.networks.graph.precisions.savings import convertible_products
 from devices.networks.graph.rewrites.rewriter import rewrite
+from devices.networks.graph.row_writes import write_inner_rows
 from devices.networks.graph.scaled_weights import scale_weights
 from devices.networks.graph.transposed_convolutions import replace_transposed_convolutions
 from devices.networks.graph.transposes import fold_transposes
@@ -460,6 +461,7 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         libraries = relax.pipeline.library_dispatch_passes(target)
         if target.kind.name == "llvm":
             module = steps.optional("attention in one kernel", group_attention, module)
+        module = steps.optional("rows written without transposes", write_inner_rows, module)
         module = steps.needed("the choice of libraries", sequential(libraries), module)
         module = steps.needed("the lowering of operators", transform.LegalizeOps(LEGALIZED), module)
         _refuse_unlowered(module["main"], name)

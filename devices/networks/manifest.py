@@ -25,6 +25,8 @@ LIBRARIES = "libraries"
 """What the manifest says of each library whose kernels the network calls: name, package, licence."""
 CACHES = "caches"
 """The growing caches of the network (:class:`devices.networks.cache_buffers.GrowingCache`)."""
+STATIC_CACHES = "static_caches"
+"""Its static caches (:class:`devices.networks.donation.StaticCache`)."""
 COMPILE_AGAIN = "compile it again with 'fleet-tune compile'"
 """The next step for a folder that is damaged, or that another version wrote."""
 
@@ -52,6 +54,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     wrong = [name for name, is_valid in _IS_VALID.items() if name in manifest and not is_valid(manifest[name])]
     if wrong:
         raise _damaged(folder, ", ".join(wrong))
+    caches = [each["input"] for name in (CACHES, STATIC_CACHES) for each in manifest.get(name, ())]
+    if any(place >= len(manifest["inputs"]) for place in caches):
+        raise _damaged(folder, "a cache is none of the inputs")
     unbounded = _named_extents(manifest) - _dynamic_names(manifest)
     if unbounded:
         raise _damaged(
@@ -106,6 +111,13 @@ def _are_caches(value: Any) -> bool:
     )
 
 
+def _are_static_caches(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, dict) and each.keys() == {"input", "output"} and all(map(is_size, each.values()))
+        for each in value
+    )
+
+
 def _is_sum(extent: Any) -> bool:
     try:
         return isinstance(extent, str) and bool(ExtentSum.parse(extent).terms)
@@ -142,6 +154,7 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
     "inputs": lambda value: isinstance(value, list) and all(_is_input(each) for each in value),
     "shapes": _are_shapes,
     CACHES: _are_caches,
+    STATIC_CACHES: _are_static_caches,
     "bounds": _are_bounds,
     "versions": lambda value: isinstance(value, dict),
     "threads": lambda value: value is None or (is_size(value) and value <= 4096),

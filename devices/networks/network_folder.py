@@ -30,7 +30,8 @@ from devices.networks.compiled_network import CompiledNetwork
 from devices.networks.dynamic_kernels import with_dynamic_kernels
 from devices.networks.growing_caches import grow_in_place
 from devices.networks.lowering import LoweredNetwork
-from devices.networks.manifest import CACHES, LIBRARIES, LIBRARY, MANIFEST, PARAMETERS, SCHEMA
+from devices.networks.manifest import CACHES, LIBRARIES, LIBRARY, MANIFEST, PARAMETERS, SCHEMA, STATIC_CACHES
+from devices.networks.static_caches import overwrite_caches
 from devices.networks.tensor_file import contents, digest, file_digest
 from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
@@ -68,6 +69,8 @@ def compile_network(
     written: dict[str, list[bytes | memoryview]] = {}
     if present is None:
         module, caches = grow_in_place(schedule_kernels(lowered, best), lowered.shapes)
+        on_cpu = device_kind(lowered.device_class.target) == "cpu"
+        module, static_caches = overwrite_caches(module) if on_cpu else (module, ())
         executable = build(module, lowered.device_class.target)
         keys, unique = _deduplicated(executable.parameters)
         written = {LIBRARY: [_link(executable, lowered.device_class.target)], PARAMETERS: contents(unique)}
@@ -78,6 +81,7 @@ def compile_network(
             "files": {name: digest(parts) for name, parts in written.items()},
             LIBRARIES: [each.description for each in called],
             CACHES: [each.entry for each in caches],
+            STATIC_CACHES: [each.entry for each in static_caches],
         }
     extra = dict(manifest_extra or {})
     manifest = {
@@ -94,7 +98,7 @@ def compile_network(
         "parameters": present["parameters"],
         "files": present["files"],
         LIBRARIES: present.get(LIBRARIES, []),
-        **({CACHES: present[CACHES]} if present.get(CACHES) else {}),
+        **{name: present[name] for name in (CACHES, STATIC_CACHES) if present.get(name)},
         "tasks": [_task_entry(task, best.get(task.id), extra.get("tasks", {})) for task in lowered.tasks],
         **{key: value for key, value in extra.items() if key != "tasks"},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from devices.networks.compiled_network import CompiledNetwork
@@ -14,12 +15,14 @@ from devices.networks.network_folder import load
 
 def ours(folder: str) -> Loaded:
     """Load the compiled network in ``folder``. Where it has growing caches, its runs are the steps of a text, unless
-    other inputs would have to grow with them."""
+    other inputs would have to grow with them. Static caches are donated."""
     network = load(folder)
     shapes = InputShapes(network.manifest)
-    if not network.caches or shapes.has_sums:
-        return lambda inputs: lambda: network(*inputs)
-    return lambda inputs: _text(network, shapes, inputs)
+    if network.caches and not shapes.has_sums:
+        return lambda inputs: _text(network, shapes, inputs)
+    if network.donatable:
+        return lambda inputs: partial(network, *network.in_buffers(*inputs), donate=network.donatable)
+    return lambda inputs: lambda: network(*inputs)
 
 
 def _text(network: CompiledNetwork, shapes: InputShapes, inputs: Sequence[Any]) -> Text:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tvm
@@ -11,6 +11,7 @@ from tvm.ir import Call, GlobalVar
 from tvm.s_tir import SBlockRealize
 
 from devices.builds.concatenations import AXIS, IN_PLACE
+from devices.networks.graph.main_function import with_values
 from devices.sketches.dynamic.rows import is_dynamic
 
 
@@ -41,7 +42,7 @@ def mark_in_place(module: Any) -> Any:
     kernels = {new: module[old].with_attr(IN_PLACE, 1) for old, new in marked.items()}
     changed = tvm.IRModule({**dict(module.functions.items()), **kernels}, module.attrs)
     main = module.get_global_var("main")
-    changed.update_func(main, _with_values(module[main], calls))
+    changed.update_func(main, with_values(module[main], calls))
     return relax.transform.DeadCodeElimination(["main"])(changed)
 
 
@@ -67,16 +68,6 @@ def _in_place(module: Any) -> Iterator[Any]:
 
 def _bindings(module: Any) -> list[Any]:
     return [binding for block in module["main"].body.blocks for binding in block.bindings]
-
-
-def _with_values(function: Any, values: Mapping[Any, Any]) -> Any:
-    """Return a function with other values bound to these variables."""
-    blocks = [
-        type(block)([relax.VarBinding(each.var, values.get(each.var, each.value)) for each in block.bindings])
-        for block in function.body.blocks
-    ]
-    body = relax.SeqExpr(blocks, function.body.body)
-    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
 
 
 def _is_kernel_call(module: Any, value: Any) -> bool:

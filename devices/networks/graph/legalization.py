@@ -16,7 +16,8 @@ from devices.networks.graph.concatenations import legalize_concatenation
 from devices.networks.graph.dynamic_extents import numbers
 from devices.networks.graph.image_convolutions import legalize_convolution
 from devices.networks.graph.regions import adaptive_regions
-from devices.networks.graph.scatters import scatter_elements, scatter_nd
+from devices.networks.graph.row_writes import written_rows
+from devices.networks.graph.scatters import attributes_of_elements, scatter_elements
 
 
 def softmax(x: te.Tensor, axis: int) -> te.Tensor:
@@ -96,12 +97,16 @@ def _legalize_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Ex
 
 
 def _legalize_scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    axis, reduction = int(call.attrs.axis), str(call.attrs.reduction)
-    return builder.call_te(scatter_elements, *call.args, axis, reduction, primfunc_name_hint="scatter_elements")
+    axis, reduction = int(call.attrs.axis) % len(call.ty.shape.values), str(call.attrs.reduction)
+    attributes = attributes_of_elements(reduction, axis)
+    arguments = *call.args, axis, reduction
+    return builder.call_te(
+        scatter_elements, *arguments, primfunc_name_hint="scatter_elements", primfunc_attrs=attributes
+    )
 
 
 def _legalize_scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return builder.call_te(scatter_nd, *call.args, str(call.attrs.reduction), primfunc_name_hint="scatter_nd")
+    return written_rows(builder, call.args, str(call.attrs.reduction), range(len(call.ty.shape.values)))
 
 
 def _legalize_boolean(logical: Callable[..., te.Tensor]) -> Callable[[relax.BlockBuilder, relax.Call], relax.Expr]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tvm
@@ -26,6 +26,36 @@ def with_main_visited(module: Any, visitor: PyExprMutator) -> Any:
     main = module.get_global_var("main")
     visitor.builder_.update_func(main, visitor.visit_expr(module[main]))
     return visitor.builder_.get()
+
+
+def reads(value: Any) -> Iterator[Any]:
+    """Yield the variables that a bound value reads, each as often as it does."""
+    if isinstance(value, relax.Var):
+        yield value
+    elif isinstance(value, Call | relax.Tuple):
+        for each in value.args if isinstance(value, Call) else value.fields:
+            yield from reads(each)
+    else:
+        yield from relax.analysis.free_vars(value)
+
+
+def with_values(function: Any, values: Mapping[Any, Any]) -> Any:
+    """Return a function with other values, of the same types, bound to these variables."""
+    blocks = [
+        type(block)([relax.VarBinding(each.var, values.get(each.var, each.value)) for each in block.bindings])
+        for block in function.body.blocks
+    ]
+    body = relax.SeqExpr(blocks, function.body.body)
+    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+
+
+def results_of(main: Any) -> list[Any]:
+    """Return what ``main`` returns: the variable of each output."""
+    bound = {binding.var: binding.value for block in main.body.blocks for binding in block.bindings}
+    returned = main.body.body
+    while isinstance(bound.get(returned), relax.Var | relax.Tuple):
+        returned = bound[returned]
+    return list(returned.fields) if isinstance(returned, relax.Tuple) else [returned]
 
 
 @mutator

@@ -201,21 +201,14 @@ def _tensor_scatter(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:
     """Write new rows of a cache of keys or values, from a place of its own in every sequence on."""
     shape, new = node.shape(0), node.shape(1)
     axis = node.attributes["axis"] % len(shape)
-    extent, rows = shape[axis], new[axis]
     column = [-1 if at == axis else 1 for at in range(len(shape))]
-    first = np.zeros(1, np.int64)
     begin = node.input(2) if node.has(2) else write.constant(np.zeros(shape[0], np.int64))
     begin = write.reshape(write.cast(begin, TensorProto.INT64), [shape[0]] + [1] * (len(shape) - 1))
-    distance = write("Sub", np.arange(extent).reshape(column), begin)
+    places = write("Add", begin, np.arange(new[axis]).reshape(column))
     if node.attributes["mode"] == "circular":
-        around = write("Add", distance, np.asarray(extent, np.int64))
-        distance = write("Where", write("Less", distance, first), around, distance)
-    inside = write(
-        "And", write("Not", write("Less", distance, first)), write("Less", distance, np.asarray(rows, np.int64))
-    )
-    source = write("Where", inside, distance, first)
-    gathered = write("GatherElements", node.input(1), write("Expand", source, np.asarray(shape, np.int64)), axis=axis)
-    return [write("Where", inside, gathered, node.input(0))]
+        places = write("Mod", places, np.asarray(shape[axis], np.int64))
+    places = write("Expand", places, np.asarray(new, np.int64))
+    return [write.final("ScatterElements", node.input(0), places, node.input(1), axis=axis)]
 
 
 def _top_k(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:

@@ -24,6 +24,7 @@ WHOLE: dict[str, Any] = {
     "target": json.loads(native_target()),
     "versions": {"tvm": "0.27"},
     "inputs": [{"name": "x", "shape": [1, 2], "dtype": "float32"}],
+    "static_caches": [{"input": 0, "output": 0}],
     "made_of": "0",
     "parameters": ["a"],
     "files": {},
