@@ -58,7 +58,7 @@ def replace_uniform_values(module: Any) -> Any:
 
 
 class _Values:
-    """What is known of the values of a function.
+    """Numbers and intervals of the values of a function.
 
     Args:
         builder: has their bindings.
