@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.datasets import Rows, first, read
 from bench.drafts.draft_process import Scorer, calibrated_predictor, train
-from bench.models.laboratory.registry import BOOSTED_RANK, FOREST, MLP, TREE_GRU
+from bench.models.laboratory.registry import BOOSTED_RANK, FOREST, MLP, TLP, TREE_GRU
 from bench.models.ranking import Floats, Ranked, parts
 from fleet_tune.base.task_data import Dataset, TaskData
 from policies.cost_models.protocol import CostModel, targets
@@ -59,6 +59,7 @@ CONTENDERS: tuple[Contender, ...] = (
     Contender("forest", FOREST),
     Contender("tree-gru", TREE_GRU),
     Contender("mlp", MLP),
+    Contender("tlp", TLP),
     Contender("pacm", PACM),
     Contender("pacm from the analyzer", PACM, from_analyzer=True),
     Contender("pacm pre-trained", PACM, from_analyzer=True, pretrained=True),

@@ -124,7 +124,7 @@ LABORATORY = frozenset(
     {
         *("boosted-rank", "boosted-loops", "boosted-knobs", "boosted-context", "boosted-relation"),
         *("forest", "forest-jackknife"),
-        *("tree-gru", "tree-gru-regression", "mlp", "pacm-analyzer", "pacm-dataflow"),
+        *("tree-gru", "tree-gru-regression", "mlp", "tlp", "pacm-analyzer", "pacm-dataflow"),
     }
 )
 """Names and kinds of the cost models that only benchmarks use (``bench/models/laboratory``)."""

@@ -13,12 +13,13 @@ statements``
 ``context``     (24, 23)         AutoTVM's context of the main statement's loops: :mod:`policies.features.loops`
 ``loop_tree``   (40, 24)         the same of all loops, as a tree: :mod:`policies.features.loop_tree`
 ``relation``    (96,)            AutoTVM's context-relation features: :mod:`policies.features.loops`
+``primitives``  (16, 17)         TLP's schedule primitives, in order: :mod:`policies.features.primitives`
 ``invariant``   (45,)            the analyzer's seconds and terms, and the device: :mod:`policies.features.invariant`
 ==============  ===============  ===========================================================================
 
 All are closed-form expressions of the decision vector, worked out for a whole matrix of candidates with nothing
-scheduled or lowered. They are finite; where a sketch is not described they are 0, and where it has no statements all
-but the invariant one.
+scheduled or lowered. They are finite; where a sketch is not described all but the primitives are 0, and where it has no
+statements all but those and the invariant one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import numpy as np
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.arrays import Features, Matrix
-from policies.features import dataflow, invariant, loop_tree
+from policies.features import dataflow, invariant, loop_tree, primitives
 from policies.features import loops as loop_context
 from policies.features import statements as statement_features
 from policies.features.table import SYMBOLIC, FeatureTable
@@ -46,6 +47,7 @@ DATAFLOW = "dataflow"
 CONTEXT = "context"
 LOOP_TREE = "loop_tree"
 RELATION = "relation"
+PRIMITIVES = "primitives"
 INVARIANT = "invariant"
 
 VIEW_SHAPES: Mapping[str, tuple[int, ...]] = {
@@ -55,6 +57,7 @@ VIEW_SHAPES: Mapping[str, tuple[int, ...]] = {
     CONTEXT: loop_context.SHAPE,
     LOOP_TREE: loop_tree.SHAPE,
     RELATION: (loop_context.RELATIONS,),
+    PRIMITIVES: primitives.SHAPE,
     INVARIANT: (len(invariant.NAMES),),
 }
 """Shape of one candidate in each view but the symbolic one."""
@@ -68,6 +71,7 @@ _MAKERS: Mapping[str, _Maker] = {
     CONTEXT: loop_context.context_features,
     LOOP_TREE: loop_tree.loop_tree_features,
     RELATION: loop_context.relation_features,
+    PRIMITIVES: primitives.primitive_features,
     INVARIANT: invariant.invariant_features,
 }
 
@@ -90,14 +94,19 @@ def describe(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, names: S
         if name not in _MAKERS:
             raise ValueError(f"the view '{name}' does not follow from decisions alone; here are {sorted(_MAKERS)}")
     views = {name: np.zeros((len(matrix), *VIEW_SHAPES[name]), dtype=np.float32) for name in names}
-    made = views if sketch.statements else views.keys() & {INVARIANT}
-    if not sketch.described or not len(matrix):
-        return views
+    made = views.keys() & _makeable(sketch)
     for rows, plain in by_variant(sketch, matrix):
         for name in made:
             values = views[name]
             values[rows] = _MAKERS[name](plain, matrix[rows], device)
     return views
+
+
+def _makeable(sketch: Sketch) -> frozenset[str]:
+    """The views that a sketch's description is enough for."""
+    if sketch.statements:
+        return frozenset(_MAKERS)
+    return frozenset({PRIMITIVES, INVARIANT} if sketch.described else {PRIMITIVES})
 
 
 def table(

@@ -15,6 +15,7 @@ from policies.features.views import (
     DATAFLOW,
     INVARIANT,
     LOOP_TREE,
+    PRIMITIVES,
     STATEMENTS,
     VIEW_SHAPES,
 )
@@ -57,6 +58,20 @@ class MlpModel(NeuralModel):
         from bench.models.laboratory.torch_modules import Mlp
 
         return Mlp([VIEW_SHAPES[name] for name in cls.inputs])
+
+
+class TlpModel(NeuralModel):
+    """After TLP (Zhai et al., ASPLOS 2023): self-attention over the decisions of a schedule, and nothing else."""
+
+    KIND: ClassVar[str] = "tlp"
+    inputs: ClassVar[tuple[str, ...]] = (PRIMITIVES,)
+    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
+
+    @classmethod
+    def _make(cls) -> nn.Module:
+        from bench.models.laboratory.torch_modules import Tlp
+
+        return Tlp([VIEW_SHAPES[name] for name in cls.inputs])
 
 
 class TreeGruModel(NeuralModel):

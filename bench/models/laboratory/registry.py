@@ -11,6 +11,7 @@ from bench.models.laboratory.networks import (
     AnalyzedPacmModel,
     DataflowPacmModel,
     MlpModel,
+    TlpModel,
     TreeGruModel,
     TreeGruRegressionModel,
 )
@@ -92,6 +93,8 @@ TREE_GRU_REGRESSION = _network(TreeGruRegressionModel)
 """The same by a regression."""
 MLP = _network(MlpModel)
 """TenSet's multi-layer perceptron on symbolic features of the statements."""
+TLP = _network(TlpModel)
+"""A model in the manner of TLP, on the decisions of a schedule alone."""
 PACM_ANALYZER = _network(AnalyzedPacmModel)
 """Pruner's PaCM with the analyzer's terms among its features."""
 PACM_DATAFLOW = _network(DataflowPacmModel)
@@ -110,6 +113,7 @@ LABORATORY_MODELS: Mapping[str, CostModelEntry] = {
         TREE_GRU,
         TREE_GRU_REGRESSION,
         MLP,
+        TLP,
         PACM_ANALYZER,
         PACM_DATAFLOW,
     )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from policies.cost_models.torch_modules import (
     DATAFLOW_WIDTH,
+    HEADS,
     HIDDEN,
     DataflowBranch,
     Residual,
@@ -19,6 +20,7 @@ from policies.cost_models.torch_modules import (
 LOOP_WIDTH = 128
 GRU_HIDDEN = 128
 SLOTS = 8
+PRIMITIVE_WIDTH = 64
 
 
 class Dataflow(nn.Module):
@@ -49,6 +51,47 @@ class Mlp(nn.Module):
 
     def forward(self, statements: Tensor) -> Tensor:
         score: Tensor = self.last(self.second(self.first(self.statements(statements))))
+        return score[:, 0]
+
+
+class SelfAttention(nn.Module):
+    """A layer on rows ``(n, r, w)``: 4-head self-attention with residual, then a residual layer on each row."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, HEADS, batch_first=True)
+        self.residual = Residual(width)
+
+    def forward(self, rows: Tensor, absent: Tensor) -> Tensor:
+        attended, _ = self.attention(rows, rows, rows, key_padding_mask=absent, need_weights=False)
+        encoded: Tensor = self.residual(rows + attended)
+        return encoded
+
+
+class Tlp(nn.Module):
+    """After TLP: primitives ``(n, t, c)``, each embedded in 64 numbers together with its place in the sequence, which a
+    weight of its own stands for; two layers of self-attention; summed over the primitives that there are,
+    ``(n, 64) -> 64 -> 1``.
+
+    The place is what tells two primitives of the same kind and numbers apart, as names of loops do in the paper.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        ((tokens, columns),) = shapes
+        self.embed = nn.Linear(columns, PRIMITIVE_WIDTH)
+        self.place = nn.Parameter(torch.randn(tokens, PRIMITIVE_WIDTH))
+        self.first, self.second = SelfAttention(PRIMITIVE_WIDTH), SelfAttention(PRIMITIVE_WIDTH)
+        self.head = nn.Linear(PRIMITIVE_WIDTH, PRIMITIVE_WIDTH)
+        self.last = nn.Linear(PRIMITIVE_WIDTH, 1)
+
+    def forward(self, primitives: Tensor) -> Tensor:
+        there = present_rows(primitives)
+        absent = ~there & there.any(dim=1, keepdim=True)  # attention to no row at all would be no number
+        rows = torch.relu(self.embed(primitives) + self.place[: primitives.shape[1]])
+        rows = self.second(self.first(rows, absent), absent)
+        summed = (rows * there[:, :, None]).sum(dim=1)
+        score: Tensor = self.last(torch.relu(self.head(summed)))
         return score[:, 0]
 
 

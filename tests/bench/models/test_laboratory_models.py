@@ -10,8 +10,8 @@ import torch
 
 from bench.models.laboratory import LABORATORY_MODELS, all_models, load_model, method_named
 from bench.models.laboratory.losses import deviations, pairwise_rank, squared_error
-from bench.models.laboratory.networks import AnalyzedPacmModel, MlpModel, TreeGruModel, TreeGruRegressionModel
-from bench.models.laboratory.torch_modules import Mlp, TreeGru
+from bench.models.laboratory.networks import AnalyzedPacmModel, MlpModel, TlpModel, TreeGruModel, TreeGruRegressionModel
+from bench.models.laboratory.torch_modules import Mlp, Tlp, TreeGru
 from fleet_tune.base.errors import UserError
 from policies.cost_models import registry
 from policies.cost_models.boosted import AUTOTVM_TREES
@@ -94,6 +94,8 @@ def test_networks_have_the_documented_sizes() -> None:
     assert VIEW_SHAPES["analyzed_statements"] == (8, 102)
     assert AnalyzedPacmModel().parameters == 417409 - (174 - 102) * 256 == 398977
     assert MlpModel().parameters == count_of(Mlp([(8, 53)])) == 53 * 256 + 256 + 65792 + 512 + 2 * 65792 + 257
+    # 17*64+64 | 16*64 | 2 layers: 4 projections and a residual layer of 64*64+64 | 64*64+64 | 64+1
+    assert TlpModel().parameters == count_of(Tlp([(16, 17)])) == 1152 + 1024 + 2 * 5 * 4160 + 4160 + 65
     # 23*128+128 | GRU: 3*(128*128 + 128*128 + 2*128) | 128*8 | 8*128+1
     assert TreeGruModel().parameters == count_of(TreeGru([(40, 24)])) == 3072 + 99072 + 1024 + 1025
     assert TreeGru([(40, 24)])(torch.ones(5, 1, 24).expand(-1, 40, -1)).shape == (5,)
@@ -111,6 +113,25 @@ def test_absent_loops_count_for_nothing() -> None:
     assert torch.allclose(gru(longer)[0], gru(loops)[0], atol=1e-6)
     assert not torch.allclose(gru(longer)[1], gru(loops)[1], atol=1e-6)
     assert torch.isfinite(gru(torch.zeros(2, 40, 24))).all()
+
+
+def test_absent_primitives_count_for_nothing_and_the_order_of_the_others_does() -> None:
+    torch.manual_seed(0)
+    tlp = Tlp([(16, 17)])
+    primitives = torch.zeros(3, 16, 17)
+    primitives[:, :5] = torch.randn(5, 17)
+    scores = tlp(primitives)
+    assert torch.allclose(scores, tlp(primitives[:, :5]), atol=1e-6)
+    longer = primitives.clone()
+    longer[1, 5:9] = torch.randn(4, 17)  # a longer schedule beside a shorter one does not change it
+    assert torch.allclose(tlp(longer)[0], scores[0], atol=1e-6)
+    assert not torch.allclose(tlp(longer)[1], scores[1], atol=1e-4)
+    turned = primitives.clone()
+    turned[:, :5] = primitives[:, [1, 0, 2, 3, 4]]
+    assert not torch.allclose(tlp(turned), scores, atol=1e-4)
+    torch.nn.init.zeros_(tlp.place)  # places alone tell the order
+    assert torch.allclose(tlp(turned), tlp(primitives), atol=1e-6)
+    assert torch.isfinite(tlp(torch.zeros(2, 16, 17))).all()
 
 
 def test_tree_gru_reads_the_tree_from_the_leaves() -> None:

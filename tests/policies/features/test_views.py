@@ -16,7 +16,7 @@ from policies.features.loops import BUFFERS, COLUMNS, THRESHOLDS, relation
 from policies.features.views import VIEW_SHAPES, describe, table
 from policies.space.sampling import sample
 
-MADE = ("statements", "analyzed_statements", "dataflow", "context", "loop_tree", "relation", "invariant")
+MADE = ("statements", "analyzed_statements", "dataflow", "context", "loop_tree", "relation", "primitives", "invariant")
 
 
 def log(x: float) -> float:
@@ -259,7 +259,7 @@ def test_all_views_are_finite_and_of_their_shapes(
             assert views[name].shape == (64, *VIEW_SHAPES[name])
             assert views[name].dtype == np.float32
             assert np.isfinite(views[name]).all()
-            assert views[name].any() == bool(sketch.statements)
+            assert views[name].any() == (bool(sketch.statements) or name == "primitives")
         # A candidate's numbers do not depend on its neighbours.
         alone = describe(sketch, matrix[5:6], device, MADE)
         for name in MADE:
