@@ -6,7 +6,8 @@ of those before them, and returns the grown keys and values with its logits. So 
 the most likely one; the framework finds the same.
 
 The network is tuned into ``--out`` for ``--seconds``, unless a compiled one is there already. Another decoder needs
-another :func:`decoder`, which ``fleet-tune tune examples/generate_text.py:decoder`` takes too.
+another :func:`decoder`. The command line takes it too: ``fleet-tune tune examples/generate_text.py:decoder --shapes
+"prompt: past=0; step: tokens=1"``.
 """
 
 from __future__ import annotations

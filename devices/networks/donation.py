@@ -62,21 +62,23 @@ class Donations:
         Raises :class:`NetworkInputError` for a name that is no static cache's, for memory that cannot be overwritten,
         and for memory that two inputs share of which one is donated.
         """
-        if isinstance(donate, str) or not self._places.keys() >= set(donate):
-            wrong = donate if isinstance(donate, str) else next(each for each in donate if each not in self._places)
+        names = (donate,) if isinstance(donate, str) else tuple(donate)
+        wrong = next((each for each in names if isinstance(donate, str) or each not in self._places), None)
+        if wrong is not None:
             raise NetworkInputError(
                 f"input {wrong!r} cannot be donated: the network overwrites "
                 + (f"{', '.join(self._places)} alone" if self._places else "none"),
-                "name inputs of network.donatable, as a tuple",
+                "name inputs of network.donatable, as a tuple" if self._places else "leave donate out",
             )
         found = {}
-        for name in donate:
+        for name in names:
             at = self._places[name]
             tensor = shared(inputs[at]) if _is_writable(inputs[at]) else None
             if tensor is None:
                 raise NetworkInputError(
                     f"input {name!r} cannot be donated: {_problem(inputs[at])}",
-                    "donate an output of the network, or what network.in_buffers returns",
+                    "donate an output of the network, or what network.in_buffers returns; torch tensors of types that "
+                    "numpy lacks",
                 )
             found[at] = tensor
         self._refuse_overlaps(inputs, found)

@@ -87,6 +87,11 @@ def bounded(found: Sequence[DynamicDimension], asked: Shapes | None, where: str)
         )
     if not dimensions:
         return None
+    if entry_points and all(each.is_fixed for each in dimensions):
+        raise NetworkError(
+            f"{where}: --shapes fixes all dimensions, and the entry point {entry_points[0].name} is a part of a range",
+            "leave the entry points out, or give a dimension several extents",
+        )
     named = {each.name: each for each in dimensions}
     return Shapes(tuple(dimensions), tuple(each.among(named) for each in entry_points))
 

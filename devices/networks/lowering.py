@@ -461,7 +461,7 @@ def _lower(module: Any, target: tvm.target.Target, conversion: Conversion | None
         libraries = relax.pipeline.library_dispatch_passes(target)
         if target.kind.name == "llvm":
             module = steps.optional("attention in one kernel", group_attention, module)
-        module = steps.optional("rows written without transposes", write_inner_rows, module)
+            module = steps.optional("rows written without transposes", write_inner_rows, module)
         module = steps.needed("the choice of libraries", sequential(libraries), module)
         module = steps.needed("the lowering of operators", transform.LegalizeOps(LEGALIZED), module)
         _refuse_unlowered(module["main"], name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from devices.networks.input_shapes import InputShapes, NetworkInputError
@@ -30,8 +30,8 @@ class NetworkEntryPoint:
         self._network = network
         self._inputs = inputs
 
-    def __call__(self, *inputs: Any) -> Any:
-        """Return the outputs of the network. Raises :class:`NetworkInputError` for inputs of another part of its
-        range."""
+    def __call__(self, *inputs: Any, donate: Collection[str] = ()) -> Any:
+        """Return the outputs of the network; ``donate``: as for the network. Raises :class:`NetworkInputError` for
+        inputs of another part of its range."""
         self._inputs.check_entry_point(self.name, inputs)
-        return self._network(*inputs)
+        return self._network(*inputs, donate=donate)

@@ -87,6 +87,7 @@ class ProcessStepRunner:
         shapes = shapes_given(network.shapes, network.shapes_weights)
         if shapes is not None:
             parts += [*map(str, shapes.dimensions), ", ".join(map(str, shapes.typical.values()))]
+            parts += map(str, shapes.entry_points)
         return hashlib.blake2b("|".join([function, *parts]).encode(), digest_size=16).hexdigest()
 
     def _file_digest(self, file: Path) -> str:

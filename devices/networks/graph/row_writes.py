@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import Call
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -57,6 +57,8 @@ def _slices(main: Any) -> dict[Any, Any]:
             continue
         data, updates = map(shape_of, call.args[:2])
         if call.args[0] not in inputs or uses[call.args[0]] > 1 or data is None or updates is None:
+            continue
+        if not all(isinstance(each, tirx.IntImm) for each in call.args[2:]):
             continue
         start, end, step = ints(call.args[2:])
         axis = int(call.attrs.axis) % len(data)

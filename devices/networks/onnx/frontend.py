@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import onnx
 
     from fleet_tune.base.shapes.dimensions import Dimension
-from fleet_tune.base.shapes.shapes import Shapes
+    from fleet_tune.base.shapes.shapes import Shapes
 
 
 def _multiplies_bytes_exactly() -> bool:

@@ -88,11 +88,13 @@ def _changes_layout(statement: Stmt) -> bool:
 
 
 def _accumulates(tile: PrimFunc) -> bool:
-    """Return true if a parameter is written more than once at a place, as a sum is that grows there."""
+    """Return true if a parameter is written more than once at a place, as a sum is that grows there; true too where an
+    instruction writes through another name of a buffer."""
     found = False
 
     def visit(block: SBlock) -> None:
         nonlocal found
+        found |= bool(block.match_buffers)
         stores: list[BufferStore] = []
         structural_walk(block.body, [(BufferStore, stores.append)])
         for store in stores:

@@ -93,12 +93,14 @@ class ChoiceInPlace:
         if not is_worth_it(secs, before_secs):
             return checked
         choices = tuple(why for _, why in changed.values())
-        if not is_busy(runner.others_cores) and runner.throttled < THROTTLED_SHARE:  # what is kept is not asked again
+        # What is kept is not asked again: of fixed shapes alone, since it depends on the weights of others.
+        is_calm = not is_busy(runner.others_cores) and runner.throttled < THROTTLED_SHARE
+        if network.lowered.shapes is None and is_calm:
             self._incumbents.choose(choices)
         return checked.with_choices(folder, records, errors, choices)
 
     def _in_turn(self, before: Path, after: Path) -> tuple[float, float]:
-        """Measure the seconds of a run of two networks: the mean over the extents that come most often."""
+        """Measure the seconds of a run of two networks: the weighted sum over the extents that come most often."""
         if self._network.lowered.shapes is None:
             return self._runner.measure_in_turn(before, after)
         rounds = list(self._runner.in_place_in_turn([before, after], ROUNDS))

@@ -86,7 +86,7 @@ def compile_request(
             host = QuietHost(prepared.prints[name].threads, patience_secs, progress.report_step)
             runners[name] = LocalNetworkRunner(inputs, special, host, at_extents, frequent)
         elif (device := prepared.device_of(name, states)) is not None:
-            runners[name] = DeviceNetworkRunner(device, inputs, special, at_extents, frequent)
+            runners[name] = DeviceNetworkRunner(device, inputs, special, at_extents)
     return CompileRequest(
         network=prepared.network,
         lowered=prepared.lowered,

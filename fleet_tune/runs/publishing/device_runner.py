@@ -10,9 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from devices.networks.network import Array, WeightedInputs
+from devices.networks.network import Array
 from devices.networks.network_files import NetworkFiles
-from devices.timing.in_network import InNetworkTimes, weighted_sum
+from devices.timing.in_network import InNetworkTimes
 from devices.timing.network_device import NetworkDevice, NetworkHandle
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import FleetTuneError, NetworkRunError, UncheckedError
@@ -43,7 +43,6 @@ class DeviceNetworkRunner:
         inputs: Sequence[Array],
         special: Sequence[Sequence[Array]] = (),
         at_extents: Mapping[str, Sequence[Array]] = MappingProxyType({}),
-        frequent: Sequence[WeightedInputs] = (),
     ) -> None:
         self.name = config.name
         self._special = special
@@ -52,7 +51,6 @@ class DeviceNetworkRunner:
         self.extent_outputs: Mapping[str, tuple[Array, ...]] = {}
         self._config = config
         self._inputs = inputs
-        self._frequent = frequent or [(1.0, inputs)]
         self._open = ExitStack()
         self._device: NetworkDevice | None = None
         self.others_cores: float | None = None
@@ -95,12 +93,11 @@ class DeviceNetworkRunner:
         return self._loaded(folder).handle.in_place(BUDGET_SECS)
 
     def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
-        weights = [weight for weight, _ in self._frequent]
-        networks = [[self._loaded(folder, each).handle for _, each in self._frequent] for folder in folders]
-        budget_secs = BUDGET_SECS / rounds / len(weights)
+        # On the example inputs alone: for each set of inputs a device would hold the weights of each network again.
+        networks = [self._loaded(folder).handle for folder in folders]
         for number in range(rounds):
             ordered = networks if number % 2 == 0 else networks[::-1]
-            timed = [weighted_sum([each.in_place(budget_secs) for each in network], weights) for network in ordered]
+            timed = [each.in_place(BUDGET_SECS / rounds) for each in ordered]
             yield timed if number % 2 == 0 else timed[::-1]
 
     def close(self) -> None:

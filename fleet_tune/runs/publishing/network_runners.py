@@ -88,7 +88,8 @@ class NetworkRunner(Protocol):
         """Measure the time of each kernel in its place in the network."""
 
     def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
-        """Measure the kernels of several networks, over the extents that come most often, round for round."""
+        """Measure the kernels of several networks round for round: this machine over the extents that come most often,
+        a device at the typical ones."""
 
     def close(self) -> None: ...
 

@@ -302,3 +302,22 @@ def test_what_torch_says_of_a_dimension_that_forward_fixes_is_told() -> None:
     with pytest.raises(UserError, match=r"Not all values of n = .* in the specified range") as told:
         load_network((Halved(), (torch.randn(6, 3),), ({0: N},)))
     assert "forward() fixes a dynamic dimension" in told.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("n=4; one: n=4", "--shapes fixes all dimensions, and the entry point one is a part of a range"),
+        ("n=1..4; one: m=1", "the entry point one has bounds of 'm', which is no dynamic dimension"),
+        ("n=1..4; one: n=5", "the entry point one has n=5, and the network has n=1..4"),
+    ],
+)
+def test_entry_points_of_what_is_no_part_of_the_range_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(UserError, match=re.escape(problem)):
+        load_network(two(), shapes=parse_shapes(text))
+
+
+def test_a_network_keeps_its_entry_points() -> None:
+    shapes = load_network(two(), shapes=parse_shapes("one: n=1")).shapes
+    assert shapes is not None
+    assert str(shapes) == "n=1..32; one: n=1"

@@ -143,20 +143,21 @@ def test_kernels_are_timed_at_the_extents_that_come_most_often(
     folder = compile_network(dynamic.lowered, {}, tmp_path)
     few, many = (np.zeros((extent, 24), np.float32) for extent in (2, 9))
     frequent = [(weight, (each,)) for weight, each in zip(weights, (few, many), strict=True)]
-    board = DeviceConfig(name="board", threads=2)
-    for runner in (
-        LocalNetworkRunner((many,), frequent=frequent),
-        DeviceNetworkRunner(board, (many,), frequent=frequent),
-    ):
-        try:
-            rounds = list(runner.in_place_in_turn([folder, folder], 2))
-        finally:
-            runner.close()
-        assert [len(each) for each in rounds] == [2, 2]
-        for timed in (each for both in rounds for each in both):
-            assert timed.kernel_secs
-            assert (timed.secs > 0) == any(weights)
-            assert any(secs > 0 for secs in timed.kernel_secs.values()) == any(weights)
+    runner = LocalNetworkRunner((many,), frequent=frequent)
+    rounds = list(runner.in_place_in_turn([folder, folder], 2))
+    assert [len(each) for each in rounds] == [2, 2]
+    for timed in (each for both in rounds for each in both):
+        assert timed.kernel_secs
+        assert (timed.secs > 0) == any(weights)
+        assert any(secs > 0 for secs in timed.kernel_secs.values()) == any(weights)
+
+
+def test_each_of_the_frequent_inputs_is_run(dynamic: Example, tmp_path: Path) -> None:
+    folder = compile_network(dynamic.lowered, {}, tmp_path)
+    right, wrong = (np.zeros((extent, 24), np.float32) for extent in (9, 99))
+    runner = LocalNetworkRunner((right,), frequent=[(0.5, (right,)), (0.5, (wrong,))])
+    with pytest.raises(NetworkRunError, match=r"compiled for n=2\.\.9"):
+        list(runner.in_place_in_turn([folder], 1))
 
 
 def test_frequent_inputs_are_those_of_the_weights(dynamic: Example) -> None:
