@@ -33,7 +33,7 @@ from fleet_tune.base.results import Progress
 from tests.actors.conftest import Fleet, search_task
 from tests.helpers.kernels import make_artifact, native_target
 
-DEADLINE_SECS = 120.0
+DEADLINE_SECS = 180.0
 TRIALS = 50
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=20.0)
 
