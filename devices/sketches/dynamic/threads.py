@@ -11,8 +11,6 @@ A parallel loop for each tile would cost a launch and a wait for the slower thre
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import (
@@ -94,14 +92,16 @@ def _accumulates(tile: PrimFunc) -> bool:
 
     def visit(block: SBlock) -> None:
         nonlocal found
-        found |= bool(block.match_buffers)
         stores: list[BufferStore] = []
         structural_walk(block.body, [(BufferStore, stores.append)])
-        for store in stores:
-            loads: list[Any] = []
-            structural_walk(store.value, (TensorLoad, lambda load: loads.append(load.source)))  # noqa: B023
-            is_sum = any(each.same_as(store.buffer) for each in loads)
-            found |= is_sum and any(store.buffer.same_as(each) for each in tile.params)
+        written = [each for each in stores if any(each.buffer.same_as(parameter) for parameter in tile.params)]
+        found |= bool(block.match_buffers) or any(map(_adds_to_its_place, written))
 
     structural_walk(tile.body, [(SBlock, visit)])
     return found
+
+
+def _adds_to_its_place(store: BufferStore) -> bool:
+    loads: list[TensorLoad] = []
+    structural_walk(store.value, (TensorLoad, loads.append))
+    return any(each.source.same_as(store.buffer) for each in loads)
