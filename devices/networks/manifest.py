@@ -19,7 +19,9 @@ from fleet_tune.base.errors import OutputFolderError, UserError
 from fleet_tune.base.shapes.extent_sums import ExtentSum
 from fleet_tune.base.shapes.shapes import parse_shapes
 
-SCHEMA = 1
+SCHEMA, OVERWRITING_SCHEMA = 1, 2
+"""Of a manifest; the second one of a network that overwrites arguments (:data:`STATIC_CACHES`): a reader that knows the
+first alone would give it the caller's memory."""
 LIBRARY, PARAMETERS, MANIFEST = "network.so", "params.safetensors", "manifest.json"
 LIBRARIES = "libraries"
 """What the manifest says of each library whose kernels the network calls: name, package, licence."""
@@ -44,9 +46,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(folder, error) from error
-    if schema != SCHEMA:
+    if schema not in (SCHEMA, OVERWRITING_SCHEMA):
         raise OutputFolderError(
-            f"{folder} has the manifest schema {shown(schema)}, this version reads {SCHEMA}", COMPILE_AGAIN
+            f"{folder} has the manifest schema {shown(schema)}, this version reads {SCHEMA} and {OVERWRITING_SCHEMA}",
+            COMPILE_AGAIN,
         )
     missing = {"target", "device_class", "files", "parameters", "inputs"} - manifest.keys()
     if missing:
@@ -57,6 +60,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     caches = [each["input"] for name in (CACHES, STATIC_CACHES) for each in manifest.get(name, ())]
     if any(place >= len(manifest["inputs"]) for place in caches):
         raise _damaged(folder, "a cache is none of the inputs")
+    if any(each["output"] >= len(manifest.get("outputs", ())) for each in manifest.get(STATIC_CACHES, ())):
+        raise _damaged(folder, "a cache is none of the outputs")
     unbounded = _named_extents(manifest) - _dynamic_names(manifest)
     if unbounded:
         raise _damaged(

@@ -30,7 +30,16 @@ from devices.networks.compiled_network import CompiledNetwork
 from devices.networks.dynamic_kernels import with_dynamic_kernels
 from devices.networks.growing_caches import grow_in_place
 from devices.networks.lowering import LoweredNetwork
-from devices.networks.manifest import CACHES, LIBRARIES, LIBRARY, MANIFEST, PARAMETERS, SCHEMA, STATIC_CACHES
+from devices.networks.manifest import (
+    CACHES,
+    LIBRARIES,
+    LIBRARY,
+    MANIFEST,
+    OVERWRITING_SCHEMA,
+    PARAMETERS,
+    SCHEMA,
+    STATIC_CACHES,
+)
 from devices.networks.static_caches import overwrite_caches
 from devices.networks.tensor_file import contents, digest, file_digest
 from devices.sketches.intrinsics import load_intrinsics
@@ -85,7 +94,7 @@ def compile_network(
         }
     extra = dict(manifest_extra or {})
     manifest = {
-        "schema": SCHEMA,
+        "schema": OVERWRITING_SCHEMA if present.get(STATIC_CACHES) else SCHEMA,
         "model": lowered.name,  # stored words: older folders have them
         "model_fingerprint": lowered.fingerprint,
         "device_class": lowered.device_class.name,

@@ -396,12 +396,16 @@ def test_a_network_that_is_there_already_keeps_its_caches(network: Network, fold
 )
 def test_damaged_caches_are_named(folder: Path, damaged: Any) -> None:
     before = load(folder).manifest["static_caches"]
+    assert load(folder).manifest["schema"] == 2  # code that knows no donation must not run it
     update_manifest(folder, {"static_caches": damaged})
     try:
         with pytest.raises(OutputFolderError, match=r"manifest\.json is damaged \(static_caches\)"):
             load(folder)
         update_manifest(folder, {"static_caches": [{"input": 4, "output": 1}]})
         with pytest.raises(OutputFolderError, match="a cache is none of the inputs"):
+            load(folder)
+        update_manifest(folder, {"static_caches": [{"input": before[0]["input"], "output": 9}]})
+        with pytest.raises(OutputFolderError, match="a cache is none of the outputs"):
             load(folder)
     finally:
         update_manifest(folder, {"static_caches": before})
