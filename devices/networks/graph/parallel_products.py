@@ -82,13 +82,15 @@ def _product(binding: Any, readers: _Readers) -> _Product | None:
     call, end, bias = binding.value, binding.var, None
     if not _is(call, "relax.matmul") or not isinstance(call.args[0], relax.Var):
         return None
-    weight, shape = call.args[1], shape_of(end)
-    if not isinstance(weight, GenericConst) or shape is None or len(shape_of(weight) or ()) != 2 or len(shape) < 2:
+    weight = call.args[1]
+    shape = shape_of(weight) if isinstance(weight, GenericConst) else None
+    if shape is None or len(shape) != 2 or end.ty.ndim < 2:
         return None
     after = _only_reader(end, readers)
-    if after is not None and _is(after.value, "relax.add") and shape_of(after.var) == shape:
+    if after is not None and _is(after.value, "relax.add") and after.var.ty.ndim == end.ty.ndim:
         others = [argument for argument in after.value.args if argument != end]
-        if len(others) == 1 and isinstance(others[0], GenericConst) and _per_column(others[0], shape[-1]):
+        # A constant with one value for each column adds no row.
+        if len(others) == 1 and isinstance(others[0], GenericConst) and _per_column(others[0], shape[1]):
             bias, end = others[0], after.var
             after = _only_reader(end, readers)
     if after is not None and _is(after.value, "relax.astype"):
@@ -138,7 +140,7 @@ class _ProductCombiner(PyExprMutator):  # type: ignore[misc]
             self._combined[first] = self._combine(group)
         before = [product.end for product in group].index(binding.var)
         begin = sum(product.columns for product in group[:before])
-        axis = len(shape_of(binding.var) or ()) - 1
+        axis = binding.var.ty.ndim - 1
         part = relax.op.strided_slice(self._combined[first], [axis], [begin], [begin + group[before].columns])
         super().visit_var_binding_(relax.VarBinding(binding.var, self.builder_.normalize(part)))
 

@@ -46,6 +46,18 @@ class Attention(nn.Module):
         return self.outside(attended.transpose(1, 2).reshape(1, x.shape[1], 32)) + x
 
 
+class Projected(nn.Module):
+    """Attention with a projection of each of its three inputs, whose products are computed as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = nn.Linear(32, 32), nn.Linear(32, 32, bias=False), nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = [each(x).view(1, x.shape[1], 4, 8).transpose(1, 2) for each in (self.query, self.key, self.value)]
+        return nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(1, x.shape[1], 32)
+
+
 class Samples(nn.Module):
     """Attention over a fixed number of tokens, of any number of samples."""
 
@@ -108,6 +120,7 @@ CASES: dict[str, tuple[Any, tuple[int, ...], int]] = {
     "products": (products, (4, 24), 0),
     "convolutions": (convolutions, (4, 3, 12, 12), 0),
     "attention": (Attention, (1, 4, 32), 1),
+    "projected": (Projected, (1, 4, 32), 1),
     "samples": (Samples, (4, 17, 32), 0),
     "concatenated": (Concatenated, (4, 3, 6, 6), 0),
     "joined": (Joined, (4, 5, 8), 0),

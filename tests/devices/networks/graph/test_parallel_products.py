@@ -7,11 +7,13 @@ from collections import Counter
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
 from devices.networks.frontend import load_network
 from devices.networks.lowering import check_network, import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
+from fleet_tune.base.shapes.shapes import parse_shapes
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 
@@ -38,7 +40,7 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         pairs = ((self.query, 4), (self.key, self.shared), (self.value, self.shared))
-        query, key, value = (layer(x).view(1, 6, heads, 8).transpose(1, 2) for layer, heads in pairs)
+        query, key, value = (layer(x).view(1, x.shape[1], heads, 8).transpose(1, 2) for layer, heads in pairs)
         key, value = (each.repeat_interleave(4 // self.shared, 1) for each in (key, value))
         return nn.functional.scaled_dot_product_attention(query, key, value)
 
@@ -50,6 +52,17 @@ def test_query_key_and_value_are_one_product(shared: int, width: int, dtype: tor
     projections = [name for name in found if name.endswith(f" 6x{width}")]
     assert len(projections) == 1
     assert sum(found.values()) == 3  # beside it: with the keys, with the values
+
+
+def test_over_any_number_of_tokens_they_are_one_product_too() -> None:
+    torch.manual_seed(0)
+    module, tokens = Attention().eval(), Dim("tokens", min=1, max=9)
+    network = load_network((module, (torch.randn(1, 6, 24),), ({1: tokens},)), shapes=parse_shapes("tokens=1..9"))
+    lowered = import_network(network, CPU)
+    check_network(lowered, network)
+    assert [task.workload.name for task in lowered.tasks if task.workload.name.startswith("matmul")] == [
+        "matmul_add 8x96"
+    ]
 
 
 def test_one_core_has_no_threads_to_wake() -> None:
