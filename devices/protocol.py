@@ -14,6 +14,7 @@ from fleet_tune.base.domain import (
     Candidate,
     Confirmation,
     DeviceClass,
+    FewerRows,
     Fingerprint,
     Measurement,
     StopRule,
@@ -297,10 +298,12 @@ def encode_task(task: Task) -> dict[str, Any]:
         "device_class": [device_class.name, device_class.target],
         "weight": task.weight,
         "imported": list(task.imported),
+        "fewer_rows": [[each.module, each.calls] for each in task.fewer_rows],
     }
 
 
 def decode_task(message: dict[str, Any]) -> Task:
     """Return the task that :func:`encode_task` wrote."""
     workload, device_class = Workload(*message["workload"]), DeviceClass(*message["device_class"])
-    return Task(workload, device_class, message["weight"], tuple(message["imported"]))
+    fewer_rows = tuple(FewerRows(*each) for each in message["fewer_rows"])
+    return Task(workload, device_class, message["weight"], tuple(message["imported"]), fewer_rows)

@@ -12,19 +12,17 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm.s_tir.analysis import estimate_tir_flops
-from tvm_ffi import structural_walk
 
 from devices.builds.concatenations import AXIS, IN_PLACE
 from devices.builds.executables import blocks, kernel_calls
 from devices.networks.graph.block_names import rename_blocks
+from devices.networks.operations import flop_of
+from devices.networks.tile_overlap import tile_overlap
 from devices.networks.tiled_rows import TiledRows, dimensions_of
-from devices.sketches.byte_operators import integer_dot
-from devices.sketches.description.accesses import leaf_blocks
 from devices.sketches.dynamic.attention_extents import AttentionExtents
 from devices.sketches.dynamic.rows import is_dynamic, specialized
-from devices.sketches.half_operators import is_dot2
-from fleet_tune.base.domain import DeviceClass, Task, Workload
+from devices.sketches.dynamic.tile_counts import tile_counts
+from fleet_tune.base.domain import DeviceClass, FewerRows, Task, Workload
 from fleet_tune.base.shapes.shapes import Shapes
 
 _MOST_FLOP = 1e9
@@ -66,6 +64,7 @@ def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None 
     weights: Counter[str] = Counter()
     workloads: dict[str, str] = {}
     dynamic: dict[str, DynamicTask] = {}
+    fewer_rows: dict[str, tuple[FewerRows, ...]] = {}
 
     def add(name: str, kernel: Any, weight: int) -> str:
         function = rename_blocks(normal_form(kernel))
@@ -80,19 +79,19 @@ def extract_tasks(module: Any, device_class: DeviceClass, shapes: Shapes | None 
         elif shapes is not None and (tuned := _tuned_kernel(module[name], shapes)) is not None:
             digest = add(name, tuned.kernel, count * tuned.repeats)
             dynamic[name] = DynamicTask(digest, tuned.extent, tuned.repeats)
+            fewer_rows.setdefault(digest, tuned.fewer_rows)
     names: Counter[str] = Counter()
     tasks = []
     for digest, (name, function) in functions.items():
         shown = _display_name(name, function)
         names[shown] += 1
-        kernel = tvm.IRModule({"main": function})
         workload = Workload(
             hash=digest,
             name=shown if names[shown] == 1 else f"{shown}#{names[shown]}",
             flop=flop_of(function),
-            module=tvm.ir.save_json(kernel),
+            module=_text(function),
         )
-        tasks.append(Task(workload, device_class, weights[digest]))
+        tasks.append(Task(workload, device_class, weights[digest], fewer_rows=fewer_rows.get(digest, ())))
     return ExtractedTasks(tuple(tasks), workloads, dynamic)
 
 
@@ -103,6 +102,7 @@ class _TunedKernel:
     kernel: Any
     extent: int
     repeats: int
+    fewer_rows: tuple[FewerRows, ...] = ()
 
 
 def _tuned_kernel(kernel: Any, shapes: Shapes) -> _TunedKernel | None:
@@ -114,7 +114,8 @@ def _tuned_kernel(kernel: Any, shapes: Shapes) -> _TunedKernel | None:
     if rows is not None:
         extent, fixed = _tuned(kernel, rows.dimension.tile_sizes, rows.extents)
         others = math.prod(each.typical for each in dimensions.values()) // rows.dimension.typical
-        return _TunedKernel(fixed, extent, math.ceil(rows.dimension.typical / extent) * others)
+        repeats = math.ceil(rows.dimension.typical / extent) * others
+        return _TunedKernel(fixed, extent, repeats, _fewer_rows(kernel, rows, extent))
     attention = AttentionExtents.of(kernel)
     if attention is None:
         return None
@@ -127,6 +128,21 @@ def _tuned_kernel(kernel: Any, shapes: Shapes) -> _TunedKernel | None:
     return _TunedKernel(fixed, extent, repeats) if repeats else None
 
 
+def _fewer_rows(kernel: Any, rows: TiledRows, most: int) -> tuple[FewerRows, ...]:
+    """Return the smaller tiles of a kernel whose largest tile has ``most`` rows, and how often each runs."""
+    sizes = [size for size in rows.dimension.tile_sizes if size <= most]
+    overlap = tile_overlap(kernel, rows)
+    calls = dict.fromkeys(sizes, 0.0)
+    for extent, weight in rows.dimension.weights:
+        for size, count in tile_counts(extent, sizes, overlap).items():
+            calls[size] += weight * count
+    return tuple(
+        FewerRows(_text(rename_blocks(normal_form(specialized(kernel, rows.extents(size))))), calls[size] / calls[most])
+        for size in sizes
+        if size < most and calls[size]
+    )
+
+
 def _tuned(kernel: Any, sizes: Sequence[int], extents: Callable[[int], Mapping[Any, int]]) -> tuple[int, Any]:
     """Return the largest of these sizes, ascending, that is not too large (see :data:`_MOST_FLOP`), and the kernel for
     it. ``extents``: all extents of the kernel, by this one."""
@@ -137,27 +153,8 @@ def _tuned(kernel: Any, sizes: Sequence[int], extents: Callable[[int], Mapping[A
     return extent, fixed
 
 
-def flop_of(function: Any) -> float:
-    return float(estimate_tir_flops(tvm.IRModule({"main": function}))) + _dot_products(function)
-
-
-def _dot_products(function: Any) -> int:
-    """Return the number of :class:`devices.sketches.byte_operators.IntegerDot` and of
-    :func:`devices.sketches.half_operators.dot2`, of which TVM's estimate counts the additions of their results alone.
-    One counts as a multiplication of float32."""
-    found: list[Any] = []
-    count = 0
-
-    def find(call: tvm.ir.Call) -> None:
-        if integer_dot(call) or is_dot2(call):
-            found.append(call)
-
-    for block in leaf_blocks(function).values():
-        found.clear()
-        structural_walk(block.body, [(tvm.ir.Call, find)])
-        if found:
-            count += len(found) * math.prod(int(axis.dom.extent) for axis in block.iter_vars)
-    return count
+def _text(function: Any) -> str:
+    return str(tvm.ir.save_json(tvm.IRModule({"main": function})))
 
 
 def normal_form(function: Any) -> Any:

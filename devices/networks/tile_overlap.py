@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm.tirx import PrimFunc
 
-from devices.networks.task_extraction import flop_of
+from devices.networks.operations import flop_of
 from devices.networks.tiled_rows import TiledRows
 from devices.sketches.dynamic.rows import specialized, tensors
 

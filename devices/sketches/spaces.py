@@ -30,6 +30,7 @@ from devices.host.garbage_collection import garbage_collection_paused
 from devices.protocol import TensorSpec
 from devices.sketches import intrinsics
 from devices.sketches.defaults import default_schedules
+from devices.sketches.dynamic.fewer_rows import over_fewer_rows
 from devices.sketches.generation import REFUSALS, first_line, generated, rule_name, without_sketches
 from devices.sketches.half_operators import PAIRED, holding_pairs
 from devices.sketches.plain_weights import LAYOUT_REWRITE, with_plain_weights
@@ -49,7 +50,7 @@ from devices.sketches.symbolic import SAMPLING, SketchDescription, describe, des
 from devices.sketches.traces import full_text, instructions, open_text
 from devices.targets import parse_target
 from fleet_tune.base.domain import Candidate, Task
-from fleet_tune.base.sketch import IMPORTED, Choice, Sketch, Tile
+from fleet_tune.base.sketch import IMPORTED, Choice, Sketch, SketchOfFewerRows, Tile
 
 _POSTPROCESSING = "EnterPostproc"
 
@@ -102,6 +103,7 @@ class DesignSpace:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._module = parse_module(task.workload.module)
+        self._fewer = [(parse_module(each.module), each.calls) for each in task.fewer_rows]
         self._target = parse_target(task.device_class.target)
         intrinsics.load_intrinsics(task.device_class.target)
         fresh = _fresh(self._module, ())
@@ -188,6 +190,20 @@ class DesignSpace:
 
     def described(self, at: int) -> Sketch:
         """Return the sketch with the index ``at``, described symbolically as far as possible."""
+        sketch = self._described(at)
+        return replace(sketch, fewer_rows=self._fewer_rows(sketch)) if self._fewer else sketch
+
+    def _fewer_rows(self, sketch: Sketch) -> tuple[SketchOfFewerRows, ...]:
+        """Return the sketch over fewer rows; none where one of them is not described. Combinations of places are not:
+        each kernel takes seconds."""
+        if not sketch.described or sketch.variants:
+            return ()
+        trace = self._traces[sketch.index]
+        found = [(over_fewer_rows(sketch, trace, module, self._target), calls) for module, calls in self._fewer]
+        described = tuple(SketchOfFewerRows(each, calls) for each, calls in found if each is not None)
+        return described if len(described) == len(found) else ()
+
+    def _described(self, at: int) -> Sketch:
         if self._open[at].row_wise is not None:
             return self._open[at]
         # Descriptions make hundreds of thousands of small objects, nearly none of them in reference cycles: collecting

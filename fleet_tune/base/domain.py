@@ -174,6 +174,16 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class FewerRows:
+    """A task's kernel over fewer rows, which a network with dynamic dimensions computes by the same schedule."""
+
+    module: str = field(repr=False)
+    """Its program, as :attr:`Workload.module`."""
+    calls: float
+    """How often it runs for each run of the task's own kernel, in the mean over the weights of the extents."""
+
+
+@dataclass(frozen=True)
 class Task:
     """A workload to tune for one device class."""
 
@@ -184,6 +194,8 @@ class Task:
     imported: tuple[str, ...] = field(default=(), repr=False)
     """Traces with decisions, as JSON texts. The task has their sketches beside those of the rules; they were found
     elsewhere."""
+    fewer_rows: tuple[FewerRows, ...] = field(default=(), repr=False, compare=False)
+    """Kernels over fewer rows, ascending; none for fixed shapes."""
 
     def __post_init__(self) -> None:
         if self.weight < 1:

@@ -256,6 +256,9 @@ class Sketch:
     row_wise: RowWise | None = None
     """Steps on a row, for row-wise kernels. Such sketches have no statements, which cannot express a loop whose extent
     is chosen from a list."""
+    fewer_rows: tuple[SketchOfFewerRows, ...] = ()
+    """The same trace on the task's kernels over fewer rows. Empty for fixed shapes, and where they are not described.
+    """
 
     @property
     def described(self) -> bool:
@@ -293,3 +296,12 @@ class Sketch:
     def width(self) -> int:
         """Number of columns of a decision vector."""
         return sum(decision.width for decision in self.decisions)
+
+
+@dataclass(frozen=True)
+class SketchOfFewerRows:
+    """A sketch's trace on a kernel over fewer rows. Its decisions are of the same kinds; tiles have smaller extents."""
+
+    sketch: Sketch
+    calls: float
+    """See :attr:`fleet_tune.base.domain.FewerRows.calls`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from tvm.tirx import PrimFunc, Var
 
 from devices.sketches.dynamic.default_schedule import default_schedule
 from devices.sketches.dynamic.rows import dynamic_extents, rows_of, specialized
+from devices.sketches.dynamic.tile_counts import tile_counts
 from devices.sketches.dynamic.tiled_kernel import LayoutMismatchError, tiled_kernel
 
 SIZES = (1, 2, 4)
@@ -97,6 +99,19 @@ def test_a_tile_overlaps_the_one_before_where_few_rows_are_computed_again(
     result = tvm.runtime.tensor(np.zeros(extent, "float32"))
     built(kernel)(tvm.runtime.tensor(np.ones(extent, "float32")), result)
     assert result.numpy().tolist() == tiles
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 4, 8), (3, 4), (2,)])
+@pytest.mark.parametrize("overlap", [0, 1, 2, 100])
+def test_the_tiles_that_run_are_those_that_are_counted(sizes: tuple[int, ...], overlap: int) -> None:
+    x = te.placeholder((Var("n", "int64"),), name="x")
+    run = built(tiled(te.create_prim_func([x, topi.exp(x)]), numbered, sizes, overlap))
+    for extent in range(min(sizes), 40):
+        result = tvm.runtime.tensor(np.zeros(extent, "float32"))
+        run(tvm.runtime.tensor(np.ones(extent, "float32")), result)
+        ran = Counter(map(int, result.numpy()))
+        # Of tiles that overlap fewer rows are left.
+        assert tile_counts(extent, sizes, overlap) == {size: -(-rows // size) for size, rows in ran.items()}
 
 
 def test_rows_of_several_places_are_moved_together() -> None:
