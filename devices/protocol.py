@@ -298,7 +298,7 @@ def encode_task(task: Task) -> dict[str, Any]:
         "device_class": [device_class.name, device_class.target],
         "weight": task.weight,
         "imported": list(task.imported),
-        "fewer_rows": [[each.module, each.calls] for each in task.fewer_rows],
+        "fewer_rows": [[each.module, each.work] for each in task.fewer_rows],
     }
 
 

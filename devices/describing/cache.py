@@ -63,7 +63,7 @@ class DescriptionCache:
 def _key(task: Task) -> str:
     versions = json.dumps(tvm_versions(), sort_keys=True)
     program = [task.workload.hash, task.workload.module, task.device_class.target]
-    fewer_rows = [text for each in task.fewer_rows for text in (each.module, repr(each.calls))]
+    fewer_rows = [text for each in task.fewer_rows for text in (each.module, repr(each.work))]
     return key_of([versions, _code(), *program, *task.imported, *fewer_rows])
 
 

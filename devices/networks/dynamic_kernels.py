@@ -18,12 +18,13 @@ from devices.networks.lowering import LoweredNetwork
 from devices.networks.task_extraction import normal_form
 from devices.networks.tile_overlap import tile_overlap
 from devices.networks.tiled_rows import TiledRows
+from devices.sketches.dynamic.applied_schedule import AppliedSchedule
 from devices.sketches.dynamic.attention import dynamic_attention
 from devices.sketches.dynamic.default_schedule import default_schedule
 from devices.sketches.dynamic.many_row_attention import AttentionTiles
 from devices.sketches.dynamic.rows import is_dynamic, specialized
 from devices.sketches.dynamic.tiled_kernel import LayoutMismatchError, tiled_kernel
-from devices.sketches.spaces import ScheduleError, apply_trace
+from devices.sketches.spaces import ScheduleError
 from devices.targets import parse_target
 
 
@@ -55,9 +56,13 @@ def _tiled(lowered: LoweredNetwork, name: str, trace: str | None, threads: int) 
     found = None if trace is None or shapes is None else TiledRows.of(kernel, shapes)
     if trace is None or found is None:
         return None
-    sizes = [size for size in found.dimension.tile_sizes if size <= lowered.dynamic[name].extent]
-    fixed = {size: _scheduled(specialized(kernel, found.extents(size)), trace) for size in sizes}
-    fixed = {size: scheduled for size, scheduled in fixed.items() if scheduled is not None}
+    sizes = found.sizes(lowered.dynamic[name].extent)
+    kernels = {size: _normal(specialized(kernel, found.extents(size))) for size in sizes}
+    try:
+        schedule = AppliedSchedule(kernels[sizes[-1]], trace)
+    except ScheduleError:
+        return None
+    fixed = {size: scheduled for size in sizes if (scheduled := schedule.of(kernels[size])) is not None}
     least = sizes[0]
     while fixed:
         # Where the schedule does not fit the smallest tile, that one is computed without.
@@ -72,9 +77,5 @@ def _tiled(lowered: LoweredNetwork, name: str, trace: str | None, threads: int) 
     return None
 
 
-def _scheduled(kernel: Any, trace: str) -> Any:
-    """Return the kernel scheduled by a trace; None where it does not fit."""
-    try:
-        return apply_trace(tvm.IRModule({"main": rename_blocks(normal_form(kernel))}), trace)["main"]
-    except ScheduleError:
-        return None
+def _normal(kernel: Any) -> tvm.IRModule:
+    return tvm.IRModule({"main": rename_blocks(normal_form(kernel))})

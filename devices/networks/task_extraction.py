@@ -129,15 +129,18 @@ def _tuned_kernel(kernel: Any, shapes: Shapes) -> _TunedKernel | None:
 
 
 def _fewer_rows(kernel: Any, rows: TiledRows, most: int) -> tuple[FewerRows, ...]:
-    """Return the smaller tiles of a kernel whose largest tile has ``most`` rows, and how often each runs."""
-    sizes = [size for size in rows.dimension.tile_sizes if size <= most]
+    """Return the smaller tiles of a kernel whose largest tile has ``most`` rows."""
+    sizes = rows.sizes(most)
     overlap = tile_overlap(kernel, rows)
     calls = dict.fromkeys(sizes, 0.0)
     for extent, weight in rows.dimension.weights:
         for size, count in tile_counts(extent, sizes, overlap).items():
             calls[size] += weight * count
     return tuple(
-        FewerRows(_text(rename_blocks(normal_form(specialized(kernel, rows.extents(size))))), calls[size] / calls[most])
+        FewerRows(
+            _text(rename_blocks(normal_form(specialized(kernel, rows.extents(size))))),
+            calls[size] * size / (calls[most] * most),
+        )
         for size in sizes
         if size < most and calls[size]
     )

@@ -38,6 +38,10 @@ class TiledRows:
         tiled = max(reversed(list(dimensions)), key=lambda extent: dimensions[extent].typical)
         return cls(rows, tiled, dimensions[tiled])
 
+    def sizes(self, most: int) -> list[int]:
+        """Return the numbers of rows of its tiles, ascending, where the largest has ``most``."""
+        return sorted(size for size in (*self.dimension.tile_sizes, *self.dimension.exact_sizes) if size <= most)
+
     def extents(self, size: int) -> Mapping[Var, int]:
         """Return the extents of a tile of ``size`` rows."""
         return {extent: size if extent.same_as(self.tiled) else 1 for extent in self.rows}

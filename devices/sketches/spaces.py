@@ -103,10 +103,10 @@ class DesignSpace:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._module = parse_module(task.workload.module)
-        self._fewer = [(parse_module(each.module), each.calls) for each in task.fewer_rows]
+        self._fewer = [(parse_module(each.module), each.work) for each in task.fewer_rows]
         self._target = parse_target(task.device_class.target)
         intrinsics.load_intrinsics(task.device_class.target)
-        fresh = _fresh(self._module, ())
+        fresh = fresh_schedule(self._module, ())
         #: Rule and reason of every sketch that TVM could not schedule (rule :data:`GENERATED`: all of MetaSchedule's).
         self.left_out: tuple[tuple[str, str], ...] = ()
         spaces = self._own()
@@ -132,7 +132,7 @@ class DesignSpace:
             text = open_text(trace)
             if any(text == sketch.trace_text for sketch in self._open):
                 continue
-            program = _fresh(self._module, instructions(trace)) if is_rewritten(text) else fresh
+            program = fresh_schedule(self._module, instructions(trace)) if is_rewritten(text) else fresh
             try:
                 facts = describe(program, trace)
             except Exception as error:  # a trace that cannot be replayed cannot be scheduled; the others can
@@ -156,7 +156,7 @@ class DesignSpace:
         """Yield the traces that were found elsewhere. A trace that does not fit the program is skipped."""
         for text in self._task.imported:
             try:
-                yield _replayed(self._module, text).trace
+                yield replayed(self._module, text).trace
             except (ScheduleError, ValueError) as error:
                 self.left_out += ((IMPORTED, first_line(error)),)
 
@@ -196,11 +196,11 @@ class DesignSpace:
     def _fewer_rows(self, sketch: Sketch) -> tuple[SketchOfFewerRows, ...]:
         """Return the sketch over fewer rows; none where one of them is not described. Combinations of places are not:
         each kernel takes seconds."""
-        if not sketch.described or sketch.variants:
+        if not sketch.statements or sketch.variants:
             return ()
         trace = self._traces[sketch.index]
-        found = [(over_fewer_rows(sketch, trace, module, self._target), calls) for module, calls in self._fewer]
-        described = tuple(SketchOfFewerRows(each, calls) for each, calls in found if each is not None)
+        found = [(over_fewer_rows(sketch, trace, module), work) for module, work in self._fewer]
+        described = tuple(SketchOfFewerRows(each, work) for each, work in found if each is not None)
         return described if len(described) == len(found) else ()
 
     def _described(self, at: int) -> Sketch:
@@ -296,7 +296,7 @@ def replay(workload_module: str, trace: str) -> Scheduled:
     Raises :class:`ScheduleError` where the trace does not fit the program.
     """
     module = parse_module(workload_module)
-    return _finish(module, _replayed(module, trace))
+    return _finish(module, replayed(module, trace))
 
 
 def apply_trace(module: tvm.IRModule, trace: str) -> tvm.IRModule:
@@ -306,8 +306,12 @@ def apply_trace(module: tvm.IRModule, trace: str) -> tvm.IRModule:
     ``meta_schedule.layout_rewrite_preproc``), which ``relax.transform.SplitLayoutRewritePreproc`` moves out of it when
     a network is compiled. Raises :class:`ScheduleError` where the trace does not fit the program.
     """
-    scheduled = _program_of(_replayed(module, trace), module)["main"]
-    return tvm.IRModule({"main": with_plain_weights(scheduled, module["main"])})
+    return with_layout_changes(replayed(module, trace), module)
+
+
+def with_layout_changes(schedule: Schedule, original: tvm.IRModule) -> tvm.IRModule:
+    """Return the scheduled program as :func:`apply_trace` does, of a schedule of the program ``original``."""
+    return tvm.IRModule({"main": with_plain_weights(_program_of(schedule, original)["main"], original["main"])})
 
 
 def arguments_of(workload_module: str) -> tuple[TensorSpec, ...]:
@@ -321,17 +325,18 @@ def parse_module(text: str) -> tvm.IRModule:
     return tvm.ir.load_json(text)
 
 
-def _replayed(module: tvm.IRModule, trace: str) -> Schedule:
+def replayed(module: tvm.IRModule, trace: str) -> Schedule:
+    """Return the schedule of a program by a stored trace. Raises :class:`ScheduleError` where it does not fit."""
     try:
         steps = json.loads(trace)
-        schedule = _fresh(module, steps[0])
+        schedule = fresh_schedule(module, steps[0])
         Trace.apply_json_to_schedule(steps, schedule)
     except REFUSALS as error:
         raise ScheduleError(first_line(error)) from error
     return schedule
 
 
-def _fresh(module: tvm.IRModule, steps: Sequence[Sequence[Any]]) -> Schedule:
+def fresh_schedule(module: tvm.IRModule, steps: Sequence[Sequence[Any]]) -> Schedule:
     """Return the unscheduled program that the instructions of a trace are for. Raises :class:`ScheduleError` where they
     are for another program."""
     try:
@@ -408,7 +413,7 @@ def _finish(original: tvm.IRModule, schedule: Schedule) -> Scheduled:
 
 
 def _program_of(schedule: Schedule, original: tvm.IRModule) -> tvm.IRModule:
-    """Return the scheduled program; with calls of a library where the trace says so."""
+    """Return the scheduled program; with calls of a library where the trace says so. Raises :class:`ScheduleError`."""
     try:
         return with_library_calls(schedule.mod, original)
     except ValueError as error:

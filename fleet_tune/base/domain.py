@@ -179,8 +179,9 @@ class FewerRows:
 
     module: str = field(repr=False)
     """Its program, as :attr:`Workload.module`."""
-    calls: float
-    """How often it runs for each run of the task's own kernel, in the mean over the weights of the extents."""
+    work: float
+    """Rows that it computes for each row that the task's own kernel does, in the mean over the weights of the extents.
+    """
 
 
 @dataclass(frozen=True)

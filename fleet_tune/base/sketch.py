@@ -257,8 +257,8 @@ class Sketch:
     """Steps on a row, for row-wise kernels. Such sketches have no statements, which cannot express a loop whose extent
     is chosen from a list."""
     fewer_rows: tuple[SketchOfFewerRows, ...] = ()
-    """The same trace on the task's kernels over fewer rows. Empty for fixed shapes, and where they are not described.
-    """
+    """The same trace on the task's kernels over fewer rows. Empty for fixed shapes, of row-wise kernels, and where they
+    are not described."""
 
     @property
     def described(self) -> bool:
@@ -303,5 +303,5 @@ class SketchOfFewerRows:
     """A sketch's trace on a kernel over fewer rows. Its decisions are of the same kinds; tiles have smaller extents."""
 
     sketch: Sketch
-    calls: float
-    """See :attr:`fleet_tune.base.domain.FewerRows.calls`."""
+    work: float
+    """See :attr:`fleet_tune.base.domain.FewerRows.work`."""

@@ -1,8 +1,7 @@
 """Latent schedule explorer (Pruner section 4.1): a genetic search over decision matrices on a cheap fitness.
 
 Nothing is scheduled or lowered: a generation is a few dozen numpy calls. The fitness is the analyzer's predicted log
-seconds with the calibration's correction (``fleet``), or a learned model's (``ansor``). For a kernel of a dynamic
-dimension it is that of all numbers of rows that the schedule computes (:mod:`policies.analysis.fewer_rows`).
+seconds with the calibration's correction (``fleet``), or a learned model's (``ansor``).
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.analysis.analyzer import analyse, feasible
-from policies.analysis.fewer_rows import log_share_of_fewer_rows
 from policies.arrays import Floats, Matrix
 from policies.features.table import symbolic_features
 from policies.search.candidates import CandidateSet
@@ -141,19 +139,16 @@ def draft(
         fresh = fresh[unique_rows(fresh)]
         generations = settings.generations
 
-    def scored(matrix: Matrix) -> Floats:
-        alone = scores(sketch, matrix, device, fitness, penalised=settings.penalised)
-        return alone + log_share_of_fewer_rows(sketch, matrix, device) if sketch.fewer_rows else alone
-
-    candidates, score = _ordered(fresh, scored(fresh))
+    score = scores(sketch, fresh, device, fitness, penalised=settings.penalised)
+    candidates, score = _ordered(fresh, score)
     for _ in range(generations - 1):
         most = max(settings.size, settings.population)
         candidates, score = candidates[:most], score[:most]
         children = _children(sketch, candidates, settings, rng)
         rows = unique_rows(np.concatenate([candidates, children]))
         children = children[rows[rows >= len(candidates)] - len(candidates)]
-        bred = np.concatenate([score, scored(children)])
-        candidates, score = _ordered(np.concatenate([candidates, children]), bred)
+        bred = scores(sketch, children, device, fitness, penalised=settings.penalised)
+        candidates, score = _ordered(np.concatenate([candidates, children]), np.concatenate([score, bred]))
     if settings.penalised:
         built = feasible(sketch, candidates, device)
         if built.any():

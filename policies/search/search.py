@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fleet_tune.base.domain import Candidate, DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
+from policies.analysis.cpu.fewer_rows import time_over_rows
 from policies.arrays import Floats
 from policies.cost_models.protocol import CostModel
 from policies.search.allocation import Arms
@@ -30,7 +32,7 @@ from policies.search.generators import SearchState
 from policies.search.methods.method import Method
 from policies.search.prediction import Predictor
 from policies.search.spaces import OpenSpace, PoolSpace, Space
-from policies.search.task_records import Observation, Proposal
+from policies.search.task_records import Observation, Proposal, as_matrix
 from policies.search.trainer import Trainer
 from policies.search.training_table import TrainingTable
 from policies.space.pools import Pool
@@ -234,7 +236,16 @@ class TaskSearch:
             joint=joint,
         )
         self._records.mark(proposals)
+        proposals = [self._as_measured(each) for each in proposals]
         return proposals, [each.without(proposals) for each in offered]
+
+    def _as_measured(self, proposal: Proposal) -> Proposal:
+        """Return a proposal whose prediction is that of the most rows alone, which are measured."""
+        sketch = self._spaces[proposal.sketch].sketch
+        if not sketch.fewer_rows:
+            return proposal
+        over_rows = time_over_rows(sketch, as_matrix([proposal.decisions], sketch.width), self._table.device)
+        return replace(proposal, predicted_secs=proposal.predicted_secs / float(over_rows[0]))
 
     def _seeded(self, count: int) -> list[Proposal]:
         """The next seeds that are neither measured nor pending."""

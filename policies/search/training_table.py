@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
+from policies.analysis.cpu.fewer_rows import time_over_rows
 from policies.arrays import Floats, Groups, Matrix
 from policies.cost_models.protocol import targets
 from policies.features.standard import standardisation_of
 from policies.features.table import KNOBS, OF_A_TASK, STANDARD, SYMBOLIC, FeatureTable, JointLayout, joint_layout
 from policies.features.views import table
 from policies.search.draft import evaluate
-from policies.search.task_records import Observation, TaskRecords
+from policies.search.task_records import Observation, TaskRecords, as_matrix
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,21 @@ class TrainingTable:
     def observe(self, observations: Iterable[Observation]) -> None:
         """Take in outcomes; a candidate seen before only changes if it is now faster (a failure was mended), or its
         cost was revised. ValueError for a candidate that is not of this task."""
-        for at, matrix in enumerate(self.records.add(observations)):
+        for at, matrix in enumerate(self.records.add(map(self._over_rows, observations))):
             if len(matrix):
                 drafted = evaluate(self.sketches[at], matrix, self.device)
                 self._features.append(self.described(at, matrix, drafted.features))
                 self._analytic.append(drafted.analytic_log_secs)
+
+    def _over_rows(self, observation: Observation) -> Observation:
+        """Return an outcome with the cost over all numbers of rows, where only the most rows were measured."""
+        if not 0 <= observation.sketch < len(self.sketches) or not self.sketches[observation.sketch].fewer_rows:
+            return observation
+        sketch = self.sketches[observation.sketch]
+        rows = as_matrix([observation.decisions], sketch.width)
+        return replace(
+            observation, cost_secs=observation.cost_secs * float(time_over_rows(sketch, rows, self.device)[0])
+        )
 
     def described(self, sketch: int, matrix: Matrix, symbolic: NDArray[np.float32]) -> FeatureTable:
         """Candidates ``(n, d)`` of a sketch as the models read them; ``symbolic`` (n, f): the sketch's own features."""

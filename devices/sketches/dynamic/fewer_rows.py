@@ -6,23 +6,20 @@ from dataclasses import replace
 
 from tvm import IRModule
 from tvm.s_tir import Schedule, Trace
-from tvm.target import Target
 
 from devices.sketches.programs import program_for
-from devices.sketches.rules.row_wise import row_wise_kernel
 from devices.sketches.symbolic import describe
 from devices.sketches.traces import instructions
 from fleet_tune.base.sketch import Decision, Sketch, Tile
 
 
-def over_fewer_rows(sketch: Sketch, trace: Trace, module: IRModule, target: Target) -> Sketch | None:
+def over_fewer_rows(sketch: Sketch, trace: Trace, module: IRModule) -> Sketch | None:
     """Return a described sketch as its trace is on another kernel; None where it does not fit, or cannot be described.
 
     Args:
         sketch: the sketch of the task's own kernel.
         trace: its trace.
         module: the kernel over fewer rows.
-        target: what it is compiled for.
     """
     try:
         program = program_for(module, instructions(trace))
@@ -31,12 +28,11 @@ def over_fewer_rows(sketch: Sketch, trace: Trace, module: IRModule, target: Targ
         # Without its decisions, which are those of more rows.
         Trace(trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
         facts = describe(fresh, schedule.trace)
-        row_wise = row_wise_kernel(module, target) if sketch.row_wise is not None else None
     except Exception:  # TVM's errors: such a kernel is computed by another schedule
         return None
-    others = replace(sketch, decisions=facts.decisions, statements=facts.statements, row_wise=row_wise)
+    others = replace(sketch, decisions=facts.decisions, statements=facts.statements)
     fits = len(facts.decisions) == len(sketch.decisions) and all(map(_is_alike, sketch.decisions, facts.decisions))
-    return others if fits and others.described else None
+    return others if fits and facts.statements else None
 
 
 def _is_alike(one: Decision, other: Decision) -> bool:

@@ -22,6 +22,10 @@ Weights = tuple[tuple[int, float], ...]
 Extents = Mapping[str, int]
 """An extent of each dynamic dimension, by its name."""
 
+_MOST_ROWS = 7
+"""Rows that stand in registers together, of a tile whose number of rows is no power of two."""
+_MOST_EXACT = 4
+
 _NAME = r"\w+"
 _BOUNDS = re.compile(rf"({_NAME})\s*=\s*(\d+)(?:\s*\.\.\s*(\d+))?", re.ASCII)
 _WEIGHT = re.compile(r"(\d+)\s*:\s*([\d.eE+-]+)", re.ASCII)
@@ -110,6 +114,18 @@ class Dimension(Bounds):
         """The numbers of rows of tiles, ascending: the powers of two, which one schedule fits, from the largest that is
         not above the smallest extent (1, if that is 0) to the largest that is not above :attr:`typical`."""
         return tuple(1 << at for at in range(max(self.least, 1).bit_length() - 1, self.typical.bit_length()))
+
+    @property
+    def exact_sizes(self) -> tuple[int, ...]:
+        """The extents that have a tile of their own between those of :attr:`tile_sizes`, ascending: of the extents with
+        a weight, up to :attr:`typical`, the four in which most time is spent. Up to seven rows in registers fit each
+        of them; others are computed by several tiles."""
+        weighted = [
+            (extent * weight, extent)
+            for extent, weight in self.weights
+            if self.tile_sizes[0] < extent <= self.typical and 1 < extent // (extent & -extent) <= _MOST_ROWS
+        ]
+        return tuple(sorted(extent for share, extent in sorted(weighted)[-_MOST_EXACT:] if share))
 
     @property
     def between(self) -> int:

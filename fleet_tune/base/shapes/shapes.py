@@ -82,7 +82,8 @@ class Shapes:
             {each.name: extent for each, extent in zip(self.dynamic, extents, strict=True)}
             for extents in zip(*((each.least, each.between, each.most) for each in self.dynamic), strict=True)
         )
-        return tuple(each for each in _ascending([*self.samples, *alike]) if each != self.typical)
+        exact = ({**self.typical, each.name: extent} for each in self.dynamic for extent in each.exact_sizes)
+        return tuple(each for each in _ascending([*self.samples, *exact, *alike]) if each != self.typical)
 
     def with_weights(self, weights: Mapping[str | None, Weights]) -> Shapes:
         """Return the same with weights, by the names of their dimensions; None: of the only dynamic one. Raises

@@ -19,6 +19,7 @@ from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
 from policies.analysis import symbols as pruner
 from policies.analysis.cpu.constants import CpuConstants
+from policies.analysis.cpu.fewer_rows import time_over_rows
 from policies.analysis.cpu.fitted import FITTED
 from policies.analysis.cpu.inner import inner_loop
 from policies.analysis.cpu.parts import InnerLoop, ProducerConsumer, bytes_of, line_share, smooth_max
@@ -88,7 +89,7 @@ class CpuModel:
         latency = latency + np.where(self._parallel > 1, self._launch_secs(), 0.0).astype(latency.dtype)
         for secs in self._other_secs:
             latency = latency + secs
-        self.latency_secs: Floats = latency
+        self.latency_secs: Floats = (latency * time_over_rows(sketch, matrix, device)).astype(latency.dtype)
         self.feasible = (self._inner.unrolled <= constants.max_unrolled_points) & ~refused(program, self._beside)
         if self._statement.accumulator_depth is not None:
             self.feasible &= self._inner.accumulators <= constants.max_spill_factor * device.registers

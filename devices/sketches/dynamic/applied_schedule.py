@@ -1,0 +1,64 @@
+"""One schedule of a kernel, applied to the same kernel over fewer rows.
+
+TVM's ``SamplePerfectTile`` makes a part of a tile whose factor does not divide what is left as large as that: a tile of
+8 rows in registers would be one of 28. Here it is the largest divisor below the factor: 7. For powers of two, with
+which TVM does the same, nothing changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import IRModule
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule.instruction import Instruction
+from tvm.tirx import PrimFunc
+
+from devices.sketches.generation import REFUSALS
+from devices.sketches.spaces import ScheduleError, fresh_schedule, replayed, with_layout_changes
+
+
+class AppliedSchedule:
+    """A schedule of a kernel.
+
+    Args:
+        module: the kernel, as ``main``.
+        trace: the trace of its schedule, as a record stores it.
+
+    Raises :class:`devices.sketches.spaces.ScheduleError` where the trace does not fit the kernel.
+    """
+
+    def __init__(self, module: IRModule, trace: str) -> None:
+        self._steps = json.loads(trace)[0]
+        self._trace = replayed(module, trace).trace
+
+    def of(self, module: IRModule) -> PrimFunc | None:
+        """Return the same kernel over fewer rows, scheduled; None where the schedule does not fit it."""
+        try:
+            return with_layout_changes(self.schedule(module), module)["main"]
+        except (ScheduleError, *REFUSALS):
+            return None
+
+    def schedule(self, module: IRModule) -> Schedule:
+        """Return the schedule of the same kernel over fewer rows. Raises TVM's errors where it does not fit."""
+
+        def decide(step: Instruction, inputs: Sequence[Any], _attributes: Any, decision: Any) -> Any:
+            if step.kind.name != "SamplePerfectTile":
+                return decision
+            return fitting_factors([int(each) for each in decision], int(schedule.get(inputs[0]).extent))
+
+        schedule = fresh_schedule(module, self._steps)
+        self._trace.apply_to_schedule(schedule, remove_postproc=False, decision_provider=decide)
+        return schedule
+
+
+def fitting_factors(factors: Sequence[int], extent: int) -> list[int]:
+    """Return the factors of a tile for another extent: from the innermost on the largest divisor of what is left that
+    is not above the factor; the outermost is the rest."""
+    left, result = extent, []
+    for factor in reversed(factors[1:]):
+        result.append(next(each for each in range(min(factor, left), 0, -1) if left % each == 0))
+        left //= result[-1]
+    return [left, *reversed(result)]
