@@ -2,7 +2,8 @@
 
 TVM's ``SamplePerfectTile`` makes a part of a tile whose factor does not divide what is left as large as that: a tile of
 8 rows in registers would be one of 28. Here it is the largest divisor below the factor: 7. For powers of two, with
-which TVM does the same, nothing changes.
+which TVM does the same, nothing changes. A tile of 4 rows in registers would be one of 2 for 14 rows, and half as fast:
+such a schedule does not fit.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from tvm.tirx import PrimFunc
 
 from devices.sketches.generation import REFUSALS
 from devices.sketches.spaces import ScheduleError, fresh_schedule, replayed, with_layout_changes
+
+_LEAST_FILLED = 0.75
+"""Share of the innermost factor that another extent must leave."""
 
 
 class AppliedSchedule:
@@ -42,15 +46,23 @@ class AppliedSchedule:
             return None
 
     def schedule(self, module: IRModule) -> Schedule:
-        """Return the schedule of the same kernel over fewer rows. Raises TVM's errors where it does not fit."""
+        """Return the schedule of the same kernel over fewer rows. Raises :class:`ScheduleError` and TVM's errors where
+        it does not fit."""
+        fits = True
 
         def decide(step: Instruction, inputs: Sequence[Any], _attributes: Any, decision: Any) -> Any:
+            nonlocal fits  # an error must not pass through TVM
             if step.kind.name != "SamplePerfectTile":
                 return decision
-            return fitting_factors([int(each) for each in decision], int(schedule.get(inputs[0]).extent))
+            factors, extent = [int(each) for each in decision], int(schedule.get(inputs[0]).extent)
+            fitting = fitting_factors(factors, extent)
+            fits &= fitting[-1] >= _LEAST_FILLED * min(factors[-1], extent)
+            return fitting
 
         schedule = fresh_schedule(module, self._steps)
         self._trace.apply_to_schedule(schedule, remove_postproc=False, decision_provider=decide)
+        if not fits:
+            raise ScheduleError("an innermost tile is much smaller there")
         return schedule
 
 

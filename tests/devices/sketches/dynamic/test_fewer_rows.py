@@ -16,6 +16,7 @@ from devices.describing.cache import DescriptionCache, TaskDescription
 from devices.protocol import decode_task, encode_task
 from devices.sketches.dynamic.applied_schedule import AppliedSchedule, fitting_factors
 from devices.sketches.generation import REFUSALS
+from devices.sketches.rules.register_blocked import REGISTER_BLOCKED
 from devices.sketches.spaces import DesignSpace, ScheduleError, parse_module
 from devices.targets import resolve_target
 from fleet_tune.base.domain import Candidate, FewerRows, Task
@@ -93,10 +94,22 @@ def test_a_schedule_becomes_what_is_scored(most: int, fewer: tuple[int, ...]) ->
             for each, program in zip(sketch.fewer_rows, task.fewer_rows, strict=True):
                 (there,) = applied(sketch, each.sketch, vector[None])
                 assert is_valid(each.sketch, there[None]).all()
-                with contextlib.suppress(*REFUSALS):  # where it does not fit, a network has no such tile
+                with contextlib.suppress(ScheduleError, *REFUSALS):  # where it does not fit, there is no such tile
                     assert tiles_of(schedule.schedule(parse_module(program.module))) == tiles(each.sketch, there)
                     compared += 1
     assert compared > 20
+
+
+@pytest.mark.parametrize(("inner", "rows", "fits"), [(8, 28, True), (8, 6, True), (4, 28, True), (4, 14, False)])
+def test_a_tile_in_registers_that_gets_much_smaller_does_not_fit(inner: int, rows: int, fits: bool) -> None:
+    task = task_of(product, 64)
+    space = DesignSpace(task)
+    sketch = next(each for each in space.sketches if each.rule == REGISTER_BLOCKED)
+    decisions = (64 // inner, 1, inner, 3, 1, 16)
+    assert is_valid(sketch, np.array([decisions]))[0]
+    trace = space.schedule(Candidate(task.id, sketch.index, sketch.id, decisions)).trace
+    schedule = AppliedSchedule(parse_module(task.workload.module), trace)
+    assert (schedule.of(parse_module(task_of(product, rows).workload.module)) is not None) == fits
 
 
 def test_a_kernel_that_a_trace_does_not_fit_leaves_the_sketch_alone() -> None:
