@@ -35,8 +35,8 @@ from devices.networks.array_conversion import (
     to_caller,
     to_tvm,
 )
-from devices.networks.cache_buffers import NO_STEP, CacheBuffers, GrowingCache, filled
-from devices.networks.donation import Donations
+from devices.networks.caches.cache_buffers import NO_STEP, CacheBuffers, GrowingCache, filled
+from devices.networks.caches.donation import Donations
 from devices.networks.input_shapes import InputShapes
 from devices.networks.manifest import (
     COMPILE_AGAIN,

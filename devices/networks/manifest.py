@@ -26,9 +26,9 @@ LIBRARY, PARAMETERS, MANIFEST = "network.so", "params.safetensors", "manifest.js
 LIBRARIES = "libraries"
 """What the manifest says of each library whose kernels the network calls: name, package, licence."""
 CACHES = "caches"
-"""The growing caches of the network (:class:`devices.networks.cache_buffers.GrowingCache`)."""
+"""The growing caches of the network (:class:`devices.networks.caches.cache_buffers.GrowingCache`)."""
 STATIC_CACHES = "static_caches"
-"""Its static caches (:class:`devices.networks.donation.StaticCache`)."""
+"""Its static caches (:class:`devices.networks.caches.donation.StaticCache`)."""
 COMPILE_AGAIN = "compile it again with 'fleet-tune compile'"
 """The next step for a folder that is damaged, or that another version wrote."""
 

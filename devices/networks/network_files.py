@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devices.builds.executables import Array
-from devices.networks.cache_buffers import GrowingCache, filled, without_spare_rows
+from devices.networks.caches.cache_buffers import GrowingCache, filled, without_spare_rows
 from devices.networks.input_shapes import InputShapes
 from devices.networks.manifest import LIBRARY, PARAMETERS, checked_file, read_manifest, read_parameters
 

@@ -26,9 +26,10 @@ from devices.builds.executables import Array, Executable, build
 from devices.builds.linking import link
 from devices.cuda import compiler as cuda_compiler
 from devices.host.file_cache import source_digest
+from devices.networks.caches.growing_caches import grow_in_place
+from devices.networks.caches.static_caches import overwrite_caches
 from devices.networks.compiled_network import CompiledNetwork
 from devices.networks.dynamic_kernels import with_dynamic_kernels
-from devices.networks.growing_caches import grow_in_place
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.manifest import (
     CACHES,
@@ -40,7 +41,6 @@ from devices.networks.manifest import (
     SCHEMA,
     STATIC_CACHES,
 )
-from devices.networks.static_caches import overwrite_caches
 from devices.networks.tensor_file import contents, digest, file_digest
 from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import ScheduleError, apply_trace, parse_module

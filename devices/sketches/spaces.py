@@ -30,7 +30,7 @@ from devices.host.garbage_collection import garbage_collection_paused
 from devices.protocol import TensorSpec
 from devices.sketches import intrinsics
 from devices.sketches.defaults import default_schedules
-from devices.sketches.dynamic.fewer_rows import over_fewer_rows
+from devices.sketches.fewer_rows import over_fewer_rows
 from devices.sketches.generation import REFUSALS, first_line, generated, rule_name, without_sketches
 from devices.sketches.half_operators import PAIRED, holding_pairs
 from devices.sketches.plain_weights import LAYOUT_REWRITE, with_plain_weights

@@ -6,7 +6,7 @@ it: three copies of a cache of which one row changes. One kernel takes the axes 
     transpose(scatter_nd(transpose(data, order), indices, updates), order back)    ->    scatter_nd(data, ..., order)
 
 Rows of an input that are replaced at fixed places, as a prompt's are, are written by the same kernel: it may overwrite
-the input (:mod:`devices.networks.static_caches`).
+the input (:mod:`devices.networks.caches.static_caches`).
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from devices.builds.executables import calls, flatten, kernel_calls
+from devices.networks.caches.static_caches import overwrite_caches
 from devices.networks.graph import scatters
 from devices.networks.graph.legalization import LEGALIZED
 from devices.networks.graph.rewrites.context import operator_name
 from devices.networks.graph.row_writes import write_inner_rows
-from devices.networks.static_caches import overwrite_caches
 from tests.helpers.properties import examples
 
 Array = npt.NDArray[Any]

@@ -15,7 +15,7 @@ from torch.export import Dim
 from tvm import relax
 
 from devices.builds.executables import flatten
-from devices.networks.cache_buffers import CacheBuffers, GrowingCache
+from devices.networks.caches.cache_buffers import CacheBuffers, GrowingCache
 from devices.networks.compiled_network import CompiledNetwork
 from devices.networks.frontend import load_network
 from devices.networks.lowering import compare, import_network

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devices.builds.tensors import array_of
-from devices.networks.cache_buffers import Array, CacheBuffers, GrowingCache, filled, without_spare_rows
+from devices.networks.caches.cache_buffers import Array, CacheBuffers, GrowingCache, filled, without_spare_rows
 from devices.networks.torch import arrays
 
 MOST = 12

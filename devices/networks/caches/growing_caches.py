@@ -6,7 +6,7 @@ Copying the rows of before takes as long as reading them. Instead, the compiled 
 old ones, in a buffer of the largest extent: an argument of ``main`` that it returns. One number for each cache says
 from which row on the buffer has to be written: after the rows of before if it has these already, else from 0.
 
-:mod:`devices.networks.cache_buffers` keeps the buffers when the network runs.
+:mod:`devices.networks.caches.cache_buffers` keeps the buffers when the network runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tvm.tirx.analysis import undefined_vars
 
 from devices.builds.concatenations import AXIS
 from devices.builds.executables import kernel_calls
-from devices.networks.cache_buffers import GrowingCache
+from devices.networks.caches.cache_buffers import GrowingCache
 from devices.networks.graph.dynamic_extents import is_long, largest_value
 from devices.networks.graph.main_function import results_of
 from devices.sketches.dynamic.default_schedule import FEW

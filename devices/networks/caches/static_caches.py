@@ -4,7 +4,7 @@ values of at most so many tokens.
     keys = scatter(keys of before, places, keys of the new tokens)
 
 Copying a cache takes longer than writing a few rows of it. The compiled network writes them into its argument, which it
-returns: who runs it gives it memory that may be overwritten (:mod:`devices.networks.donation`).
+returns: who runs it gives it memory that may be overwritten (:mod:`devices.networks.caches.donation`).
 
 Only updates are written in place, no sums or maxima: a second run on the overwritten argument returns the same.
 """
@@ -21,7 +21,7 @@ from tvm import relax
 from tvm.ir import Call, GlobalVar
 from tvm.tirx import PrimFunc
 
-from devices.networks.donation import StaticCache
+from devices.networks.caches.donation import StaticCache
 from devices.networks.graph.main_function import reads, results_of, with_values
 from devices.networks.graph.rewrites.context import is_call
 from devices.networks.graph.scatters import overwriting
