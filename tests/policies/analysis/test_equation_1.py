@@ -1,4 +1,4 @@
-"""Pruner's equation 1 on a CPU, by hand."""
+"""Pruner's equation 1 on a CPU and on a GPU, by hand."""
 
 from __future__ import annotations
 
@@ -38,6 +38,34 @@ def test_equation_1_of_a_matrix_product_with_a_relu(blocked: Sketch, cpu: Device
     total = 2 * 256**3 / (512e9 * 7.4) + memory_secs + 256 * 256 / (512e9 * 2.0)
     squared = equation_1_log_secs(blocked, matrix, cpu, squared=True)[0]
     assert squared == pytest.approx(math.log(total), rel=1e-5)
+
+
+def test_equation_1_of_a_matrix_product_on_a_gpu(threads: Sketch, gpu: DeviceAbstraction) -> None:
+    # A V100: 80 multiprocessors, 14 TFLOP/s, 900 GB/s; no launch is added, and no term of L0 is bounded.
+    # i: 8 blocks, 2 virtual threads, 4 threads, 4 x 1; j: 4 blocks, 1, 16 threads, 2 x 2; k: 32 x 8.
+    # S1 = 2 * 4 * 4 sums + 8 of A + 4 of B = 44 registers, S2 = 2 * 32 = 64 operations: P_l0c = 1 + 64 / 44 = 27 / 11.
+    # 64 threads are 2 whole warps (alpha = 1) on 4 schedulers: P_l1c = 1 / 2. 32 blocks on 80: P_l2c = 2 / 5.
+    # U_p = 14e12 * 27 / 11 * 1 / 2 * 2 / 5 = 6.872727e12, L_c = 2 * 256^3 / U_p = 33,554,432 / U_p = 4.882259e-6.
+    # Of A each block stages 32 x 8 words in each of 32 steps: 4 * 32 * 32 * 256 = 1,048,576 bytes in runs of 8 of 32
+    # words, P_l2m = 1 / 4; of B 8 x 64, 2,097,152 bytes, and C is 262,144, both in runs of 64: P_l2m = 1.
+    # L_m = (4,194,304 + 2,097,152 + 262,144) / 9e11 = 6,553,600 / 9e11 = 7.281778e-6.
+    # The second: 1 block of 16 x 16 threads with 16 x 16 sums each. S1 = 256 + 16 + 16 = 288 of 255 registers, so that
+    # P_l0m = 255 / 288; P_l0c = 1 + 512 / 288 = 25 / 9; 8 warps: P_l1c = 1; P_l2c = 1 / 80.
+    # L_c = 33,554,432 / (14e12 * 25 / 9 / 80) = 33,554,432 / 4.861111e11 = 6.902626e-5. A, B and C are 262,144 bytes
+    # each, A in runs of 8: L_m = (4 + 1 + 1) * 262,144 / (9e11 * 255 / 288) = 1,572,864 / 7.96875e11 = 1.973790e-6.
+    matrix = np.array([[8, 2, 4, 4, 1, 4, 1, 16, 2, 2, 32, 8, 0], [1, 1, 16, 4, 4, 1, 1, 16, 4, 4, 32, 8, 0]])
+    secs = np.exp(equation_1_log_secs(threads, matrix, gpu))
+    assert secs == pytest.approx([4.882259e-6 + 7.281778e-6, 6.902626e-5 + 1.973790e-6], rel=1e-5)
+    # Table 10. Without the compute penalties: 33,554,432 / 14e12 = 2.396745e-6. Without those of memory: 3,407,872 and
+    # 786,432 bytes at 9e11.
+    without = np.exp(equation_1_log_secs(threads, matrix, gpu, "compute"))
+    assert without == pytest.approx([2.396745e-6 + 7.281778e-6, 2.396745e-6 + 1.973790e-6], rel=1e-5)
+    without = np.exp(equation_1_log_secs(threads, matrix, gpu, "memory"))
+    assert without == pytest.approx([4.882259e-6 + 3.786524e-6, 6.902626e-5 + 8.738133e-7], rel=1e-5)
+    # The other reading: P_l0c = 1 + 64^2 / 44 = 94.090909, L_c = 33,554,432 / (14e12 * 94.090909 / 5) = 1.273632e-7;
+    # 1 + 512^2 / 288 = 911.222222, L_c = 33,554,432 / (14e12 * 911.222222 / 80) = 2.104203e-7.
+    squared = np.exp(equation_1_log_secs(threads, matrix, gpu, squared=True))
+    assert squared == pytest.approx([1.273632e-7 + 7.281778e-6, 2.104203e-7 + 1.973790e-6], rel=1e-5)
 
 
 def test_it_rules_out_what_the_analyzer_does_and_is_another_order(tiled: Sketch, cpu: DeviceAbstraction) -> None:
