@@ -5,6 +5,10 @@ of trials. Table III is what the network's latency (the sum of the tasks' best c
 a multiple of what the recorded candidates allow. Table IV is the trials that each needs to be as good as Ansor in the
 end: Ansor's run of the same seed, whose own trials are those after which it found nothing better.
 
+``--task-constant`` adds Bansor2 with other constants C of equation 5, and C = 0.3 over the sketches as ever. The paper
+chose one C for both out of 0.1, 0.3, 0.5 and 1 (section V); ``bench ablations --paper bansor`` has those over the
+sketches.
+
 The paper gives 1,000 trials a task, and Ansor's code has rounds of 64: 16 rounds of each task. A dataset has not that
 many candidates: rounds of 16 of 200 trials a task are 12.
 """
@@ -29,21 +33,30 @@ from bench.replay.run_cache import COURSES, RunCache, cache_code
 from bench.result import BenchResult
 from bench.tables import markdown, median_and_quartiles
 from policies.search.allocation import UcbSketches
+from policies.search.bandits import UcbTasks
 from policies.search.methods import Method, method_named
 
 PEER = "Ansor"
+BOTH = "Bansor2: over sketches and tasks"
 BATCHES = (16, 64)
 
 
-def variants(batch: int) -> dict[str, Method]:
-    """Variants with neither bandit, the one over sketches, and both, in rounds of ``batch``."""
+def variants(batch: int, constants: Sequence[float] = ()) -> dict[str, Method]:
+    """Variants with neither bandit, the one over sketches, and both, in rounds of ``batch``; then both with each of
+    ``constants`` as the C of equation 5."""
     ansor, bansor = method_named("ansor"), method_named("bansor")
     both = {
         PEER: ansor,
         "Bansor1: over sketches": replace(ansor, sketches=UcbSketches()),
-        "Bansor2: over sketches and tasks": bansor,
+        BOTH: bansor,
+        **{f"Bansor2, C = {constant:g} over the tasks": _with_constant(bansor, constant) for constant in constants},
     }
     return {name: replace(method, batch=batch) for name, method in both.items()}
+
+
+def _with_constant(method: Method, constant: float) -> Method:
+    assert isinstance(method.tasks, UcbTasks)
+    return replace(method, tasks=replace(method.tasks, exploration=constant))
 
 
 def _one(method: Method, chosen: tuple[int, ...], seed: int, trials: int) -> Course:
@@ -58,22 +71,25 @@ def run(
     trials: int,
     jobs: int,
     parts: Path | None = None,
+    constants: Sequence[float] = (),
 ) -> BenchResult:
-    """The figures of :func:`lines` for rounds of each of ``batches``; ``trials``: of each task."""
+    """The figures of :func:`lines` for rounds of each of ``batches``; ``trials``: of each task; ``constants``: see
+    :func:`variants`."""
     names = labels(read(dataset))
     chosen = pick(names, tasks)
     together, budget, began = [names[at] for at in chosen], trials * len(chosen), time.perf_counter()
+    methods = {batch: variants(batch, constants) for batch in batches}
     calls = {
         (batch, name, seed): Call(
             method, f"{budget} trials of {', '.join(together)}", seed, _one, (method, chosen, seed, budget)
         )
         for seed in range(seeds)
         for batch in batches
-        for name, method in variants(batch).items()
+        for name, method in methods[batch].items()
     }
     runs = played(dataset, jobs, RunCache(parts, dataset, COURSES, cache_code(parts, __name__)), calls)
     figures = {
-        str(batch): lines({name: [runs[batch, name, seed] for seed in range(seeds)] for name in variants(batch)})
+        str(batch): lines({name: [runs[batch, name, seed] for seed in range(seeds)] for name in methods[batch]})
         for batch in batches
     }
     details = {
@@ -85,7 +101,7 @@ def run(
         "elapsed_secs": time.perf_counter() - began,
     }
     first = figures[str(batches[0])]
-    ours, peer = (first[name]["matched"]["median"] for name in (list(first)[-1], PEER))
+    ours, peer = (first[name]["matched"]["median"] for name in (BOTH, PEER))
     return BenchResult("bansor-networks", ours, peer, peer / ours, "trials", details)
 
 
@@ -143,6 +159,12 @@ BENCHMARK = Benchmark(
             default=list(BATCHES),
             show_default=True,
             help="Trials of a round.",
+        ),
+        click.Option(
+            ["--task-constant", "constants"],
+            multiple=True,
+            type=click.FloatRange(min=0),
+            help="Also both bandits with this C over the tasks.",
         ),
         options.count("--seeds", 5),
         options.count("--trials", 200, "Of each task."),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.replay.replay_runs import TOLERANCE, Course, RecordedTask, run_course, run_network
 from bench.replay.run_cache import COURSES, REPLAYED, RunCache
-from bench.search.bansor_networks import BENCHMARK, PEER, lines, variants
+from bench.search.bansor_networks import BENCHMARK, BOTH, PEER, lines, variants
 from fleet_tune.base.task_data import TaskData
+from policies.search.bandits import UcbTasks
 from policies.search.methods import method_named
 from tests.bench.made_up import made_up
 
@@ -23,6 +25,11 @@ def test_the_variants_differ_by_the_bandits_alone() -> None:
     assert (ansor, both) == (method_named("ansor"), method_named("bansor"))
     assert (sketches.tasks, sketches.sketches) == (ansor.tasks, both.sketches)
     assert {each.batch for each in variants(16).values()} == {16}
+    *_, low, high = variants(64, (0.1, 1.0)).values()
+    assert isinstance(low.tasks, UcbTasks)
+    assert isinstance(high.tasks, UcbTasks)
+    assert (low.tasks.exploration, high.tasks.exploration) == (0.1, 1.0)
+    assert replace(low, tasks=both.tasks) == replace(high, tasks=both.tasks) == both
 
 
 def test_lines_by_hand() -> None:
@@ -66,7 +73,5 @@ def test_its_table() -> None:
     head, _, *rows = text.splitlines()
     assert "trials to Ansor's latency" in head
     assert rows[0].endswith("|  |")
-    goal, need = (
-        result["details"]["rounds"]["16"][name]["matched"]["median"] for name in (PEER, list(variants(16))[2])
-    )
+    goal, need = (result["details"]["rounds"]["16"][name]["matched"]["median"] for name in (PEER, BOTH))
     assert rows[2].endswith(f"| {goal / need:.2f} |")
