@@ -4,8 +4,8 @@ A variant's figure is the sum over the tasks of the measured trials until a cand
 of each seed; a line has its median with the quartiles of the seeds, the geometric mean of the tasks' medians, and this
 relative to the paper's own method with the interval of a bootstrap over the tasks.
 The variants of ``moa-pruner`` start from the model that comes with fleet-tune, all others from nothing: so it needs a
-dataset that this model was not trained on. What else the papers compare has benchmarks of its own, of which
-docs/lab/benchmarks.md, *Ablations*, is the list.
+dataset that this model was not trained on. What else the papers compare has benchmarks of its own: docs/papers.md has
+the command of each figure.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def ablations() -> dict[str, dict[str, Method]]:
             "without LSE (table 12)": replace(pruner, generator=genetic),
             "without statement features (table 12)": method_named("pruner:pacm-dataflow"),
             "without dataflow features (table 12)": method_named("pruner:mlp"),
-            "equation 1 on CPUs": method_named("pruner:equation-1"),
+            "equation 1 (ours is the analyzer)": method_named("pruner:equation-1"),
             "no random candidates verified": replace(pruner, generator=replace(pruner.generator, initial=0)),
             "our features": method_named("pruner:pacm-analyzer"),
         },

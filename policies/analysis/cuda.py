@@ -4,9 +4,9 @@ Every statement of the program has its symbols S1 to S9 and adds its compute and
 shared memory, threads and blocks are those of the kernel; operations and bytes are the statement's own: the main
 statement computes on what is staged, the statements that fetch into shared memory and the one that writes the result
 back move bytes. A kernel that spills registers runs, and ``P_l0m`` says how much it loses; it is ruled out where it
-would spill more than it keeps. One term differs from the paper: the L0 term ``1 + S2 / S1`` has no bound, a product of
-shares of the peak needs one, and it is ``S2 / (S1 + S2)`` here. The paper's
-code has ``(1 + r) / (2 + r)`` with ``r`` the operations over the memory workload, which is bounded too.
+would spill more than it keeps. Two things differ from the paper. The L0 term ``1 + S2 / S1`` has no bound, a product of
+shares of the peak needs one, and it is ``S2 / (S1 + S2)`` here; the paper's code has ``(1 + r) / (2 + r)`` with ``r``
+the operations over the memory workload, which is bounded too. And each kernel takes :data:`LAUNCH_SECS` to start.
 
 ``n`` candidates; every vector has the shape ``(n,)`` and the floating type of the nest.
 """

@@ -1,7 +1,8 @@
 """Latent schedule explorer (Pruner section 4.1): a genetic search over decision matrices on a cheap fitness.
 
-Nothing is scheduled or lowered: a generation is a few dozen numpy calls. The fitness is the analyzer's predicted log
-seconds with the calibration's correction (``fleet``), or a learned model's (``ansor``).
+Nothing is scheduled or lowered: a generation is a few dozen numpy calls. The fitness is predicted log seconds: the
+analyzer's with the calibration's correction before there is a model, then the model's (``fleet``), the model's alone
+(``ansor``), or the plain analyzer's (``pruner``).
 """
 
 from __future__ import annotations

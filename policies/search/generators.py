@@ -73,8 +73,10 @@ class Generator(Protocol):
 
 @dataclass(frozen=True)
 class DraftGenerator:
-    """A genetic search on the calibrated analyzer, and on the model together with it once there is one (Pruner's draft,
-    informed by the records).
+    """A genetic search on what the method predicts (Pruner's draft, informed by the records).
+
+    That is the calibrated analyzer; once there is a model, the mean of the two, or the model alone
+    (:attr:`policies.search.trainer.Training.alone`, as in ``fleet``).
     """
 
     name: ClassVar[str] = "draft"

@@ -21,6 +21,10 @@ ITEMS = {
 }
 """The numbers of items of each paper."""
 _ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4}
+NOT_MADE = re.compile(r"not made(?: for Pruner)?[:.] \S", re.IGNORECASE)
+"""Begins the reason of a row that has neither code nor a command."""
+UNTESTED = re.compile(r"\bnot made\b|\bdrawing\b|\ba list, so no test\b", re.IGNORECASE)
+"""Is in the reason of a row that has something, and no test."""
 _PATH = re.compile(r"`((?:actors|bench|devices|docs|examples|fleet_tune|policies|tests)/[\w./-]*)((?:::|:)[\w.]+)?")
 
 
@@ -49,7 +53,16 @@ def test_a_row_has_an_answer_in_every_column(row: list[str]) -> None:
     assert len(row) == 6
     assert all(row)
     if row[2] == row[4] == "–":
-        assert len(row[5]) > len("nothing"), "why it is nowhere"
+        assert NOT_MADE.match(row[5]), "why it is nowhere"
+    elif row[3] == "–":
+        assert UNTESTED.search(row[5]), "why nothing tests it"
+
+
+@pytest.mark.parametrize(
+    "reason", ["nothing at all", "as figure 7", "not made", "not made: ", "later", "Not made for now: x"]
+)
+def test_no_other_reason_will_do(reason: str) -> None:
+    assert not NOT_MADE.match(reason)
 
 
 @pytest.mark.parametrize("row", ALL, ids=lambda row: row[0])
