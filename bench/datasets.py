@@ -90,14 +90,35 @@ def pick(names: Sequence[str], parts: Iterable[str]) -> tuple[int, ...]:
     return tuple(positions)
 
 
-def observations(data: TaskData, rows: Sequence[int] | Rows) -> list[Observation]:
+@dataclasses.dataclass(frozen=True)
+class RecordedTrial(Observation):
+    """An observation, with the seconds that the trial took when it was recorded."""
+
+    build_secs: float = 0.0
+    """Seconds to build the candidate."""
+    measure_secs: float = 0.0
+    """Seconds to measure it."""
+
+    @property
+    def trial_secs(self) -> float:
+        """Seconds to build and measure it."""
+        return self.build_secs + self.measure_secs
+
+
+def observations(data: TaskData, rows: Sequence[int] | Rows) -> list[RecordedTrial]:
     """Observations of the measured candidates at ``rows``, as a search gets them."""
     observed = []
     for row in rows:
         candidate = data.candidate(int(row))
-        cost_secs, build_secs = float(data.cost_secs[row]), float(data.build_secs[row])
-        trial_secs = build_secs + float(data.measure_secs[row])
-        observed.append(Observation(candidate.sketch, candidate.decisions, cost_secs, trial_secs, build_secs))
+        build_secs, measure_secs = float(data.build_secs[row]), float(data.measure_secs[row])
+        trial = RecordedTrial(
+            candidate.sketch,
+            candidate.decisions,
+            float(data.cost_secs[row]),
+            build_secs=build_secs,
+            measure_secs=measure_secs,
+        )
+        observed.append(trial)
     return observed
 
 

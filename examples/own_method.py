@@ -37,7 +37,7 @@ METHOD = Method(
     name="own",
     source="an example: a draft on boosted trees, optimistic",
     tasks=UcbTasks(),
-    sketches=UcbSketches(exploration=0.3),
+    sketches=UcbSketches(exploration_constant=0.3),
     generator=DraftGenerator(DraftSettings(size=256, population=512)),
     acquisition=Optimistic(doubt=1.5),
     exploration=FixedEpsilon(0.1),

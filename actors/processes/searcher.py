@@ -18,7 +18,7 @@ from actors.heartbeat import Heartbeat, heartbeat
 from actors.processes.task_registry import BufferedRecords, TaskRegistry
 from devices.host.current_folder import enter_any_folder
 from devices.host.quiet_windows.quiet_window import QuietWindow
-from fleet_tune.base.domain import Candidate, Outcome, Record
+from fleet_tune.base.domain import Candidate, Record
 from fleet_tune.base.search_task import SearchTask
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
@@ -27,7 +27,6 @@ from policies.features.table import OF_A_TASK
 from policies.runs.events import Proposed
 from policies.search.methods import Method
 from policies.search.search import Observation, TaskSearch
-from policies.search.task_records import TIMED_OUT
 from policies.space.pools import Pool
 
 
@@ -239,13 +238,10 @@ def group_observations(
         measured = record.measurement
         if index is None or not measured.outcome.blames_candidate:
             continue
-        # What ran into its limit would have taken longer: the search is to avoid its like.
-        slower = TIMED_OUT if measured.outcome is Outcome.BUILD_TIMEOUT else 1.0
         observation = Observation(
             index,
             record.candidate.decisions,
             measured.cost_secs,
-            build_secs=slower * measured.build_secs,
             revised=record.revision > 0,
             weight=measured.weight,
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.datasets import RecordedTrial
 from bench.replay.cost_means import ImputationModel
 from bench.replay.imputation import CostImputation
 from bench.replay.replay_runs import RANDOM_REASON, TOLERANCE, RecordedTask
@@ -18,7 +19,7 @@ from bench.result import BenchError
 from fleet_tune.base.task_data import TaskData
 from policies.cost_models.protocol import CostModel
 from policies.search.methods import Method
-from policies.search.search import Observation, Proposal, TaskSearch
+from policies.search.search import Proposal, TaskSearch
 from policies.search.task_records import as_matrix
 from policies.space.sampling import row_keys, sample
 
@@ -63,23 +64,27 @@ class OpenTask(RecordedTask):
         (key,) = row_keys(as_matrix([proposal.decisions], len(proposal.decisions)))
         return key in self._row[proposal.sketch]
 
-    def outcome(self, proposal: Proposal) -> Observation:
+    def outcome(self, proposal: Proposal) -> RecordedTrial:
         """Recorded outcome of a proposed candidate, or the imputed one."""
         (outcome,) = self.outcomes([proposal])
         return outcome
 
-    def outcomes(self, proposals: Sequence[Proposal]) -> list[Observation]:
+    def outcomes(self, proposals: Sequence[Proposal]) -> list[RecordedTrial]:
         """:meth:`outcome` of each, in their order: trees take as long for one candidate as for a hundred."""
-        answers: dict[Proposal, Observation] = {}
+        answers: dict[Proposal, RecordedTrial] = {}
         for at, sketch in enumerate(self.data.sketches):
             mine = [each for each in proposals if each.sketch == at and not self.has(each)]
             if not mine:
                 continue
             filled = self.filling.fill(at, as_matrix([each.decisions for each in mine], sketch.width))
             for row, each in enumerate(mine):
-                build_secs = float(filled.build_secs[row])
-                trial_secs = build_secs + float(filled.measure_secs[row])
-                answers[each] = Observation(at, each.decisions, float(filled.cost_secs[row]), trial_secs, build_secs)
+                answers[each] = RecordedTrial(
+                    at,
+                    each.decisions,
+                    float(filled.cost_secs[row]),
+                    build_secs=float(filled.build_secs[row]),
+                    measure_secs=float(filled.measure_secs[row]),
+                )
         return [answers[each] if each in answers else RecordedTask.outcome(self, each) for each in proposals]
 
     def share_at_goal(self) -> float:

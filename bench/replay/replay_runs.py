@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from bench.datasets import observations
+from bench.datasets import RecordedTrial, observations
 from bench.result import BenchError
 from fleet_tune.base.task_data import TaskData
 from policies.cost_models.protocol import CostModel
@@ -33,7 +33,7 @@ from policies.search.draft import DraftSettings
 from policies.search.exploration import ContextualEpsilon, FixedEpsilon
 from policies.search.generators import DraftGenerator, GeneticGenerator, LatentGenerator
 from policies.search.methods import Method
-from policies.search.search import Observation, Proposal, TaskSearch
+from policies.search.search import Proposal, TaskSearch
 from policies.space.pools import Pool
 from policies.space.sampling import row_keys
 
@@ -87,19 +87,19 @@ class RecordedTask:
         (key,) = row_keys(np.array([proposal.decisions], dtype=np.int64).reshape(1, -1))
         return int(self._row[proposal.sketch][key])
 
-    def outcome(self, proposal: Proposal) -> Observation:
+    def outcome(self, proposal: Proposal) -> RecordedTrial:
         """Recorded outcome of a proposed candidate."""
         (outcome,) = observations(self.data, [self.row(proposal)])
         return outcome
 
-    def round(self, search: TaskSearch, method: Method, seed: int, train_every: int = 1) -> list[Observation]:
+    def round(self, search: TaskSearch, method: Method, seed: int, train_every: int = 1) -> list[RecordedTrial]:
         """One round of ``search``: proposed, answered, learned (``train_every``: see :func:`trains_after`).
         :class:`BenchError` where nothing is proposed."""
         return [outcome for _, outcome in self.played(search, method, seed, train_every)]
 
     def played(
         self, search: TaskSearch, method: Method, seed: int, train_every: int = 1
-    ) -> list[tuple[Proposal, Observation]]:
+    ) -> list[tuple[Proposal, RecordedTrial]]:
         """:meth:`round`, each outcome with its proposal."""
         pairs = [(proposal, self.outcome(proposal)) for proposal in search.propose(method.batch)]
         if not pairs:

@@ -21,7 +21,6 @@ from bench import options
 from bench.benchmark import Benchmark
 from bench.datasets import labels, pick, read
 from bench.models.laboratory import ConfidenceBound, method_named
-from bench.models.laboratory.trial_time import PerSecond
 from bench.replay import replay_pool
 from bench.replay.columns import is_deep
 from bench.replay.replay_pool import Call, played
@@ -34,7 +33,7 @@ from bench.search.genetic import genetic_method
 from policies.cost_models.registry import BOOSTED
 from policies.search.acquisition import ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches
-from policies.search.exploration import ContextualEpsilon, FixedEpsilon
+from policies.search.exploration import FixedEpsilon
 from policies.search.generators import DraftGenerator, GeneticGenerator, LatentGenerator
 from policies.search.methods import Method
 
@@ -103,7 +102,7 @@ def ablations() -> dict[str, dict[str, Method]]:
             "without the bandit over sketches: Ansor": ansor,
             **{
                 f"C = {constant} over the sketches (section V)": replace(
-                    method_named("bansor"), sketches=UcbSketches(exploration=constant)
+                    method_named("bansor"), sketches=UcbSketches(exploration_constant=constant)
                 )
                 for constant in (0.1, 0.5, 1.0)
             },
@@ -131,12 +130,11 @@ def ablations() -> dict[str, dict[str, Method]]:
         },
         "fleet": {
             "as it is": fleet,
-            "contextual epsilon, 0.1 to 0.3": replace(fleet, exploration=ContextualEpsilon(0.1, 0.3)),
+            "AdaTune's contextual epsilon": replace(fleet, exploration=adatune.exploration),
             "trees instead of a Gaussian process": replace(fleet, training=trees),
             "the mean of it and the calibrated analyzer": replace(fleet, training=replace(process, alone=False)),
-            "improvement per second": replace(fleet, selection=replace(fleet.selection, weighting=PerSecond())),
             "each sketch tried once before the bound chooses": replace(fleet, sketches=replace(ours, prior_visits=0.0)),
-            "C = 0.3 over the sketches": replace(fleet, sketches=replace(ours, exploration=0.3)),
+            "C = 0.3 over the sketches": replace(fleet, sketches=replace(ours, exploration_constant=0.3)),
             **{
                 f"epsilon {epsilon} instead": replace(fleet, exploration=FixedEpsilon(epsilon))
                 for epsilon in (0.1, 0.2)

@@ -56,7 +56,7 @@ def variants(batch: int, constants: Sequence[float] = ()) -> dict[str, Method]:
 
 def _with_constant(method: Method, constant: float) -> Method:
     assert isinstance(method.tasks, UcbTasks)
-    return replace(method, tasks=replace(method.tasks, exploration=constant))
+    return replace(method, tasks=replace(method.tasks, exploration_constant=constant))
 
 
 def _one(method: Method, chosen: tuple[int, ...], seed: int, trials: int) -> Course:

@@ -37,7 +37,7 @@ from bench.replay.run_cache import REPLAYED, RunCache, cache_code
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
 from policies.search.allocation import UcbSketches
-from policies.search.bandits import EXPLORATION
+from policies.search.bandits import EXPLORATION_CONSTANT
 from policies.search.methods import Method, method_named
 from policies.search.trainer import Training
 
@@ -63,7 +63,7 @@ def _training(method: Method) -> Training:
 
 RULES: dict[str, Change] = {
     "exploration of sketches below the paper's": lambda method: replace(
-        method, sketches=replace(_sketches(method), exploration=EXPLORATION)
+        method, sketches=replace(_sketches(method), exploration_constant=EXPLORATION_CONSTANT)
     ),
     "prior visits": lambda method: replace(method, sketches=replace(_sketches(method), prior_visits=0.0)),
     "radius": lambda method: replace(method, selection=replace(method.selection, radius=0.0)),

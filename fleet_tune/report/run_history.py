@@ -80,7 +80,7 @@ class RunHistory:
                 [point.network_secs for point in points if point.secs <= moment][-1:] for moment in (begin, 2 * begin)
             )
             if before:
-                spans.append(Span(begin, begin, math.log(before[0] / after[0]), 0.0))
+                spans.append(Span(begin, begin, math.log(before[0] / after[0])))
         return expected_share(evidence(spans).slope(), self.secs, more_secs)
 
 

@@ -46,8 +46,6 @@ class Span:
     """Device seconds of the span."""
     log_gain: float
     """Logarithm of the latency before over that after it. 0 if nothing was published or better."""
-    at_unix_secs: float
-    """End of the span."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,7 +279,7 @@ class Retuner:
             each.spans.clear()
         before = benefit.faded(each.effort_secs, now - each.effort_at, self.rules.age_secs) if is_same else 0.0
         spent = result.tuned_secs * len(action.devices)
-        each.spans.append(Span(before, spent, max(0.0, result.log_gain), now))
+        each.spans.append(Span(before, spent, max(0.0, result.log_gain)))
         del each.spans[:-MOST_SPANS]
         each.effort_secs, each.effort_at = before + spent, now
         each.digest, each.origin = action.digest, action.origin

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.arrays import Floats
-from policies.search.bandits import EXPLORATION, allocate, sketch_rewards, ucb
+from policies.search.bandits import EXPLORATION_CONSTANT, allocate, sketch_rewards, ucb
 from policies.search.task_records import TaskRecords
 
 
@@ -79,32 +79,33 @@ class UcbSketches:
     """Bansor equations 3 and 4: an upper confidence bound on each sketch's best.
 
     A sketch without a visit has an infinite bound, so that each gets one before the bound chooses: a whole round if
-    rounds are counted, of as many trials as the method's batch has. Without the analyzer the next of them is drawn, as
-    in Ansor. A round that a sketch cannot fill goes on with the next best.
+    rounds are counted, of as many trials as the method's batch has. By rounds, measured costs alone count, and which of
+    equal sketches is next is drawn, as in Ansor. A round that a sketch cannot fill goes on with the next best.
     """
 
     name: ClassVar[str] = "ucb"
     joint: ClassVar[bool] = False
-    exploration: float = EXPLORATION
+    exploration_constant: float = EXPLORATION_CONSTANT
     """The constant C."""
     prior_visits: float = 0.0
     """Visits that the analyzer's expectation of a sketch counts as, so that a sketch that is far from winning is not
-    tried because it is untried. Beyond the paper; it counts if sketches are chosen trial by trial."""
+    tried because it is untried. Beyond the paper, and not for a method that counts rounds."""
 
     def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """See :class:`SketchAllocation`."""
         records = arms.records
-        bests, preference = (records.bests, None) if arms.expected is None else arms.expected()
         visits = (records.measured + records.pending).astype(np.float64)
-        if arms.round_trials is None:
-            if arms.expected is not None:
-                described = np.array([sketch.described for sketch in records.sketches])
-                visits += self.prior_visits * described
-            return allocate(bests, visits, arms.left, count, self.exploration, preference)
-        # Bansor counts rounds; the best arm takes the whole batch, as far as it goes.
-        scores = ucb(sketch_rewards(bests), visits / arms.round_trials, self.exploration)
-        ties = rng.random(len(scores)) if preference is None else np.nan_to_num(preference, nan=-np.inf)
-        return _in_turn(np.lexsort((-ties, -scores)), _capacity(arms, count), count)
+        if arms.round_trials is not None:
+            # Bansor counts rounds; the best arm takes the whole batch, as far as it goes.
+            scores = ucb(sketch_rewards(records.bests), visits / arms.round_trials, self.exploration_constant)
+            return _in_turn(np.lexsort((-rng.random(len(scores)), -scores)), _capacity(arms, count), count)
+        if arms.expected is None:
+            return allocate(records.bests, visits, arms.left, count, self.exploration_constant)
+        described = np.array([sketch.described for sketch in records.sketches])
+        bests, preference = arms.expected()
+        return allocate(
+            bests, visits + self.prior_visits * described, arms.left, count, self.exploration_constant, preference
+        )
 
 
 def _in_turn(order: NDArray[np.intp], capacity: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from policies.arrays import Floats
 
-EXPLORATION = 0.3
+EXPLORATION_CONSTANT = 0.3
 """The constant C of Bansor equations 3 and 5."""
 ALPHA = 0.2
 BETA = 2.0
@@ -29,7 +29,9 @@ WINDOW = 16
 """Trials that lately means in ours."""
 
 
-def ucb(rewards: Floats, visits: Floats, exploration: float = EXPLORATION, total: float | None = None) -> Floats:
+def ucb(
+    rewards: Floats, visits: Floats, exploration_constant: float = EXPLORATION_CONSTANT, total: float | None = None
+) -> Floats:
     """Bansor equations 3 and 5: ``r_i + C sqrt(2 log N / N_i)``, shape ``(k,)``. ``N`` is ``total``; the sum of the
     visits where that is None.
 
@@ -39,7 +41,7 @@ def ucb(rewards: Floats, visits: Floats, exploration: float = EXPLORATION, total
     visits = np.maximum(np.nan_to_num(np.asarray(visits, dtype=np.float64), nan=0.0), 0.0)
     rewards = np.nan_to_num(np.asarray(rewards, dtype=np.float64), nan=0.0, posinf=1.0, neginf=0.0)
     rounds = max(float(visits.sum()) if total is None else total, 1.0)
-    bonus = exploration * np.sqrt(2.0 * math.log(rounds) / np.maximum(visits, 1e-9))
+    bonus = exploration_constant * np.sqrt(2.0 * math.log(rounds) / np.maximum(visits, 1e-9))
     return np.where(visits > 0, rewards + bonus, np.inf)
 
 
@@ -60,7 +62,7 @@ def allocate(
     visits: Floats,
     capacity: Floats,
     count: int,
-    exploration: float = EXPLORATION,
+    exploration_constant: float = EXPLORATION_CONSTANT,
     preference: Floats | None = None,
 ) -> NDArray[np.int64]:
     """Number of the next ``count`` trials for each sketch, shape ``(k,)``: one UCB choice after the other.
@@ -78,7 +80,7 @@ def allocate(
         open_arms = np.flatnonzero(left >= 1)
         if len(open_arms) == 0:
             break
-        scores = ucb(rewards, visits, exploration)
+        scores = ucb(rewards, visits, exploration_constant)
         best = max(open_arms, key=lambda at: (scores[at], order[at], -at))
         granted[best] += 1
         visits[best] += 1
@@ -267,7 +269,7 @@ class UcbTasks:
     """
 
     name: ClassVar[str] = "ucb"
-    exploration: float = EXPLORATION
+    exploration_constant: float = EXPLORATION_CONSTANT
     gradient: Gradient = field(default_factory=FloorGradient)
 
     def first(self, states: Sequence[TaskState], untried: Sequence[int], round_trials: int) -> Sequence[int]:
@@ -292,7 +294,7 @@ class UcbTasks:
         most = bounds / largest if largest > 0 else np.full(len(bounds), np.inf)
         # N(E) counts the rounds of the whole network, those of finished tasks too.
         rounds = sum(state.visits for state in states) / round_trials
-        upper = ucb(rewards, visits / round_trials, self.exploration, rounds)
+        upper = ucb(rewards, visits / round_trials, self.exploration_constant, rounds)
         scores = np.minimum(upper, np.maximum(most, rewards))
         best = int(scores.argmax())
         return TaskChoice(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from policies.arrays import Floats, Matrix
 from policies.search.acquisition import Acquisition, improvement_of_secs
 from policies.search.candidates import CandidateSet
-from policies.search.prediction import Predictor
 from policies.search.selection import greedy, neighbourhood_discount
 from policies.search.task_records import Proposal, TaskRecords
 from policies.space.sampling import decision_ids, log_coordinates
@@ -23,14 +21,6 @@ MEASURED_RADIUS = 0.7
 """Radius around measured candidates, relative to that around pending ones: their neighbours teach little."""
 APART = 1e3
 """Distance in coordinates between candidates of different sketches: they are no neighbours."""
-
-
-class Weighting(Protocol):
-    """Changes the scores that an acquisition gives."""
-
-    def __call__(self, scores: Floats, offered: CandidateSet, predictor: Predictor, /) -> Floats:
-        """The new scores ``(n,)`` of the offered candidates, not negative."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -47,8 +37,6 @@ class Selection:
     contested: float = 0.0
     """Share of a batch for which the candidates of all sketches compete by their scores; the rest goes to the sketches
     that the bandit chooses."""
-    weighting: Weighting | None = None
-    """Changes the scores of the acquisition before the choice; None: they stay."""
 
     def enough(self, count: int) -> int:
         """Least number of the best candidates that a batch of ``count`` is selected from."""
@@ -67,7 +55,6 @@ def choose(
     offered: Sequence[CandidateSet],
     shares: NDArray[np.int64],
     records: TaskRecords,
-    predictor: Predictor,
     acquisition: Acquisition,
     selection: Selection,
     count: int,
@@ -90,7 +77,7 @@ def choose(
     scored = []
     for each in offered:
         scores = acquisition(each.mean, each.deviation, incumbent_secs)
-        scored.append((each, _adjusted(scores, each, records, predictor, selection)))
+        scored.append((each, _adjusted(scores, each, records, selection)))
     if joint:
         chosen = _together(scored, records, selection, count, reason)
     else:
@@ -103,12 +90,8 @@ def choose(
     return [proposal for _, proposal in chosen[:count]]
 
 
-def _adjusted(
-    scores: Floats, each: CandidateSet, records: TaskRecords, predictor: Predictor, selection: Selection
-) -> Floats:
-    """The weighted scores, not negative, with the neighbourhood of known candidates discounted."""
-    if selection.weighting is not None:
-        scores = selection.weighting(scores, each, predictor)
+def _adjusted(scores: Floats, each: CandidateSet, records: TaskRecords, selection: Selection) -> Floats:
+    """The scores, with the neighbourhood of known candidates discounted."""
     if selection.radius > 0:
         sketch = records.sketches[each.sketch]
         points = log_coordinates(sketch, each.matrix)

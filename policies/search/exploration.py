@@ -42,43 +42,33 @@ class FixedEpsilon:
 
 @dataclass(frozen=True)
 class ContextualEpsilon:
-    """AdaTune equation 3 within bounds: see :func:`epsilon_of_secs`. AdaTune predicts 20 random candidates for it."""
+    """AdaTune equation 3: see :func:`epsilon_of_secs`. AdaTune predicts 20 random candidates for it."""
 
-    low: float = 0.0
-    high: float = 1.0
     plans: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.low <= self.high <= 1.0:
-            raise ValueError(f"0 <= low <= high <= 1 is needed, got {self.low} and {self.high}")
 
     def share(self, mean_log_secs: Floats, deviation: Floats, best_secs: float) -> float:
         """See :class:`Epsilon`."""
-        return epsilon_of_secs(mean_log_secs, deviation, best_secs, self.low, self.high)
+        return epsilon_of_secs(mean_log_secs, deviation, best_secs)
 
 
-def contextual_epsilon(deviation: Floats, best: float, low: float = 0.0, high: float = 1.0) -> float:
-    """AdaTune equation 3: share of random candidates, ``mean(sigma of unsampled plans) / Perf(best)``, clipped.
+def contextual_epsilon(deviation: Floats, best: float) -> float:
+    """AdaTune equation 3: share of random candidates, ``mean(sigma of unsampled plans) / Perf(best)``, at most 1.
 
     ``deviation``: of performance, in the unit of ``best``; values that are not finite or negative are left out. With
-    no deviation left, or a best that is not positive and finite, nothing is known: ``high``.
+    no deviation left, or a best that is not positive and finite, nothing is known: 1.
     """
-    if not 0.0 <= low <= high <= 1.0:
-        raise ValueError(f"0 <= low <= high <= 1 is needed, got {low} and {high}")
     deviation = np.asarray(deviation, dtype=np.float64)
     finite = deviation[np.isfinite(deviation) & (deviation >= 0)]
     if finite.size == 0 or not (0 < best < math.inf):
-        return high
-    return float(np.clip(finite.mean() / best, low, high))
+        return 1.0
+    return min(float(finite.mean() / best), 1.0)
 
 
-def epsilon_of_secs(
-    mean_log_secs: Floats, deviation: Floats, best_secs: float, low: float = 0.0, high: float = 1.0
-) -> float:
+def epsilon_of_secs(mean_log_secs: Floats, deviation: Floats, best_secs: float) -> float:
     """:func:`contextual_epsilon` for a model of log seconds: the deviation of throughput is ``throughput * sigma``."""
     if not 0 < best_secs < math.inf:
-        return high
+        return 1.0
     with np.errstate(over="ignore", invalid="ignore"):
         throughput = np.exp(-np.asarray(mean_log_secs, dtype=np.float64))
         spread = throughput * np.asarray(deviation, dtype=np.float64)
-    return contextual_epsilon(spread, 1.0 / best_secs, low, high)
+    return contextual_epsilon(spread, 1.0 / best_secs)

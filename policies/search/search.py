@@ -228,7 +228,6 @@ class TaskSearch:
             offered,
             shares,
             self._records,
-            self._predictor,
             method.acquisition,
             method.selection,
             count,

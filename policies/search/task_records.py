@@ -14,9 +14,6 @@ from fleet_tune.base.sketch import Sketch
 from policies.arrays import Floats, Matrix
 from policies.space.sampling import is_valid, row_keys
 
-TIMED_OUT = 2.0
-"""Factor on the build seconds of a build that ran into its limit: it would have taken longer."""
-
 
 @dataclass(frozen=True)
 class Observation:
@@ -27,10 +24,6 @@ class Observation:
     decisions: tuple[int, ...]
     cost_secs: float
     """Seconds per run; infinite (or NaN) for a failure that blames the candidate."""
-    trial_secs: float = 0.0
-    """Seconds to build and measure the candidate, 0 if unknown."""
-    build_secs: float = 0.0
-    """Seconds to build it, 0 if unknown."""
     revised: bool = False
     """True if the cost replaces the known cost of the candidate, even if it is higher."""
     weight: float = 1.0
@@ -76,9 +69,8 @@ class TaskRecords:
         self.costs: list[dict[bytes, float]] = [{} for _ in self.sketches]
         self._weights: list[dict[bytes, float]] = [{} for _ in self.sketches]
         self._pending: list[dict[bytes, None]] = [{} for _ in self.sketches]
-        # Measured candidates in the order of first observation (by sketch within one call), and their builds' seconds.
+        # Measured candidates in the order of first observation (by sketch within one call).
         self.order: list[tuple[int, bytes]] = []
-        self._build_secs: list[float] = []
 
     def key(self, sketch: int, decisions: tuple[int, ...]) -> bytes:
         """ValueError where the candidate is not of this task."""
@@ -97,7 +89,6 @@ class TaskRecords:
         A candidate measured before only changes if it is now faster (a failure was mended), or its cost was revised.
         """
         fresh: list[list[tuple[int, ...]]] = [[] for _ in self.sketches]
-        built: list[list[float]] = [[] for _ in self.sketches]
         for outcome in observations:
             key = self.key(outcome.sketch, outcome.decisions)
             cost = outcome.cost_secs if math.isfinite(outcome.cost_secs) and outcome.cost_secs > 0 else math.inf
@@ -105,14 +96,12 @@ class TaskRecords:
             costs = self.costs[outcome.sketch]
             if key not in costs:
                 fresh[outcome.sketch].append(outcome.decisions)
-                built[outcome.sketch].append(outcome.build_secs)
                 costs[key] = cost
             if outcome.revised or cost <= costs[key]:
                 costs[key], self._weights[outcome.sketch][key] = cost, outcome.weight
         matrices = [as_matrix(rows, sketch.width) for rows, sketch in zip(fresh, self.sketches, strict=True)]
         for at, matrix in enumerate(matrices):
             self.order.extend((at, key) for key in row_keys(matrix))
-            self._build_secs.extend(built[at])
         return matrices
 
     def mark(self, candidates: Iterable[Proposal]) -> None:
@@ -189,8 +178,3 @@ class TaskRecords:
     def ordered_weights(self) -> Floats:
         """Weights of them in training, in the same order."""
         return np.array([self._weights[at][key] for at, key in self.order], dtype=np.float64)
-
-    @property
-    def ordered_build_secs(self) -> Floats:
-        """Seconds to build them, in the same order, 0 if unknown."""
-        return np.array(self._build_secs, dtype=np.float64)

@@ -29,7 +29,9 @@ class Bounds:
             tasks = [task for task in state.tasks.values() if task.device_class == device_class]
             in_flight = sum(task.in_flight for task in tasks)
             # It was granted when the class had more devices, or faster ones.
-            self._most[device_class] = max(self._most[device_class], state._granting.may_be_under_way(device_class))
+            granting = state._granting
+            most = granting._pace.under_way(device_class, granting._usable(device_class))
+            self._most[device_class] = max(self._most[device_class], most)
             assert in_flight <= self._most[device_class], (
                 f"{in_flight} are under way and not {self._most[device_class]}"
             )

@@ -91,11 +91,6 @@ class TurnArbiter:
         self._last_expiry = 0.0
 
     @property
-    def is_empty(self) -> bool:
-        """True while no run has or wants a device."""
-        return not self._devices
-
-    @property
     def holders(self) -> Mapping[str, str]:
         """The id of the run that has each device."""
         return {name: each.held.run.run_id for name, each in self._devices.items() if each.held is not None}

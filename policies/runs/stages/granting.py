@@ -60,10 +60,6 @@ class Granting:
         """Return true if candidates of the class are awaited, or will be asked for again in a moment."""
         return any(source[0] == device_class for source in (*self._asked, *self._rests_until))
 
-    def may_be_under_way(self, device_class: str) -> int:
-        """Candidates of a class that may be granted and not yet recorded."""
-        return self._pace.under_way(device_class, self._usable(device_class))
-
     def start(self, now: float, builds: BuildStage) -> list[Propose]:
         """Ask for candidates of every class that may have more under way: first of those with a lost proposal, whose
         searcher is asked for nothing else until it answers, then of the one that lacks most."""

@@ -34,7 +34,7 @@ BANSOR: Method = replace(
     ANSOR,
     name="bansor",
     source="Bansor section III: Ansor with UCB over sketches and over tasks, C = 0.3",
-    tasks=UcbTasks(exploration=0.3, gradient=PublishedGradient()),
-    sketches=UcbSketches(exploration=0.3),
+    tasks=UcbTasks(exploration_constant=0.3, gradient=PublishedGradient()),
+    sketches=UcbSketches(exploration_constant=0.3),
 )
 """Ansor, with the sketch of a round chosen by equations 3 and 4, its task by equations 5 and 6; C = 0.3 (section V)."""

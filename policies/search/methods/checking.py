@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fleet_tune.base.domain import StopRule
 from fleet_tune.base.errors import UserError
 from policies.cost_models.registry import CostModelEntry
+from policies.search.allocation import UcbSketches
 from policies.search.batch import Selection
 from policies.search.methods.method import Method
 from policies.search.trainer import Training
@@ -55,8 +56,11 @@ def checked(method: object, origin: str) -> Method:
         lacking = [name for name in attributes if not hasattr(value, name)]
         if isinstance(value, type) or lacking:
             raise _wrong(origin, part, value, wanted)
-    if method.selection.weighting is not None and not callable(method.selection.weighting):
-        raise _wrong(origin, "selection.weighting", method.selection.weighting, "a policies.search.batch.Weighting")
+    if method.by_round and isinstance(method.sketches, UcbSketches) and method.sketches.prior_visits:
+        raise UserError(
+            f"{origin} counts rounds, and its sketches have prior visits, which are trials",
+            "leave out by_round or prior_visits",
+        )
     if method.batch < 1:
         raise UserError(f"{origin} has batches of {method.batch} trials", "give a batch of 1 at least")
     if not method.name or ":" in method.name:

@@ -17,7 +17,7 @@ FLEET = Method(
     name="fleet",
     source="fleet-tune: a draft, a Gaussian process, expected improvement, UCB over sketches and tasks",
     tasks=UcbTasks(),
-    sketches=UcbSketches(exploration=0.2, prior_visits=1.0),
+    sketches=UcbSketches(exploration_constant=0.2, prior_visits=1.0),
     generator=DraftGenerator(DraftSettings()),
     acquisition=ExpectedImprovement(),
     selection=Selection(radius=0.5, contested=0.5),

@@ -28,7 +28,7 @@ def test_the_variants_differ_by_the_bandits_alone() -> None:
     *_, low, high = variants(64, (0.1, 1.0)).values()
     assert isinstance(low.tasks, UcbTasks)
     assert isinstance(high.tasks, UcbTasks)
-    assert (low.tasks.exploration, high.tasks.exploration) == (0.1, 1.0)
+    assert (low.tasks.exploration_constant, high.tasks.exploration_constant) == (0.1, 1.0)
     assert replace(low, tasks=both.tasks) == replace(high, tasks=both.tasks) == both
 
 

@@ -21,6 +21,14 @@ def test_a_stored_state_is_read_and_written_byte_for_byte(tmp_path: Path, name: 
     assert (tmp_path / "state.json").read_bytes() == stored.read_bytes()
 
 
+def test_a_state_with_the_ends_of_spans_is_read_without_them(tmp_path: Path) -> None:
+    older, stored = tmp_path / "state.json", _STATES / "state_ask.json"
+    text = stored.read_text()
+    older.write_text(text.replace('"log_gain": 0.5', '"log_gain": 0.5, "at_unix_secs": 1750000000.0'))
+    assert older.read_text() != text
+    assert load_state(older) == load_state(stored)
+
+
 def test_a_stored_action_is_read_as_what_it_was() -> None:
     actions = {name: load_state(_STATES / f"state_{name}.json").doing for name in ("ask", "check", "tune")}
     assert {name: None if doing is None else type(doing.action) for name, doing in actions.items()} == {

@@ -12,7 +12,6 @@ from fleet_tune.base.errors import UserError
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.runs.methods import method_of
 from policies.cost_models.registry import GAUSSIAN
-from policies.search.batch import Selection
 from policies.search.exploration import FixedEpsilon
 from policies.search.methods import Method, method_named
 from tests.helpers.commands import fleet_tune_here
@@ -126,7 +125,8 @@ def test_a_file_that_is_missing_or_fails_is_refused(tmp_path: Path) -> None:
         ({"training": replace(method_named("moa-pruner").training, model=GAUSSIAN)}, "has no weights"),  # type: ignore[type-var]
         ({"tasks": None}, "the part 'tasks'"),
         ({"exploration": FixedEpsilon}, "the part 'exploration'"),
-        ({"selection": Selection(weighting=2.0)}, "the part 'selection.weighting'"),  # type: ignore[arg-type]
+        ({"selection": 2.0}, "the part 'selection'"),
+        ({"by_round": True}, "counts rounds, and its sketches have prior visits"),
     ],
 )
 def test_a_wrong_part_is_named(changed: dict[str, object], problem: str) -> None:

@@ -23,23 +23,23 @@ from tests.helpers.properties import examples
 
 def test_without_evidence_the_slope_is_the_prior() -> None:
     assert Evidence().slope() == PRIOR_SLOPE
-    assert evidence([Span(0.0, 600.0, 1.0, 0.0)]) == Evidence()  # a first span tells nothing of it
+    assert evidence([Span(0.0, 600.0, 1.0)]) == Evidence()  # a first span tells nothing of it
 
 
 def test_evidence_of_several_networks_adds_up() -> None:
-    one, other = evidence([Span(600.0, 600.0, 0.1, 0.0)]), evidence([Span(600.0, 600.0, 0.0, 0.0)])
+    one, other = evidence([Span(600.0, 600.0, 0.1)]), evidence([Span(600.0, 600.0, 0.0)])
     assert (one + other).slope(0.0) == pytest.approx(0.1 / math.log(2) / 3)
 
 
 def test_one_doubling_counts_as_much_as_the_prior() -> None:
     # K = ln(2)^2 = x^2: the mean of the prior 0.03 and of 0.1 / ln(2).
-    found = evidence([Span(600.0, 600.0, 0.1, 0.0)]).slope()
+    found = evidence([Span(600.0, 600.0, 0.1)]).slope()
     assert found == pytest.approx((0.03 + 0.1 / math.log(2)) / 2)
 
 
 def test_the_last_span_counts_twice_as_much_as_the_one_before() -> None:
-    rising = evidence([Span(600.0, 600.0, 0.0, 0.0), Span(600.0, 600.0, 0.1, 0.0)]).slope(0.0)
-    falling = evidence([Span(600.0, 600.0, 0.1, 0.0), Span(600.0, 600.0, 0.0, 0.0)]).slope(0.0)
+    rising = evidence([Span(600.0, 600.0, 0.0), Span(600.0, 600.0, 0.1)]).slope(0.0)
+    falling = evidence([Span(600.0, 600.0, 0.1), Span(600.0, 600.0, 0.0)]).slope(0.0)
     assert rising == pytest.approx(2 * falling)
     assert rising == pytest.approx(0.1 / math.log(2) / 2.5)
 
@@ -74,7 +74,7 @@ def test_a_span_pays_back_when_its_calls_have_saved_what_it_took() -> None:
 def test_more_time_is_never_expected_to_buy_less_and_never_everything(
     spans: list[tuple[float, float, float]], effort: float, more: float
 ) -> None:
-    found = evidence([Span(*each, 0.0) for each in spans]).slope()
+    found = evidence([Span(*each) for each in spans]).slope()
     assert found >= 0
     less, much = expected_share(found, effort, more), expected_share(found, effort, 2 * more)
     assert 0 <= less <= much <= 1

@@ -79,12 +79,12 @@ def test_the_bound_prefers_the_better(arms: Arms) -> None:
     rng = np.random.default_rng(0)
     plain = UcbSketches().shares(arms, 60, rng)
     assert plain[1] > plain[0]
-    assert UcbSketches(exploration=0.0).shares(arms, 60, rng).tolist() == [0, 60]
+    assert UcbSketches(exploration_constant=0.0).shares(arms, 60, rng).tolist() == [0, 60]
 
 
 def test_what_the_analyzer_expects_stands_for_what_was_measured(arms: Arms) -> None:
     told = replace(arms, expected=lambda: (np.array([1.0, 100.0]), np.zeros(2)))
-    shares = UcbSketches(exploration=0.0).shares(told, 16, np.random.default_rng(0))
+    shares = UcbSketches(exploration_constant=0.0).shares(told, 16, np.random.default_rng(0))
     assert shares.tolist() == [16, 0]
 
 
@@ -101,9 +101,10 @@ def test_what_the_analyzer_expects_counts_as_a_visit(tiled: Sketch, blocked: Ske
     assert UcbSketches(prior_visits=1.0).shares(unknown, 8, rng).min() >= 1
 
 
-def test_only_the_bound_asks_what_is_expected(arms: Arms) -> None:
+def test_only_the_bound_of_each_trial_asks_what_is_expected(arms: Arms) -> None:
     def refused() -> tuple[np.ndarray, np.ndarray]:
         raise AssertionError("not to be worked out")
 
     for sketches in (JointSketches(), UniformSketches()):
         sketches.shares(replace(arms, expected=refused), 16, np.random.default_rng(0))
+    UcbSketches().shares(replace(arms, expected=refused, round_trials=16), 16, np.random.default_rng(0))

@@ -209,10 +209,10 @@ def test_a_best_under_its_floor_lowers_those_of_all_tasks() -> None:
     reached = TaskState(1.0, 1e9, (1.0e-3, *[0.5e-3] * 100), floor_secs=1.0e-3)
     near = TaskState(1.0, 1e9, (1.0e-3, 0.9e-3), floor_secs=0.95e-3)
     small = TaskState(1.0, 1e6, (3e-5,) * 8, floor_secs=1e-6)
-    chosen = TaskBandit(0, UcbTasks(exploration=0.0)).choose([reached, near, small])
+    chosen = TaskBandit(0, UcbTasks(exploration_constant=0.0)).choose([reached, near, small])
     assert chosen is not None
     assert chosen.index == 1
-    alone = TaskBandit(0, UcbTasks(exploration=0.0)).choose([replace(near, best_history=(1.0e-3,) * 2), small])
+    alone = TaskBandit(0, UcbTasks(exploration_constant=0.0)).choose([replace(near, best_history=(1.0e-3,) * 2), small])
     assert alone is not None
     assert alone.index == 0
 
@@ -265,7 +265,7 @@ def test_no_number_is_no_visit_and_no_reward() -> None:
     scores = ucb(np.array([0.5, 0.5, INF, -INF]), np.array([4.0, NAN, 0.0, -3.0]))
     assert scores[0] == pytest.approx(0.5 + 0.3 * math.sqrt(2 * math.log(4) / 4))
     assert scores[1:].tolist() == [INF, INF, INF]
-    assert ucb(np.array([INF, -INF]), np.ones(2), exploration=0.0).tolist() == [1.0, 0.0]
+    assert ucb(np.array([INF, -INF]), np.ones(2), exploration_constant=0.0).tolist() == [1.0, 0.0]
 
 
 def test_allocation_bears_costs_that_are_no_numbers() -> None:
@@ -352,11 +352,11 @@ def test_no_bound_is_above_what_a_task_can_save() -> None:
 def test_a_task_gets_what_it_gets_in_a_row() -> None:
     # 1 / t against 0.8 / 4: after 1 / 5 the other's turn has come.
     states = [TaskState(1, 1e9, (1.0,) * 2), TaskState(1, 1e9, (0.8,) * 4)]
-    bandit = TaskBandit(0, UcbTasks(exploration=0.0))
+    bandit = TaskBandit(0, UcbTasks(exploration_constant=0.0))
     choice = bandit.choose(states)
     assert choice is not None
     assert bandit.in_a_row(states, choice, 8) == 4
     assert bandit.in_a_row(states, choice, 2) == 2
     assert bandit.in_a_row(states[:1], choice, 8) == 8
-    assert TaskBandit(0, UcbTasks(exploration=0.0), round_trials=64).in_a_row(states, choice, 64) == 64
+    assert TaskBandit(0, UcbTasks(exploration_constant=0.0), round_trials=64).in_a_row(states, choice, 64) == 64
     assert [state.pending for state in states] == [0, 0]

@@ -94,7 +94,7 @@ def measured(sketches: tuple[Sketch, ...], device: DeviceAbstraction, proposals:
         secs = float(analyse(sketches[proposal.sketch], row, device).latency_secs[0])
         wobble = 1.0 + 0.3 * math.sin(sum(proposal.decisions))
         failed = sum(proposal.decisions) % 11 == 0
-        outcomes.append(Observation(proposal.sketch, proposal.decisions, math.inf if failed else secs * wobble, 0.5))
+        outcomes.append(Observation(proposal.sketch, proposal.decisions, math.inf if failed else secs * wobble))
     return outcomes
 
 
@@ -284,7 +284,7 @@ def test_hyperparameters_are_the_papers() -> None:
     assert autotvm.generator == AnnealingGenerator(AnnealingSettings(chains=128, steps=500))
     assert (adatune.training, adatune.batch) == (Training(FOREST_KNOBS), 32)
     assert adatune.views == ("knobs",)
-    assert adatune.exploration == ContextualEpsilon(0.0, 1.0, plans=20)
+    assert adatune.exploration == ContextualEpsilon(plans=20)
     assert adatune.acquisition == ExpectedImprovement()
     for each in (ansor, bansor):
         assert each.generator == GeneticGenerator(

@@ -67,7 +67,7 @@ def test_the_only_run_has_what_it_asks_for() -> None:
     turn = arbiter.request(RunShare("a", "run a"), "d", "d", 0.0)
     assert (turn.granted, turn.yield_after_use, turn.holder) == (True, False, "")
     arbiter.release("a", "d", 1.0)
-    assert arbiter.is_empty
+    assert not arbiter._devices
 
 
 def test_two_runs_have_a_device_in_turns() -> None:
