@@ -40,11 +40,13 @@ from policies.arrays import Floats, Matrix
 MAX_VTHREADS = 8
 """Virtual threads that TVM's check of GPU code allows."""
 MAX_UNROLLED_POINTS = 4096
-"""Straight-line operations of a thread beyond which compiling takes seconds and the instruction cache overflows."""
+"""Straight-line operations of a thread beyond which compiling takes seconds and the instruction cache overflows. Set by
+hand, not compared with measurements."""
 LAUNCH_SECS = 3e-6
-"""Starting a kernel."""
+"""Starting a kernel: set by hand. A host was later seen to launch a kernel every 4 us (docs/lab/gpu.md)."""
 LEAST_KEPT = 0.5
-"""Share of what a thread holds that must fit into its registers: less is not worth building."""
+"""Share of what a thread holds that must fit into its registers: less is not worth building. Set by hand, not compared
+with measurements."""
 FRAGMENT = 16
 """Rows, columns and reduction steps of a tensor-core product."""
 

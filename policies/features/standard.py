@@ -23,6 +23,7 @@ from policies.features.table import JointLayout, symbolic_features
 from policies.space.sampling import sample
 from policies.space.variants import with_few_places
 
+# All five are set by hand; no comparison of other values is kept.
 SAMPLE = 128
 """Random candidates of each sketch that tell how much its features vary."""
 VARIANTS = 8
@@ -32,7 +33,8 @@ LEAST_SCALE = 0.25
 FARTHEST = 4.0
 """Deviations beyond which a feature counts as this far."""
 APART = 0.43
-"""Value of a sketch's column for its own candidates: candidates of two sketches are ``2 APART^2`` farther apart."""
+"""Value of a sketch's column for its own candidates: candidates of two sketches are ``2 APART^2 = 0.37`` farther
+apart, where two random ones are about 2."""
 
 
 @dataclass(frozen=True, eq=False)

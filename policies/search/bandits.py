@@ -26,7 +26,7 @@ WINDOW_ROUNDS = 3
 is believed to become, and the rounds that lately means. The paper leaves all three open: they are those of Ansor's
 code, which Bansor was built on (``alpha``, ``beta``, ``backward_window_size``)."""
 WINDOW = 16
-"""Trials that lately means in ours."""
+"""Trials that lately means in ours: set by hand."""
 
 
 def ucb(
@@ -214,8 +214,8 @@ def _succeeded(state: TaskState) -> bool:
 
 
 def _of_failures(state: TaskState, visits: float) -> float:
-    """A task with failures alone is valued like one at a hundredth of its device's peak; with no floor known (0, NaN or
-    infinite) its value is infinite."""
+    """A task with failures alone is valued like one at a hundredth of its device's peak, which is set by hand: as slow
+    as kernels are. With no floor known (0, NaN or infinite) its value is infinite."""
     floor = state.floor_secs if 0 < state.floor_secs < math.inf else 0.0
     return state.weight * 100.0 * floor / visits if floor > 0 else math.inf
 
@@ -432,6 +432,7 @@ def _largest(gradients: Floats) -> float:
 
 CONVERGENCE_TRIALS = 64
 CONVERGENCE_GAIN = 0.01
+"""Trials without so large a gain after which a task may be finished (:func:`has_converged`): both set by hand."""
 
 
 def has_converged(

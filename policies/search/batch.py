@@ -18,9 +18,11 @@ from policies.search.task_records import Proposal, TaskRecords
 from policies.space.sampling import decision_ids, log_coordinates
 
 MEASURED_RADIUS = 0.7
-"""Radius around measured candidates, relative to that around pending ones: their neighbours teach little."""
+"""Radius around measured candidates, relative to that around pending ones: their neighbours teach little.
+Set by hand; what both radii bring together was measured (:mod:`policies.search.methods.fleet`)."""
 APART = 1e3
-"""Distance in coordinates between candidates of different sketches: they are no neighbours."""
+"""Distance in coordinates between candidates of different sketches: they are no neighbours. Any value far
+beyond a radius does the same."""
 
 
 @dataclass(frozen=True)

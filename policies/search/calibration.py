@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from policies.arrays import Features, Floats
 
+# All of these are set by hand.
 MIN_RECORDS = 8
 """Fewer records than this only shift the analyzer by their median, they do not bend it."""
 PRIOR_DEVIATION = 0.7
@@ -37,6 +38,10 @@ cannot throw the correction far out."""
 LEAST_SCALE = 0.5
 """Features are logarithms: half a doubling is the least that counts as variation."""
 
+SIGNAL = 0.25
+"""Share of the residuals' mean square that an unknown candidate's correction may vary by."""
+LEAST_NOISE = 0.02
+"""Least leave-one-out error that is believed."""
 BLOCK = 1024
 """Candidates corrected together: their kernel with some hundred records stays in a core's cache."""
 
@@ -183,6 +188,6 @@ def calibrate(features: Features, log_ratio: Floats, columns: Sequence[int] | No
         if error < noise:
             noise, ridge = error, each
     inverse = (vectors / (values + ridge)) @ vectors.T
-    signal = 0.25 * float(np.mean(np.square(residual)))
+    signal = SIGNAL * float(np.mean(np.square(residual)))
     weights = inverse @ residual
-    return Calibration(shift, max(noise, 0.02), chosen, centre, scale, points, length, weights, inverse, signal)
+    return Calibration(shift, max(noise, LEAST_NOISE), chosen, centre, scale, points, length, weights, inverse, signal)

@@ -27,7 +27,7 @@ from policies.search.task_records import TaskRecords
 from policies.space.sampling import row_keys
 
 SEEDS = 16
-"""Best measured candidates of a sketch, from which a genetic search starts again."""
+"""Best measured candidates of a sketch, from which a genetic search starts again. Set by hand."""
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from policies.search.fitness import CalibratedFitness, Fitness, calibration_colu
 from policies.search.training_table import TrainingTable
 
 CALIBRATION_LIMIT = 256
-"""Most recent records that the calibration uses: its cost is cubic in them."""
+"""Most recent records that the calibration uses: its cost is cubic in them. Set by hand."""
 UNDESCRIBED_PEAK_SHARE = 0.05
-"""Share of the peak that a candidate of an undescribed sketch is expected to reach before any record."""
+"""Share of the peak that a candidate of an undescribed sketch is expected to reach before any record: set by hand.
+Where the analyzer knows another sketch of the task, its expectation counts instead (:meth:`Predictor.expect`)."""
 
 
 class Predictor:

@@ -41,9 +41,9 @@ __all__ = ["Observation", "Proposal", "TaskSearch"]
 
 RANDOM_TRIES = 8
 EXPECTED_BEST_SAMPLE = 512
-"""Random candidates of a sketch from which the analyzer's best is taken for what the sketch is worth."""
+"""Random candidates of a sketch from which the analyzer's best is taken for what the sketch is worth. Set by hand."""
 HOPELESS_TRIALS = 3
-"""Failures alone after which a sketch is no longer valued by the analyzer."""
+"""Failures alone after which a sketch is no longer valued by the analyzer. Set by hand."""
 UNDESCRIBED_SHARE = 0.5
 """Expected time of a sketch that the analyzer does not know, as a share of the best that it expects of the others, so
 that such a sketch is tried in the first batch. The row-wise sketch of softmax, norms and sums took 0.69 to 0.86 of the
@@ -291,6 +291,8 @@ class TaskSearch:
         described = np.array([space.sketch.described for space in self._spaces])
         known = succeeded & np.isfinite(expected) & described
         if known.any():
+            # What is slower than expected makes all others expected slower too; what is faster does not make them
+            # faster, so that the bandit stays with what has been measured. Set by hand.
             ratio = float(np.median(bests[known] / expected[known]))
             expected = expected * max(ratio, 1.0)
         hopeless = self._records.measured >= HOPELESS_TRIALS

@@ -8,9 +8,12 @@ PROVENANCE = """
 Found by hand until 2026-11-25 (commits 4cf89f1, 4618b3d, 96480c1 and b827cc4), from single effects in the recorded
 candidates of the development sets in bench/data: znver5-2, other-tasks/znver5-2, other-class/avx2-1, grouped/znver5-1,
 rows/znver4-1 (row-wise kernels) and strided/znver4-2. 'python -m bench fit-analyzer' measures the objective of these
-values on the same sets, searches for better ones, and says how far they are apart. On 2026-11-25 it went (--limit 60)
+values on these sets, searches for better ones, and says how far they are apart. On 2026-11-25 it went (--limit 60)
 from 0.420 to 0.371 in log seconds, with constants of 0.5 to 1.9 times these; whether a search finds faster kernels with
 those was not tried, so they are not used.
+The constants of moves were fitted on 22 transposes of all sets then recorded but hosted/rocketlake-1, those of
+row-wise kernels on 21 tasks of the same sets, served/rocketlake-1 among both (docs/lab/search.md, 'Analyzer'). What is
+no time or size that can be measured alone (shares, factors and limits) was set by hand to fit such effects.
 'kept_share' and 'evicted_share' came on 2026-11-28 from products on two cores of an Emerald Rapids, whose loss they
 give less than half of (docs/lab/kernels.md).
 """
