@@ -1,8 +1,8 @@
 """One schedule of a kernel, applied to the same kernel over fewer rows.
 
 TVM's ``SamplePerfectTile`` makes a part of a tile whose factor does not divide what is left as large as that: a tile of
-8 rows in registers would be one of 28. Here it is the largest divisor below the factor: 7. For powers of two, with
-which TVM does the same, nothing changes. A tile of 4 rows in registers would be one of 2 for 14 rows, and half as fast:
+8 rows in registers would be one of 28. Here it is the largest divisor below the factor: 7. For powers of two TVM does
+the same. A tile of 4 rows in registers would be one of 2 for 14 rows, and half as fast:
 such a schedule does not fit.
 """
 
@@ -67,10 +67,19 @@ class AppliedSchedule:
 
 
 def fitting_factors(factors: Sequence[int], extent: int) -> list[int]:
-    """Return the factors of a tile for another extent: from the innermost on the largest divisor of what is left that
-    is not above the factor; the outermost is the rest."""
-    left, result = extent, []
-    for factor in reversed(factors[1:]):
-        result.append(next(each for each in range(min(factor, left), 0, -1) if left % each == 0))
-        left //= result[-1]
-    return [left, *reversed(result)]
+    """Return the factors of a tile for another extent.
+
+    The innermost is the largest divisor that is not above the factor. From there on, the rows of each loop with all
+    loops inside are as nearly as many as before: what does not fit one of them is not left to the outermost, which
+    would read the weights once more for each of its iterations.
+    """
+    divisors = [each for each in range(1, extent + 1) if extent % each == 0]
+    inside, before = max(each for each in divisors if each <= factors[-1]), factors[-1]
+    result = [inside]
+    for factor in reversed(factors[1:-1]):
+        before *= factor
+        goal = min(before, extent)
+        chosen = min((max(each / goal, goal / each), each) for each in divisors if each % inside == 0)[1]
+        result.append(chosen // inside)
+        inside = chosen
+    return [extent // inside, *reversed(result)]

@@ -34,8 +34,7 @@ def time_over_rows(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) ->
 
 
 def applied(sketch: Sketch, other: Sketch, matrix: Matrix) -> Matrix:
-    """Return the decisions, ``(n, d)``, that a schedule's have become where it is applied to a kernel of other extents:
-    from the innermost part of a tile on, a factor becomes the largest divisor of what is left that is not above it
+    """Return the decisions, ``(n, d)``, that a schedule's have become where it is applied to a kernel of other extents
     (:func:`devices.sketches.dynamic.applied_schedule.fitting_factors`)."""
     parts = [
         _tiled(mine, theirs, matrix[:, at : at + mine.width])
@@ -56,12 +55,17 @@ def _busy_share(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Fl
 def _tiled(mine: Decision, theirs: Decision, factors: Matrix) -> Matrix:
     if not isinstance(mine, Tile) or not isinstance(theirs, Tile) or mine.extent == theirs.extent:
         return factors
-    left = np.full(len(factors), theirs.extent, dtype=factors.dtype)
-    result = np.empty_like(factors)
     divisors = np.array([each for each in range(1, theirs.extent + 1) if theirs.extent % each == 0])
-    for part in range(mine.parts - 1, 0, -1):
-        fits = (divisors <= factors[:, part, None]) & (left[:, None] % divisors == 0)
-        result[:, part] = np.where(fits, divisors, 1).max(axis=1)
-        left //= result[:, part]
-    result[:, 0] = left
+    result = np.empty_like(factors)
+    before = factors[:, -1].copy()
+    inside = np.where(divisors <= before[:, None], divisors, 1).max(axis=1)
+    result[:, -1] = inside
+    for part in range(mine.parts - 2, 0, -1):
+        before *= factors[:, part]
+        goal = np.minimum(before, theirs.extent)[:, None]
+        ratio = np.maximum(divisors / goal, goal / divisors)
+        chosen = divisors[np.where(divisors % inside[:, None] == 0, ratio, np.inf).argmin(axis=1)]
+        result[:, part] = chosen // inside
+        inside = chosen
+    result[:, 0] = theirs.extent // inside
     return result
