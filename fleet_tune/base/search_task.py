@@ -45,6 +45,6 @@ class SearchTask:
         return flop / max(tensor, *(narrow or [self.abstraction.peak_flops]))
 
     def without_module(self) -> SearchTask:
-        """Return the task without the TVM module, which no search reads and which is most of the size."""
+        """Return the task without the TVM modules, which no search reads and which are most of the size."""
         workload = dataclasses.replace(self.task.workload, module="")
-        return dataclasses.replace(self, task=dataclasses.replace(self.task, workload=workload))
+        return dataclasses.replace(self, task=dataclasses.replace(self.task, workload=workload, fewer_rows=()))

@@ -39,6 +39,7 @@ def publish_class(
         warn=request.progress.warn,
         run_id=request.run_id,
         network=lowered.fingerprint,
+        entries=request.entries,
     )
     converted = {} if lowered.conversion is None else lowered.conversion.counts
     result = NetworkResult(

@@ -14,6 +14,8 @@ from fleet_tune.base.records.stores.choices import keep_choices, kept_choices
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import ChosenInPlace
+from fleet_tune.base.search_task import SearchTask
+from fleet_tune.runs.publishing.over_rows import RanksOverRows
 from policies.measuring.in_network import still_holds
 
 RecordSupplier = Callable[[Sequence[str]], None]
@@ -31,6 +33,7 @@ class Incumbents:
         warn: is told what cannot be stored.
         run_id: the run of the revisions; empty for the run of what is blamed, so that they have the same origin.
         network: fingerprint of the network in which kernels were chosen, and are; empty for none.
+        entries: its tasks, with their sketches.
     """
 
     def __init__(
@@ -40,10 +43,12 @@ class Incumbents:
         warn: Callable[[str], None],
         run_id: str = "",
         network: str = "",
+        entries: Sequence[SearchTask] = (),
     ) -> None:
         self.supplied: set[str] = set()
         """Ids of the tasks for which the supplier found a record."""
         self._network = network
+        self._ranks = RanksOverRows(entries)
         with RecordReader(path) as reader:
             self._chosen = kept_choices(reader, network) if network else {}
         self._path = path
@@ -83,7 +88,7 @@ class Incumbents:
     def next_best(self, task_id: str, but: Sequence[Record]) -> Record | None:
         """The best record of the task that is not known to be wrong, beside these."""
         with RecordReader(self._path) as reader:
-            return reader.best(task_id, self._wrong | {each.candidate.id for each in but})
+            return self._ranks.best(reader, task_id, self._wrong | {each.candidate.id for each in but})
 
     def blame(self, record: Record, fault: Measurement) -> None:
         self._wrong.add(record.candidate.id)
