@@ -36,7 +36,7 @@ from tvm.tirx import (
     floormod,
 )
 from tvm.tirx import min as least
-from tvm_ffi import structural_equal, structural_map
+from tvm_ffi import structural_equal, structural_map, structural_walk
 
 from devices.sketches.dynamic.rows import Rows, tensors
 from devices.sketches.dynamic.substitution import on_tensors
@@ -131,15 +131,21 @@ def tiled_kernel(
 
 
 class _Conversion:
-    """A change of the layout of a weight, which TVM moves out of the kernel."""
+    """A change of the layout of a weight, or its transformation by Winograd's algorithm, which TVM moves out of the
+    kernel."""
 
     def __init__(self, block: SBlock, statement: Stmt) -> None:
         self.weight, self.packed, self.statement = block.reads[0].source, block.writes[0].source, statement
-        self._axes, self._place = list(block.body.value.indices), list(block.body.indices)
+        self._value, self._place = block.body.value, list(block.body.indices)
+
+    @property
+    def is_move(self) -> bool:
+        """True if the packed weight has the values of the weight, in other places."""
+        return isinstance(self._value, TensorLoad)
 
     def place(self, indices: Sequence[Any]) -> list[Any]:
-        """Return the place in the packed weight of a place in the weight."""
-        known = dict(zip(self._axes, indices, strict=True))
+        """Return the place in the packed weight of a place in the weight, of one that has its values."""
+        known = dict(zip(self._value.indices, indices, strict=True))
         return [structural_map(each, (Var, lambda axis: known.get(axis, axis))) for each in self._place]
 
     def is_same(self, other: _Conversion) -> bool:
@@ -202,12 +208,22 @@ class _Tile:
         inner = on_tensors(kept[0] if len(kept) == 1 else SeqStmt(kept), known)
         # A kernel without a schedule reads weights as they come: here, as the others want them.
         for conversion in self._conversions:
-            if not any(conversion.packed.same_as(each) for each in (*own, *known.values())):
+            if any(conversion.packed.same_as(each) for each in (*own, *known.values())):
+                continue
+            if conversion.is_move:
                 inner = _reading_packed(inner, conversion)
+            elif _reads(inner, conversion.weight):
+                raise LayoutMismatchError(self._size, f"it wants {conversion.weight.name} as it comes")
         buffers = [each for each in root.alloc_buffers if each not in own]
         if not buffers:
             return inner
         return SBlockRealize([], True, SBlock([], [], [], "tile", inner, None, buffers, annotations=root.annotations))
+
+
+def _reads(body: Stmt, buffer: Any) -> bool:
+    found: list[Any] = []
+    structural_walk(body, (TensorLoad, lambda load: found.append(load.source)))
+    return any(each.same_as(buffer) for each in found)
 
 
 def _reading_packed(body: Stmt, conversion: _Conversion) -> Stmt:

@@ -20,6 +20,7 @@ from devices.networks.input_shapes import NetworkInputError
 from devices.networks.lowering import LoweredNetwork, compare, import_network, tolerance
 from devices.networks.network import Network
 from devices.networks.network_folder import compile_network, load
+from devices.sketches.rules.winograd.rule import WINOGRAD
 from devices.sketches.spaces import DesignSpace, ScheduleError
 from devices.targets import resolve_target
 from fleet_tune.base.domain import Candidate, DeviceClass, Task
@@ -187,6 +188,27 @@ def test_every_extent_is_right(name: str, seed: int, tmp_path: Path) -> None:
         _, relative = compare((run(x).numpy(),), (expected,))
         assert relative < 1e-5, extent
         assert run(x.numpy()).shape == expected.shape
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_convolutions_by_winograds_algorithm_are_right(least: int, tmp_path: Path) -> None:
+    """All tiles share the transformed weight; one that no schedule fits would read the weight as it comes."""
+    torch.manual_seed(1)
+    module = nn.Conv2d(16, 32, 3, padding=1).eval()
+    shapes = parse_shapes(f"n={least}..8; n=3:1,8:1")
+    network = load_network((module, (torch.randn(4, 16, 12, 12),), ({0: Dim("n", min=1, max=8)},)), shapes=shapes)
+    lowered = import_network(network, CPU)
+    (task,) = (each for each in lowered.tasks if each.workload.name.startswith("conv"))
+    space, rng = DesignSpace(task), np.random.default_rng(0)
+    sketch = next(each for each in space.undescribed if each.rule == WINOGRAD)
+    vector = sample(sketch, 1, rng)[0]
+    trace = space.schedule(Candidate(task.id, sketch.index, sketch.id, tuple(map(int, vector)))).trace
+    compile_network(lowered, {task.id: trace}, tmp_path)
+    run = load(tmp_path)
+    for extent in (least, 3, 4, 5, 8):
+        x = torch.randn(extent, 16, 12, 12)
+        with torch.no_grad():
+            assert compare((run(x).numpy(),), (module(x).numpy(),))[1] < 1e-5, extent
 
 
 def test_without_schedules_every_extent_is_right(tmp_path: Path) -> None:
