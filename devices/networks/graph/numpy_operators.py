@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.ir import Call
 
@@ -37,6 +38,23 @@ def shape_of(expression: Any) -> tuple[int, ...] | None:
     if not all(isinstance(extent, tvm.tirx.IntImm) for extent in kind.shape.values):
         return None
     return ints(kind.shape.values)
+
+
+def extents_of(expression: Any) -> tuple[Any, ...] | None:
+    """Return the extents of a tensor expression: numbers, and expressions of TVM for dynamic ones. None where its shape
+    is not known."""
+    kind = expression.ty
+    if not isinstance(kind, relax.TensorType) or kind.shape is None or not hasattr(kind.shape, "values"):
+        return None
+    return tuple(int(each) if isinstance(each, tvm.tirx.IntImm) else each for each in kind.shape.values)
+
+
+def have_one_shape(one: Any, other: Any) -> bool:
+    """Return true if two tensor expressions have the same shape, whatever its dynamic extents are."""
+    first, second = extents_of(one), extents_of(other)
+    if first is None or second is None or len(first) != len(second):
+        return False
+    return all(tvm_ffi.structural_equal(*pair) for pair in zip(first, second, strict=True))
 
 
 def _elementwise(function: Callable[..., Array]) -> Callable[[Call, list[Array]], Array]:

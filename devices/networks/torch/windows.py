@@ -43,7 +43,11 @@ def translations(importer: Any) -> dict[str, Convert]:
     def strided(node: fx.Node) -> Any:
         arguments: Any = node.args
         data, size, strides = arguments[:3]
-        given = data.meta["val"]
+        given, view = data.meta["val"], node.meta["val"]
+        if _same_view(view, given):
+            return importer.env[data]
+        if not all(isinstance(each, int) for each in (*size, *strides)):
+            raise ValueError("as_strided() over a dynamic dimension: index the tensor instead, or fix the dimension")
         begin: Any = arguments[3] if len(arguments) > 3 else node.kwargs.get("storage_offset")
         offset = int(given.storage_offset()) if begin is None else int(begin)
         if 0 in size:
@@ -68,6 +72,17 @@ def translations(importer: Any) -> dict[str, Convert]:
         return emit(relax.op.reshape(value, [-1]))
 
     return {"unfold.default": windows, "as_strided.default": strided}
+
+
+def _same_view(view: torch.Tensor, given: torch.Tensor) -> bool:
+    """Return true if a view is the tensor itself. Dynamic extents are compared as texts: to compare them as numbers
+    would fix them."""
+    if list(map(str, view.shape)) != list(map(str, given.shape)):
+        return False
+    if str(view.storage_offset()) != str(given.storage_offset()):
+        return False
+    strides = zip(view.shape, view.stride(), given.stride(), strict=True)
+    return all(str(extent) == "1" or str(one) == str(other) for extent, one, other in strides)
 
 
 def _windows(data: te.Tensor, axis: int, step: int, shape: Sequence[int]) -> te.Tensor:

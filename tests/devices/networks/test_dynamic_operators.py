@@ -86,6 +86,11 @@ RIGHT: dict[str, tuple[Any, tuple[int, ...], int]] = {
         (4, 6, 5, 3),
         0,
     ),
+    "a mean of turned images": (  # which torch follows with a view of memory
+        lambda: Lambda(lambda x, mean: mean(x.permute(0, 3, 1, 2)).flatten(1) * 2, mean=nn.AdaptiveAvgPool2d(1)),
+        (4, 6, 5, 3),
+        0,
+    ),
 }
 """Module, shape of the example input, and the axis that is dynamic."""
 
@@ -191,6 +196,13 @@ def test_operators_that_need_numbers_are_refused_by_name(name: str) -> None:
     example = (make(), (torch.randn(shape),), ({axis: Dim("n", min=LEAST, max=MOST)},))
     with pytest.raises(UserError, match=f"{operator} cannot be compiled over a dynamic dimension; give .* one extent"):
         import_network(load_network(example), CPU)
+
+
+def test_a_view_of_memory_over_a_dynamic_dimension_is_refused_by_name() -> None:
+    module = Lambda(lambda x: x.as_strided((x.shape[0], 2), (3, 1)))
+    example = (module, (torch.randn(4, 3),), (({0: Dim("n", min=LEAST, max=MOST)},),))
+    with pytest.raises(UserError, match=r"as_strided\(\) over a dynamic dimension: index the tensor instead"):
+        load_network(example)
 
 
 ELEMENTS = """net (float[n, 3] x, int64[2, 3] at, float[2, 3] v) => (float[n, 3] y) {

@@ -16,7 +16,7 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 
 from devices.builds.tensors import array_of
-from devices.networks.graph.numpy_operators import Array, shape_of
+from devices.networks.graph.numpy_operators import Array, extents_of, have_one_shape, shape_of
 from devices.networks.graph.rewrites.context import RewriteContext, Rule, constant
 
 _CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose"))
@@ -34,16 +34,16 @@ def fold_affine(context: RewriteContext, call: Call) -> Any:
         value, operand = right, array_of(left.value)
     else:
         return call
-    if shape_of(value) is None or shape_of(value) != shape_of(call) or operand.dtype.kind != "f":
+    if not have_one_shape(value, call) or operand.dtype.kind != "f":
         return call
     linear, bias = _linear_and_bias(context, value)
     if linear is None:
         return call
     channel_axis, output_axis = _channel_axes(linear)
-    channels = _per_channel(operand, shape_of(value) or (), channel_axis)
+    channels = _per_channel(operand, extents_of(value) or (), channel_axis)
     if channels is None:
         return call
-    rank = len(shape_of(value) or ())
+    rank = value.ty.ndim
     if name in ("relax.add", "relax.subtract"):
         if bias is None and name == "relax.add":  # already the folded form
             return call
@@ -82,20 +82,21 @@ def _linear_and_bias(context: RewriteContext, value: Any) -> tuple[Any, Array | 
     if not isinstance(bias, GenericConst) or _linear_and_bias(context, linear)[0] is not linear:
         return None, None
     channel_axis, _ = _channel_axes(linear)
-    channels = _per_channel(array_of(bias.value), shape_of(linear) or (), channel_axis)
+    channels = _per_channel(array_of(bias.value), extents_of(linear) or (), channel_axis)
     return (linear, channels) if channels is not None else (None, None)
 
 
 def _channel_axes(linear: Call) -> tuple[int, int]:
     """Return the axes of the output channels, in the result and in the weights."""
     if linear.op.name == "relax.matmul":
-        return len(shape_of(linear) or ()) - 1, 1
+        return linear.ty.ndim - 1, 1
     return str(linear.attrs.out_layout).find("C"), str(linear.attrs.kernel_layout).find("O")
 
 
-def _per_channel(array: Array, shape: tuple[int, ...], axis: int) -> Array | None:
-    """Return ``array`` as a vector over the channels; None where it varies over another axis."""
-    if array.ndim > len(shape) or axis < 0:
+def _per_channel(array: Array, shape: tuple[Any, ...], axis: int) -> Array | None:
+    """Return ``array`` as a vector over the channels; None where it varies over another axis, or where the number of
+    channels is not known."""
+    if array.ndim > len(shape) or axis < 0 or not isinstance(shape[axis], int):
         return None
     padded = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
     if any(extent != 1 for at, extent in enumerate(padded.shape) if at != axis):
