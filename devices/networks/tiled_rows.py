@@ -40,7 +40,8 @@ class TiledRows:
 
     def sizes(self, most: int) -> list[int]:
         """Return the numbers of rows of its tiles, ascending, where the largest has ``most``."""
-        return sorted(size for size in (*self.dimension.tile_sizes, *self.dimension.exact_sizes) if size <= most)
+        powers = (size for size in self.dimension.tile_sizes if size <= most)
+        return sorted([*powers, *self.dimension.exact_sizes(most)])
 
     def extents(self, size: int) -> Mapping[Var, int]:
         """Return the extents of a tile of ``size`` rows."""

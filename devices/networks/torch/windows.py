@@ -46,9 +46,10 @@ def translations(importer: Any) -> dict[str, Convert]:
         given, view = data.meta["val"], node.meta["val"]
         if _same_view(view, given):
             return importer.env[data]
-        if not all(isinstance(each, int) for each in (*size, *strides)):
-            raise ValueError("as_strided() over a dynamic dimension: index the tensor instead, or fix the dimension")
         begin: Any = arguments[3] if len(arguments) > 3 else node.kwargs.get("storage_offset")
+        numbers = (*size, *strides, begin or 0, *given.shape, *given.stride(), given.storage_offset())
+        if not all(isinstance(each, int) for each in numbers):
+            raise ValueError("as_strided() over a dynamic dimension: index the tensor instead, or fix the dimension")
         offset = int(given.storage_offset()) if begin is None else int(begin)
         if 0 in size:
             return emit(relax.op.zeros(size, importer._convert_data_type(given.dtype)))

@@ -35,8 +35,8 @@ class AppliedSchedule:
     """
 
     def __init__(self, module: IRModule, trace: str) -> None:
-        self._steps = json.loads(trace)[0]
         self._trace = replayed(module, trace).trace
+        self._steps = json.loads(trace)[0]
 
     def of(self, module: IRModule) -> PrimFunc | None:
         """Return the same kernel over fewer rows, scheduled; None where the schedule does not fit it."""

@@ -115,15 +115,14 @@ class Dimension(Bounds):
         not above the smallest extent (1, if that is 0) to the largest that is not above :attr:`typical`."""
         return tuple(1 << at for at in range(max(self.least, 1).bit_length() - 1, self.typical.bit_length()))
 
-    @property
-    def exact_sizes(self) -> tuple[int, ...]:
-        """The extents that have a tile of their own between those of :attr:`tile_sizes`, ascending: of the extents with
-        a weight, up to :attr:`typical`, the four in which most time is spent. Up to seven rows in registers fit each
-        of them; others are computed by several tiles."""
+    def exact_sizes(self, most: int) -> tuple[int, ...]:
+        """Return the extents that have a tile of their own between those of :attr:`tile_sizes` up to ``most``,
+        ascending: of the extents with a weight, the four in which most time is spent. Up to seven rows in registers fit
+        each of them; others are computed by several tiles."""
         weighted = [
             (extent * weight, extent)
             for extent, weight in self.weights
-            if self.tile_sizes[0] < extent <= self.typical and 1 < extent // (extent & -extent) <= _MOST_ROWS
+            if self.tile_sizes[0] < extent < most and 1 < extent // (extent & -extent) <= _MOST_ROWS
         ]
         return tuple(sorted(extent for share, extent in sorted(weighted)[-_MOST_EXACT:] if share))
 

@@ -82,7 +82,12 @@ class Shapes:
             {each.name: extent for each, extent in zip(self.dynamic, extents, strict=True)}
             for extents in zip(*((each.least, each.between, each.most) for each in self.dynamic), strict=True)
         )
-        exact = ({**self.typical, each.name: extent} for each in self.dynamic for extent in each.exact_sizes)
+        exact = (
+            {**self.typical, each.name: extent}
+            for each in self.dynamic
+            for most in each.tile_sizes
+            for extent in each.exact_sizes(most)
+        )
         return tuple(each for each in _ascending([*self.samples, *exact, *alike]) if each != self.typical)
 
     def with_weights(self, weights: Mapping[str | None, Weights]) -> Shapes:

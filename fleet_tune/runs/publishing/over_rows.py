@@ -10,6 +10,7 @@ from fleet_tune.base.domain import Record
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.search_task import SearchTask
 from policies.analysis.cpu.fewer_rows import time_over_rows
+from policies.space.sampling import is_valid
 
 _CONSIDERED = 16
 """The best records for the most rows, among which the best for all is looked for."""
@@ -43,7 +44,10 @@ class RanksOverRows:
         """The rank of a record, in seconds, times :func:`policies.analysis.cpu.fewer_rows.time_over_rows`."""
         entry, candidate = self._entries[record.task_id], record.candidate
         sketch = next((each for each in entry.sketches if each.id == candidate.sketch_id), None)
-        if sketch is None:
+        # A store that others write may have records of sketches that are not known here.
+        if sketch is None or len(candidate.decisions) != sketch.width:
             return record.measurement.rank_secs
         decisions = np.array([candidate.decisions], dtype=np.int64)
+        if not is_valid(sketch, decisions)[0]:
+            return record.measurement.rank_secs
         return record.measurement.rank_secs * float(time_over_rows(sketch, decisions, entry.abstraction)[0])

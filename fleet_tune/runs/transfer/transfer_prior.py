@@ -211,7 +211,9 @@ class TransferPrior:
         match self.prior_kind(entry):
             case "own":
                 workload = entry.task.workload
-                model, lost = own_prior(self._known[workload.hash], entry.sketches, entry.abstraction, self._seed)
+                # Records have the seconds of the most rows alone.
+                sketches = tuple(dataclasses.replace(each, fewer_rows=()) for each in entry.sketches)
+                model, lost = own_prior(self._known[workload.hash], sketches, entry.abstraction, self._seed)
                 if lost:
                     _LOG.warning("%s: %d records fit no sketch here", workload.name, lost)
                 assert model is not None  # what an own lesson says

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,20 @@ def tiles(sketch: Sketch, vector: Any) -> list[list[int]]:
 )
 def test_factors_for_another_extent_by_hand(factors: list[int], extent: int, fitting: list[int]) -> None:
     assert fitting_factors(factors, extent) == fitting
+
+
+def test_the_search_and_the_schedule_fit_factors_alike() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        factors = [int(each) for each in rng.choice([1, 2, 3, 4, 7, 8, 16], size=int(rng.integers(2, 5)))]
+        extent = int(rng.integers(1, 129))
+        sketch, other = (of_one_tile(each, len(factors)) for each in (prod(factors) * 128 + 1, extent))
+        scored = applied(sketch, other, np.array([factors]))[0]
+        assert scored.tolist() == fitting_factors(factors, extent)
+
+
+def of_one_tile(extent: int, parts: int) -> Sketch:
+    return Sketch(0, "test", "test", (Tile(extent, parts, extent),), ())
 
 
 @pytest.mark.parametrize(("most", "fewer"), [(64, (28, 8, 1)), (12, (6, 4))])

@@ -100,21 +100,21 @@ def test_tiles_compute_every_number_of_rows(dimension: Dimension) -> None:
 
 def test_extents_that_come_often_have_tiles_of_their_own() -> None:
     def exact(text: str) -> tuple[int, ...]:
+        """Of the largest tile there is."""
         shapes = parse_shapes(text)
-        compared = {each["n"] for each in (*shapes.others, shapes.typical)}
-        assert compared >= set(shapes.dynamic[0].exact_sizes)
-        return shapes.dynamic[0].exact_sizes
+        (dimension,) = shapes.dynamic
+        found = dimension.exact_sizes(dimension.tile_sizes[-1])
+        assert {each["n"] for each in shapes.others} >= set(found), "each is compared"
+        return found
 
     assert exact("n=1..512") == ()
-    assert exact("n=1..512; n=6:0.1,14:0.2,28:0.3,111:0.2,223:0.1") == (
-        6,
-        14,
-        28,
-    )  # 111 rows and 37 of 3 fit no registers
+    # A tile of 111 rows has 37 of 3, which do not fit into registers.
+    assert exact("n=1..512; n=6:0.1,14:0.2,28:0.3,111:0.2,223:0.1") == (6, 14, 28)
+    assert exact("n=1..28; n=28:9,24:8,20:7,12:5,6:4,3:1") == (3, 6, 12), "the largest tile has 16 rows"
     assert exact("n=1..64; n=3:1,5:1,6:1,7:1,9:9,10:1,64:2") == (5, 6, 7, 10), "most time is spent in these"
     assert exact("n=1..64; n=6:0,64:1") == ()
     assert exact("n=5..64; n=5:1,6:1,64:1") == (5, 6), "beside tiles of 4 rows, of which the last two overlap"
-    assert exact("n=6..7; n=6:9,7:1") == (6,)
+    assert exact("n=6..7; n=6:9,7:1") == ()
     assert exact("n=0..4; n=0:1,3:1,4:1") == (3,)
 
 

@@ -117,6 +117,14 @@ def test_of_dynamic_rows_the_best_record_for_all_numbers_of_rows_counts(tmp_path
     other = incumbents.next_best(TASK.id, [best])
     assert other is not None
     assert other.candidate == rows
+    with RecordStore(path) as store:
+        odd = [
+            make_candidate(TASK, 1, 2, sketch_id=sketch.id),
+            make_candidate(TASK, 2, 8, 4, 0, 16, sketch_id=sketch.id),
+        ]
+        others = [*odd, make_candidate(TASK, 2, 8, 4, 2, 16, sketch_id="another")]
+        store.append([make_record(each, ok(2e-5), f"odd{at}") for at, each in enumerate(others)])
+    assert incumbents.best(TASK.id) == best, "records of other sketches are ranked as they are"
     fixed = Incumbents(path, None, print, entries=[dataclasses.replace(entry, sketches=(product(64),))]).best(TASK.id)
     assert fixed is not None
     assert fixed.candidate == rows
