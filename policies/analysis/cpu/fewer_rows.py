@@ -2,7 +2,7 @@
 
 A network with dynamic dimensions is made of tiles of rows: one schedule, applied to several numbers of rows
 (:attr:`fleet_tune.base.sketch.Sketch.fewer_rows`). A schedule that gives each thread a part of the rows is as good as
-any for many of them, and leaves threads idle for few. Nothing else of a schedule was found to matter (see
+any for many of them, and leaves threads idle for few. Of a kernel that runs alone nothing else was found to matter (see
 docs/lab/kernels.md): the threads that its loops keep busy tell the time within 3%, the whole model within 20%.
 """
 
