@@ -6,9 +6,10 @@ ends after a number of trials and a comparison needs it to end after a time: wit
 The clock starts with the tuning, when the steps before it are done. OUT then holds the compiled network and its
 weights, for :func:`load`. With ``--moment 60`` it has the network of after a minute too, in a folder of its own: it is
 compiled in the end, from what was measured by then. A kernel without a record stays as TVM leaves it, unscheduled; the
-figures say how many those are. ``--trials-per-task`` lets all have a turn in time, as TVM's guide advises. With
-``--our-engine`` MetaSchedule's search builds and measures with ours (:mod:`bench.peers.our_engine`), and its networks
-are compiled with our passes too: their kernels are those that were measured.
+figures say how many those are. Its scheduler gives each kernel a round first, of ``--batch`` trials: smaller ones let
+all have a turn in time. With ``--our-engine`` MetaSchedule's search builds and measures with ours
+(:mod:`bench.peers.our_engine`), and its networks are compiled with our passes too: their kernels
+are those that were measured.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from devices.instruction_sets import native_cpu
 _LIBRARY, _PARAMETERS = "network.so", "parameters.npz"
 # More trials than the time is enough for.
 _MANY = 1_000_000
+BATCH = 64
+"""Trials of a round of MetaSchedule's scheduler, by default."""
 
 
 @derived_object
@@ -81,12 +84,12 @@ def tune(
     budget_secs: float,
     moments: Sequence[float] = (),
     on_ours: bool = False,
-    trials_per_task: int | None = None,
+    batch: int = BATCH,
     seed: int | None = None,
 ) -> dict[str, Any]:
     """Tunes ``model`` (file.py:function) for ``budget_secs`` and compiles it into ``out``, an existing folder, and the
-    networks of earlier ``moments`` into folders in it. ``on_ours``: on our engine. ``trials_per_task``: at most so
-    many of each; the tuning ends when all have had them."""
+    networks of earlier ``moments`` into folders in it. ``on_ours``: on our engine. ``batch``: trials of a round of
+    its scheduler."""
     module, inputs = load_example(model)
     program = torch.export.export(module, inputs)
     network = from_exported_program(program, keep_params_as_input=True, unwrap_unit_return_tuple=True)
@@ -103,12 +106,12 @@ def tune(
             transform.AttachAttrLayoutFreeBuffers(),
         ]
         network = tvm.transform.Sequential(prepare)(network)
-        limits = {"max_trials_per_task": trials_per_task, "seed": seed}
+        options = {"num_trials_per_iter": batch, "seed": seed}
         with our_engine(Path(made), cores()) if on_ours else _engine() as engine, ms.Profiler() as profiler:
             timeline = Timeline(time.perf_counter(), budget_secs)
             kept = Moments(timeline, profiler, folder, moments)
-            _tune(network, target, folder, timeline, kept, {**limits, **engine})
-        trials = sum(batch["trials"] for batch in timeline.batches)
+            _tune(network, target, folder, timeline, kept, {**options, **engine})
+        trials = sum(each["trials"] for each in timeline.batches)
         elapsed_secs = timeline.batches[-1]["elapsed_secs"] if timeline.batches else 0.0
         if on_ours:
             use_our_passes()
@@ -126,7 +129,7 @@ def tune(
     return {
         "tasks": tasks,
         "trials": trials,
-        "valid": sum(batch["valid"] for batch in timeline.batches),
+        "valid": sum(each["valid"] for each in timeline.batches),
         "elapsed_secs": elapsed_secs,
         "networks": networks,
     }
@@ -193,7 +196,7 @@ def load(folder: Path) -> Callable[..., Any]:
 @click.option("--budget-secs", type=float, required=True)
 @click.option("--moment", "moments", type=float, multiple=True, help="Compile the network of this second too.")
 @click.option("--our-engine", "on_ours", is_flag=True, help="Build and measure with our builder and our device.")
-@click.option("--trials-per-task", type=click.IntRange(min=1), help="At most so many trials of each task.")
+@click.option("--batch", type=click.IntRange(min=1), default=BATCH, help="Trials of a round of its scheduler.")
 @click.option("--seed", type=int, help="Of its search; else another one each time.")
 def main(
     model: str,
@@ -201,13 +204,13 @@ def main(
     budget_secs: float,
     moments: Sequence[float],
     on_ours: bool,
-    trials_per_task: int | None,
+    batch: int,
     seed: int | None,
 ) -> None:
     """Prints the figures as one line of JSON, the last line of output."""
     die_with_parent()
     out.mkdir(parents=True, exist_ok=True)
-    click.echo(json.dumps(tune(model, out, budget_secs, moments, on_ours, trials_per_task, seed)))
+    click.echo(json.dumps(tune(model, out, budget_secs, moments, on_ours, batch, seed)))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ ASKED = {
 _GRID = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _CLAIM = {"pruner": " (in its paper: 4.08 times less time than MetaSchedule, on tensor cores)"}
 """What papers claim against the peer, by method."""
-_MORE = "Give --peer-trials, so that all kernels have some of its trials, or more --peer-secs"
+_MORE = "Give a smaller --peer-batch, so that all kernels have a turn in time, or more --peer-secs"
 _AS_FAST = 1.02
 """Latencies of the peer's own networks, relative to its last one, that are as good as it."""
 
@@ -55,7 +55,7 @@ def run(
     models: Sequence[str],
     peer: str,
     peer_secs: float,
-    peer_trials: int | None,
+    peer_batch: int | None,
     grid: str,
     method: str,
     rounds: int,
@@ -70,7 +70,7 @@ def run(
     models whose last network of the peer is whole; 0 where one does not reach it, None with a ``reason`` where none is
     whole. No result while pieces are missing."""
     moments = _moments(grid, peer_secs)
-    every = list(runs(models, peer_secs, moments, work, seed, method, peer_trials))
+    every = list(runs(models, peer_secs, moments, work, seed, method, peer_batch))
     sitting = Sitting(piece_count, sitting_secs, anew=not resume)
     if not sitting.run(every):
         return None
@@ -92,7 +92,7 @@ def run(
         unit="times less time",
         details={
             "peer_secs": peer_secs,
-            "peer_trials": peer_trials,
+            "peer_batch": peer_batch,
             "method": method,
             "seed": seed,
             "commits": commits([*every, *every_timing]),
@@ -228,9 +228,9 @@ def table(result: Mapping[str, Any]) -> str:
     ours_header = ("ours, s", "times less", "times less than itself", "faster at equal time")
     header = ("network", "against", "s", "itself as fast after, s", *ours_header)
     curve_header = ("network", "s", "trials", "s of the device", "ms a run", "tasks with shipped records")
-    limit = f", at most {details['peer_trials']} trials of a task" if details["peer_trials"] else ""
+    batch = f", rounds of {details['peer_batch']} trials" if details["peer_batch"] else ""
     ours = f"`{details['method']}`{_CLAIM.get(details['method'], '')}"
-    said = f"Our method: {ours}. The peer: {details['peer_secs']:g} s{limit}. Seed {details['seed']}."
+    said = f"Our method: {ours}. The peer: {details['peer_secs']:g} s{batch}. Seed {details['seed']}."
     mean_header = (
         "times less time, geometric mean",
         "asked",
@@ -263,9 +263,9 @@ BENCHMARK = Benchmark(
         click.Option(["--peer"], type=click.Choice([PEER]), default=PEER, show_default=True, help="The other tuner."),
         options.seconds("--peer-secs", "peer_secs", 1800.0, "Seconds that it tunes."),
         click.Option(
-            ["--peer-trials"],
+            ["--peer-batch"],
             type=click.IntRange(min=1),
-            help="Most trials of a task that it makes, so that all have some in time; else its default, no limit.",
+            help="Trials of a round of its scheduler, which gives each kernel one first; else its default, 64.",
         ),
         click.Option(
             ["--grid"],

@@ -37,8 +37,8 @@ class TunerRun(Piece):
     seed: int
     method: str = ""
     """Our search method; empty for the peer."""
-    trials_per_task: int | None = None
-    """The peer's limit; None: its default, which is none."""
+    batch: int | None = None
+    """Trials of a round of the peer's scheduler; None: its default."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class TunerRun(Piece):
         if self.form in PEERS:
             command = ["-m", "bench.peers.metaschedule_network", self.model, str(self.folder), *limits]
             command += [argument for secs in self.moments for argument in ("--moment", str(secs))]
-            command += [] if self.trials_per_task is None else ["--trials-per-task", str(self.trials_per_task)]
+            command += [] if self.batch is None else ["--batch", str(self.batch)]
             command += PEERS[self.form]
             environment = bench_env(cores())
         else:
@@ -84,16 +84,16 @@ def runs(
     work: Path,
     seed: int = 0,
     method: str = "fleet",
-    trials_per_task: int | None = None,
+    batch: int | None = None,
 ) -> Iterator[TunerRun]:
     """Yield all runs, the peer's of each model first."""
     moments = sorted({*(secs for secs in grid if secs < peer_secs), *(share * peer_secs for share in _QUARTERS)})
-    of_peer = "" if trials_per_task is None else f"-{trials_per_task}"
+    of_peer = "" if batch is None else f"-{batch}"
     for model in models:
         folder = model_folder(work, model)
         for form in PEERS:
             place = folder / f"{form.replace(' ', '-')}{of_peer}"
-            yield TunerRun(model, place, form, peer_secs, tuple(moments), seed, trials_per_task=trials_per_task)
+            yield TunerRun(model, place, form, peer_secs, tuple(moments), seed, batch=batch)
         for form in FORMS:
             for secs in (each for each in grid if each <= peer_secs):
                 name = f"{form.replace(' ', '-')}-{secs:g}"

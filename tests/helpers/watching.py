@@ -17,6 +17,8 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Measurement
 
 _BUILDS = "devices.builds.worker"
+# A process that waits for the disk stops when it returns from there.
+_STOPPED = {psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP}
 
 
 class StoreSubscription:
@@ -44,7 +46,7 @@ class StoreSubscription:
                 if process.uids().real == os.getuid() and _BUILDS in process.cmdline():
                     temporary = Path(process.environ().get("TMPDIR", "/"))
                     if temporary.parent == self._folder:
-                        stopped = process.status() == psutil.STATUS_STOPPED
+                        stopped = process.status() in _STOPPED
                         seen.setdefault(temporary.name, []).append(stopped)
         return seen
 

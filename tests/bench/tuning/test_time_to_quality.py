@@ -74,7 +74,7 @@ def test_every_model_has_runs_of_the_peer_and_our_budgets_up_to_its_time(tmp_pat
 def test_another_method_needs_no_other_run_of_the_peer(tmp_path: Path) -> None:
     fleet, pruner = (list(runs([MODEL], 60.0, (60.0,), tmp_path, method=each)) for each in ("fleet", "pruner"))
     assert [one == other for one, other in zip(fleet, pruner, strict=True)] == [True, True, False, False]
-    limited = list(runs([MODEL], 60.0, (60.0,), tmp_path, trials_per_task=8))
+    limited = list(runs([MODEL], 60.0, (60.0,), tmp_path, batch=8))
     assert [one == other for one, other in zip(fleet, limited, strict=True)] == [False, False, True, True]
     assert len({each.folder for each in (*fleet, *pruner, *limited)}) == 8
 
@@ -97,7 +97,7 @@ def test_each_tuner_is_told_what_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert command[4:8] == ["--budget-secs", "60.0", "--seed", "3"]
         moments = [secs for name, secs in itertools.pairwise(command) if name == "--moment"]
         assert moments == ["15.0", "20.0", "30.0", "45.0"], "with its quarters"
-        assert command[command.index("--trials-per-task") + 1] == "8"
+        assert command[command.index("--batch") + 1] == "8"
     assert ("--our-engine" in shipped[0], "--our-engine" in searched[0]) == (False, True)
     for command, environment in ours:
         assert command[command.index("--method") + 1] == "pruner"
@@ -180,7 +180,10 @@ def test_a_peer_with_kernels_that_are_not_tuned_is_in_no_mean(monkeypatch: pytes
     assert details["own_means"]["as it comes"][PEER] == pytest.approx(40.0 / 20.0)  # of the other: 80 / 20
     text = BENCHMARK.table({"details": details})
     assert "| as it comes, against metaschedule | 20 | 5.0 | 2.0 |" in text
-    assert f"Not in the means against {PEER}, which has kernels without a schedule there: `other`. Give --peer" in text
+    assert (
+        f"Not in the means against {PEER}, which has kernels without a schedule there: `other`. Give a smaller --peer"
+        in text
+    )
     assert "| `other`, as it comes | metaschedule, 2000.00 ms, 2 kernels not tuned yet | 100 | 80 |" in text
 
 
@@ -196,7 +199,7 @@ def test_without_a_whole_network_of_the_peer_there_is_no_figure(
     Tuners(monkeypatch, {MODEL: 1})
     found = _run(tmp_path)
     assert (found.ours, found.peer, found.ratio) == (None, None, None)
-    assert "metaschedule has tuned all kernels of no model: Give --peer-trials" in found.to_text()
+    assert "metaschedule has tuned all kernels of no model: Give a smaller --peer-batch" in found.to_text()
     text = BENCHMARK.table(json.loads(found.to_json()))
     assert "| as it comes, against metaschedule | 20 | no model | no model |" in text
 
