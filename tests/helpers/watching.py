@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,6 @@ from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Measurement
 
 _BUILDS = "devices.builds.worker"
-# A process that waits for the disk stops when it returns from there.
-_STOPPED = {psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP}
 
 
 class StoreSubscription:
@@ -42,13 +41,20 @@ class StoreSubscription:
     def _seen(self) -> dict[str, list[bool]]:
         seen: dict[str, list[bool]] = {}
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error, OSError):
                 if process.uids().real == os.getuid() and _BUILDS in process.cmdline():
                     temporary = Path(process.environ().get("TMPDIR", "/"))
                     if temporary.parent == self._folder:
-                        stopped = process.status() in _STOPPED
+                        stopped = process.status() == psutil.STATUS_STOPPED or _stops_next(process.pid)
                         seen.setdefault(temporary.name, []).append(stopped)
         return seen
+
+
+def _stops_next(pid: int) -> bool:
+    """Return true where SIGSTOP is pending: on a busy host a process waits for the CPU, and stops before it goes on."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
+    return bool(pending >> (signal.SIGSTOP - 1) & 1)
 
 
 @contextlib.contextmanager

@@ -35,9 +35,8 @@ from fleet_tune.base.processes import pid_namespace, stat_fields
 
 _LEDGER = struct.Struct("<dd")  # seconds of the closed windows; opening time of the open one, 0 for none
 _ROOT = Path(__file__).resolve().parents[3]
-# A process stops when it has the CPU next, which takes long on a busy host, or when it returns from a call of the
-# kernel that cannot be interrupted (the disk).
-_STOPPED_WITHIN_SECS = 1.0
+# A process in a call of the kernel that cannot be interrupted (the disk) stops when it returns.
+_STOPPED_WITHIN_SECS = 0.05
 _LOOK_EVERY_SECS = 0.0005
 
 
