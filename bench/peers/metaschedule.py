@@ -2,8 +2,7 @@
 
 Run in a process of its own: ``python -m bench.peers.metaschedule --workload matmul_relu --trials 64``. Invoked as
 ``tune_tir`` with ``LocalBuilder(timeout_sec=180, max_workers=cores)`` (its workers start so slowly that the default of
-30 s would void the trials of the first batch) and everything else at its defaults, for the host's CPU with all cores
-and, as our own target for it says, LLVM's optimization level 2: its builds take less time so.
+30 s would void the trials of the first batch) and everything else at its defaults, for the host's CPU with all cores.
 The clock starts with ``tune_tir``, so it includes MetaSchedule's own start of its workers but no import of TVM.
 """
 
@@ -53,12 +52,22 @@ WORKLOADS = {"matmul_relu": matmul_relu, "conv2d_nhwc": conv2d_nhwc}
 
 @derived_object
 class Timeline(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
-    """Notes after every batch how many trials were valid; ends the tuning once ``limit_secs`` are over."""
+    """Notes after every batch how many trials were valid; ends the tuning once ``limit_secs`` are over.
 
-    def __init__(self, start: float, limit_secs: float) -> None:
+    MetaSchedule's scheduler builds and measures a batch of each task first, and hands over their results one after the
+    other when all are there. It is not ended among them: what was measured of the other tasks would be lost.
+
+    Args:
+        start: time on the performance counter.
+        limit_secs: seconds since then.
+        tasks: number of tasks.
+    """
+
+    def __init__(self, start: float, limit_secs: float, tasks: int = 1) -> None:
         super().__init__()
         self.start = start
         self.limit_secs = limit_secs
+        self.tasks = tasks
         self.batches: list[dict[str, Any]] = []
         self.time_up = False
 
@@ -76,7 +85,7 @@ class Timeline(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
                 "best_secs": min(times, default=None),
             }
         )
-        if elapsed >= self.limit_secs:
+        if elapsed >= self.limit_secs and len(self.batches) >= self.tasks:
             self.time_up = True
             raise RuntimeError("time is up")  # TVM turns any other error into a RuntimeError too
 

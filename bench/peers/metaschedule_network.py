@@ -2,14 +2,14 @@
 
 ``python -m bench.peers.metaschedule_network MODEL OUT --budget-secs 120`` goes through the steps of TVM's own
 ``static_shape_tuning`` pipeline with ``cpu_weight_prepack`` (its advice for CPUs), one by one, because that pipeline
-ends after a number of trials and a comparison needs it to end after a time: with the batch in which the time passed.
-The clock starts with the tuning, when the steps before it are done. OUT then holds the compiled network and its
-weights, for :func:`load`. With ``--moment 60`` it has the network of after a minute too, in a folder of its own: it is
-compiled in the end, from what was measured by then. A kernel without a record stays as TVM leaves it, unscheduled; the
-figures say how many those are. Its scheduler gives each kernel a round first, of ``--batch`` trials: smaller ones let
-all have a turn in time. With ``--our-engine`` MetaSchedule's search builds and measures with ours
-(:mod:`bench.peers.our_engine`), and its networks are compiled with our passes too: their kernels
-are those that were measured.
+ends after a number of trials and a comparison needs it to end after a time: with the batch in which the time passed, or
+that with which all kernels have had one. The clock starts with the tuning, when the steps before it are done. OUT then
+holds the compiled network and its weights, for :func:`load`. With ``--moment 60`` it has the network of after a minute
+too, or the first one of which all kernels have had a batch, in a folder of its own: it is compiled in the end, from
+what was measured by then. A kernel without a record stays as TVM leaves it, unscheduled; the figures say how many those
+are. A batch has ``--batch`` trials: smaller ones let all have a turn in time. With ``--our-engine`` MetaSchedule's
+search builds and measures with ours (:mod:`bench.peers.our_engine`), and its networks are compiled with our passes too:
+their kernels are those that were measured.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _LIBRARY, _PARAMETERS = "network.so", "parameters.npz"
 # More trials than the time is enough for.
 _MANY = 1_000_000
 BATCH = 64
-"""Trials of a round of MetaSchedule's scheduler, by default."""
+"""Trials of a batch of MetaSchedule's scheduler, by default."""
 
 
 @derived_object
 class Moments(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
-    """Keeps a copy of the database after the first batch past each of some moments."""
+    """Keeps a copy of the database after the first batch past each of some moments at which all tasks have had one."""
 
     def __init__(self, timeline: Timeline, profiler: Any, database: Path, moments: Sequence[float]) -> None:
         super().__init__()
@@ -63,10 +63,11 @@ class Moments(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
 
     def apply(self, _scheduler: Any, _task_id: int, candidates: Any, _builds: Any, _runs: Any) -> None:
         elapsed = time.perf_counter() - self._timeline.start
-        if not self._left or elapsed < self._left[0]:
+        is_first_pass = len(self._timeline.batches) + 1 < self._timeline.tasks  # with the batch of this call
+        if is_first_pass or not self._left or elapsed < self._left[0]:
             return
         folder = self._database.with_name(f"{self._database.name}-{self._left[0]:g}")
-        shutil.copytree(self._database, folder)
+        shutil.copytree(self._database, folder, ignore=shutil.ignore_patterns("logs"))
         trials = sum(batch["trials"] for batch in self._timeline.batches) + len(candidates)
         self.kept.append((folder, {"secs": elapsed, "trials": trials, "device_secs": runner_secs(self._profiler)}))
         self._left = [moment for moment in self._left if moment > elapsed]
@@ -88,7 +89,7 @@ def tune(
     seed: int | None = None,
 ) -> dict[str, Any]:
     """Tunes ``model`` (file.py:function) for ``budget_secs`` and compiles it into ``out``, an existing folder, and the
-    networks of earlier ``moments`` into folders in it. ``on_ours``: on our engine. ``batch``: trials of a round of
+    networks of earlier ``moments`` into folders in it. ``on_ours``: on our engine. ``batch``: trials of a batch of
     its scheduler."""
     module, inputs = load_example(model)
     program = torch.export.export(module, inputs)
@@ -108,19 +109,19 @@ def tune(
         network = tvm.transform.Sequential(prepare)(network)
         options = {"num_trials_per_iter": batch, "seed": seed}
         with our_engine(Path(made), cores()) if on_ours else _engine() as engine, ms.Profiler() as profiler:
-            timeline = Timeline(time.perf_counter(), budget_secs)
+            tasks = len(ms.relax_integration.extract_tasks(network, target))
+            timeline = Timeline(time.perf_counter(), budget_secs, tasks)
             kept = Moments(timeline, profiler, folder, moments)
             _tune(network, target, folder, timeline, kept, {**options, **engine})
         trials = sum(each["trials"] for each in timeline.batches)
         elapsed_secs = timeline.batches[-1]["elapsed_secs"] if timeline.batches else 0.0
         if on_ours:
             use_our_passes()
-        tasks = len(ms.relax_integration.extract_tasks(network, target))
         networks = []
         earlier = [each for each in kept.kept if each[1]["trials"] < trials]  # the last batch may be past a moment
         last = {"secs": elapsed_secs, "trials": trials, "device_secs": runner_secs(profiler)}
-        for database, figures in [*earlier, (folder, last)]:
-            compiled = out if database == folder else out / f"after-{figures['secs']:.0f}"
+        for number, (database, figures) in enumerate([*earlier, (folder, last)]):
+            compiled = out if database == folder else out / f"network-{number}"
             compiled.mkdir(exist_ok=True)
             with tvm.transform.PassContext(config=PASS_OPTIONS if on_ours else {}):
                 _compile(network, parameters.get("main", []), target, database, compiled)
@@ -196,7 +197,7 @@ def load(folder: Path) -> Callable[..., Any]:
 @click.option("--budget-secs", type=float, required=True)
 @click.option("--moment", "moments", type=float, multiple=True, help="Compile the network of this second too.")
 @click.option("--our-engine", "on_ours", is_flag=True, help="Build and measure with our builder and our device.")
-@click.option("--batch", type=click.IntRange(min=1), default=BATCH, help="Trials of a round of its scheduler.")
+@click.option("--batch", type=click.IntRange(min=1), default=BATCH, help="Trials of a batch of its scheduler.")
 @click.option("--seed", type=int, help="Of its search; else another one each time.")
 def main(
     model: str,

@@ -29,7 +29,16 @@ from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
 from bench.tuning.curve_pictures import method_pictures
-from bench.tuning.pieces import Piece, Sitting, commits, model_folder, models_option, sitting_options
+from bench.tuning.pieces import (
+    Piece,
+    Sitting,
+    model_folder,
+    models_option,
+    sitting_options,
+    sources,
+    sources_text,
+    work_folder,
+)
 from fleet_tune.base.records.sharing.shared import SHIPPED_VARIABLE, STORE_VARIABLE
 from policies.search.methods.registry import METHOD_NAMES
 
@@ -79,7 +88,7 @@ class MethodRun(Piece):
         return self.budget_secs + _EXTRA_SECS
 
     def take(self) -> dict[str, Any]:
-        out = self.folder / "network"
+        out = self.place / "network"
         command = ["-m", "bench.tuning.tune_process", self.model, str(out), "--budget-secs", str(self.budget_secs)]
         command += ["--method", self.method, "--seed", str(self.seed), "--curve"]
         command += [] if _is_pretrained(self.method) else ["--no-pretrained"]
@@ -116,8 +125,9 @@ def run(
     if len(methods) < 2:
         raise BenchError("a comparison needs two methods: give --methods with a comma between them")
     every = list(runs(models, methods, seeds, budget_secs, work))
-    if not Sitting(piece_count, sitting_secs, anew=not resume).run(every):
-        return None
+    with work_folder(work):
+        if not Sitting(piece_count, sitting_secs, anew=not resume).run(every):
+            return None
     curves = {
         model: {
             method: [each.figures() for each in every if (each.model, _method_of(each)) == (model, method)]
@@ -139,7 +149,7 @@ def run(
             "budget_secs": budget_secs,
             "pretrained": [method for method in methods if _is_pretrained(method)],
             "threads": cores(),
-            "commits": commits(every),
+            "sources": sources(every),
             "claims": [{**asdict(claim), **less(curves, claim.method, claim.baseline, claim.unit)} for claim in wanted],
             "against": {
                 method: {other: less(curves, method, other, "secs")["mean"] for other in methods if other != method}
@@ -234,6 +244,7 @@ def table(result: Mapping[str, Any]) -> str:
             _matrix({called(m): {called(o): t for o, t in of.items()} for m, of in details["against"].items()}, times),
         )
     )
+    text = f"{text}\n\n{sources_text(details['sources'])}"
     if not claims:
         return text
     columns = ("claim", "methods", "in the paper", "here", "by network")

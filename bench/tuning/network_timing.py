@@ -42,9 +42,10 @@ class Timing(Piece):
         return count * (_START_SECS + self.rounds * (self.block_secs + 1.0))
 
     def take(self) -> dict[str, Any]:
-        """Return ``latency``: seconds of each network of the moment, in their order, and ``last``: those of the peer's
-        forms in the end."""
-        sides = {f"{each['form']} {each['secs']:.0f}": each for each in (*self.networks, *self.last)}
+        """Return ``latency``: seconds of each network of the moment, in their order; ``spread``: their extremes and
+        number of runs; ``last``: seconds of those of the peer's forms in the end."""
+        every = (*self.networks, *self.last)
+        sides = {f"{number}, {each['form']} {each['secs']:.0f}": each for number, each in enumerate(every)}
         timed = measure_sides(
             self.model,
             list(sides),
@@ -54,10 +55,12 @@ class Timing(Piece):
             kinds={name: PEER if network["form"] in PEERS else "ours" for name, network in sides.items()},
             fewest_runs=1,  # a kernel that the peer has not tuned yet may take seconds
         )
-        medians = [timed[name]["secs"]["median"] for name in sides]
+        spreads = [timed[name]["secs"] for name in sides]
+        medians = [each["median"] for each in spreads]
         count = len(self.networks)
         return {
             "latency": medians[:count],
+            "spread": spreads[:count],
             "last": {network["form"]: secs for network, secs in zip(self.last, medians[count:], strict=True)},
         }
 
@@ -73,8 +76,7 @@ def timings(model: str, tuned: Sequence[TunerRun], work: Path, rounds: int, bloc
         for network in run.networks():
             if network in last or network.get("unscheduled"):
                 continue
-            passed = [each for each in run.moments if each <= network["secs"]]
-            moment = max(passed, default=run.budget_secs)
+            moment = max((each for each in run.moments if each <= network["secs"]), default=run.budget_secs)
             found.setdefault(moment, []).append(network)
     folder = model_folder(work, model)
     return [
@@ -91,8 +93,9 @@ def curves(timed: Sequence[Timing]) -> dict[str, list[dict[str, Any]]]:
     in_the_end = {form: statistics.median(each[form] for each in lasts) for form in PEERS}
     points: dict[str, list[dict[str, Any]]] = {form: [] for form in (*PEERS, *FORMS)}
     for piece, last in zip(timed, lasts, strict=True):
-        for network, latency in zip(piece.networks, piece.figures()["latency"], strict=True):
-            points[network["form"]].append(_point(network, latency, last))
+        figures = piece.figures()
+        for network, latency, spread in zip(piece.networks, figures["latency"], figures["spread"], strict=True):
+            points[network["form"]].append({**_point(network, latency, last), "spread": spread})
     for network in timed[0].last:
         points[network["form"]].append(_point(network, in_the_end[network["form"]], in_the_end))
     return {form: sorted(of, key=lambda point: point["secs"]) for form, of in points.items()}

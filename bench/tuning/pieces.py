@@ -4,22 +4,28 @@ run that did not end begins anew."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import hashlib
 import json
 import math
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from bench.machine import machine
+from bench.processes import ROOT
 from bench.result import BenchError
 from bench.saved_result import commit
 from fleet_tune.base.records.files.atomic_file import write_atomically
+from fleet_tune.base.records.files.lock_file import LockedError, release_lock, take_lock
 
 
 @dataclass(frozen=True)
@@ -44,30 +50,46 @@ class Piece(ABC):
         """Run the tuner and return its figures."""
 
     @property
+    def place(self) -> Path:
+        """Folder of the run: each has one of its own for its settings."""
+        digest = hashlib.sha256(json.dumps(self._settings()).encode()).hexdigest()
+        return self.folder.with_name(f"{self.folder.name}-{digest[:8]}")
+
+    @property
     def file(self) -> Path:
-        """What is kept of the run, written at its end: its settings, the commit, its figures."""
-        return self.folder / "figures.json"
+        """What is kept of the run, written at its end."""
+        return self.place / "figures.json"
 
     @property
     def is_done(self) -> bool:
-        return self.file.exists() and json.loads(self.file.read_text())["settings"] == self._settings()
+        return self.file.exists()
 
     def figures(self) -> dict[str, Any]:
         """Return the figures of a run that is done."""
-        figures: dict[str, Any] = json.loads(self.file.read_text())["figures"]
+        figures: dict[str, Any] = self._kept()["figures"]
         return figures
 
-    def commit(self) -> str:
-        """Return the commit at which a run was made that is done."""
-        return str(json.loads(self.file.read_text())["commit"])
+    def source(self) -> dict[str, Any]:
+        """Return where a run was made that is done: ``commit``, ``cpu``, ``cores``."""
+        source: dict[str, Any] = self._kept()["source"]
+        return source
 
     def run(self) -> None:
         """Run the tuner, and keep the figures."""
         click.echo(self.name, err=True)
-        shutil.rmtree(self.folder, ignore_errors=True)  # what an interrupted run has left would be gone on with
-        self.folder.mkdir(parents=True)
-        kept = {"settings": self._settings(), "commit": commit(), "figures": self.take()}
+        shutil.rmtree(self.place, ignore_errors=True)  # what an interrupted run has left would be gone on with
+        self.place.mkdir(parents=True)
+        host = machine()
+        source = {"commit": commit(), "cpu": host["cpu"], "cores": host["cores"]}
+        kept = {"settings": self._settings(), "source": source, "figures": self.take()}
         write_atomically(self.file, (json.dumps(kept) + "\n").encode())
+
+    def _kept(self) -> dict[str, Any]:
+        try:
+            kept: dict[str, Any] = json.loads(self.file.read_text())
+        except ValueError as error:
+            raise BenchError(f"{self.file} is damaged ({error}): remove it, and give the same command again") from error
+        return kept
 
     def _settings(self) -> dict[str, Any]:
         settings = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "folder"}
@@ -84,6 +106,7 @@ class Sitting:
         anew: make pieces that earlier commands have made once more.
 
     Raises :class:`BenchError` for ``anew`` with a limit: each command would begin with the first piece again.
+    A piece that fails ends no other.
     """
 
     def __init__(self, most: int = 0, secs: float = math.inf, anew: bool = False) -> None:
@@ -99,28 +122,59 @@ class Sitting:
 
     def run(self, pieces: Sequence[Piece]) -> bool:
         """Run those of the pieces that are not done, as far as the sitting goes, and return true if none is missing
-        then. Those that are missing are named on stderr."""
+        then. Those that are missing are named on stderr. Raises :class:`BenchError` in the end if pieces failed."""
+        failed = []
         for piece in pieces:
             fits = self._left > 0 and time.monotonic() + piece.expected_secs <= self._end
             if fits and not self._is_done(piece):
-                piece.run()
-                self._made.add(piece.folder)
                 self._left -= 1
+                try:
+                    piece.run()
+                except BenchError as error:
+                    failed.append(f"{piece.name}: {error}")
+                    click.echo(failed[-1], err=True)
+                else:
+                    self._made.add(piece.place)
         missing = [piece for piece in pieces if not self._is_done(piece)]
         if missing:
             secs = sum(piece.expected_secs for piece in missing)
             click.echo(f"missing, about {secs / 60:.0f} minutes (the same command goes on):", err=True)
             for piece in missing:
                 click.echo(f"  {piece.name}", err=True)
+        if failed:
+            count = f"{len(failed)} of {len(pieces)} runs failed"
+            raise BenchError("\n".join((f"{count}: leave their models out, or give the same command again", *failed)))
         return not missing
 
     def _is_done(self, piece: Piece) -> bool:
-        return piece.is_done and (piece.folder in self._made or not self._anew)
+        return piece.is_done and (piece.place in self._made or not self._anew)
 
 
-def commits(pieces: Sequence[Piece]) -> list[str]:
-    """Return the commits at which the pieces were made, in order."""
-    return sorted({piece.commit() for piece in pieces})
+@contextmanager
+def work_folder(folder: Path) -> Iterator[None]:
+    """Have the folder of the pieces for the block. Raises :class:`BenchError` where another command has it: two at a
+    time would falsify each other's times."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = take_lock(folder / "lock")
+    except LockedError as error:
+        raise BenchError(f"{folder} is used by {error.text}: wait for it, or give another --work") from error
+    try:
+        yield
+    finally:
+        release_lock(lock)
+
+
+def sources(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+    """Return where the pieces were made, each place once; see :meth:`Piece.source`."""
+    found = {json.dumps(piece.source(), sort_keys=True) for piece in pieces}
+    return [json.loads(each) for each in sorted(found)]
+
+
+def sources_text(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return :func:`sources` in a line."""
+    places = ", ".join(f"{each['commit'][:8]} ({each['cpu']}, {each['cores']} cores)" for each in found)
+    return f"Runs were made at {places}."
 
 
 def model_folder(work: Path, model: str) -> Path:
@@ -163,8 +217,24 @@ def sitting_options(work: str) -> tuple[click.Option, ...]:
 def models_option(default: str) -> click.Option:
     return click.Option(
         ["--models"],
-        callback=lambda _context, _option, text: tuple(text.split(",")),
+        callback=_models,
         default=default,
         show_default=True,
         help="Networks as file.py:function, with commas between them.",
     )
+
+
+def _models(_context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
+    """Each is looked for at once, not after the hours of those before it."""
+    models = tuple(text.split(","))
+    for model in models:
+        path, _, function = model.partition(":")
+        if not (ROOT / path).is_file():
+            raise click.BadParameter(f"{model}: there is no file {ROOT / path}", param=option)
+        defined = [each.name for each in ast.parse((ROOT / path).read_text()).body if isinstance(each, ast.FunctionDef)]
+        if function not in defined:
+            named = ", ".join(name for name in defined if not name.startswith("_"))
+            raise click.BadParameter(f"{model}: not of the form file.py:function; {path} has {named}", param=option)
+    if len({*models}) < len(models):
+        raise click.BadParameter(f"a network is named twice: {text}", param=option)
+    return models

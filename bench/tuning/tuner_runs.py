@@ -17,9 +17,12 @@ PEERS = {PEER: (), "metaschedule on our engine": ("--our-engine",)}
 """The peer's forms, with the options of :mod:`bench.peers.metaschedule_network`."""
 FORMS = {"as it comes": (), "from nothing": ("--no-pretrained",)}
 """Our forms, with the options of :mod:`bench.tuning.tune_process`."""
-_QUARTERS = (0.25, 0.5, 0.75)
-"""Of the peer's time: its networks are kept then too, which show since when it has been as fast as in the end."""
+_QUARTERS = (0.0, 0.25, 0.5, 0.75)
+"""Of the peer's time: its networks are kept then too, the first as soon as all kernels have had trials. They show since
+when it has been as fast as in the end."""
 _FINISH_SECS = 1800.0
+_PEER_FINISH_SECS = 7200.0
+"""All kernels have a turn first, however long that takes."""
 _PEER_EXTRA_SECS = 600.0
 """Of the peer beyond its budget: the end of a batch, and the compilation of its networks."""
 _OUR_EXTRA_SECS = 120.0
@@ -38,7 +41,7 @@ class TunerRun(Piece):
     method: str = ""
     """Our search method; empty for the peer."""
     batch: int | None = None
-    """Trials of a round of the peer's scheduler; None: its default."""
+    """Trials of a batch of the peer's scheduler; None: its default."""
 
     @property
     def name(self) -> str:
@@ -51,18 +54,18 @@ class TunerRun(Piece):
     def take(self) -> dict[str, Any]:
         limits = ["--budget-secs", str(self.budget_secs), "--seed", str(self.seed)]
         if self.form in PEERS:
-            command = ["-m", "bench.peers.metaschedule_network", self.model, str(self.folder), *limits]
+            command = ["-m", "bench.peers.metaschedule_network", self.model, str(self.place), *limits]
             command += [argument for secs in self.moments for argument in ("--moment", str(secs))]
             command += [] if self.batch is None else ["--batch", str(self.batch)]
             command += PEERS[self.form]
-            environment = bench_env(cores())
+            environment, finish_secs = bench_env(cores()), _PEER_FINISH_SECS
         else:
-            out = str(self.folder / "network")
+            out = str(self.place / "network")
             command = ["-m", "bench.tuning.tune_process", self.model, out, *limits, "--method", self.method]
             command += FORMS[self.form]
             shipped = {} if self.form == "as it comes" else {SHIPPED_VARIABLE: ""}
-            environment = bench_env(cores(), **{STORE_VARIABLE: ""}, **shipped)
-        return run_json(command, env=environment, timeout_secs=self.budget_secs + _FINISH_SECS)
+            environment, finish_secs = bench_env(cores(), **{STORE_VARIABLE: ""}, **shipped), _FINISH_SECS
+        return run_json(command, env=environment, timeout_secs=self.budget_secs + finish_secs)
 
     def networks(self) -> list[dict[str, Any]]:
         """Return the networks of a run that is done, the last one of the peer last: ``form``, ``secs``, ``trials``,
@@ -87,7 +90,7 @@ def runs(
     batch: int | None = None,
 ) -> Iterator[TunerRun]:
     """Yield all runs, the peer's of each model first."""
-    moments = sorted({*(secs for secs in grid if secs < peer_secs), *(share * peer_secs for share in _QUARTERS)})
+    moments = [share * peer_secs for share in _QUARTERS]
     of_peer = "" if batch is None else f"-{batch}"
     for model in models:
         folder = model_folder(work, model)

@@ -50,6 +50,31 @@ def test_the_database_is_kept_after_the_first_batch_past_each_moment(
     ]
 
 
+def test_all_tasks_have_had_a_batch_before_anything_is_kept_or_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """MetaSchedule tells of the first batch of each task when it has built and measured them all."""
+    database = tmp_path / "database"
+    database.mkdir()
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    timeline = Timeline(0.0, 50.0, tasks=3)
+    moments = Moments(timeline, Clock(), database, (0.0, 15.0, 80.0))
+
+    def batch() -> None:
+        for callback in (moments, timeline):
+            callback._inst.apply(None, 0, [None] * 4, [], [])
+
+    now = 60.0
+    for _ in range(2):
+        batch()
+    assert (moments.kept, timeline.time_up) == ([], False)
+    now = 62.0
+    with pytest.raises(RuntimeError, match="time is up"):
+        batch()
+    assert [figures["trials"] for _, figures in moments.kept] == [12]
+
+
 def test_workloads_with_a_measured_time_are_counted_by_number(tmp_path: Path) -> None:
     assert stored_workloads(tmp_path) == []
     rows = [[0, ["trace", [0.1]]], [2, ["trace", [1e10]]], [0, ["trace", [0.2]]], [1, ["trace", []]]]

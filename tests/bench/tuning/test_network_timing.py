@@ -13,7 +13,7 @@ from bench.tuning.network_timing import Timing, curves, timings
 from bench.tuning.tuner_runs import PEER, TunerRun, runs
 
 MODEL = "net.py:net"
-GRID = (15.0, 60.0)
+GRID = (15.0, 50.0)
 OTHER = "metaschedule on our engine"
 
 
@@ -48,7 +48,7 @@ def _names(networks: tuple[dict[str, Any], ...]) -> list[tuple[str, float]]:
 def test_the_networks_of_a_moment_meet_those_that_the_peer_has_in_the_end(timed: list[Timing]) -> None:
     assert [(each.moment, _names(each.networks)) for each in timed] == [
         (15.0, [("as it comes", 20.0), ("from nothing", 20.0)]),  # one of the peer's kernels is not tuned by then
-        (60.0, [(PEER, 70.0), ("as it comes", 65.0), ("from nothing", 65.0)]),
+        (50.0, [(PEER, 70.0), ("as it comes", 55.0), ("from nothing", 55.0)]),
     ]
     assert [_names(each.last) for each in timed] == [[(PEER, 130.0), (OTHER, 110.0)]] * 2
 
@@ -70,19 +70,21 @@ def test_curves_have_each_network_beside_the_last_ones_of_the_peer(
     def measure_sides(_model: str, names: list[str], **options: Any) -> dict[str, Any]:
         asked.append({**options, "names": names})
         slower = len(asked)  # the machine, at the second moment
-        return {name: {"secs": {"median": slower * float(name.rpartition(" ")[2])}} for name in names}
+        return {name: {"secs": {"median": slower * float(name.rpartition(" ")[2]), "count": 9}} for name in names}
 
     monkeypatch.setattr(network_timing, "measure_sides", measure_sides)
     for piece in timed:
         piece.run()
-    assert asked[1]["names"] == [f"{PEER} 70", "as it comes 65", "from nothing 65", f"{PEER} 130", f"{OTHER} 110"]
-    assert asked[1]["kinds"][f"{OTHER} 110"] == PEER
-    assert asked[1]["kinds"]["from nothing 65"] == "ours"
-    assert asked[1]["folders"]["as it comes 65"] == Path("as it comes 60")
+    names = [f"0, {PEER} 70", "1, as it comes 55", "2, from nothing 55", f"3, {PEER} 130", f"4, {OTHER} 110"]
+    assert asked[1]["names"] == names
+    assert asked[1]["kinds"][names[4]] == PEER
+    assert asked[1]["kinds"][names[2]] == "ours"
+    assert asked[1]["folders"][names[1]] == Path("as it comes 50")
     found = curves(timed)
     [first, second] = found["as it comes"]
     assert (first["latency"], first["last"]) == (20.0, {PEER: 130.0, OTHER: 110.0})
-    assert (second["latency"], second["last"]) == (130.0, {PEER: 260.0, OTHER: 220.0})
+    assert (second["latency"], second["last"]) == (110.0, {PEER: 260.0, OTHER: 220.0})
+    assert second["spread"] == {"median": 110.0, "count": 9}
     assert {name: first[name] for name in ("trials", "device_secs", "tasks", "shipped")} == {
         "trials": 3,
         "device_secs": 2.0,

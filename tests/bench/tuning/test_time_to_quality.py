@@ -14,7 +14,8 @@ import pytest
 
 from bench.result import BenchError
 from bench.tuning import network_timing, time_to_quality
-from bench.tuning.time_to_quality import BENCHMARK, compared, run
+from bench.tuning.quality_comparison import compared
+from bench.tuning.time_to_quality import BENCHMARK, run
 from bench.tuning.tuner_runs import FORMS, PEER, PEERS, TunerRun, runs
 
 MODEL = "net.py:net"
@@ -96,7 +97,7 @@ def test_each_tuner_is_told_what_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert command[1] == "bench.peers.metaschedule_network"
         assert command[4:8] == ["--budget-secs", "60.0", "--seed", "3"]
         moments = [secs for name, secs in itertools.pairwise(command) if name == "--moment"]
-        assert moments == ["15.0", "20.0", "30.0", "45.0"], "with its quarters"
+        assert moments == ["0.0", "15.0", "30.0", "45.0"], "its first network, and those of its quarters"
         assert command[command.index("--batch") + 1] == "8"
     assert ("--our-engine" in shipped[0], "--our-engine" in searched[0]) == (False, True)
     for command, environment in ours:
@@ -133,7 +134,7 @@ class Tuners:
     def _measured(self, model: str, names: list[str], **_options: Any) -> dict[str, Any]:
         assert model in (MODEL, OTHER)
         self.ran.append("timing")
-        return {name: {"secs": {"median": 1.0 if "comes 20" in name else 2.0}} for name in names}
+        return {name: {"secs": {"median": 1.0 if "comes 20" in name else 2.0, "count": 9}} for name in names}
 
 
 def _run(
@@ -162,7 +163,8 @@ def test_pieces_are_done_once_and_the_last_one_gives_the_result(
     peer = "metaschedule on our engine, 2000.00 ms"
     assert f"| `net`, from nothing | {peer} | 100 | 100 | 20 | 5.0 | 5.0 | 1.00 |" in text
     assert "| `net`, as it comes | 20 | 9 | 4 | 1000.00 | 2 of 3 |" in text
-    assert "| from nothing, against metaschedule | 10 | 5.0 | 5.0 |" in text
+    row = "| 5.0 (10) | 5.00, `net` (4) | 1.0 (1.5) | 1.00, `net` (1) | 5.0 |"
+    assert f"| from nothing, against metaschedule | 1 {row}" in text
     assert "Not in the means" not in text
     assert _run(tmp_path) is not None
     assert len(tuners.ran) == 5
@@ -179,9 +181,10 @@ def test_a_peer_with_kernels_that_are_not_tuned_is_in_no_mean(monkeypatch: pytes
     assert found.ours == pytest.approx(5.0)
     assert details["own_means"]["as it comes"][PEER] == pytest.approx(40.0 / 20.0)  # of the other: 80 / 20
     text = BENCHMARK.table({"details": details})
-    assert "| as it comes, against metaschedule | 20 | 5.0 | 2.0 |" in text
+    row = "| 5.0 (20) | 5.00, `net` (4) | 2.0 (1.5) | 2.00, `net` (1) | 2.0 |"
+    assert f"| as it comes, against metaschedule | 1 {row}" in text
     assert (
-        f"Not in the means against {PEER}, which has kernels without a schedule there: `other`. Give a smaller --peer"
+        f"Not in the means against {PEER}, which has kernels without a schedule there: `other`. Give more --peer-secs"
         in text
     )
     assert "| `other`, as it comes | metaschedule, 2000.00 ms, 2 kernels not tuned yet | 100 | 80 |" in text
@@ -199,9 +202,10 @@ def test_without_a_whole_network_of_the_peer_there_is_no_figure(
     Tuners(monkeypatch, {MODEL: 1})
     found = _run(tmp_path)
     assert (found.ours, found.peer, found.ratio) == (None, None, None)
-    assert "metaschedule has tuned all kernels of no model: Give a smaller --peer-batch" in found.to_text()
+    assert "metaschedule has tuned all kernels of no model: Give more --peer-secs" in found.to_text()
     text = BENCHMARK.table(json.loads(found.to_json()))
-    assert "| as it comes, against metaschedule | 20 | no model | no model |" in text
+    row = "| no model (20) | no model (4) | no model (1.5) | no model (1) | no model |"
+    assert f"| as it comes, against metaschedule | 0 {row}" in text
 
 
 @pytest.mark.parametrize("grid", ["", "a", "0,5", "101", "15,inf"])
