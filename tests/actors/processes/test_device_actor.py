@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 @pytest.fixture(autouse=True)
 def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """An actor has a process of its own, in which torch may not be loaded; here other tests need it."""
-    monkeypatch.setattr("actors.processes.device.without_torch", lambda: None)
+    monkeypatch.setattr("actors.processes.device_connection.without_torch", lambda: None)
 
 
 class Steady:
@@ -401,7 +401,7 @@ class HostOracle:
 
 def with_slow_oracle() -> tuple[Bench, HostOracle]:
     bench, host = Bench(), HostOracle()
-    bench.actor._host_oracles = cast(Any, host)
+    bench.actor._oracles._on_host = cast(Any, host)
     bench.device.oracle_problem = "its unscheduled program did not end within 150 s"
     return bench, host
 

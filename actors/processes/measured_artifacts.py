@@ -1,0 +1,40 @@
+"""What a device has measured of candidates, and the speed that it had meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from devices.protocol import Artifact
+from fleet_tune.base.domain import Measurement, Outcome
+
+MeasuredArtifact = tuple[Artifact, Measurement]
+
+
+def loss_of(measured: Sequence[MeasuredArtifact]) -> str:
+    """Return how the device was lost, which ends a batch; empty if it was not."""
+    lost = (each for _, each in measured if each.outcome is Outcome.DEVICE_LOST)
+    return next((each.detail or "lost" for each in lost), "")
+
+
+def at_speed(measurement: Measurement, speed: tuple[float, float]) -> Measurement:
+    """Return a measurement with the speed of the device at that time and its error."""
+    if measurement.outcome is not Outcome.OK:
+        return measurement
+    return dataclasses.replace(measurement, speed=speed[0], speed_error=speed[1])
+
+
+def all_at_speed(measured: Sequence[MeasuredArtifact], speed: tuple[float, float]) -> list[MeasuredArtifact]:
+    """:func:`at_speed` of each, in order; who met another one of these met it as that one is now."""
+    ranks: dict[str, float] = {}
+    settled: list[MeasuredArtifact] = []
+    for artifact, raw in measured:
+        assert artifact.candidate is not None
+        each = at_speed(raw, speed)
+        if each.comparison is not None and each.comparison.against in ranks:
+            comparison = dataclasses.replace(each.comparison, against_rank_secs=ranks[each.comparison.against])
+            each = dataclasses.replace(each, comparison=comparison)
+        if each.outcome is Outcome.OK:  # who failed at last was still met as it was before
+            ranks[artifact.candidate.id] = each.rank_secs
+        settled.append((artifact, each))
+    return settled
