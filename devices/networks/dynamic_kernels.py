@@ -56,13 +56,15 @@ def _tiled(lowered: LoweredNetwork, name: str, trace: str | None, threads: int) 
     found = None if trace is None or shapes is None else TiledRows.of(kernel, shapes)
     if trace is None or found is None:
         return None
-    sizes = found.sizes(lowered.dynamic[name].extent)
+    most = lowered.dynamic[name].extent
+    sizes, exact = found.sizes(most), found.dimension.exact_sizes(most)
     kernels = {size: _normal(specialized(kernel, found.extents(size))) for size in sizes}
     try:
         schedule = AppliedSchedule(kernels[sizes[-1]], trace)
     except ScheduleError:
         return None
-    fixed = {size: scheduled for size in sizes if (scheduled := schedule.of(kernels[size])) is not None}
+    scheduled = {size: schedule.of(kernels[size], must_fill=size in exact) for size in sizes}
+    fixed = {size: each for size, each in scheduled.items() if each is not None}
     least = sizes[0]
     while fixed:
         # Where the schedule does not fit the smallest tile, that one is computed without.

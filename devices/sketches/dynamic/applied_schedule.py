@@ -2,8 +2,11 @@
 
 TVM's ``SamplePerfectTile`` makes a part of a tile whose factor does not divide what is left as large as that: a tile of
 8 rows in registers would be one of 28. Here it is the largest divisor below the factor: 7. For powers of two TVM does
-the same. A tile of 4 rows in registers would be one of 2 for 14 rows, and half as fast:
-such a schedule does not fit.
+the same.
+
+A tile of 4 rows in registers would be one of 2 for 14 rows, and half as fast as in tiles of 8 rows, which compute 14
+rows too: such a schedule does not fit. Smaller powers of two have no divisor that a larger one has not: where a tile of
+such a size fills the registers badly, those in its place would do so too, and it is kept.
 """
 
 from __future__ import annotations
@@ -38,16 +41,23 @@ class AppliedSchedule:
         self._trace = replayed(module, trace).trace
         self._steps = json.loads(trace)[0]
 
-    def of(self, module: IRModule) -> PrimFunc | None:
-        """Return the same kernel over fewer rows, scheduled; None where the schedule does not fit it."""
+    def of(self, module: IRModule, must_fill: bool = False) -> PrimFunc | None:
+        """Return the same kernel over fewer rows, scheduled; None where the schedule does not fit it. ``must_fill``:
+        see :meth:`schedule`."""
         try:
-            return with_layout_changes(self.schedule(module), module)["main"]
+            return with_layout_changes(self.schedule(module, must_fill), module)["main"]
         except (ScheduleError, *REFUSALS):
             return None
 
-    def schedule(self, module: IRModule) -> Schedule:
-        """Return the schedule of the same kernel over fewer rows. Raises :class:`ScheduleError` and TVM's errors where
-        it does not fit."""
+    def schedule(self, module: IRModule, must_fill: bool = False) -> Schedule:
+        """Return the schedule of the same kernel over fewer rows.
+
+        Args:
+            module: the kernel.
+            must_fill: true if an innermost tile that gets much smaller does not fit: other tiles compute these rows.
+
+        Raises :class:`ScheduleError` and TVM's errors where it does not fit.
+        """
         fits = True
 
         def decide(step: Instruction, inputs: Sequence[Any], _attributes: Any, decision: Any) -> Any:
@@ -61,7 +71,7 @@ class AppliedSchedule:
 
         schedule = fresh_schedule(module, self._steps)
         self._trace.apply_to_schedule(schedule, remove_postproc=False, decision_provider=decide)
-        if not fits:
+        if must_fill and not fits:
             raise ScheduleError("an innermost tile is much smaller there")
         return schedule
 

@@ -120,8 +120,13 @@ def test_a_schedule_becomes_what_is_scored(most: int, fewer: tuple[int, ...]) ->
     assert compared > 20
 
 
-@pytest.mark.parametrize(("inner", "rows", "fits"), [(8, 28, True), (8, 6, True), (4, 28, True), (4, 14, False)])
-def test_a_tile_in_registers_that_gets_much_smaller_does_not_fit(inner: int, rows: int, fits: bool) -> None:
+@pytest.mark.parametrize(
+    ("inner", "rows", "must_fill", "fits"),
+    [(8, 28, True, True), (8, 6, True, True), (4, 28, True, True), (4, 14, True, False), (4, 14, False, True)],
+)
+def test_a_tile_in_registers_that_gets_much_smaller_does_not_fit_where_others_serve(
+    inner: int, rows: int, must_fill: bool, fits: bool
+) -> None:
     task = task_of(product, 64)
     space = DesignSpace(task)
     sketch = next(each for each in space.sketches if each.rule == REGISTER_BLOCKED)
@@ -129,7 +134,7 @@ def test_a_tile_in_registers_that_gets_much_smaller_does_not_fit(inner: int, row
     assert is_valid(sketch, np.array([decisions]))[0]
     trace = space.schedule(Candidate(task.id, sketch.index, sketch.id, decisions)).trace
     schedule = AppliedSchedule(parse_module(task.workload.module), trace)
-    assert (schedule.of(parse_module(task_of(product, rows).workload.module)) is not None) == fits
+    assert (schedule.of(parse_module(task_of(product, rows).workload.module), must_fill) is not None) == fits
 
 
 def test_a_kernel_that_a_trace_does_not_fit_leaves_the_sketch_alone() -> None:
