@@ -140,8 +140,9 @@ class _Conversion:
 
     @property
     def is_move(self) -> bool:
-        """True if the packed weight has the values of the weight, in other places."""
-        return isinstance(self._value, TensorLoad)
+        """True if the packed weight has the values of the weight, each once, in other places."""
+        # Overlapping tiles and blocks of a library have some twice: their indices are expressions.
+        return isinstance(self._value, TensorLoad) and all(isinstance(each, Var) for each in self._value.indices)
 
     def place(self, indices: Sequence[Any]) -> list[Any]:
         """Return the place in the packed weight of a place in the weight, of one that has its values."""

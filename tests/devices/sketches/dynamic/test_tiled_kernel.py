@@ -17,14 +17,16 @@ from devices.sketches.dynamic.default_schedule import default_schedule
 from devices.sketches.dynamic.rows import dynamic_extents, rows_of, specialized
 from devices.sketches.dynamic.tile_counts import tile_counts
 from devices.sketches.dynamic.tiled_kernel import LayoutMismatchError, tiled_kernel
+from devices.sketches.plain_weights import with_plain_weights
+from devices.sketches.rules.overlapping_tiles import with_overlapping_tiles
 
 SIZES = (1, 2, 4)
 MOST = 11
 
 
-def product() -> Any:
+def product(columns: int = 16) -> Any:
     n = Var("n", "int64")
-    width, results = (tirx.const(extent, "int64") for extent in (8, 16))
+    width, results = (tirx.const(extent, "int64") for extent in (8, columns))
     x, w = te.placeholder((n, width), name="x"), te.placeholder((width, results), name="w")
     function = te.create_prim_func([x, w, topi.nn.relu(topi.matmul(x, w))])
     return function.with_attr("layout_free_buffers", [1])
@@ -48,11 +50,11 @@ def tiled(kernel: Any, schedule: Callable[[Any], Any], sizes: Sequence[int] = SI
     return tiled_kernel(kernel, extent, rows, fixed, overlap)
 
 
-def check_product(run: Any, extent: int) -> None:
+def check_product(run: Any, extent: int, columns: int = 16) -> None:
     """``run``: what is built of a kernel that computes what :func:`product` does."""
     generator = np.random.default_rng(extent)
-    x, w = (generator.standard_normal(shape).astype("float32") for shape in ((extent, 8), (8, 16)))
-    result = tvm.runtime.tensor(np.full((extent, 16), np.nan, "float32"))
+    x, w = (generator.standard_normal(shape).astype("float32") for shape in ((extent, 8), (8, columns)))
+    result = tvm.runtime.tensor(np.full((extent, columns), np.nan, "float32"))
     run(*map(tvm.runtime.tensor, (x, w)), result)
     np.testing.assert_allclose(result.numpy(), np.maximum(x @ w, 0), rtol=1e-5, atol=1e-6, err_msg=str(extent))
 
@@ -168,6 +170,25 @@ def test_a_kernel_without_a_schedule_reads_the_weights_of_the_others() -> None:
     run = built(kernel)
     for extent in (1, 3, 7):
         check_product(run, extent)
+
+
+def in_overlapping_tiles(each: Any) -> Any:
+    """A kernel that reads the weight in tiles of 16 of its 20 columns: the second one begins within the first."""
+    rewritten = with_overlapping_tiles(tvm.IRModule({"main": each}), ((1, 16),))
+    assert rewritten is not None
+    return with_plain_weights(rewritten["main"], each)
+
+
+def test_a_kernel_without_a_schedule_cannot_read_weights_in_overlapping_tiles() -> None:
+    run = built(tiled(product(20), in_overlapping_tiles))
+    for extent in (1, 3, 7):
+        check_product(run, extent, 20)
+
+    def schedule(each: Any) -> Any:
+        return each if int(each.params[0].ty.shape[0]) == 1 else in_overlapping_tiles(each)
+
+    with pytest.raises(LayoutMismatchError, match="the kernel of 1 rows: it wants w as it comes"):
+        tiled(product(20), schedule)
 
 
 def test_kernels_with_different_layouts_of_a_weight_are_refused() -> None:
