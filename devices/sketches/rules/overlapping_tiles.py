@@ -82,9 +82,10 @@ def tiling_of(instructions: Sequence[Sequence[Any]]) -> Tiling | None:
 
 
 def with_overlapping_tiles(module: tvm.IRModule, tiling: Tiling) -> tvm.IRModule | None:
-    """Return the program with such tiles; None where it is another kind of program."""
+    """Return the program with such tiles; None where it is another kind of program, or an axis is shorter than its
+    tiles, which would begin before it."""
     product = _Product.of(module)
-    return None if product is None else product.rewritten(tiling)
+    return product.rewritten(tiling) if product is not None and product.has(tiling) else None
 
 
 class _Product:
@@ -134,6 +135,10 @@ class _Product:
             return [lanes] if lanes else []
         axis = max(rows, key=lambda each: shape.extents[each])
         return [((axis, size), *lanes) for size in _sizes(shape.extents[axis])]
+
+    def has(self, tiling: Tiling) -> bool:
+        """Return true if each of the axes has a whole tile."""
+        return all(size <= self._shape.extents[axis] for axis, size in tiling)
 
     def _weights(self) -> list[Any]:
         """Return the loads of constants along the axis of the vectors; None for one that does not run along the last

@@ -11,7 +11,7 @@ import tvm
 from tvm import te, topi
 from tvm_ffi import structural_equal
 
-from devices.sketches.rules.overlapping_tiles import OVERLAPPING_TILES, TILES
+from devices.sketches.rules.overlapping_tiles import OVERLAPPING_TILES, TILES, with_overlapping_tiles
 from devices.sketches.spaces import (
     DesignSpace,
     Scheduled,
@@ -143,6 +143,13 @@ def test_a_stored_trace_gives_the_same_program_again() -> None:
         assert [list(each.shape) for each in in_network.params] == [list(each.shape) for each in module["main"].params]
         with pytest.raises(ScheduleError, match="no product with such an axis"):
             replay(_product(rows=40, bias=True).workload.module, scheduled.trace)
+
+
+def test_an_axis_that_is_shorter_than_its_tiles_has_none() -> None:
+    """As where a trace of more rows is applied to fewer: the tile would begin before the axis."""
+    tiling = ((0, 8), (1, 16))
+    assert with_overlapping_tiles(parse_module(_product(37, columns=20).workload.module), tiling) is not None
+    assert with_overlapping_tiles(parse_module(_product(37, columns=10).workload.module), tiling) is None
 
 
 def test_the_draft_counts_what_is_computed_twice() -> None:
