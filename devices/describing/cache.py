@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +34,17 @@ class TaskDescription:
     left_out: tuple[tuple[str, str], ...] = ()
     """Rule and reason of each sketch that TVM could not schedule. The rule is empty where the reason is why the task
     has no sketch at all."""
+
+    @classmethod
+    def of(cls, sketches: Sequence[Sketch], left_out: tuple[tuple[str, str], ...]) -> TaskDescription:
+        """Return the description of a task whose sketches were described one by one.
+
+        They compete by one time. So it is that over all numbers of rows if all sketches with statements are described
+        over fewer rows, and that of the most rows if one is not: none has fewer rows then.
+        """
+        if not all(each.fewer_rows for each in sketches if each.statements):
+            sketches = [replace(each, fewer_rows=()) if each.fewer_rows else each for each in sketches]
+        return cls(tuple(sketches), left_out)
 
 
 class DescriptionCache:

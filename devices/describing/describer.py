@@ -205,8 +205,8 @@ class _Worker:
         self._end()
 
     def describe(self, task: Task) -> tuple[TaskDescription, bool]:
-        """Return the sketches of ``task``, and true if no child was lost over them. Raises _ClosedError between two
-        steps."""
+        """Return the sketches of ``task``, and true if no child was lost over them and none came too late for fewer
+        rows. Raises _ClosedError between two steps."""
         progress: _Progress | None = None
         complete = True
         kills = 0
@@ -222,8 +222,11 @@ class _Worker:
                     progress = _Progress(list(decode_sketches(opened["opened"])), left_out)
                 while progress.done < len(progress.sketches):
                     answer = self._answer(child, {"describe": progress.done})
-                    (progress.sketches[progress.done],) = decode_sketches(answer["described"])
+                    (sketch,) = decode_sketches(answer["described"])
+                    progress.sketches[progress.done] = sketch
                     progress.done += 1
+                    # A faster machine describes it over fewer rows too.
+                    complete &= not (answer["late"] and task.fewer_rows and sketch.statements)
                     kills = 0
                     self._recycle(answer["resident_bytes"] if progress.done == len(progress.sketches) else 0)
             except QuietTimeoutError:
@@ -240,7 +243,7 @@ class _Worker:
                 if not given_up.described:
                     progress.sketches[progress.done] = replace(given_up, undescribed=reason)
                 progress.done += 1
-        return TaskDescription(tuple(progress.sketches), progress.left_out), complete
+        return TaskDescription.of(progress.sketches, progress.left_out), complete
 
     def abort(self) -> None:
         """End the child at once, whatever it does; from any thread."""

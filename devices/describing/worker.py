@@ -60,12 +60,12 @@ class TaskSession:
         assert self._space is not None
         late = time.thread_time() - self._started > TASK_SECS
         sketch = left_undescribed(self._space.undescribed[at]) if late else self._space.described(at)
-        return {"described": encode_sketches([sketch]), "resident_bytes": resident_bytes()}
+        return {"described": encode_sketches([sketch]), "late": late, "resident_bytes": resident_bytes()}
 
 
 def left_undescribed(sketch: Sketch) -> Sketch:
     """Return ``sketch`` where there is no time to describe it. One without combinations of places is described
-    already."""
+    already, but not over fewer rows."""
     if sketch.described:
         return sketch
     return replace(sketch, undescribed=f"the descriptions of its task take more than {TASK_SECS:g} s")

@@ -257,8 +257,8 @@ class Sketch:
     """Steps on a row, for row-wise kernels. Such sketches have no statements, which cannot express a loop whose extent
     is chosen from a list."""
     fewer_rows: tuple[SketchOfFewerRows, ...] = ()
-    """The same trace on the task's kernels over fewer rows. Empty for fixed shapes, of row-wise kernels, and where they
-    are not described."""
+    """The same trace on the task's kernels over fewer rows. Empty for fixed shapes, of row-wise kernels, and where a
+    sketch of the task with statements is not described there."""
 
     @property
     def described(self) -> bool:

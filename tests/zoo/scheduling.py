@@ -66,11 +66,11 @@ def _sketches(task: Task) -> cache.TaskDescription:
         space = DesignSpace(task)
     except Exception as error:  # what a run says of a task that TVM cannot read
         return cache.TaskDescription((), (("", first_line(error)),))
-    sketches = tuple(
+    sketches = [
         left_undescribed(sketch) if time.process_time() - started > TASK_SECS else space.described(at)
         for at, sketch in enumerate(space.undescribed)
-    )
-    return cache.TaskDescription(sketches, space.left_out)
+    ]
+    return cache.TaskDescription.of(sketches, space.left_out)
 
 
 def _first_choice(task: Task, sketches: Sequence[Sketch]) -> tuple[str | None, str]:

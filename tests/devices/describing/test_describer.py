@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgpack  # type: ignore[import-untyped]
@@ -17,8 +18,10 @@ from devices.describing import worker
 from devices.describing.cache import DescriptionCache, TaskDescription
 from devices.describing.describer import DescriberStartError, TaskDescriber, describe_tasks
 from devices.host.quiet_windows.quiet_window import QuietWindow
+from fleet_tune.base.domain import FewerRows
 from fleet_tune.base.sketch import Choice, Sketch
 from tests.helpers.describing_child import write_stand_in
+from tests.helpers.dynamic_rows import over_rows, product
 from tests.helpers.tasks import make_task
 from tests.helpers.workloads import space, task
 
@@ -84,6 +87,21 @@ def test_what_a_lost_child_has_left_is_not_kept(stand_in: str, tmp_path: Path) -
     tasks = [make_task("crash at 1"), make_task("good")]
     describe_tasks(tasks, DescriptionCache(tmp_path), module=stand_in)
     assert [DescriptionCache(tmp_path).find(each) is not None for each in tasks] == [False, True]
+
+
+def test_sketches_that_lack_fewer_rows_for_want_of_time_are_not_kept(stand_in: str, tmp_path: Path) -> None:
+    tasks = [make_task("late"), replace(make_task("late"), fewer_rows=(FewerRows("[]", 1.0),))]
+    described = describe_tasks(tasks, DescriptionCache(tmp_path), module=stand_in)
+    assert all(sketch.statements for each in described for sketch in each.sketches)
+    assert [DescriptionCache(tmp_path).find(each) is not None for each in tasks] == [True, False]
+
+
+def test_sketches_compete_over_fewer_rows_if_all_can() -> None:
+    described, other = product(64), over_rows(0.5)
+    undescribed = replace(described, statements=())
+    assert TaskDescription.of([other, undescribed, other], ()).sketches == (other, undescribed, other)
+    found = TaskDescription.of([other, described], (("rule", "reason"),))
+    assert found == TaskDescription((replace(other, fewer_rows=()), described), (("rule", "reason"),))
 
 
 def test_a_child_that_cannot_start_is_told() -> None:
