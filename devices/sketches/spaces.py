@@ -103,7 +103,6 @@ class DesignSpace:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._module = parse_module(task.workload.module)
-        self._fewer = [(parse_module(each.module), each.work) for each in task.fewer_rows]
         self._target = parse_target(task.device_class.target)
         intrinsics.load_intrinsics(task.device_class.target)
         fresh = fresh_schedule(self._module, ())
@@ -191,7 +190,12 @@ class DesignSpace:
     def described(self, at: int) -> Sketch:
         """Return the sketch with the index ``at``, described symbolically as far as possible."""
         sketch = self._described(at)
-        return replace(sketch, fewer_rows=self._fewer_rows(sketch)) if self._fewer else sketch
+        return replace(sketch, fewer_rows=self._fewer_rows(sketch)) if self._task.fewer_rows else sketch
+
+    @cached_property
+    def _fewer(self) -> list[tuple[tvm.IRModule, float]]:
+        """The kernels over fewer rows and their work. Who only schedules candidates needs none of them."""
+        return [(parse_module(each.module), each.work) for each in self._task.fewer_rows]
 
     def _fewer_rows(self, sketch: Sketch) -> tuple[SketchOfFewerRows, ...]:
         """Return the sketch over fewer rows; none where one of them is not described. Combinations of places are not:

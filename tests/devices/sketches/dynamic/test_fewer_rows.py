@@ -144,6 +144,14 @@ def test_a_kernel_that_a_trace_does_not_fit_leaves_the_sketch_alone() -> None:
     assert all(sketch.described and not sketch.fewer_rows for sketch in space.sketches)
 
 
+def test_who_only_schedules_reads_no_kernel_of_fewer_rows() -> None:
+    task = replace(task_of(product, 64), fewer_rows=(FewerRows("no program", 1.0),))
+    space = DesignSpace(task)
+    sketch = space.undescribed[0]
+    decisions = sample(sketch, 1, np.random.default_rng(0))[0]
+    assert space.schedule(Candidate(task.id, sketch.index, sketch.id, tuple(map(int, decisions)))).trace
+
+
 def test_they_are_sent_and_kept_with_the_task(tmp_path: Any) -> None:
     task = task_of(product, 64, 8)
     sent = decode_task(json.loads(json.dumps(encode_task(task))))
