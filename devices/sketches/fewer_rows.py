@@ -23,7 +23,8 @@ def over_fewer_rows(sketch: Sketch, trace: Trace, module: IRModule) -> Sketch | 
     """
     try:
         program = program_for(module, instructions(trace))
-        fresh = Schedule(program, debug_mask="none", error_render_level="none")
+        # With a seed: what fits, and is kept for all runs, must not depend on which decisions are drawn.
+        fresh = Schedule(program, seed=1, debug_mask="none", error_render_level="none")
         schedule = fresh.copy()
         # Without its decisions, which are those of more rows.
         Trace(trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from tvm import te, topi
-from tvm.s_tir import Schedule
+from tvm.s_tir import Schedule, Trace
 
 from devices.describing.cache import DescriptionCache, TaskDescription
 from devices.protocol import decode_task, encode_task
+from devices.sketches import fewer_rows
 from devices.sketches.dynamic.applied_schedule import AppliedSchedule, fitting_factors
 from devices.sketches.generation import REFUSALS
 from devices.sketches.rules.register_blocked import REGISTER_BLOCKED
 from devices.sketches.spaces import DesignSpace, ScheduleError, parse_module
+from devices.sketches.symbolic import describe
 from devices.targets import resolve_target
 from fleet_tune.base.domain import Candidate, FewerRows, Task
 from fleet_tune.base.sketch import Sketch, Tile
@@ -142,6 +144,21 @@ def test_a_kernel_that_a_trace_does_not_fit_leaves_the_sketch_alone() -> None:
     other = program_task(norms(8), TARGET)
     space = DesignSpace(replace(task, fewer_rows=(*task.fewer_rows, FewerRows(other.workload.module, 1.0))))
     assert all(sketch.described and not sketch.fewer_rows for sketch in space.sketches)
+
+
+def test_what_is_drawn_for_fewer_rows_is_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[list[str]] = []
+
+    def described(fresh: Schedule, trace: Trace) -> Any:
+        drawn.append([str(trace.decisions[step]) for step in trace.insts if step in trace.decisions])
+        return describe(fresh, trace)
+
+    space = DesignSpace(task_of(product, 64, 48))
+    monkeypatch.setattr(fewer_rows, "describe", described)
+    at = next(each.index for each in space.undescribed if each.rule == REGISTER_BLOCKED)
+    for _ in range(4):
+        space.described(at)
+    assert drawn == [drawn[0]] * 4
 
 
 def test_who_only_schedules_reads_no_kernel_of_fewer_rows() -> None:
