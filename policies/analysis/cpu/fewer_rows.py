@@ -20,12 +20,13 @@ from policies.analysis.quantities import parallel_extent
 from policies.arrays import Floats, Matrix
 
 
-def time_over_rows(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
+def time_over_rows(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, busy: Floats | None = None) -> Floats:
     """Return the time over all numbers of rows, divided by what it would be if for each the threads were as busy as for
-    the most rows, ``(n,)``; 1 for fixed shapes, and where other numbers of rows are not described."""
+    the most rows, ``(n,)``; 1 for fixed shapes, and where other numbers of rows are not described. ``busy``: the share
+    of the threads that are busy for the most rows, ``(n,)``, where it is known."""
     if not sketch.fewer_rows or device.kind != "cpu":
         return np.ones(len(matrix))
-    busy = _busy_share(sketch, matrix, device)
+    busy = _busy_share(sketch, matrix, device) if busy is None else busy.astype(np.float64)
     time, work = 1.0 / busy, 1.0
     for other in sketch.fewer_rows:
         time += other.work / _busy_share(other.sketch, applied(sketch, other.sketch, matrix), device)

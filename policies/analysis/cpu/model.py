@@ -89,7 +89,8 @@ class CpuModel:
         latency = latency + np.where(self._parallel > 1, self._launch_secs(), 0.0).astype(latency.dtype)
         for secs in self._other_secs:
             latency = latency + secs
-        self.latency_secs: Floats = (latency * time_over_rows(sketch, matrix, device)).astype(latency.dtype)
+        over_rows = time_over_rows(sketch, matrix, device, self._busy)
+        self.latency_secs: Floats = (latency * over_rows).astype(latency.dtype)
         self.feasible = (self._inner.unrolled <= constants.max_unrolled_points) & ~refused(program, self._beside)
         if self._statement.accumulator_depth is not None:
             self.feasible &= self._inner.accumulators <= constants.max_spill_factor * device.registers
