@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,14 +11,14 @@ from numpy.typing import NDArray
 
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
-from policies.analysis.cpu.fewer_rows import time_over_rows
+from policies.analysis.cpu.fewer_rows import TimesOverRows
 from policies.arrays import Floats, Groups, Matrix
 from policies.cost_models.protocol import targets
 from policies.features.standard import standardisation_of
 from policies.features.table import KNOBS, OF_A_TASK, STANDARD, SYMBOLIC, FeatureTable, JointLayout, joint_layout
 from policies.features.views import table
 from policies.search.draft import evaluate
-from policies.search.task_records import Observation, TaskRecords, as_matrix
+from policies.search.task_records import Observation, Proposal, TaskRecords, as_matrix
 
 
 @dataclass(frozen=True)
@@ -53,27 +54,44 @@ class TrainingTable:
         self.records = TaskRecords(self.sketches)
         self._views = tuple(views)
         self._standard = standardisation_of(self.layout, self.sketches, device) if STANDARD in self._views else None
+        self._times_over_rows = {
+            at: TimesOverRows(sketch, device) for at, sketch in enumerate(self.sketches) if sketch.fewer_rows
+        }
         self._features: list[FeatureTable] = []
         self._analytic: list[Floats] = [np.empty(0)]
 
     def observe(self, observations: Iterable[Observation]) -> None:
         """Take in outcomes; a candidate seen before only changes if it is now faster (a failure was mended), or its
         cost was revised. ValueError for a candidate that is not of this task."""
-        for at, matrix in enumerate(self.records.add(map(self._over_rows, observations))):
+        for at, matrix in enumerate(self.records.add(self._over_all_rows(observations))):
             if len(matrix):
                 drafted = evaluate(self.sketches[at], matrix, self.device)
                 self._features.append(self.described(at, matrix, drafted.features))
                 self._analytic.append(drafted.analytic_log_secs)
 
-    def _over_rows(self, observation: Observation) -> Observation:
-        """Return an outcome with the cost over all numbers of rows, where only the most rows were measured."""
-        if not 0 <= observation.sketch < len(self.sketches) or not self.sketches[observation.sketch].fewer_rows:
-            return observation
-        sketch = self.sketches[observation.sketch]
-        rows = as_matrix([observation.decisions], sketch.width)
-        return replace(
-            observation, cost_secs=observation.cost_secs * float(time_over_rows(sketch, rows, self.device)[0])
-        )
+    def over_rows(self, candidates: Sequence[Observation | Proposal]) -> Floats:
+        """Return the times of candidates over all numbers of rows, relative to that of the most rows, which is
+        measured (:func:`policies.analysis.cpu.fewer_rows.time_over_rows`), ``(n,)``; 1 for what is no candidate of the
+        task."""
+        times = np.ones(len(candidates))
+        for at, of_sketch in self._times_over_rows.items():
+            width = self.sketches[at].width
+            mine = [
+                number for number, each in enumerate(candidates) if each.sketch == at and len(each.decisions) == width
+            ]
+            if mine:
+                times[mine] = of_sketch.of(as_matrix([candidates[number].decisions for number in mine], width))
+        return times
+
+    def _over_all_rows(self, observations: Iterable[Observation]) -> Iterable[Observation]:
+        """Return outcomes with the costs over all numbers of rows, where only the most rows were measured."""
+        if not self._times_over_rows:
+            return observations
+        outcomes = list(observations)
+        ran = [at for at, each in enumerate(outcomes) if math.isfinite(each.cost_secs)]
+        for at, time in zip(ran, self.over_rows([outcomes[at] for at in ran]).tolist(), strict=True):
+            outcomes[at] = replace(outcomes[at], cost_secs=outcomes[at].cost_secs * time)
+        return outcomes
 
     def described(self, sketch: int, matrix: Matrix, symbolic: NDArray[np.float32]) -> FeatureTable:
         """Candidates ``(n, d)`` of a sketch as the models read them; ``symbolic`` (n, f): the sketch's own features."""

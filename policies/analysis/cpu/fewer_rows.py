@@ -18,6 +18,7 @@ from policies.analysis.cpu.producers_consumers import count_partial_sums, fusibl
 from policies.analysis.cpu.program import Program
 from policies.analysis.quantities import parallel_extent
 from policies.arrays import Floats, Matrix
+from policies.space.sampling import row_keys
 
 
 def time_over_rows(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, busy: Floats | None = None) -> Floats:
@@ -32,6 +33,24 @@ def time_over_rows(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, bu
         time += other.work / _busy_share(other.sketch, applied(sketch, other.sketch, matrix), device)
         work += other.work
     return busy * time / work
+
+
+class TimesOverRows:
+    """:func:`time_over_rows` of candidates of one sketch that are asked for again: each is worked out once."""
+
+    def __init__(self, sketch: Sketch, device: DeviceAbstraction) -> None:
+        self._sketch = sketch
+        self._device = device
+        self._known: dict[bytes, float] = {}
+
+    def of(self, matrix: Matrix) -> Floats:
+        """Return the times over rows, ``(n,)``, of valid decisions ``(n, d)``."""
+        keys = row_keys(matrix)
+        fresh = {key: at for at, key in enumerate(keys) if key not in self._known}
+        if fresh:
+            times = time_over_rows(self._sketch, matrix[list(fresh.values())], self._device)
+            self._known.update(zip(fresh, times.tolist(), strict=True))
+        return np.array([self._known[key] for key in keys], dtype=np.float64)
 
 
 def applied(sketch: Sketch, other: Sketch, matrix: Matrix) -> Matrix:

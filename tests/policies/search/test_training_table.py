@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
+from policies.analysis.cpu import fewer_rows
+from policies.analysis.cpu.fewer_rows import time_over_rows
+from policies.arrays import Floats, Matrix
 from policies.search.task_records import Observation
 from policies.search.training_table import TrainingTable
 from policies.space.sampling import sample, unique_rows
+from tests.helpers.dynamic_rows import over_rows, product
 
 
 def records(sketches: tuple[Sketch, ...], count: int = 6) -> list[Observation]:
@@ -67,9 +72,48 @@ def test_views_are_those_that_were_asked_for(tiled: Sketch, undescribed: Sketch,
     assert np.isnan(mixed.analytic_log_secs).all()
 
 
+def test_times_over_all_numbers_of_rows_are_the_same_one_at_a_time_and_together(
+    cpu: DeviceAbstraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they are worked out at once, each once, and none of what failed."""
+    asked: list[list[list[int]]] = []
+
+    def counted(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
+        asked.append(matrix.tolist())
+        return time_over_rows(sketch, matrix, device)
+
+    monkeypatch.setattr(fewer_rows, "time_over_rows", counted)
+    sketches = over_rows(0.5), replace(product(32), index=1)
+    observed = [
+        each for pair in zip(*(records(sketches[at : at + 1], 40) for at in (0, 1)), strict=True) for each in pair
+    ]
+    observed = [replace(each, sketch=number % 2) for number, each in enumerate(observed)]
+    one_by_one, together = (TrainingTable(sketches, cpu) for _ in range(2))
+    for each in observed:
+        one_by_one.observe([each])
+    alone, asked[:] = [row for rows in asked for row in rows], []
+    together.observe(iter(observed))
+    assert asked == [alone]
+    assert together.records.costs == one_by_one.records.costs
+    measured = {each.decisions: each.cost_secs for each in observed if each.sketch == 0}
+    ran = [decisions for decisions, secs in measured.items() if math.isfinite(secs)]
+    assert alone == [list(each) for each in ran]
+    times = time_over_rows(sketches[0], np.array(ran), cpu)
+    costs = [together.records.costs[0][together.records.key(0, each)] for each in ran]
+    assert costs == pytest.approx([measured[each] * time for each, time in zip(ran, times, strict=True)])
+    assert 0 < sum(times > 1) < len(times)
+    asked.clear()
+    faster = replace(observed[0], cost_secs=observed[0].cost_secs / 2)
+    together.observe([faster, *observed])
+    assert asked == [], "what is known"
+    assert together.records.costs[0][together.records.key(0, faster.decisions)] == pytest.approx(costs[0] / 2)
+
+
 def test_other_candidates_are_refused(tiled: Sketch, cpu: DeviceAbstraction) -> None:
     with pytest.raises(ValueError, match="no sketch 5"):
         TrainingTable((tiled,), cpu).observe([Observation(5, (1,), 1.0)])
+    with pytest.raises(ValueError, match="has 5 columns, got 2 decisions"):
+        TrainingTable((over_rows(0.5),), cpu).observe([Observation(0, (1, 2), 1.0)])
 
 
 def test_knobs_are_the_decisions_alone(tiled: Sketch, blocked: Sketch, cpu: DeviceAbstraction) -> None:
