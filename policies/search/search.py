@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from fleet_tune.base.domain import Candidate, DeviceAbstraction
 from fleet_tune.base.sketch import Sketch
-from policies.analysis.cpu.fewer_rows import time_over_rows
 from policies.arrays import Floats
 from policies.cost_models.protocol import CostModel
 from policies.search.allocation import Arms
@@ -32,7 +31,7 @@ from policies.search.generators import SearchState
 from policies.search.methods.method import Method
 from policies.search.prediction import Predictor
 from policies.search.spaces import OpenSpace, PoolSpace, Space
-from policies.search.task_records import Observation, Proposal, as_matrix
+from policies.search.task_records import Observation, Proposal
 from policies.search.trainer import Trainer
 from policies.search.training_table import TrainingTable
 from policies.space.pools import Pool
@@ -216,7 +215,7 @@ class TaskSearch:
             drawn = self._uniform(shares, proposals, count - len(proposals))
             self._records.mark(drawn)
             proposals += drawn
-        return proposals
+        return self._as_measured(proposals)
 
     def _chosen(
         self, offered: Sequence[CandidateSet], shares: NDArray[np.int64], count: int, reason: str, *, joint: bool
@@ -235,16 +234,15 @@ class TaskSearch:
             joint=joint,
         )
         self._records.mark(proposals)
-        proposals = [self._as_measured(each) for each in proposals]
         return proposals, [each.without(proposals) for each in offered]
 
-    def _as_measured(self, proposal: Proposal) -> Proposal:
-        """Return a proposal whose prediction is that of the most rows alone, which are measured."""
-        sketch = self._spaces[proposal.sketch].sketch
-        if not sketch.fewer_rows:
-            return proposal
-        over_rows = time_over_rows(sketch, as_matrix([proposal.decisions], sketch.width), self._table.device)
-        return replace(proposal, predicted_secs=proposal.predicted_secs / float(over_rows[0]))
+    def _as_measured(self, proposals: Sequence[Proposal]) -> list[Proposal]:
+        """Return proposals whose predictions are those of the most rows alone, which are measured."""
+        times = self._table.over_rows(proposals).tolist()
+        return [
+            replace(each, predicted_secs=each.predicted_secs / time)
+            for each, time in zip(proposals, times, strict=True)
+        ]
 
     def _seeded(self, count: int) -> list[Proposal]:
         """The next seeds that are neither measured nor pending."""

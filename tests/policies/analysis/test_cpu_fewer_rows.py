@@ -11,7 +11,7 @@ from fleet_tune.base.domain import DeviceAbstraction
 from fleet_tune.base.sketch import Choice, Sketch, Tile
 from policies.analysis.analyzer import latency_secs
 from policies.analysis.cpu.fewer_rows import applied, time_over_rows
-from policies.search.draft import draft
+from policies.search.draft import draft, evaluate
 from policies.search.methods import method_named
 from policies.search.search import Observation, TaskSearch
 from tests.helpers.dynamic_rows import over_rows, product
@@ -68,3 +68,19 @@ def test_a_search_ranks_what_it_measured_over_all_numbers_of_rows(cpu: DeviceAbs
     assert proposals
     for each in proposals:
         assert 0 < each.predicted_secs < 1e-4, "what is predicted is what is measured: the time of the most rows"
+
+
+@pytest.mark.parametrize("method", ["fleet", "random"])
+def test_every_prediction_of_a_batch_is_of_what_is_measured(cpu: DeviceAbstraction, method: str) -> None:
+    """Of candidates that are chosen, and of random ones."""
+    sketch = over_rows(0.5)
+    search = TaskSearch((sketch,), 1e6, cpu, method_named(method), np.random.default_rng(0))
+    search.observe([Observation(0, (2, 8, 4, 2, 16), 1e-5)])
+    proposals = search.propose(64)
+    assert {each.reason == "random" for each in proposals} == {method == "random"}
+    matrix = np.array([each.decisions for each in proposals])
+    times = time_over_rows(sketch, matrix, cpu)
+    assert 0 < sum(times > 1) < len(times)
+    drafted = evaluate(sketch, matrix, cpu)
+    over_all, _ = search._predictor.predict(0, matrix, drafted.features, drafted.analytic_log_secs)
+    assert [each.predicted_secs for each in proposals] == pytest.approx((np.exp(over_all) / times).tolist())
