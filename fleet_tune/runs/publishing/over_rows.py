@@ -9,11 +9,10 @@ import numpy as np
 from fleet_tune.base.domain import Record
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.search_task import SearchTask
-from policies.analysis.cpu.fewer_rows import time_over_rows
+from fleet_tune.base.sketch import Sketch
+from policies.analysis.cpu.fewer_rows import CONSIDERED, TimesOverRows
+from policies.search.task_records import as_matrix
 from policies.space.sampling import is_valid
-
-_CONSIDERED = 16
-"""The best records for the most rows, among which the best for all is looked for."""
 
 
 class RanksOverRows:
@@ -24,30 +23,33 @@ class RanksOverRows:
     """
 
     def __init__(self, entries: Sequence[SearchTask] = ()) -> None:
-        self._entries = {each.task.id: each for each in entries if any(sketch.fewer_rows for sketch in each.sketches)}
+        self._sketches: dict[str, list[tuple[Sketch, TimesOverRows]]] = {}  # by task id
+        for entry in entries:
+            over_rows = [each for each in entry.sketches if each.fewer_rows]
+            if over_rows:
+                self._sketches[entry.task.id] = [(each, TimesOverRows(each, entry.abstraction)) for each in over_rows]
 
     def best(self, reader: RecordReader, task_id: str, but: Collection[str]) -> Record | None:
         """Return the best record of a task, without candidates of these ids: of a kernel of fixed rows as the store
         ranks them, else the one that takes the least time over all numbers of rows."""
-        best = reader.best(task_id, but)
-        if task_id not in self._entries or best is None:
-            return best
-        found = [best]
-        while len(found) < _CONSIDERED:
-            other = reader.best(task_id, {*but, *(each.candidate.id for each in found)})
-            if other is None:
-                break
-            found.append(other)
-        return min(found, key=self._secs)
+        if task_id not in self._sketches:
+            return reader.best(task_id, but)
+        found = reader.bests(task_id, CONSIDERED, but)
+        return found[int(np.argmin(self.secs(task_id, found)))] if found else None
 
-    def _secs(self, record: Record) -> float:
-        """The rank of a record, in seconds, times :func:`policies.analysis.cpu.fewer_rows.time_over_rows`."""
-        entry, candidate = self._entries[record.task_id], record.candidate
-        sketch = next((each for each in entry.sketches if each.id == candidate.sketch_id), None)
-        # A store that others write may have records of sketches that are not known here.
-        if sketch is None or len(candidate.decisions) != sketch.width:
-            return record.measurement.rank_secs
-        decisions = np.array([candidate.decisions], dtype=np.int64)
-        if not is_valid(sketch, decisions)[0]:
-            return record.measurement.rank_secs
-        return record.measurement.rank_secs * float(time_over_rows(sketch, decisions, entry.abstraction)[0])
+    def secs(self, task_id: str, records: Sequence[Record]) -> list[float]:
+        """Return the ranks of records of a task, in seconds: those of the store, times
+        :func:`policies.analysis.cpu.fewer_rows.time_over_rows`."""
+        secs = [record.measurement.rank_secs for record in records]
+        for sketch, times in self._sketches.get(task_id, ()):
+            # A store that others write may have records of sketches that are not known here.
+            mine = [
+                at
+                for at, record in enumerate(records)
+                if record.candidate.sketch_id == sketch.id and len(record.candidate.decisions) == sketch.width
+            ]
+            matrix = as_matrix([records[at].candidate.decisions for at in mine], sketch.width)
+            valid = is_valid(sketch, matrix)
+            for at, time in zip(np.array(mine)[valid].tolist(), times.of(matrix[valid]).tolist(), strict=True):
+                secs[at] *= time
+        return secs

@@ -20,6 +20,9 @@ from policies.analysis.quantities import parallel_extent
 from policies.arrays import Floats, Matrix
 from policies.space.sampling import row_keys
 
+CONSIDERED = 16
+"""The best records for the most rows, among which the best for all numbers of rows is looked for."""
+
 
 def time_over_rows(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, busy: Floats | None = None) -> Floats:
     """Return the time over all numbers of rows, divided by what it would be if for each the threads were as busy as for

@@ -77,6 +77,12 @@ class RecordReader(DatabaseReader):
         only the last one counts; but one that ran and was not checked again takes nothing from what was verified before
         (older versions wrote such ones for a device that had drifted).
         """
+        return next(iter(self.bests(task_id, 1, but, candidate_id)), None)
+
+    def bests(
+        self, task_id: str, most: int, but: Collection[str] = (), candidate_id: str | None = None
+    ) -> list[Record]:
+        """Return the records of the ``most`` best candidates, one of each, the best first. See :meth:`best`."""
         revised = (
             " AND NOT EXISTS (SELECT 1 FROM records AS later WHERE later.workload = records.workload"
             " AND later.device_class = records.device_class AND later.candidate = records.candidate"
@@ -88,15 +94,16 @@ class RecordReader(DatabaseReader):
             f" AND verified = 1{revised if self.has_column('revision') else ''}"
             f"{' AND candidate NOT IN (' + ', '.join('?' * len(but)) + ')' if but else ''}"
             f"{'' if candidate_id is None else ' AND candidate = ?'}"
-            f" ORDER BY {rank}, records.seq LIMIT 1 OFFSET ?"
+            f" ORDER BY {rank}, records.seq LIMIT ? OFFSET ?"
         )
         only = () if candidate_id is None else (candidate_id,)
+        found: dict[str, Record] = {}
         at = 0
-        while rows := self._record_rows(where, *split_task_id(task_id), *but, *only, at):
-            if records := self._readable(rows):
-                return records[0]
-            at += 1
-        return None
+        while len(found) < most and (rows := self._record_rows(where, *split_task_id(task_id), *but, *only, most, at)):
+            for record in self._readable(rows):
+                found.setdefault(record.candidate.id, record)
+            at += most
+        return list(found.values())[:most]
 
     def records_of(self, task_id: str) -> list[Record]:
         """Return all records of a task, in order of ``seq``."""

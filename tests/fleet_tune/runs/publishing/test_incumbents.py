@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
-from fleet_tune.base.domain import Outcome
+import numpy as np
+import pytest
+
+from fleet_tune.base.domain import DeviceAbstraction, Outcome, Record
 from fleet_tune.base.records.sharing.shared import SharedReader
 from fleet_tune.base.records.stores.choices import keep_choices, kept_choices
 from fleet_tune.base.records.stores.origin import Origin
@@ -14,8 +18,13 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import ChosenInPlace
 from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.sketch import Sketch
 from fleet_tune.runs.publishing.incumbents import Incumbents
 from fleet_tune.runs.shared_store.exchange import StoreUploader
+from policies.analysis.cpu import fewer_rows
+from policies.analysis.cpu.fewer_rows import CONSIDERED, time_over_rows
+from policies.arrays import Floats, Matrix
+from policies.space.sampling import sample, unique_rows
 from tests.helpers import devices
 from tests.helpers.dynamic_rows import over_rows, product
 from tests.helpers.records import failed, make_record, named_record, ok
@@ -128,3 +137,46 @@ def test_of_dynamic_rows_the_best_record_for_all_numbers_of_rows_counts(tmp_path
     fixed = Incumbents(path, None, print, entries=[dataclasses.replace(entry, sketches=(product(64),))]).best(TASK.id)
     assert fixed is not None
     assert fixed.candidate == rows
+
+
+def test_the_best_over_all_numbers_of_rows_takes_one_query_and_works_out_each_candidate_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sketch = tmp_path / "records.db", over_rows(0.5)
+    rows = sample(sketch, 60, np.random.default_rng(0))
+    rows = rows[unique_rows(rows)]
+    slow = int(np.argmax(time_over_rows(sketch, rows, devices.CPU)))  # the first is not the best over all
+    rows = np.concatenate([rows[slow:], rows[:slow]])
+    candidates = [make_candidate(TASK, *row, sketch_id=sketch.id) for row in rows.tolist()]
+    with RecordStore(path) as store:
+        store.put_task(TASK)
+        records = [make_record(each, ok(1e-5 * (1 + at / 99)), f"u{at}") for at, each in enumerate(candidates)]
+        store.append(records)
+    asked: list[int] = []
+
+    def counted(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
+        asked.append(len(matrix))
+        return time_over_rows(sketch, matrix, device)
+
+    monkeypatch.setattr(fewer_rows, "time_over_rows", counted)
+    incumbents = Incumbents(path, None, print, entries=[SearchTask(TASK, (sketch,), devices.CPU)])
+    queries: list[str] = []
+    plain = RecordReader._record_rows
+
+    def record_rows(reader: RecordReader, where: str, *values: str | int) -> list[Any]:
+        queries.append(where)
+        return plain(reader, where, *values)
+
+    monkeypatch.setattr(RecordReader, "_record_rows", record_rows)
+    found: list[Record] = []
+    for _ in range(3):
+        best = incumbents.next_best(TASK.id, found)
+        assert best is not None
+        found.append(best)
+    assert len(queries) == 3
+    assert asked == [CONSIDERED, 1, 1], "each call sees one record more"
+    times = time_over_rows(sketch, rows, devices.CPU)
+    secs = [each.measurement.rank_secs * time for each, time in zip(records, times.tolist(), strict=True)]
+    by_secs = sorted(range(CONSIDERED), key=secs.__getitem__)
+    assert found[0].candidate == candidates[by_secs[0]]
+    assert by_secs[0] > 0

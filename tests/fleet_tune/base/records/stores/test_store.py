@@ -101,6 +101,20 @@ def test_the_next_best_is_the_best_but_some_candidates(store: RecordStore, path:
         assert [record.uid for record in reader.records_of("w1@zen5")] == ["3", "1", "2"]
 
 
+def test_the_best_few_are_the_next_best_one_after_the_other(store: RecordStore, path: Path) -> None:
+    store.append([named_record(f"{at}", 1.0 + at, decisions=(2 * at // 3,)) for at in range(15)])  # 0, 0, 1, 2, 2, 3
+    store.append([named_record(f"{at} again", 99.0, decisions=(at,), revision=1) for at in (5, 6)])
+    store.append([named_record("wrong", None, decisions=(7,), revision=1), named_record("2 too", 0.5, decisions=(2,))])
+    with RecordReader(path) as reader:
+        one_by_one: list[Record] = []
+        while (best := reader.best("w1@zen5", {each.candidate.id for each in one_by_one})) is not None:
+            one_by_one.append(best)
+        assert [each.candidate.decisions for each in one_by_one] == [(at,) for at in (2, 0, 1, 3, 4, 8, 9, 5, 6)]
+        for most in range(12):
+            assert reader.bests("w1@zen5", most) == one_by_one[:most]
+        assert reader.bests("w1@zen5", 3, {one_by_one[1].candidate.id}) == [one_by_one[0], *one_by_one[2:4]]
+
+
 def test_of_a_candidate_with_revisions_the_last_one_counts(store: RecordStore, path: Path) -> None:
     store.append([named_record("a", 1.0), named_record("b", 1.1, decisions=(2,))])
     with RecordReader(path) as reader:
