@@ -46,9 +46,10 @@ class ChoiceInPlace:
         else ``checked``. What goes wrong is a warning."""
         network, request = self._network, self._network.request
         compared = {each.task_id: each.compared for each in checked.chosen}
+        ranked = versions_in_place.ranked(checked.records, self._incumbents.next_best, self._incumbents.rank_secs)
         near = {
             task_id: records
-            for task_id, records in versions_in_place.ranked(checked.records, self._incumbents.next_best).items()
+            for task_id, records in ranked.items()
             if any(each.candidate.id not in compared.get(task_id, ()) for each in records)
         }
         networks = versions_in_place.networks_of(checked.records, near)

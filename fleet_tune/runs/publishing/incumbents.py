@@ -90,6 +90,10 @@ class Incumbents:
         with RecordReader(self._path) as reader:
             return self._ranks.best(reader, task_id, self._wrong | {each.candidate.id for each in but})
 
+    def rank_secs(self, record: Record) -> float:
+        """The seconds by which :meth:`next_best` ranks a record."""
+        return self._ranks.secs(record.task_id, [record])[0]
+
     def blame(self, record: Record, fault: Measurement) -> None:
         self._wrong.add(record.candidate.id)
         if fault.outcome is Outcome.BUILD_ERROR:

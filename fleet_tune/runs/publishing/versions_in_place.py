@@ -26,9 +26,11 @@ Ranked = Mapping[str, Sequence[Record]]
 """The records of each task id that may be the fastest in the network, the best alone first."""
 NextBest = Callable[[str, Sequence[Record]], Record | None]
 """Finds the best record of a task beside the given ones."""
+RankSecs = Callable[[Record], float]
+"""Returns the seconds by which it ranks a record."""
 
 
-def ranked(records: Mapping[str, Record], next_best: NextBest) -> dict[str, tuple[Record, ...]]:
+def ranked(records: Mapping[str, Record], next_best: NextBest, rank_secs: RankSecs) -> dict[str, tuple[Record, ...]]:
     """List the records of each task that may be the fastest in the network: the record that the network is made of, and
     those that alone cost up to ``MAX_MARGIN`` more than the best. Tasks with one such record are missing."""
     near: dict[str, tuple[Record, ...]] = {}
@@ -37,7 +39,7 @@ def ranked(records: Mapping[str, Record], next_best: NextBest) -> dict[str, tupl
         while len(of_task) < MOST_VERSIONS:
             other = next_best(task_id, of_task)
             # The first is not the best alone where it was chosen in the network before.
-            if other is None or _rank_secs(other) > (1 + MAX_MARGIN) * min(map(_rank_secs, of_task)):
+            if other is None or rank_secs(other) > (1 + MAX_MARGIN) * min(map(rank_secs, of_task)):
                 break
             of_task.append(other)
         if len(of_task) > 1:
@@ -93,10 +95,6 @@ def fastest(
             why = ChosenInPlace(task_id, chosen, compared, verdict.ratio, verdict.error, verdict.pairs)
             changed[task_id] = records[versions[at]], why
     return changed
-
-
-def _rank_secs(record: Record) -> float:
-    return record.measurement.rank_secs
 
 
 def _secs_by_task(kernel_secs: Mapping[str, float], lowered: LoweredNetwork) -> dict[str, float]:

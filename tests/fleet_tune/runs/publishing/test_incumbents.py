@@ -180,3 +180,5 @@ def test_the_best_over_all_numbers_of_rows_takes_one_query_and_works_out_each_ca
     by_secs = sorted(range(CONSIDERED), key=secs.__getitem__)
     assert found[0].candidate == candidates[by_secs[0]]
     assert by_secs[0] > 0
+    for each in found:
+        assert incumbents.rank_secs(each) == pytest.approx(secs[candidates.index(each.candidate)])

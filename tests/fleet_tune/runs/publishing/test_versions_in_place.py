@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from devices.networks import network_folder
@@ -16,10 +17,16 @@ from devices.networks.lowering import LoweredNetwork
 from devices.timing.in_network import InNetworkTimes, kernel_of
 from fleet_tune.base.errors import DiskFullError
 from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.publishing import versions_in_place
+from fleet_tune.runs.publishing.incumbents import Incumbents
+from policies.analysis.cpu.fewer_rows import time_over_rows
+from policies.space.sampling import sample
 from tests.helpers.compiling import Example, Faked, Told, crashing, trace
+from tests.helpers.devices import CPU
+from tests.helpers.dynamic_rows import over_rows
 from tests.helpers.records import make_record, ok
-from tests.helpers.tasks import make_candidate
+from tests.helpers.tasks import make_candidate, make_task
 
 
 class Timed(Faked):
@@ -114,3 +121,33 @@ def test_a_version_that_cannot_be_used_takes_nothing_from_the_network(
     [notice] = told.notices
     assert ("version of its kernels" if what == "version-1" else "not chosen by their time") in notice.text
     assert example.published(tmp_path)[0] < 1e-5
+
+
+def test_records_over_dynamic_rows_are_near_by_the_time_of_all_numbers_of_rows(tmp_path: Path) -> None:
+    """Schedules that leave a thread idle for few rows take 4/3 of the seconds of the most rows over all."""
+    task, sketch = make_task(), over_rows(0.5)
+    busy, idle = (2, 8, 4, 2, 16), (2, 8, 4, 1, 32)
+    rows = sample(sketch, 99, np.random.default_rng(0))
+    times = dict(zip(map(tuple, rows.tolist()), time_over_rows(sketch, rows, CPU).tolist(), strict=True))
+    others = [each for each, time in times.items() if time == 1 and each != busy]
+    idles = [each for each, time in times.items() if time == pytest.approx(4 / 3) and each != idle]
+
+    def near(*measured: tuple[tuple[int, ...], float]) -> list[tuple[int, ...]]:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.db"
+        with RecordStore(path) as store:
+            store.put_task(task)
+            store.append(
+                [
+                    make_record(make_candidate(task, *decisions, sketch_id=sketch.id), ok(secs), f"u{secs}")
+                    for decisions, secs in measured
+                ]
+            )
+        incumbents = Incumbents(path, None, print, entries=[SearchTask(task, (sketch,), CPU)])
+        best = incumbents.best(task.id)
+        assert best is not None
+        ranked = versions_in_place.ranked({task.id: best}, incumbents.next_best, incumbents.rank_secs)
+        return [each.candidate.decisions for each in ranked.get(task.id, ())]
+
+    first, second = (busy, 1e-5), (idle, 0.76e-5)  # 1% behind over all
+    assert near(first, second, (others[0], 1.05e-5)) == [busy, idle, others[0]], "5% behind the best, not 38%"
+    assert near(first, (idles[0], 0.9e-5)) == [], "20% behind over all"
