@@ -66,10 +66,20 @@ class DescriptionCache:
             return None
 
     def store(self, task: Task, described: TaskDescription) -> None:
-        """Keep the sketches of ``task``."""
-        if self._files is not None:
-            value = {**dataset_codec.encode_sketches(described.sketches), "left_out": described.left_out}
-            self._files.store(_key(task), zlib.compress(msgpack.packb(value), 1))
+        """Keep the sketches of ``task``. Those over dynamic rows are kept without the fewer rows too: the tasks of a
+        store of records have none, and its records are of the most rows."""
+        if self._files is None:
+            return
+        self._files.store(_key(task), _packed(described))
+        alone = replace(task, fewer_rows=())
+        if task.fewer_rows and self._files.find(_key(alone)) is None:
+            sketches = tuple(replace(each, fewer_rows=()) for each in described.sketches)
+            self._files.store(_key(alone), _packed(replace(described, sketches=sketches)))
+
+
+def _packed(described: TaskDescription) -> bytes:
+    value = {**dataset_codec.encode_sketches(described.sketches), "left_out": described.left_out}
+    return zlib.compress(msgpack.packb(value), 1)
 
 
 def _key(task: Task) -> str:

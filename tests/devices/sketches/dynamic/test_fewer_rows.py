@@ -179,4 +179,17 @@ def test_they_are_sent_and_kept_with_the_task(tmp_path: Any) -> None:
     kept = cache.find(task)
     assert kept is not None
     assert kept.sketches == sketches
-    assert cache.find(replace(task, fewer_rows=())) is None, "a network of fixed shapes scores them alone"
+    assert all(each.fewer_rows for each in kept.sketches)
+    assert cache.find(task_of(product, 64, 4)) is None
+
+
+def test_a_task_of_a_store_of_records_finds_the_sketches_of_the_most_rows(tmp_path: Any) -> None:
+    """Which has no fewer rows, whatever the network had that it was tuned for."""
+    task = task_of(product, 64, 8)
+    alone, cache = replace(task, fewer_rows=()), DescriptionCache(tmp_path)
+    cache.store(task, TaskDescription(DesignSpace(task).sketches, (("rule", "reason"),)))
+    assert cache.find(alone) == TaskDescription(DesignSpace(alone).sketches, (("rule", "reason"),))
+    other = task_of(product, 32)
+    cache.store(other, TaskDescription((), (("", "its own"),)))
+    cache.store(replace(other, fewer_rows=task.fewer_rows), TaskDescription(()))
+    assert cache.find(other) == TaskDescription((), (("", "its own"),)), "what was described by itself stays"

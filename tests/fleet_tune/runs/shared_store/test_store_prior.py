@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 
 from devices.describing.cache import DescriptionCache, TaskDescription
-from fleet_tune.base.domain import Candidate, Outcome, Record
+from fleet_tune.base.domain import Candidate, FewerRows, Outcome, Record
 from fleet_tune.base.records.datasets.dataset import load
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import FromStore
 from fleet_tune.base.search_task import SearchTask
+from fleet_tune.base.sketch import SketchOfFewerRows
 from fleet_tune.base.task_data import OUTCOMES, TaskData
 from fleet_tune.runs.shared_store import store_prior
 from fleet_tune.runs.shared_store.lookup import StoreLookup
@@ -91,6 +93,27 @@ def test_only_what_was_described_here_is_learned_from(tmp_path: Path, convs: lis
     assert [data.task.id for data in found.sources[learner.task.device_class.name]] == [known[0].task.id]
     (tmp_path / "other").mkdir()
     assert read(tmp_path / "other", learner, known, kept=0).learners == frozenset()
+
+
+def test_kernels_over_dynamic_rows_teach_by_the_times_of_the_most_rows(tmp_path: Path, convs: list[TaskData]) -> None:
+    """They were described with their fewer rows, which the tasks of a store do not have."""
+    learner, *known = convs
+    expected = read(tmp_path, learner, known)
+    (tmp_path / "dynamic").mkdir()
+    dynamic = [
+        dataclasses.replace(
+            data,
+            task=dataclasses.replace(data.task, fewer_rows=(FewerRows("[]", 0.5),)),
+            sketches=tuple(
+                dataclasses.replace(each, fewer_rows=(SketchOfFewerRows(each, 0.5),)) for each in data.sketches
+            ),
+        )
+        for data in known
+    ]
+    found = read(tmp_path / "dynamic", learner, dynamic)
+    assert (found.learners, found.candidates) == ({learner.task.id}, expected.candidates)
+    (sources,) = found.sources.values()
+    assert not any(sketch.fewer_rows for data in sources for sketch in data.sketches)
 
 
 def test_a_task_whose_similar_ones_teach_nothing_learns_nothing(tmp_path: Path, convs: list[TaskData]) -> None:
