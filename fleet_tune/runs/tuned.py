@@ -16,8 +16,8 @@ class Tuned:
     prepared: Prepared
     """The network with all device classes that took part."""
     tasks: tuple[SearchTask, ...]
-    """The tasks that can be compiled from records, in the order of the network. They have no sketches in a run without
-    trials: there a task is described when it needs a first choice after all."""
+    """The tasks that can be compiled from records, in the order of the network. In a run without trials only
+    those over dynamic rows have sketches: there a task is described when it needs a first choice after all."""
     left_out: tuple[SkippedPart, ...] = ()
     """Parts that the run does without: those of ``prepared``, and those found when tasks were described."""
     is_complete: bool = True

@@ -21,6 +21,7 @@ from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.shared_store.efforts import SETTLED, tried_in
 from fleet_tune.runs.shared_store.shipped import Seed, ShippedRecords
 from fleet_tune.runs.shared_store.store_prior import MOST_WORKLOADS, StorePrior
+from policies.analysis.cpu.fewer_rows import CONSIDERED
 from policies.runs.warm_start import Share, covered, share_of
 from policies.search.adapting import seeds
 from policies.search.bandits import kind_of_name
@@ -192,7 +193,9 @@ class _TaskLookups:
     def look_up(self, task: Task) -> None:
         """Look up a task: its records of the same origin, else seeds of other origins and of similar tasks."""
         of_class = self._numbers[task.device_class.name]
-        best = self._reader.last_words(task.id, of_class, _TOP)
+        # Over dynamic rows the best is looked for among more.
+        most = _TOP + CONSIDERED if task.fewer_rows else _TOP
+        best = self._reader.last_words(task.id, of_class, most)
         wrong = self._reader.found_wrong(task.id, of_class)
         has_best = bool(best) and best[0].measurement.verified
         if has_best:

@@ -18,10 +18,12 @@ from actors.run_hosts import RunHosts
 from actors.session_plan import SessionPlan, snapshot_without_trials
 from actors.tuning_session import TuningSession
 from devices.networks.processes.lowering_process import LoweringProcess
+from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.domain import Record
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import Progress
+from fleet_tune.base.search_task import SearchTask
 from fleet_tune.base.task_data import MEASURED_BY
 from fleet_tune.runs.companion import Companion
 from fleet_tune.runs.context import RunContext
@@ -30,7 +32,7 @@ from fleet_tune.runs.interruption import RunInterruptedError, beside, close_star
 from fleet_tune.runs.methods import method_of
 from fleet_tune.runs.prepared import Prepared
 from fleet_tune.runs.preparing import device_classes, run_store
-from fleet_tune.runs.preparing.ready_tasks import in_order
+from fleet_tune.runs.preparing.ready_tasks import ReadyTasks, in_order
 from fleet_tune.runs.shared_store.efforts import tried_in
 from fleet_tune.runs.shared_store.exchange import take_speeds
 from fleet_tune.runs.tuned import Tuned
@@ -197,34 +199,47 @@ def _checked(prepared: Prepared, lowering: LoweringProcess) -> tuple[Prepared, f
 
 async def settle(context: RunContext, prepared: Prepared, hosts: RunHosts, lowering: LoweringProcess) -> Tuned:
     """End the tuning of a run whose tasks are all settled by the shared store before it begins, and close the hosts.
-    The tasks stay undescribed: a task is described if it has to be searched after all.
+    Tasks over dynamic rows are described, since their records are ranked by their sketches. The others stay
+    undescribed: a task is described if it has to be searched after all.
 
     What this machine runs is compared with its framework before it is published, a moment from now; what other
     devices run is compared here.
     """
     request, unless_interrupted = context.request, context.interruption.unless
-    prepared, _ = await unless_interrupted(in_thread(run_store.open_run_store, prepared, request, context.run_id))
-    plan = _session_plan(context, prepared)
+    over_rows = [entry for entry in prepared.undescribed if entry.task.fewer_rows]
+    with contextlib.closing(ReadyTasks(over_rows, window=hosts.window)) as describing:
+        describing.begin()
+        prepared, _ = await unless_interrupted(in_thread(run_store.open_run_store, prepared, request, context.run_id))
+        plan = _session_plan(context, prepared)
 
-    def settled() -> tuple[Prepared, Progress]:
-        checked = device_classes.check(prepared, lowering, prepared.here)
-        with RecordStore(request.records) as store:
-            for entry in plan.tasks:
-                store.put_task(entry.task)
-            if prepared.found is not None:
-                take_speeds(prepared.found, store, prepared.device_ids)
-        with RecordReader(request.records) as reader:
-            states = {name: event.state for name, event in reader.devices.states().items()}
-            views = reader.speeds.shown(), reader.speeds.timed_calls()
-            return checked, snapshot_without_trials(plan, hosts, list(reader), states, *views)
+        def settled() -> tuple[Prepared, Progress]:
+            checked = device_classes.check(prepared, lowering, prepared.here)
+            with RecordStore(request.records) as store:
+                for entry in plan.tasks:
+                    store.put_task(entry.task)
+                if prepared.found is not None:
+                    take_speeds(prepared.found, store, prepared.device_ids)
+            with RecordReader(request.records) as reader:
+                states = {name: event.state for name, event in reader.devices.states().items()}
+                views = reader.speeds.shown(), reader.speeds.timed_calls()
+                return checked, snapshot_without_trials(plan, hosts, list(reader), states, *views)
 
-    async with beside(context.reporter.announce_waiting()):
-        prepared, last = await unless_interrupted(in_thread(settled))
+        async with beside(context.reporter.announce_waiting()):
+            (prepared, last), described = await unless_interrupted(
+                asyncio.gather(in_thread(settled), in_thread(_all_of, describing))
+            )
     context.reporter.update(last)
     prepared = dataclasses.replace(prepared, devices=hosts.members)
     await hosts.close()
     tried = await in_thread(tried_in, request.records)
-    return Tuned(prepared, prepared.undescribed, prepared.left_out, progress=last, tried=frozenset(tried))
+    tasks = tuple(described.get(entry.task.id, entry) for entry in prepared.undescribed)
+    return Tuned(prepared, tasks, prepared.left_out, progress=last, tried=frozenset(tried))
+
+
+def _all_of(describing: ReadyTasks) -> dict[str, SearchTask]:
+    """Return the described tasks, by their ids."""
+    with ACTIVITY.step("describing tasks over dynamic rows"):
+        return {ready.entry.task.id: ready.entry for ready in describing}
 
 
 def _session_plan(context: RunContext, prepared: Prepared) -> SessionPlan:

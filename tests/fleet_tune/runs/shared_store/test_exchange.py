@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from devices.simulated.simulated import SIMULATED_CPU
-from fleet_tune.base.domain import Limits, Outcome, Record, Task
+from fleet_tune.base.domain import FewerRows, Limits, Outcome, Record, Task
 from fleet_tune.base.errors import RecorderLostError
 from fleet_tune.base.records.sharing.maintenance import StoreMaintenance
 from fleet_tune.base.records.sharing.shared import SharedReader
@@ -26,6 +26,7 @@ from fleet_tune.base.sketch import Sketch, Tile
 from fleet_tune.runs.shared_store.efforts import SETTLED, note_efforts, tried_in
 from fleet_tune.runs.shared_store.exchange import StoreSubscription, StoreUploader, take, take_speeds
 from fleet_tune.runs.shared_store.lookup import look_up
+from policies.analysis.cpu.fewer_rows import CONSIDERED
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
 
@@ -101,6 +102,19 @@ def test_the_same_run_again_takes_the_best_and_needs_no_trial(tmp_path: Path, sh
         assert {word.run_id for word in own.last_words(CONV.id, own.numbers_of(HERE["board"]), 9)} == {"a"}
     with RecordReader(shared) as reader:
         assert len(list(reader)) == 4, "what was taken is not given back"
+
+
+def test_of_a_settled_task_over_dynamic_rows_all_records_come_among_which_the_best_is_looked_for(
+    tmp_path: Path, shared: Path
+) -> None:
+    run(tmp_path / "a", shared, "a", [record(CONV, at, 1e-3 + at * 1e-6, "a") for at in range(40)])
+
+    def taken(task: Task) -> int:
+        found = look_up(shared, [task, DENSE], HERE, LIMITS, tmp_path / "b" / "records.db")
+        assert found.settled == {CONV.id}
+        return len(found.records[CONV.id])
+
+    assert taken(dataclasses.replace(CONV, fewer_rows=(FewerRows("[]", 0.5),))) > CONSIDERED > taken(CONV)
 
 
 def test_a_run_that_asks_for_more_goes_on_from_there(tmp_path: Path, shared: Path) -> None:
