@@ -1,4 +1,4 @@
-"""What a device has measured of candidates, and the speed that it had meanwhile."""
+"""Measurements of candidates, and the speed of their device."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class MethodRun(Piece):
         command = ["-m", "bench.tuning.tune_process", self.model, str(out), "--budget-secs", str(self.budget_secs)]
         command += ["--method", self.method, "--seed", str(self.seed), "--curve"]
         command += [] if _is_pretrained(self.method) else ["--no-pretrained"]
-        environment = bench_env(cores(), **{STORE_VARIABLE: "", SHIPPED_VARIABLE: ""})
+        environment = bench_env(cores(), **{STORE_VARIABLE: "", SHIPPED_VARIABLE: ""}, **self.own_cache)
         return run_json(command, env=environment, timeout_secs=self.budget_secs + _FINISH_SECS)
 
 

@@ -61,6 +61,12 @@ class Piece(ABC):
         return self.place / "figures.json"
 
     @property
+    def own_cache(self) -> dict[str, str]:
+        """The environment in which a run of ours finds nothing that another one has left in the user's cache:
+        descriptions of tasks, object files, times of untuned networks."""
+        return {"XDG_CACHE_HOME": str(self.place / "cache")}
+
+    @property
     def is_done(self) -> bool:
         return self.file.exists()
 

@@ -64,7 +64,10 @@ class TunerRun(Piece):
             command = ["-m", "bench.tuning.tune_process", self.model, out, *limits, "--method", self.method]
             command += FORMS[self.form]
             shipped = {} if self.form == "as it comes" else {SHIPPED_VARIABLE: ""}
-            environment, finish_secs = bench_env(cores(), **{STORE_VARIABLE: ""}, **shipped), _FINISH_SECS
+            environment, finish_secs = (
+                bench_env(cores(), **{STORE_VARIABLE: ""}, **shipped, **self.own_cache),
+                _FINISH_SECS,
+            )
         return run_json(command, env=environment, timeout_secs=self.budget_secs + finish_secs)
 
     def networks(self) -> list[dict[str, Any]]:

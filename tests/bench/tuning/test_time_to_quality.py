@@ -103,7 +103,9 @@ def test_each_tuner_is_told_what_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
     for command, environment in ours:
         assert command[command.index("--method") + 1] == "pruner"
         assert environment["FLEET_TUNE_STORE"] == ""
+        assert environment["XDG_CACHE_HOME"].startswith(str(tmp_path)), "nothing is found that another run has kept"
         assert environment["FLEET_TUNE_SHIPPED"] == ("" if "--no-pretrained" in command else "mine")
+    assert len({environment["XDG_CACHE_HOME"] for _, environment in ours}) == len(ours)
     assert ["--no-pretrained" in command for command, _ in ours] == [False, False, True, True]
 
 
