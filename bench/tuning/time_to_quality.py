@@ -5,8 +5,8 @@ network and those at each quarter of its time are compiled. Its search does the 
 device (:mod:`bench.peers.our_engine`), so that search and engineering can be told apart. We tune the same network from
 a standing start with each budget of the grid and an empty cache, as it comes and from nothing: without shipped
 records, a store or a pre-trained model. In the end the networks are timed in turn in one harness
-(:mod:`bench.tuning.network_timing`). Our time is that from the start of the process to the compiled and checked network;
-MetaSchedule's begins with its tuning, and neither its imports nor its compilation count.
+(:mod:`bench.tuning.network_timing`). Our time is that from the start of the process to the compiled and checked
+network; MetaSchedule's begins with its tuning, and neither its imports nor its compilation count.
 
 Each run is independent of the others, so that a short one may be lucky: our time is that of the shortest from which on
 every longer one is as fast too, and at equal time the longest counts, not the best. Beside the peer's whole time stands
