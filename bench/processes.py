@@ -56,6 +56,7 @@ def _start(args: Sequence[str], env: Mapping[str, str], stdin: int) -> subproces
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=die_with_parent,  # a child that asks for it itself may load TVM before, and be left alone meanwhile
     )
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from bench.machine import bench_env
-from bench.processes import Conversation, last_json, run_json
+from bench.processes import ROOT, Conversation, last_json, run_json
 from bench.result import BenchError
+from tests.helpers.waiting import wait_until
 
 
 def _gone(pid: int, deadline_secs: float = 10.0) -> bool:
@@ -46,6 +49,22 @@ def test_grandchildren_end_with_a_child_that_takes_too_long(tmp_path: Path) -> N
     )
     with pytest.raises(BenchError, match="no result within"):
         run_json(["-c", code], env=bench_env(1), timeout_secs=3)
+    assert _gone(int(pid_file.read_text()))
+
+
+def test_a_child_ends_with_a_benchmark_that_is_killed_before_it_has_loaded_anything(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    child = f"import os, pathlib, time; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    code = (
+        "from bench.machine import bench_env\nfrom bench.processes import run_json\n"
+        f"run_json(['-c', {child!r}], env=bench_env(1), timeout_secs=600)"
+    )
+    benchmark = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    try:
+        wait_until(lambda: pid_file.exists() and pid_file.read_text(), "the child is there", 60)
+    finally:
+        benchmark.kill()
+        benchmark.wait()
     assert _gone(int(pid_file.read_text()))
 
 
