@@ -7,7 +7,6 @@ which runs once, when the network is built: at run time it costs nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +26,9 @@ from devices.cuda.compiler import compiling_for
 from devices.cuda.cuda_graph import use_cuda_graph
 from devices.host.owned_folder import owned_folder
 from devices.protocol import TensorSpec
+from devices.sketches.contiguous_loops import serial_kernels
 from devices.sketches.defaults import default_schedules
-from devices.targets import NATIVE, parse_target, resolve_target
+from devices.targets import NATIVE, parse_target, resolve_target, without_late_optimisations
 from fleet_tune.base.errors import UnsupportedNetworkError
 
 Array = npt.NDArray[Any]
@@ -38,9 +38,6 @@ FIX_SHAPES = (
 )
 _TRANSFORM = "main_transform_params"
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
-_HOST_OPT_LEVEL = 1
-"""Of LLVM, where numbers are checked: building takes as long as running, and two thirds of that without the late
-optimisations."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +173,7 @@ def _reachable(module: Any, name: str) -> Any:
 
 def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
     """Return the lowered network as a function of arrays on this machine's CPU (to check numbers, not to be fast)."""
-    executable = build(module, _host_target())
+    executable = build(serial_kernels(module), _host_target())
     machine = _host_machine(executable.module)
     parameters = [tensor_of(array) for array in executable.parameters]
 
@@ -193,7 +190,7 @@ def run_on_host(module: Any) -> tuple[Array, ...]:
 
 
 def _host_target() -> str:
-    return json.dumps({**json.loads(resolve_target(NATIVE)), "opt-level": _HOST_OPT_LEVEL})
+    return without_late_optimisations(resolve_target(NATIVE))
 
 
 def _host_machine(module: Any, **options: str) -> Any:
@@ -251,7 +248,7 @@ def _transformed(module: Any, constants: list[Any]) -> tuple[Array, ...]:
     """Run the lifted layout conversion on this machine."""
     if not module[_TRANSFORM].ret_ty.fields:  # a network without weights: nothing to compile for
         return ()
-    executable = _compile(module, parse_target(resolve_target(NATIVE)))
+    executable = _compile(module, parse_target(_host_target()))
     machine = _host_machine(executable.mod, memory_cfg="naive")
     # The function takes and returns tuples of tensors.
     return tuple(array_of(tensor) for tensor in machine[_TRANSFORM](constants))

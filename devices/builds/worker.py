@@ -79,12 +79,14 @@ class KernelCompiler:
         raises."""
         import tvm
 
-        from devices.targets import parse_target
+        from devices.targets import parse_target, without_late_optimisations
 
         started = time.perf_counter()
         task = self._task(request)
+        target = task.device_class.target
         check: dict[str, Any] | None = None
         if request["candidate"] is None:
+            target = without_late_optimisations(target)
             scheduled = self._spaces.unscheduled(task)
             with contextlib.suppress(Exception):  # a program that cannot be read is checked like any other
                 check = asdict(self._plan_of(self._spaces.parse_module(task.workload.module)["main"]))
@@ -93,7 +95,6 @@ class KernelCompiler:
             candidate = Candidate(task.id, sketch, sketch_id, tuple(decisions))
             scheduled = self._space(task).schedule(candidate)
         scheduled_at = time.perf_counter()
-        target = task.device_class.target
         with tvm.transform.PassContext(config=PASS_OPTIONS), self._compiling_for(target):
             module = tvm.tirx.build(scheduled.module, target=parse_target(target))
         compiled_at = time.perf_counter()

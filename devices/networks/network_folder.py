@@ -42,6 +42,7 @@ from devices.networks.manifest import (
     STATIC_CACHES,
 )
 from devices.networks.tensor_file import contents, digest, file_digest
+from devices.sketches.contiguous_loops import serial_kernels
 from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
 from devices.targets import device_kind
@@ -171,7 +172,8 @@ def publish(folder: Path, out: Path) -> None:
 
 
 def schedule_kernels(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> Any:
-    """Return the network's module with every kernel scheduled by the trace of its task.
+    """Return the network's module with every kernel scheduled by the trace of its task. On a CPU, kernels without one
+    get a contiguous loop order.
 
     The trace is applied to the workload's own module, not to the kernel in the network: workloads are equal up to
     names, and traces name blocks.
@@ -199,7 +201,9 @@ def schedule_kernels(lowered: LoweredNetwork, best: Mapping[str, str | None]) ->
             function = replacement.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
         functions[variable] = function
     module = tvm.IRModule(functions, lowered.module.attrs)
-    return module if lowered.shapes is None else with_dynamic_kernels(module, lowered, best)
+    if lowered.shapes is not None:
+        module = with_dynamic_kernels(module, lowered, best)
+    return serial_kernels(module) if device_kind(lowered.device_class.target) == "cpu" else module
 
 
 def _task_entry(task: Task, trace: str | None, extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -32,10 +32,12 @@ class Nests:
         self._buffers.append(made)
         return made
 
-    def element_wise(self, buffer: Any, value: Callable[..., Any]) -> None:
-        """Add a block that writes every element of ``buffer``."""
+    def element_wise(self, buffer: Any, value: Callable[..., Any], reads: Callable[..., Any] | None = None) -> None:
+        """Add a block that writes every element of ``buffer``. ``reads``: a shorter value that reads the same elements:
+        TVM takes long to find those of a value that reads each of them many times."""
         variables = variables_of(len(buffer.shape), self._index)
-        self.add(nest(buffer.name, buffer.shape, variables, BufferStore(buffer, value(*variables), variables)))
+        body, accesses = (BufferStore(buffer, each(*variables), variables) for each in (value, reads or value))
+        self.add(nest(buffer.name, buffer.shape, variables, body, accesses=accesses))
 
     def sum(self, buffer: Any, terms: int, value: Callable[..., Any]) -> None:
         """Add a block that sums ``terms`` values up for every element of ``buffer``. The loop of the sums is the one
@@ -76,9 +78,10 @@ def nest(
     start: Stmt | None = None,
     reduced: Collection[int] = (),
     annotations: Mapping[str, Any] | None = None,
+    accesses: Stmt | None = None,
 ) -> Stmt:
     """Return loops around a block: one for each of its ``variables``. ``reduced``: positions of those that are summed
-    over."""
+    over; ``accesses``: see :func:`block_of`."""
     kinds = [REDUCTION if at in reduced else DATA_PARALLEL for at in range(len(extents))]
     index = str(variables[0].ty.dtype)
     sizes = [tirx.const(int(extent), index) for extent in extents]
@@ -88,7 +91,7 @@ def nest(
         for size, variable, kind in zip(sizes, variables, kinds, strict=True)
     ]
     loops = [Var(f"i{at}", index) for at in range(len(extents))]
-    statement: Stmt = SBlockRealize(loops, True, block_of(name, iterations, body, start, annotations))
+    statement: Stmt = SBlockRealize(loops, True, block_of(name, iterations, body, start, annotations, accesses))
     for loop, size in zip(reversed(loops), reversed(sizes), strict=True):
         statement = For(loop, zero, size, ForKind.SERIAL, statement)
     return statement
@@ -100,12 +103,15 @@ def block_of(
     body: Stmt,
     start: Stmt | None = None,
     annotations: Mapping[str, Any] | None = None,
+    accesses: Stmt | None = None,
 ) -> SBlock:
-    """Return a block with the regions that it reads and writes."""
+    """Return a block with the regions that it reads and writes. ``accesses``: a statement that reads and writes the
+    same as ``body``; None for the body."""
+    accesses = body if accesses is None else accesses
     touched: list[Any] = []
-    structural_walk(body, [(TensorLoad, lambda each: touched.append(each.source))])
-    structural_walk(body, [(BufferStore, lambda each: touched.append(each.buffer))])
-    unknown = SBlock(iterations, [], [], name, body, start)
+    structural_walk(accesses, [(TensorLoad, lambda each: touched.append(each.source))])
+    structural_walk(accesses, [(BufferStore, lambda each: touched.append(each.buffer))])
+    unknown = SBlock(iterations, [], [], name, accesses, start)
     reads, writes, _ = get_sblock_access_region(unknown, {each: each for each in touched})
     return SBlock(iterations, reads, writes, name, body, start, annotations=annotations)
 

@@ -29,6 +29,7 @@ from tvm_ffi import structural_walk
 from devices.host.garbage_collection import garbage_collection_paused
 from devices.protocol import TensorSpec
 from devices.sketches import intrinsics
+from devices.sketches.contiguous_loops import serial_kernels
 from devices.sketches.defaults import default_schedules
 from devices.sketches.fewer_rows import over_fewer_rows
 from devices.sketches.generation import REFUSALS, first_line, generated, rule_name, without_sketches
@@ -284,13 +285,16 @@ class DesignSpace:
 
 
 def unscheduled(task: Task) -> Scheduled:
-    """Return the program of ``task`` as it was imported: the oracle. On a GPU with TVM's default schedule."""
+    """Return the program of ``task`` without a schedule of its own: the oracle. On a CPU its loops are in another order
+    (:mod:`devices.sketches.contiguous_loops`), on a GPU it has TVM's default schedule."""
     module = parse_module(task.workload.module)
+    args = _specs(module["main"])
     target = parse_target(task.device_class.target)
-    if target.kind.name != "llvm":
+    if target.kind.name == "llvm":
+        module = serial_kernels(module)
+    else:
         with target:
             module = default_schedules()(module)
-    args = _specs(module["main"])
     return Scheduled(module, args, args, _outputs(module["main"]), (), "")
 
 

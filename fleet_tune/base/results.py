@@ -455,7 +455,8 @@ class NetworkResult:
     in_network: InNetwork | None = None
     """Distribution of the published network's time. None if its kernels were not timed."""
     untuned_earlier: bool = False
-    """True if an earlier run has timed the untuned network, and the tuned one takes far less."""
+    """True if the untuned network was timed before, by an earlier run or when it was compared with its framework, and
+    the tuned one takes far less."""
     others_cores: float | None = None
     """Average number of the network's processor cores that other processes took while it was timed. None if it is not
     known, as on a device."""

@@ -407,7 +407,7 @@ def _from_store(what: FromStore, tasks: int) -> str:
 def _network_table(network: NetworkResult) -> Table:
     table = _table(network.device_class)
     _add_numbers(table, "latency", "tuned is")
-    untuned = "untuned (of an earlier run)" if network.untuned_earlier else "untuned"
+    untuned = "untuned (timed before)" if network.untuned_earlier else "untuned"
     for name, secs in ((untuned, network.untuned_secs), (network.framework, network.framework_secs)):
         speedup = _speedup(secs, network.tuned_secs)
         if speedup is not None:

@@ -46,6 +46,8 @@ class Prepared:
     """The network in its framework at other extents of its dynamic dimension; None before they are known."""
     errors: Mapping[str, OutputErrors] = field(default_factory=dict)
     """Errors of the untuned network of each device class, where it was compared."""
+    untuned_secs: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of a run of that network on one core of this machine."""
     found: StoreLookup | None = None
     """Records of the tasks in the shared store; None in a run without one."""
     priors: Mapping[str, TransferPrior] = field(default_factory=dict)
@@ -88,6 +90,7 @@ class Prepared:
             devices={**self.devices, **other.devices},
             left_out=(*self.left_out, *other.left_out),
             errors={**self.errors, **other.errors},
+            untuned_secs={**self.untuned_secs, **other.untuned_secs},
             found=found,
             priors={**self.priors, **other.priors},
         )

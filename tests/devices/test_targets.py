@@ -13,6 +13,7 @@ from devices.targets import (
     resolve_target,
     vector_bits,
     vector_registers,
+    without_late_optimisations,
 )
 from fleet_tune.base.cpus import usable_cpus
 
@@ -102,3 +103,12 @@ def test_registers_follow_the_architecture() -> None:
     assert vector_registers(resolve_target({**x86, "mcpu": "haswell"})) == 16
     assert vector_registers(resolve_target({**x86, "mcpu": "znver5"})) == 32
     assert vector_registers(resolve_target(CORTEX)) == 32
+
+
+def test_kernels_without_a_schedule_are_built_for_the_same_processor() -> None:
+    target = resolve_target(CORTEX)
+    quick = json.loads(without_late_optimisations(target))
+    assert quick.pop("opt-level") == 2
+    assert quick == json.loads(target)
+    gpu = resolve_target("nvidia/jetson-orin-nano")
+    assert without_late_optimisations(gpu) == gpu

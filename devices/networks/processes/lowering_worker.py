@@ -3,7 +3,7 @@
 Run as ``python -m devices.networks.processes.lowering_worker``. Networks, inputs and outputs are in files, which the
 request names (:mod:`devices.networks.processes.module_file`, :mod:`devices.networks.tensor_file`). A request for
 lowering is answered with ``step`` and ``optional`` before each step, then ``lowered`` or ``refused`` or, where TVM
-fails, ``failed``; a request for a run with ``ran`` or ``failed``.
+fails, ``failed``; a request for a run with ``secs`` or ``failed``.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def _ran(request: dict[str, Any]) -> dict[str, Any]:
     from devices.networks.tensor_file import read, write
 
     inputs = list(read(Path(request["inputs"])).values())
-    outputs = run_untuned(read_module(Path(request["network"]), "r+"), inputs)
-    write(Path(request["outputs"]), outputs)
-    return {"ran": True}
+    run = run_untuned(read_module(Path(request["network"]), "r+"), inputs)
+    write(Path(request["outputs"]), run.outputs)
+    return {"secs": run.secs}
 
 
 if __name__ == "__main__":

@@ -237,6 +237,7 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
     """
     unchecked: list[SkippedPart] = []
     errors: dict[str, OutputErrors] = {}
+    untuned_secs: dict[str, float] = {}
     compared = {name: lowered for name, lowered in prepared.lowered.items() if name not in but}
     expected, others = prepared.expected, prepared.other_extents
     if compared and expected is None:
@@ -250,9 +251,9 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
         assert expected is not None
         assert others is not None
         try:
-            outputs = lowering.outputs(lowered, prepared.network.example_inputs)
-            agreement(lowered, outputs, expected)
-            errors[name] = errors_of(outputs, expected)
+            untuned = lowering.run(lowered, prepared.network.example_inputs)
+            agreement(lowered, untuned.outputs, expected)
+            errors[name], untuned_secs[name] = errors_of(untuned.outputs, expected), untuned.secs
             compare_least(others, lowered, partial(lowering.outputs, lowered))
         except DisagreementAtExtentsError as error:
             raise _with_operator(error, prepared.network.at(error.extents), lowered, lowering) from error
@@ -265,7 +266,9 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
     unchecked += _compare_further(prepared.network, expected or (), compared, lowering)
     lowering.close()
     checked = prepared.with_left_out(*unchecked)
-    return dataclasses.replace(checked, expected=expected, other_extents=others, errors=errors)
+    return dataclasses.replace(
+        checked, expected=expected, other_extents=others, errors=errors, untuned_secs=untuned_secs
+    )
 
 
 def _compare_further(

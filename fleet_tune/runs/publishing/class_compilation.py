@@ -56,7 +56,7 @@ def publish_class(
     )
     untuned_secs: float | None = None
     if runner is not None:
-        untuned_secs = request.untuned_times.find(lowered, network.fingerprint, runner.name)
+        untuned_secs = network.untuned_secs(runner.name)
         if untuned_secs is not None:
             runner.expect()
     with network_folder.staging(folder) as stage:

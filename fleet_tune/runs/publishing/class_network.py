@@ -19,7 +19,7 @@ from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import ChosenInPlace, OutputErrors
 from fleet_tune.runs.publishing import manifest
 from fleet_tune.runs.publishing.compile_request import CompileRequest
-from fleet_tune.runs.publishing.network_runners import NetworkRunResult
+from fleet_tune.runs.publishing.network_runners import THIS_MACHINE, NetworkRunResult
 
 
 class NetworkCompiler(Protocol):
@@ -70,6 +70,18 @@ class ClassNetwork:
         """Compile the network without schedules, beside the one that is made of ``records``."""
         extra = {**self._manifest(records), "tasks": {}}
         return self.compiler.compile_network(self.lowered, {}, folder, extra)
+
+    def untuned_secs(self, place: str) -> float | None:
+        """Return the seconds of the untuned network where it runs, as an earlier run has timed it, or this run when it
+        was compared with its framework; None where they are not known."""
+        earlier = self.request.untuned_times.find(self.lowered, self.fingerprint, place)
+        if earlier is None and place == THIS_MACHINE:
+            return self.request.untuned_secs.get(self.name)
+        return earlier
+
+    def keep_untuned_secs(self, place: str, secs: float) -> None:
+        """Keep the seconds of the untuned network for later runs."""
+        self.request.untuned_times.keep(self.lowered, self.fingerprint, place, secs)
 
     def estimated_secs(self, records: Mapping[str, Record]) -> float | None:
         """Return the estimated latency of the network that is made of ``records``, by task id. None where the class has

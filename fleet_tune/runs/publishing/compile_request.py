@@ -51,6 +51,8 @@ class CompileRequest:
     """Number of device classes of the output folder, if it has more than are compiled now."""
     untuned_times: UntunedTimes = field(default_factory=UntunedTimes)
     """Times that earlier runs have measured."""
+    untuned_secs: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of a run of the untuned network on one core of this machine, where it was compared."""
     expected: tuple[Array, ...] | None = None
     """Outputs of the network's framework, if they are known."""
     at_extents: tuple[AtExtents, ...] = ()
@@ -96,6 +98,7 @@ def compile_request(
         records=records,
         progress=progress,
         spare_secs=spare_secs,
+        untuned_secs=prepared.untuned_secs,
         expected=prepared.expected,
         at_extents=others.compared,
     )

@@ -40,7 +40,7 @@ class NetworkTiming:
         network: the network.
         runner: runs it.
         checked: the network as it was compiled and checked.
-        untuned_secs: seconds of the untuned network in an earlier run; None where they are not known.
+        untuned_secs: seconds of the untuned network as they are known before; None where they are not.
     """
 
     def __init__(
@@ -86,11 +86,12 @@ class NetworkTiming:
         return None if self._checked.run is None else self._checked.run.times
 
     def _clearly_faster(self, result: NetworkResult) -> NetworkResult | None:
-        """The result where an earlier run has timed the untuned network, and the tuned one takes far less; None where
-        both have to be timed."""
+        """The result where the time of the untuned network is known, and the tuned one takes far less; None where both
+        have to be timed."""
         times, run = self._known_times, self._checked.run
         if times is None or run is None or self._untuned_secs is None or times[0] * CLEARLY > self._untuned_secs:
             return None
+        self._network.keep_untuned_secs(self._runner.name, self._untuned_secs)
         timed = dataclasses.replace(
             result,
             tuned_secs=times[0],
@@ -149,8 +150,7 @@ class NetworkTiming:
             return _disturbed(dataclasses.replace(result, tuned_secs=tuned_secs), runner)
         timed = _disturbed(dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs), runner)
         if untuned_secs is not None and not (timed.on_busy_host or timed.is_throttled):
-            times = network.request.untuned_times
-            times.keep(network.lowered, network.fingerprint, runner.name, untuned_secs)
+            network.keep_untuned_secs(runner.name, untuned_secs)
         return self._beside_framework(timed)
 
     def _beside_framework(self, result: NetworkResult) -> NetworkResult:

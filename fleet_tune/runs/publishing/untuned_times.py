@@ -1,8 +1,7 @@
 """Times of untuned networks, as earlier runs of this user have measured them.
 
-An untuned network may take hundreds of times as long as the tuned one, and longer to compile and time than the rest of
-a run that has nothing to tune. If an earlier run has shown that it is far slower than the tuned network, it is not
-measured again.
+An untuned network may take a hundred times as long as the tuned one, and longer to compile and time than the rest of a
+run that has nothing to tune. If it is known to be far slower than the tuned network, it is not measured again.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from fleet_tune.base.domain import Fingerprint
 
 CLEARLY = 2.0
 """A tuned network is clearly faster if the untuned one took more than so many times as long at another moment. Times
-that were measured while other processes worked on the host are not kept: they may be many times as long."""
+that were measured while other processes worked on the host are not kept: they may be many times as long. CPU times
+are."""
 
 
 class UntunedTimes:

@@ -36,7 +36,7 @@ CPU = DeviceClass("cpu", resolve_target("native", 2))
 
 def _run(network: Network) -> tuple[LoweredNetwork, tuple[Array, ...]]:
     lowered = import_network(network, CPU)
-    return lowered, run_untuned(lowered.module, network.example_inputs)
+    return lowered, run_untuned(lowered.module, network.example_inputs).outputs
 
 
 def _found(network: Network) -> NetworkError:

@@ -57,12 +57,18 @@ def rewritten(convolution: Convolution, outputs: int) -> tvm.IRModule:
     output_tile = program.buffer("output_tile", *tiles, outputs, outputs, channels)
     weight = buffer_of(f"{convolution.weight.name}_points", (points, points, inputs, channels), convolution.index)
 
-    def row(image: Any, y: Any, x: Any, point: Any, column: Any, channel: Any) -> Any:
+    def pixels(image: Any, y: Any, x: Any, _point: Any, column: Any, channel: Any) -> list[Any]:
         places = [(image, y * outputs + at, x * outputs + column, channel) for at in range(points)]
-        return _combined(matrices.data, point, [_pixel(convolution, place) for place in places])
+        return [_pixel(convolution, place) for place in places]
 
-    def tile(first: Any, second: Any, image: Any, y: Any, x: Any, channel: Any) -> Any:
-        return _combined(matrices.data, second, [data_rows[image, y, x, first, at, channel] for at in range(points)])
+    def row(*at: Any) -> Any:
+        return _combined(matrices.data, at[3], pixels(*at))
+
+    def row_elements(first: Any, _second: Any, image: Any, y: Any, x: Any, channel: Any) -> list[Any]:
+        return [data_rows[image, y, x, first, at, channel] for at in range(points)]
+
+    def tile(*at: Any) -> Any:
+        return _combined(matrices.data, at[1], row_elements(*at))
 
     def product(first: Any, second: Any, image: Any, y: Any, x: Any, channel: Any, summed: Any) -> Any:
         return data_tiles[first, second, image, y, x, summed] * weight[first, second, summed, channel]
@@ -74,8 +80,8 @@ def rewritten(convolution: Convolution, outputs: int) -> tvm.IRModule:
     def output(image: Any, y: Any, x: Any, line: Any, column: Any, channel: Any, second: Any) -> Any:
         return output_rows[image, y, x, line, second, channel] * _element(matrices.output, column, second)
 
-    program.element_wise(data_rows, row)
-    program.element_wise(data_tiles, tile)
+    program.element_wise(data_rows, row, reads=lambda *at: _sum(pixels(*at)))
+    program.element_wise(data_tiles, tile, reads=lambda *at: _sum(row_elements(*at)))
     program.sum(products, inputs, product)
     program.sum(output_rows, points, output_row)
     program.sum(output_tile, points, output)
@@ -93,6 +99,11 @@ def _element(matrix: Matrix, row: Any, column: Any) -> Any:
 def _combined(matrix: Matrix, index: Any, terms: Sequence[Any]) -> Any:
     """Return row ``index`` of ``matrix`` times ``terms``."""
     return selected(index, [_linear(row, terms) for row in matrix])
+
+
+def _sum(terms: Sequence[Any]) -> Any:
+    """Return the sum of ``terms``, all of which each transformed tile reads."""
+    return _linear([Fraction(1)] * len(terms), terms)
 
 
 def _linear(factors: Sequence[Fraction], terms: Sequence[Any]) -> Any:

@@ -49,7 +49,7 @@ def converted(precision: Precision, module: nn.Module, *inputs: torch.Tensor) ->
 
 
 def outputs_of(lowered: LoweredNetwork, network: Network) -> tuple[Array, ...]:
-    return run_untuned(lowered.module, network.example_inputs)
+    return run_untuned(lowered.module, network.example_inputs).outputs
 
 
 def kernel_types(lowered: LoweredNetwork) -> list[list[str]]:

@@ -30,7 +30,7 @@ def test_the_error_of_the_untuned_network_is_told() -> None:
     given = prepared(nn.Linear(16, 8), torch.randn(1, 16), Precision.INT8W)
     checked = device_classes.check(given, LoweredHere())
     assert checked.expected is not None
-    outputs = run_untuned(given.lowered["cpu"].module, given.network.example_inputs)
+    outputs = run_untuned(given.lowered["cpu"].module, given.network.example_inputs).outputs
     assert checked.errors == {"cpu": errors_of(outputs, checked.expected)}
     assert 0 < checked.errors["cpu"].mean < checked.errors["cpu"].relative < 0.01
 

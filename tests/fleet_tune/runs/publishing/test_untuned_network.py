@@ -17,7 +17,7 @@ from fleet_tune.report.network import network_lines
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.publishing.network_runners import LocalNetworkRunner
 from fleet_tune.runs.publishing.untuned_times import UntunedTimes
-from tests.helpers.compiling import CLASS, Example, Faked, Told, failing_where, trace, wrong
+from tests.helpers.compiling import CLASS, Board, Example, Faked, Told, failing_where, trace, wrong
 from tests.helpers.devices import make_fingerprint
 
 
@@ -125,6 +125,23 @@ def test_where_an_earlier_run_has_timed_the_untuned_network_a_far_faster_one_is_
         assert times.find(example.lowered, other, "this machine") is None
     assert times.find(example.lowered, fingerprint, "board") is None
     assert times.find(dataclasses.replace(example.lowered, fingerprint="another"), fingerprint, "this machine") is None
+
+
+def test_a_network_far_faster_than_the_untuned_one_was_when_it_was_compared_is_timed_alone(
+    example: Example, tmp_path: Path
+) -> None:
+    times, fingerprint = UntunedTimes(tmp_path / "cache"), make_fingerprint(CLASS)
+    records, place = example.right(tmp_path / "records.db"), Alone(example.network.example_inputs)
+    result = example.built(records, place, untuned_times=times, untuned_secs={"cpu": 1.5})
+    assert (result.published, result.untuned_secs, result.untuned_earlier) == ("tuned", 1.5, True)
+    assert times.find(example.lowered, fingerprint, "this machine") == 1.5
+
+    # What an earlier run has measured comes first, and what this machine computes says nothing of a board.
+    again = example.built(records, place, untuned_times=times, untuned_secs={"cpu": 1e-9})
+    assert again.untuned_secs == 1.5
+    board = Board(example.network)
+    on_board = example.built(records, board, untuned_secs={"cpu": 1.5})
+    assert (on_board.tuned_secs, on_board.untuned_secs, on_board.untuned_earlier) == (1.0, 2.0, False)
 
 
 def test_what_cannot_be_timed_is_the_fault_of_no_kernel(

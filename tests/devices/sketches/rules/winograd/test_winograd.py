@@ -13,7 +13,11 @@ import tvm
 from tvm import te, topi
 from tvm_ffi import structural_equal
 
+from devices.sketches.description.accesses import leaf_blocks
+from devices.sketches.nests import block_of
 from devices.sketches.rules.winograd import uses_winograd
+from devices.sketches.rules.winograd.convolution import convolution_of
+from devices.sketches.rules.winograd.program import rewritten
 from devices.sketches.rules.winograd.rule import WINOGRAD
 from devices.sketches.spaces import DesignSpace, ScheduleError, apply_trace, parse_module, replay, unscheduled
 from devices.targets import resolve_target
@@ -65,6 +69,20 @@ def _sketches(task: Task) -> list[Sketch]:
 def _candidate(task: Task, sketch: Sketch, rng: np.random.Generator) -> Candidate:
     (row,) = sample(sketch, 1, rng)
     return Candidate(task.id, sketch.index, sketch.id, tuple(map(int, row)))
+
+
+@pytest.mark.parametrize("outputs", [2, 4, 6])
+@pytest.mark.parametrize("task", [_convolution(), _convolution((2, 13, 11, 16), padding=0)], ids=["padded", "not"])
+def test_the_regions_of_the_transforms_are_those_that_tvm_finds(task: Task, outputs: int) -> None:
+    """They are given to it in fewer terms."""
+    convolution = convolution_of(parse_module(task.workload.module))
+    assert convolution is not None
+    blocks = leaf_blocks(rewritten(convolution, outputs)["main"])
+    assert {"data_rows", "data_tiles"} < blocks.keys()
+    for block in blocks.values():
+        found = block_of(block.name_hint, block.iter_vars, block.body, block.init)
+        assert structural_equal(block.reads, found.reads, map_free_vars=True)
+        assert structural_equal(block.writes, found.writes, map_free_vars=True)
 
 
 def _inputs(task: Task, rng: np.random.Generator) -> list[Array]:

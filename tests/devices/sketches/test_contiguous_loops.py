@@ -1,0 +1,82 @@
+"""The loop order of kernels without a schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, topi
+from tvm.tirx import For
+from tvm_ffi import structural_walk
+
+from devices.sketches.contiguous_loops import serial_kernels
+from devices.sketches.dynamic.rows import tensors
+
+
+def convolution() -> Any:
+    data, weight = te.placeholder((1, 5, 9, 11), name="data"), te.placeholder((4, 5, 3, 3), name="weight")
+    return te.create_prim_func([data, weight, topi.nn.relu(topi.nn.conv2d(data, weight, 1, 1, 1))])
+
+
+def product() -> Any:
+    x, w = te.placeholder((7, 8), name="x"), te.placeholder((8, 6), name="w")
+    return te.create_prim_func([x, w, topi.matmul(x, w)])
+
+
+def pooling() -> Any:
+    data = te.placeholder((1, 3, 8, 8), name="data")
+    return te.create_prim_func([data, topi.nn.pool2d(data, (3, 3), (2, 2), (1, 1), (1, 1, 1, 1), "max")])
+
+
+def largest_place() -> Any:
+    data = te.placeholder((4, 9), name="data")
+    return te.create_prim_func([data, topi.argmax(data, axis=1)])
+
+
+def whole_sum() -> Any:
+    """A sum without an axis of its result."""
+    data = te.placeholder((4, 9), name="data")
+    return te.create_prim_func([data, topi.sum(data)])
+
+
+def outputs(module: Any) -> Any:
+    """Return what a module computes on random numbers."""
+    generator = np.random.default_rng(0)
+    *inputs, result = tensors(module["main"])
+    shapes = [tuple(int(extent) for extent in each.shape) for each in inputs]
+    arrays = [tvm.runtime.tensor(generator.standard_normal(shape).astype("float32")) for shape in shapes]
+    out = tvm.runtime.tensor(np.zeros([int(extent) for extent in result.shape], str(result.dtype)))
+    tvm.tirx.build(module, target="llvm")["main"](*arrays, out)
+    return out.numpy()
+
+
+@pytest.mark.parametrize("kernel", [convolution, product, pooling, largest_place, whole_sum])
+def test_it_computes_the_same_to_the_last_bit(kernel: Any) -> None:
+    """Additions to one element keep their order."""
+    module = tvm.IRModule({"main": kernel().with_attr("global_symbol", "main")})
+    np.testing.assert_array_equal(outputs(serial_kernels(module)), outputs(module))
+
+
+def test_the_last_axis_is_innermost_around_it_the_reductions() -> None:
+    module = serial_kernels(tvm.IRModule({"main": product().with_attr("global_symbol", "main")}))
+    loops: list[Any] = []
+    structural_walk(module["main"].body, (For, lambda loop: loops.append(int(loop.extent))))
+    assert sorted(loops) == [6, 6, 7, 8]
+    assert "for k, ax1 in T.grid(8, 6)" in module.script()
+
+
+def test_kernels_that_are_scheduled_stay() -> None:
+    kernel = product().with_attr("tirx.is_scheduled", True)
+    module = serial_kernels(tvm.IRModule({"kernel": kernel}))
+    assert module["kernel"].same_as(kernel)
+
+
+def test_private_kernels_stay_private() -> None:
+    private = product().without_attr("global_symbol")
+    module = serial_kernels(
+        tvm.IRModule({"private": private, "public": product().with_attr("global_symbol", "public")})
+    )
+    assert "global_symbol" not in module["private"].attrs
+    assert module["public"].attrs["global_symbol"] == "public"
