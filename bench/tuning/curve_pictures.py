@@ -19,8 +19,7 @@ UNITS = {"secs": "seconds", "trials": "trials", "device_secs": "seconds of the d
 
 
 def quality_pictures(result: Mapping[str, Any], key: str) -> dict[str, Picture]:
-    """Return a picture of each network of ``bench time-to-quality``, with a line for each form of both tuners. Networks
-    with kernels that the peer has not tuned yet have hollow points."""
+    """Return a picture of each network of ``bench time-to-quality``, with a line for each form of both tuners."""
     return {
         _file(key, model): partial(_draw, model, "ms a run", found["curves"], "o")
         for model, found in result["details"]["models"].items()
@@ -52,13 +51,7 @@ def _draw(model: str, latency: str, lines: Mapping[str, Any], marker: str, path:
     for plot, (unit, words) in zip(axes, units.items(), strict=True):
         for name, points in lines.items():
             along, milliseconds = median_line(points, unit) if median else line(points, unit)
-            (drawn,) = plot.step(
-                along, milliseconds, marker, where="post", linewidth=1.0, linestyle="-", markersize=3, label=name
-            )
-            for point in () if median else points:
-                if point.get("unscheduled"):
-                    at = point[unit], 1e3 * point["latency"]
-                    plot.plot(*at, marker, color=drawn.get_color(), markerfacecolor="white", markersize=3)
+            plot.step(along, milliseconds, marker, where="post", linewidth=1.0, linestyle="-", markersize=3, label=name)
         plot.set_xlabel(words)
         plot.set_xscale("log")
         plot.grid(visible=True, linewidth=0.3)

@@ -68,14 +68,14 @@ class Timing(Piece):
 def timings(model: str, tuned: Sequence[TunerRun], work: Path, rounds: int, block_secs: float) -> list[Timing]:
     """Return the pieces that time the networks of a model, whose runs are done.
 
-    The peer's network is one of the last moment that had passed. It takes part from when all of its kernels are tuned:
-    one that is not takes whatever TVM makes of a kernel without a schedule."""
+    The peer's network is one of the last moment that had passed. It takes part from when all of its kernels are tuned
+    that are in the end: one that is not takes whatever TVM makes of a kernel without a schedule."""
     last = tuple(run.networks()[-1] for run in tuned if run.form in PEERS)
     found: dict[float, list[dict[str, Any]]] = {}
     for run in tuned:
-        for network in run.networks():
-            if network in last or network.get("unscheduled"):
-                continue
+        *earlier, in_the_end = run.networks()
+        tuned_in_the_end = [each for each in earlier if each["unscheduled"] <= in_the_end["unscheduled"]]
+        for network in tuned_in_the_end if run.form in PEERS else [in_the_end]:
             moment = max((each for each in run.moments if each <= network["secs"]), default=run.budget_secs)
             found.setdefault(moment, []).append(network)
     folder = model_folder(work, model)

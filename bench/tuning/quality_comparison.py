@@ -54,37 +54,30 @@ def _from_then_on(points: Sequence[Mapping[str, Any]], holds: Callable[[Mapping[
     return first
 
 
-def means_of(details: Mapping[str, Mapping[str, Any]], secs: str) -> dict[str, dict[str, float | None]]:
-    """How many times less than the peer's ``secs`` we need, the geometric mean over the models whose last network of
-    the peer is whole, by form and peer: 0 where one does not reach it, None without a model."""
+def means_of(details: Mapping[str, Mapping[str, Any]], secs: str) -> dict[str, dict[str, float]]:
+    """How many times less than the peer's ``secs`` we need, the geometric mean over the models, by form and peer: 0
+    where one does not reach it."""
 
-    def mean(form: str, peer: str) -> float | None:
-        times = [_times_less(found["against"][peer], form, secs) for found in details.values() if is_whole(found, peer)]
-        if not times:
-            return None
+    def mean(form: str, peer: str) -> float:
+        times = [_times_less(found["against"][peer], form, secs) for found in details.values()]
         return statistics.geometric_mean(times) if all(times) else 0.0
 
     return {form: {peer: mean(form, peer) for peer in PEERS} for form in FORMS}
 
 
 def least(details: Mapping[str, Mapping[str, Any]], form: str, peer: str) -> dict[str, Any]:
-    """Return the worst networks of one of our forms against one of the peer's, of those whose last network of the peer
-    is whole: ``times`` and ``ahead``, each ``[model, how many times]``, 0 where it is not reached; ``ahead_mean``, the
-    geometric mean; ``models``, their number."""
-    against = {model: found["against"][peer] for model, found in details.items() if is_whole(found, peer)}
+    """Return the worst networks of one of our forms against one of the peer's: ``times`` and ``ahead``, each
+    ``[model, how many times]``, 0 where it is not reached; ``ahead_mean``, the geometric mean, None where we have no
+    network in time; ``models``, their number."""
+    against = {model: found["against"][peer] for model, found in details.items()}
     times = {model: _times_less(each, form, "peer_secs") for model, each in against.items()}
     ahead = {model: each["ahead"][form] or 0.0 for model, each in against.items()}
 
-    def worst(of: Mapping[str, float]) -> list[Any] | None:
-        return [*min(of.items(), key=itemgetter(1))] if of else None
+    def worst(of: Mapping[str, float]) -> list[Any]:
+        return [*min(of.items(), key=itemgetter(1))]
 
-    mean = statistics.geometric_mean(ahead.values()) if ahead and all(ahead.values()) else None
+    mean = statistics.geometric_mean(ahead.values()) if all(ahead.values()) else None
     return {"models": len(against), "times": worst(times), "ahead": worst(ahead), "ahead_mean": mean}
-
-
-def is_whole(found: Mapping[str, Any], peer: str) -> bool:
-    """Return true if all kernels of the peer's last network are tuned."""
-    return not found["against"][peer]["unscheduled"]
 
 
 def _times_less(against: Mapping[str, Any], form: str, secs: str) -> float:

@@ -12,8 +12,6 @@ from bench.tuning.tuner_runs import FORMS
 
 _CLAIM = {"pruner": " (in its paper: 4.08 times less time than MetaSchedule, on tensor cores)"}
 """What papers claim against the peer, by method."""
-MORE = "Give more --peer-secs, or a smaller --peer-batch"
-"""What to do where the peer has kernels without a schedule."""
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -22,7 +20,7 @@ def table(result: Mapping[str, Any]) -> str:
     for model, found in details["models"].items():
         name = model.rpartition(":")[2]
         for peer, against in found["against"].items():
-            left = f", {against['unscheduled']} kernels not tuned yet" if against.get("unscheduled") else ""
+            left = f", {against['unscheduled']} kernels without a valid trial" if against.get("unscheduled") else ""
             for form in FORMS:
                 secs, ahead, own = against["times"][form], against["ahead"][form], against["own_secs"]
                 rows.append(
@@ -81,19 +79,13 @@ def table(result: Mapping[str, Any]) -> str:
         "times less time than until it was as fast",
     )
     said += f" {sources_text(details['sources'])}"
-    for peer, models in details["left_out"].items():
-        if models:
-            names = ", ".join(f"`{model.rpartition(':')[2]}`" for model in models)
-            said += f" Not in the means against {peer}, which has kernels without a schedule there: {names}. {MORE}."
     return "\n\n".join((markdown(mean_header, means), said, markdown(header, rows), markdown(curve_header, points)))
 
 
-def _worst_text(worst: Sequence[Any] | None) -> str:
-    if worst is None:
-        return "no model"
+def _worst_text(worst: Sequence[Any]) -> str:
     model, times = worst
     return f"{times:.2f}, `{model.rpartition(':')[2]}`" if times else f"not reached, `{model.rpartition(':')[2]}`"
 
 
 def _mean_text(mean: float | None) -> str:
-    return "no model" if mean is None else f"{mean:.1f}" if mean else "not reached by all"
+    return f"{mean:.1f}" if mean else "not reached by all"

@@ -10,8 +10,9 @@ network; MetaSchedule's begins with its tuning, and neither its imports nor its 
 
 Each run is independent of the others, so that a short one may be lucky: our time is that of the shortest from which on
 every longer one is as fast too, and at equal time the longest counts, not the best. Beside the peer's whole time stands
-that in which it was as fast as in the end itself, and each has a mean. A model of which the peer has kernels without a
-schedule in the end is in neither: its latency is no result of the peer.
+that in which it was as fast as in the end itself, and each has a mean. The peer may end with kernels of which no trial
+was valid: it measures on random numbers, with which a look-up in a table fails. They stay unscheduled, as its users
+have them, and the table says how many they are.
 
 Each run of a tuner and each moment's timing is a piece with a file of its own in the folder ``work``: the same command
 goes on where it was interrupted, and ends early where a sitting is limited (:mod:`bench.tuning.pieces`). It names the
@@ -34,8 +35,8 @@ from bench.result import BenchError, BenchResult
 from bench.tuning.curve_pictures import quality_pictures
 from bench.tuning.network_timing import Timing, curves, timings
 from bench.tuning.pieces import Sitting, models_option, sitting_options, sources, work_folder
-from bench.tuning.quality_comparison import ASKED, compared, is_whole, least, means_of
-from bench.tuning.quality_table import MORE, table
+from bench.tuning.quality_comparison import ASKED, compared, least, means_of
+from bench.tuning.quality_table import table
 from bench.tuning.tuner_runs import FORMS, PEER, PEERS, TunerRun, runs
 
 _GRID = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -57,8 +58,7 @@ def run(
     sitting_secs: float,
 ) -> BenchResult | None:
     """``ours``: how many times less than the peer's its last latency takes us as it comes, the geometric mean over the
-    models whose last network of the peer is whole; 0 where one does not reach it, None with a ``reason`` where none is
-    whole. No result while pieces are missing."""
+    models; 0 where one does not reach it. No result while pieces are missing."""
     moments = _moments(grid, peer_secs)
     every = list(runs(models, peer_secs, moments, work, seed, method, peer_batch))
     sitting = Sitting(piece_count, sitting_secs, anew=not resume)
@@ -75,7 +75,7 @@ def run(
     return BenchResult(
         "time-to-quality",
         ours=ours,
-        peer=1.0 if ours is not None else None,
+        peer=1.0,
         ratio=ours,
         unit="times less time",
         details={
@@ -89,11 +89,7 @@ def run(
             "means": means,
             "own_means": own_means,
             "least": {form: {peer: least(details, form, peer) for peer in PEERS} for form in FORMS},
-            "left_out": {
-                each: [name for name, found in details.items() if not is_whole(found, each)] for each in PEERS
-            },
             "models": details,
-            **({"reason": f"{peer} has tuned all kernels of no model: {MORE}"} if ours is None else {}),
         },
     )
 

@@ -72,8 +72,8 @@ class TunerRun(Piece):
 
     def networks(self) -> list[dict[str, Any]]:
         """Return the networks of a run that is done, the last one of the peer last: ``form``, ``secs``, ``trials``,
-        ``device_secs``, ``folder``; ``unscheduled``: kernels that the peer has not tuned yet; ``shipped``: tasks of
-        which fleet-tune came with records; ``tasks``: of all."""
+        ``device_secs``, ``folder``; ``unscheduled``: kernels of which the peer has no valid trial; ``shipped``: tasks
+        of which fleet-tune came with records; ``tasks``: of all."""
         figures = self.figures()
         if self.form in PEERS:
             return [{"form": self.form, "tasks": figures["tasks"], **each} for each in figures["networks"]]
