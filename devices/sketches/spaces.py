@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -106,19 +107,10 @@ class DesignSpace:
         self._module = parse_module(task.workload.module)
         self._target = parse_target(task.device_class.target)
         intrinsics.load_intrinsics(task.device_class.target)
-        fresh = fresh_schedule(self._module, ())
-        #: Rule and reason of every sketch that TVM could not schedule (rule :data:`GENERATED`: all of MetaSchedule's).
-        self.left_out: tuple[tuple[str, str], ...] = ()
-        spaces = self._own()
-        # Of an attention MetaSchedule makes nearly a hundred sketches, with two dozen decisions each.
-        is_attention = any(rule == ATTENTION for rule, _ in spaces)
-        context, traces, refusal = (without_sketches if is_attention else generated)(self._module, self._target)
-        self._context = context  # the post-processors point into it
-        self.postprocs = list(context.space_generator.postprocs)
-        if refusal:
-            self.left_out = ((GENERATED, refusal), *self.left_out)
-        spaces += [(rule_name(trace), trace) for trace in traces]
-        spaces += [(IMPORTED, trace) for trace in self._imported()]
+        self._fresh = fresh_schedule(self._module, ())
+        self._context, _, _ = without_sketches(self._module, self._target)  # the post-processors point into it
+        self.postprocs = list(self._context.space_generator.postprocs)
+        self._left_out: list[tuple[str, str]] = []
         self._finished: set[str] = set()  # sketches without post-processing
         self._traces: list[Trace] = []
         self._programs: list[Schedule] = []  # of the sketches, unscheduled
@@ -127,16 +119,21 @@ class DesignSpace:
         # As far as scheduling needs them: describing variants takes seconds where the places of several blocks are
         # open.
         self._open: list[Sketch] = []
-        for rule, generic in spaces:
+        # One after the other: who schedules candidates needs those up to theirs.
+        self._coming = self._opened()
+
+    def _opened(self) -> Iterator[Sketch]:
+        """Make the sketches."""
+        for rule, generic in self._spaces():
             trace = generic.simplified(remove_postproc=True)
             text = open_text(trace)
             if any(text == sketch.trace_text for sketch in self._open):
                 continue
-            program = fresh_schedule(self._module, instructions(trace)) if is_rewritten(text) else fresh
+            program = fresh_schedule(self._module, instructions(trace)) if is_rewritten(text) else self._fresh
             try:
                 facts = describe(program, trace)
             except Exception as error:  # a trace that cannot be replayed cannot be scheduled; the others can
-                self.left_out += ((rule, first_line(error)),)
+                self._left_out.append((rule, first_line(error)))
                 continue
             if uses_library(text):  # its trace says which program it is, and nothing of loops
                 facts = replace(facts, statements=(), undescribed="a library computes it")
@@ -151,24 +148,46 @@ class DesignSpace:
             is_plain = rule == IMPORTED and not any(inst.kind.name == _POSTPROCESSING for inst in generic.insts)
             if is_plain or uses_library(text):
                 self._finished.add(sketch.id)
+            yield sketch
 
-    def _imported(self) -> Iterator[Trace]:
-        """Yield the traces that were found elsewhere. A trace that does not fit the program is skipped."""
-        for text in self._task.imported:
-            try:
-                yield replayed(self._module, text).trace
-            except (ScheduleError, ValueError) as error:
-                self.left_out += ((IMPORTED, first_line(error)),)
-
-    def _own(self) -> list[tuple[str, Trace]]:
-        """Return the traces of our rules, with the rules' names. A rule that fails on a program affects no other."""
-        found: list[tuple[str, Trace]] = []
+    def _spaces(self) -> Iterator[tuple[str, Trace]]:
+        """Yield the traces of our rules, MetaSchedule's and those that were found elsewhere, each with its rule. A rule
+        that fails and a trace that does not fit the program are skipped."""
+        is_attention = False
         for rule, make in OWN_RULES.items():
             try:
-                found += [(rule, own.trace) for own in make(self._module, self._target)]
+                found = [(rule, own.trace) for own in make(self._module, self._target)]
             except Exception as error:  # an error of TVM, or a mistake in the rule
-                self.left_out += ((rule, first_line(error)),)
-        return found
+                self._left_out.append((rule, first_line(error)))
+                continue
+            is_attention = is_attention or (rule == ATTENTION and bool(found))
+            yield from found
+        if not is_attention:  # MetaSchedule makes nearly a hundred sketches of it, with two dozen decisions each
+            _, traces, refusal = generated(self._module, self._target)
+            if refusal:
+                self._left_out.append((GENERATED, refusal))
+            yield from ((rule_name(trace), trace) for trace in traces)
+        for text in self._task.imported:
+            try:
+                yield IMPORTED, replayed(self._module, text).trace
+            except (ScheduleError, ValueError) as error:
+                self._left_out.append((IMPORTED, first_line(error)))
+
+    def _sketch(self, sketch_id: str) -> Sketch | None:
+        """Return a sketch, made if need be; None where the task has no such."""
+        return next((each for each in chain(tuple(self._open), self._coming) if each.id == sketch_id), None)
+
+    def _open_all(self) -> list[Sketch]:
+        for _ in self._coming:
+            pass
+        return self._open
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """Rule and reason of every sketch that TVM could not schedule (rule :data:`GENERATED`: all of
+        MetaSchedule's)."""
+        self._open_all()
+        return tuple(self._left_out)
 
     def _with_rows(self, sketch: Sketch) -> Sketch:
         """Return a row-wise sketch with its work on a row; the sketch itself where that cannot be described."""
@@ -181,12 +200,12 @@ class DesignSpace:
     @property
     def undescribed(self) -> tuple[Sketch, ...]:
         """Sketches of the task as far as scheduling needs them: combinations of places are not described."""
-        return tuple(self._open)
+        return tuple(self._open_all())
 
     @cached_property
     def sketches(self) -> tuple[Sketch, ...]:
         """Sketches of the task, described symbolically as far as possible."""
-        return tuple(self.described(at) for at in range(len(self._open)))
+        return tuple(self.described(at) for at in range(len(self._open_all())))
 
     def described(self, at: int) -> Sketch:
         """Return the sketch with the index ``at``, described symbolically as far as possible."""
@@ -209,6 +228,7 @@ class DesignSpace:
         return described if len(described) == len(found) else ()
 
     def _described(self, at: int) -> Sketch:
+        self._open_all()
         if self._open[at].row_wise is not None:
             return self._open[at]
         # Descriptions make hundreds of thousands of small objects, nearly none of them in reference cycles: collecting
@@ -228,7 +248,7 @@ class DesignSpace:
         what they leave no choice for. Only the instructions count, not the names of variables."""
         plain = trace.simplified(remove_postproc=True)
         text = open_text(plain)
-        for sketch, facts in zip(self._open, self._descriptions, strict=True):
+        for sketch, facts in zip(self._open_all(), self._descriptions, strict=True):
             if sketch.trace_text == text:
                 decided = [plain.decisions.get(inst) for inst in plain.insts if inst.kind.name in SAMPLING]
                 vector = _vector(sketch, facts.locations, decided)
@@ -241,6 +261,7 @@ class DesignSpace:
         Where TVM fails at changing the layout of weights (an index that it cannot invert, a copy inside of an outer
         block, which cannot be moved out of the program), they keep theirs.
         """
+        self._sketch(candidate.sketch_id)
         if candidate.sketch_id in self._finished:
             return _finish(self._module, self.apply(candidate))
         try:
@@ -270,11 +291,12 @@ class DesignSpace:
 
     def apply(self, candidate: Candidate) -> Schedule:
         """Return the schedule of ``candidate`` before post-processing. Raises :class:`ScheduleError`."""
-        index = next((s.index for s in self._open if s.id == candidate.sketch_id), None)
-        if index is None:
+        sketch = self._sketch(candidate.sketch_id)
+        if sketch is None:
             raise ScheduleError(f"task {self._task.id} has no sketch {candidate.sketch_id}")
+        index = sketch.index
         trace = self._traces[index]
-        values = _values(self._open[index], self._descriptions[index].locations, candidate.decisions)
+        values = _values(sketch, self._descriptions[index].locations, candidate.decisions)
         closed = Trace(trace.insts, dict(zip(self._sampled[index], values, strict=True)))
         schedule = self._programs[index].copy()
         try:
