@@ -179,8 +179,11 @@ def sources(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
 
 def sources_text(found: Sequence[Mapping[str, Any]]) -> str:
     """Return :func:`sources` in a line."""
-    places = ", ".join(f"{each['commit'][:8]} ({each['cpu']}, {each['cores']} cores)" for each in found)
-    return f"Runs were made at {places}."
+    commits: dict[str, list[str]] = {}  # by machine
+    for each in found:
+        commits.setdefault(f"{each['cpu']}, {each['cores']} cores", []).append(each["commit"][:8])
+    places = [f"at {', '.join(at)} ({machine})" for machine, at in commits.items()]
+    return f"Runs were made {'; '.join(places)}."
 
 
 def model_folder(work: Path, model: str) -> Path:

@@ -58,6 +58,12 @@ def test_a_run_says_where_it_was_made(tmp_path: Path) -> None:
     assert sources_text([source]).startswith(f"Runs were made at {source['commit'][:8]} (")
 
 
+def test_commits_are_told_by_machine() -> None:
+    found = [{"commit": f"{at}" * 40, "cpu": cpu, "cores": 2} for at, cpu in ((1, "Zen 4"), (2, "Zen 5"), (3, "Zen 4"))]
+    told = "Runs were made at 11111111, 33333333 (Zen 4, 2 cores); at 22222222 (Zen 5, 2 cores)."
+    assert sources_text(found) == told
+
+
 def test_a_run_with_other_settings_is_another_run(tmp_path: Path) -> None:
     first, other = (Half("m", tmp_path / "a", secs) for secs in (1.0, 2.0))
     assert Sitting().run([first])
