@@ -105,9 +105,12 @@ def library_of(target: str) -> str:
 
 
 def without_late_optimisations(target: str) -> str:
-    """Return the canonical target for kernels without a schedule. LLVM builds them for a CPU in less than half of the
-    time then, and they are as fast."""
-    return canonical({**json.loads(target), "opt-level": 2}) if device_kind(target) == "cpu" else target
+    """Return the canonical target for kernels without a schedule, whose numbers alone matter. LLVM builds them for a
+    CPU in less than half of the time with level 2. ResNet-18 and BERT are as fast as with level 3."""
+    attributes = json.loads(target)
+    if device_kind(target) != "cpu" or attributes.get("opt-level", 3) <= 2:
+        return target
+    return canonical({**attributes, "opt-level": 2})
 
 
 def device_kind(target: str) -> str:

@@ -7,7 +7,8 @@ which runs once, when the network is built: at run time it costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from devices.cuda.compiler import compiling_for
 from devices.cuda.cuda_graph import use_cuda_graph
 from devices.host.owned_folder import owned_folder
 from devices.protocol import TensorSpec
-from devices.sketches.contiguous_loops import serial_kernels
+from devices.sketches.contiguous_loops import in_contiguous_order
 from devices.sketches.defaults import default_schedules
 from devices.targets import NATIVE, parse_target, resolve_target, without_late_optimisations
 from fleet_tune.base.errors import UnsupportedNetworkError
@@ -171,16 +172,27 @@ def _reachable(module: Any, name: str) -> Any:
     return tvm.IRModule({variable: module[variable] for variable in used}, module.attrs)
 
 
-def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
-    """Return the lowered network as a function of arrays on this machine's CPU (to check numbers, not to be fast)."""
-    executable = build(serial_kernels(module), _host_target())
-    machine = _host_machine(executable.module)
-    parameters = [tensor_of(array) for array in executable.parameters]
+class HostNetwork:
+    """A network on this machine's CPU, to check numbers."""
 
-    def run(*inputs: Array) -> tuple[Array, ...]:
-        return flatten(machine["main"](*(tvm.runtime.tensor(np.asarray(x, order="C")) for x in inputs), *parameters))
+    def __init__(self, executable: Executable) -> None:
+        self.secs = 0.0
+        """CPU seconds of the thread that called it last, without the conversion of inputs and outputs."""
+        self._main = _host_machine(executable.module)["main"]
+        self._parameters = [tensor_of(array) for array in executable.parameters]
 
-    return run
+    def __call__(self, *inputs: Array) -> tuple[Array, ...]:
+        """Return the outputs for these inputs."""
+        tensors = [tvm.runtime.tensor(np.asarray(each, order="C")) for each in inputs]
+        began = time.thread_time()
+        result = self._main(*tensors, *self._parameters)
+        self.secs = time.thread_time() - began
+        return flatten(result)
+
+
+def compile_host(module: Any) -> HostNetwork:
+    """Return the lowered network on this machine's CPU. Kernels without a schedule have a contiguous loop order."""
+    return HostNetwork(build(in_contiguous_order(module), _host_target()))
 
 
 def run_on_host(module: Any) -> tuple[Array, ...]:

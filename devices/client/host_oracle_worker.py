@@ -1,16 +1,15 @@
 """The child process of :mod:`devices.client.host_oracle`: builds the unscheduled program of a task for the processor of
 this machine, and runs it on the inputs of its check.
 
-Run as ``python -m devices.client.host_oracle_worker``. The outer loops of its statements run on all cores: the order of
-no sum changes.
+Run as ``python -m devices.client.host_oracle_worker``. Its loops are in a contiguous order, the outer ones on all
+cores: the order of no sum changes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devices.builds.cache import check_plan
 from devices.error_text import last_line
@@ -18,9 +17,6 @@ from devices.host import warm_child
 from devices.protocol import TensorSpec
 from devices.timing.arguments import Array, numpy_dtype
 from devices.timing.checked_inputs import make_checked_inputs
-
-if TYPE_CHECKING:  # slow to import
-    import tvm
 
 _NICENESS = 10
 
@@ -69,34 +65,14 @@ def compiled(program: str) -> Any:
     import tvm
 
     from devices.builds.worker import PASS_OPTIONS
+    from devices.sketches.contiguous_loops import in_contiguous_order
     from devices.sketches.spaces import parse_module
-    from devices.targets import NATIVE, parse_target, resolve_target
+    from devices.targets import NATIVE, parse_target, resolve_target, without_late_optimisations
 
-    target = resolve_target(NATIVE)
+    module = in_contiguous_order(parse_module(program), in_parallel=True)
+    target = without_late_optimisations(resolve_target(NATIVE))
     with tvm.transform.PassContext(config=PASS_OPTIONS):
-        return tvm.tirx.build(_on_all_cores(parse_module(program)), target=parse_target(target))["main"]
-
-
-def _on_all_cores(module: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with the outer loops of each of its blocks in parallel, as far as no sum runs over them."""
-    from tvm.s_tir import Schedule
-
-    schedule = Schedule(module, debug_mask="none", error_render_level="none")
-    with contextlib.suppress(Exception):  # one that cannot be scheduled runs as it is
-        for block in schedule.get_child_blocks(schedule.get_sblock("root", "main")):
-            schedule = _parallel(schedule, schedule.get(block).name_hint)
-    return schedule.mod
-
-
-def _parallel(schedule: Any, name: str) -> Any:
-    """Return the schedule with as many outer loops of a block in parallel as can be, the innermost one left out."""
-    for count in range(max(1, len(schedule.get_loops(schedule.get_sblock(name, "main"))) - 1), 0, -1):
-        tried = schedule.copy()
-        loops = tried.get_loops(tried.get_sblock(name, "main"))[:count]
-        with contextlib.suppress(Exception):  # a sum runs over one of them
-            tried.parallel(tried.fuse(*loops) if count > 1 else loops[0])
-            return tried
-    return schedule
+        return tvm.tirx.build(module, target=parse_target(target))["main"]
 
 
 def _bytes(outputs: Sequence[Array]) -> list[bytes]:

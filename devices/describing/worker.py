@@ -50,10 +50,10 @@ class TaskSession:
         self._started = time.thread_time()
         try:
             self._space = DesignSpace(decode_task(task))
+            left_out = [list(each) for each in self._space.left_out]
+            return {"opened": encode_sketches(self._space.undescribed), "left_out": left_out}
         except Exception as error:  # one task that TVM cannot read must not end the run of all others
             return {"failed": first_line(error), "resident_bytes": resident_bytes()}
-        left_out = [list(each) for each in self._space.left_out]
-        return {"opened": encode_sketches(self._space.undescribed), "left_out": left_out}
 
     def described(self, at: int) -> dict[str, Any]:
         """Describe one of the sketches."""

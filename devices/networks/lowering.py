@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -79,7 +78,7 @@ __all__ = [
     "LoweringStepError",
     "LoweringSteps",
     "RunUntuned",
-    "UntunedRun",
+    "UntunedResult",
     "agreement",
     "check_network",
     "check_values",
@@ -97,12 +96,12 @@ RunUntuned = Callable[[Network], tuple["LoweredNetwork", tuple[Array, ...]]]
 
 
 @dataclass(frozen=True)
-class UntunedRun:
-    """A run of a lowered network without any schedule, on one core of this machine's CPU."""
+class UntunedResult:
+    """What a lowered network computes without any schedule, on one core of this machine's CPU."""
 
     outputs: tuple[Array, ...]
     secs: float
-    """CPU seconds of the fastest of a few runs. On a host without other work a run takes as long."""
+    """CPU seconds of the fastest of a few runs. On a host without other work a run takes about as long."""
 
 
 @dataclass(frozen=True)
@@ -289,15 +288,14 @@ def check_network(lowered: LoweredNetwork, network: Network) -> tuple[float, flo
     return agreement(lowered, outputs, network.framework_outputs())
 
 
-def run_untuned(module: Any, inputs: Sequence[Array]) -> UntunedRun:
+def run_untuned(module: Any, inputs: Sequence[Array]) -> UntunedResult:
     """Run a lowered network on this machine's CPU, without any schedule."""
-    run = compile_host(module)
+    network = compile_host(module)
     times: list[float] = []
     while sum(times) < _UNTUNED_SECS and len(times) < _UNTUNED_RUNS:
-        began = time.thread_time()
-        outputs = run(*inputs)
-        times.append(time.thread_time() - began)
-    return UntunedRun(outputs, min(times))
+        outputs = network(*inputs)
+        times.append(network.secs)
+    return UntunedResult(outputs, min(times))
 
 
 def agreement(lowered: LoweredNetwork, outputs: tuple[Array, ...], expected: tuple[Array, ...]) -> tuple[float, float]:

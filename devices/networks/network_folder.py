@@ -42,7 +42,7 @@ from devices.networks.manifest import (
     STATIC_CACHES,
 )
 from devices.networks.tensor_file import contents, digest, file_digest
-from devices.sketches.contiguous_loops import serial_kernels
+from devices.sketches.contiguous_loops import in_contiguous_order
 from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
 from devices.targets import device_kind
@@ -203,7 +203,7 @@ def schedule_kernels(lowered: LoweredNetwork, best: Mapping[str, str | None]) ->
     module = tvm.IRModule(functions, lowered.module.attrs)
     if lowered.shapes is not None:
         module = with_dynamic_kernels(module, lowered, best)
-    return serial_kernels(module) if device_kind(lowered.device_class.target) == "cpu" else module
+    return in_contiguous_order(module) if device_kind(lowered.device_class.target) == "cpu" else module
 
 
 def _task_entry(task: Task, trace: str | None, extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -16,21 +16,22 @@ from tvm.tirx import PrimFunc
 from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION, leaf_blocks
 
 
-def serial_kernels(module: Any) -> Any:
-    """Return a module with this loop order in every kernel that has no schedule, on one thread."""
+def in_contiguous_order(module: Any, *, in_parallel: bool = False) -> Any:
+    """Return a module with this loop order in every kernel that has no schedule. ``in_parallel``: see
+    :func:`with_contiguous_loops`."""
     functions = {
-        variable: _serial(function) if isinstance(function, PrimFunc) else function
+        variable: _ordered(function, in_parallel) if isinstance(function, PrimFunc) else function
         for variable, function in module.functions.items()
     }
     return tvm.IRModule(functions, module.attrs)
 
 
-def _serial(kernel: PrimFunc) -> PrimFunc:
+def _ordered(kernel: PrimFunc, in_parallel: bool) -> PrimFunc:
     if kernel.attrs is not None and "tirx.is_scheduled" in kernel.attrs:
         return kernel
     try:
-        return with_contiguous_loops(kernel, in_parallel=False)
-    except (tvm.s_tir.ScheduleError, ValueError, RuntimeError):
+        return with_contiguous_loops(kernel, in_parallel=in_parallel)
+    except Exception:  # whatever TVM raises: the kernel runs as it is
         return kernel
 
 

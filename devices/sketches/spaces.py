@@ -30,7 +30,7 @@ from tvm_ffi import structural_walk
 from devices.host.garbage_collection import garbage_collection_paused
 from devices.protocol import TensorSpec
 from devices.sketches import intrinsics
-from devices.sketches.contiguous_loops import serial_kernels
+from devices.sketches.contiguous_loops import in_contiguous_order
 from devices.sketches.defaults import default_schedules
 from devices.sketches.fewer_rows import over_fewer_rows
 from devices.sketches.generation import REFUSALS, first_line, generated, rule_name, without_sketches
@@ -121,6 +121,7 @@ class DesignSpace:
         self._open: list[Sketch] = []
         # One after the other: who schedules candidates needs those up to theirs.
         self._coming = self._opened()
+        self._failure: Exception | None = None
 
     def _opened(self) -> Iterator[Sketch]:
         """Make the sketches."""
@@ -175,12 +176,23 @@ class DesignSpace:
 
     def _sketch(self, sketch_id: str) -> Sketch | None:
         """Return a sketch, made if need be; None where the task has no such."""
-        return next((each for each in chain(tuple(self._open), self._coming) if each.id == sketch_id), None)
+        opened = chain(tuple(self._open), iter(self._open_next, None))
+        return next((each for each in opened if each.id == sketch_id), None)
 
     def _open_all(self) -> list[Sketch]:
-        for _ in self._coming:
+        while self._open_next() is not None:
             pass
         return self._open
+
+    def _open_next(self) -> Sketch | None:
+        """Make the next sketch; None where there is none left. What fails once fails again."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return next(self._coming, None)
+        except Exception as error:
+            self._failure = error
+            raise
 
     @property
     def left_out(self) -> tuple[tuple[str, str], ...]:
@@ -313,7 +325,7 @@ def unscheduled(task: Task) -> Scheduled:
     args = _specs(module["main"])
     target = parse_target(task.device_class.target)
     if target.kind.name == "llvm":
-        module = serial_kernels(module)
+        module = in_contiguous_order(module)
     else:
         with target:
             module = default_schedules()(module)

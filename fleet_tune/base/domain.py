@@ -124,7 +124,8 @@ class DeviceAbstraction:
 
 
 UNSCHEDULED_LOSS = 30.0
-"""How many times slower than one core can multiply and add without vectors. Naive loops lose a factor of ten there."""
+"""How many times slower than one core can multiply and add without vectors. Kernels whose loops LLVM cannot vectorize
+lose a factor of ten there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,7 +297,7 @@ class FallbackKernel(enum.StrEnum):
 
     RECORD = "record"  # the next best
     FIRST_CHOICE = "first choice"  # the analyzer's, measured when the tuning was over
-    UNSCHEDULED = "unscheduled"  # the kernel as it was imported
+    UNSCHEDULED = "unscheduled"  # the kernel without a schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from fleet_tune.report.words import format_secs, named
 _USED = {
     FallbackKernel.RECORD: "the next best of its records is used",
     FallbackKernel.FIRST_CHOICE: "the analyzer's first choice is used, measured after the tuning",
-    FallbackKernel.UNSCHEDULED: "left as it was imported",
+    FallbackKernel.UNSCHEDULED: "left without a schedule",
 }
 
 

@@ -312,7 +312,7 @@ class Service:
                 return self._kept(ran, current, "the best known was rolled back")
             return self._met(action, ran, ran.folder, current, deadline)
         why = "the first version" if current is None else "the network has changed"
-        # Against what it is without tuning: a run times both in turn.
+        # Against what it is without tuning.
         gain = math.log(ran.untuned_secs / ran.secs) if ran.untuned_secs and ran.secs else 0.0
         return self._published(action, ran, ran.folder, why, ran.secs, gain, {}, [])
 

@@ -41,7 +41,7 @@ class TuneOutcome:
     tuned_secs: float = 0.0
     """Seconds of tuning."""
     secs: float | None = None
-    """Latency, timed in turn with ``untuned_secs``. None if it was not timed."""
+    """Latency. None if it was not timed."""
     untuned_secs: float | None = None
     """Latency without tuning. None if it was not timed."""
     trials: int = 0

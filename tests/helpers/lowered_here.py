@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from devices.networks.lowering import LoweredNetwork, UntunedRun, import_network, run_untuned
+from devices.networks.lowering import LoweredNetwork, UntunedResult, import_network, run_untuned
 from devices.networks.network import Array, Network
 from devices.networks.processes.lowering_process import LoweringProcess
 from fleet_tune.base.domain import DeviceClass
@@ -22,10 +22,10 @@ class LoweredHere(LoweringProcess):
     def lowered(self, network: Network, device_class: DeviceClass) -> LoweredNetwork:
         return import_network(network, device_class)
 
-    def run(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> UntunedRun:
+    def run(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> UntunedResult:
         is_shifted = self._rows in (None, len(inputs[0]))
         shift = np.float32(self._shifted if is_shifted else 0.0)
         untuned = run_untuned(lowered.module, inputs)
-        return UntunedRun(tuple(each + shift for each in untuned.outputs), untuned.secs)
+        return UntunedResult(tuple(each + shift for each in untuned.outputs), untuned.secs)
 
     def close(self) -> None: ...

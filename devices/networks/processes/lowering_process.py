@@ -27,7 +27,7 @@ from fleet_tune.base.precision import Conversion, ConvertibleProduct, Precision
 if TYPE_CHECKING:
     from devices.builds.executables import SymbolicSpec
     from devices.networks.graph.low_precision.integer_products import ProductCounts
-    from devices.networks.lowering import LoweredNetwork, UntunedRun
+    from devices.networks.lowering import LoweredNetwork, UntunedResult
 
 ANSWER_SECS = 600.0
 """Seconds in one step of lowering, or in the run of a network, after which the child counts as hung."""
@@ -120,14 +120,14 @@ class LoweringProcess:
         """Return the outputs of :meth:`run`."""
         return self.run(lowered, inputs).outputs
 
-    def run(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> UntunedRun:
+    def run(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> UntunedResult:
         """Run a network, untuned, on this machine's CPU. It is the one that was lowered here last for its class.
 
         Raises :class:`NetworkError` where it crashes or fails, :class:`UncheckedError` where it takes too long or too
         much memory.
         """
         from devices.networks import tensor_file
-        from devices.networks.lowering import UntunedRun
+        from devices.networks.lowering import UntunedResult
 
         if self._conversions[lowered.device_class.name] != lowered.conversion:
             raise ValueError("the network was lowered with another conversion since: lower it again to run it")
@@ -145,7 +145,7 @@ class LoweringProcess:
         except ChildLostError as error:
             late, answer = error.late, {"failed": str(error)}
         if "secs" in answer:
-            return UntunedRun(tuple(tensor_file.read(self._folder.file(_OUTPUTS)).values()), float(answer["secs"]))
+            return UntunedResult(tuple(tensor_file.read(self._folder.file(_OUTPUTS)).values()), float(answer["secs"]))
         reason = str(answer["failed"])
         if late or memory_lacked(reason):
             raise UncheckedError(reason)

@@ -16,6 +16,7 @@ from devices.describing.cache import DescriptionCache
 from devices.error_text import brief
 from devices.host.file_cache import user_folder
 from devices.host.quiet_windows.quiet_window import QuietWindow
+from devices.networks.caches.static_caches import overwrite_caches
 from devices.networks.comparison import errors_of
 from devices.networks.frontend import Network
 from devices.networks.lowering import (
@@ -31,7 +32,7 @@ from devices.networks.network import Array
 from devices.networks.other_extents import DisagreementAtExtentsError, compare_least, other_extents
 from devices.networks.processes.lowering_process import LoweringProcess
 from devices.networks.silent_outputs import silent_outputs
-from devices.targets import NATIVE, library_of, resolve_target, with_library
+from devices.targets import NATIVE, device_kind, library_of, resolve_target, with_library
 from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.config.fleet_file import FleetConfig
 from fleet_tune.base.config.request import RunRequest
@@ -253,7 +254,9 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
         try:
             untuned = lowering.run(lowered, prepared.network.example_inputs)
             agreement(lowered, untuned.outputs, expected)
-            errors[name], untuned_secs[name] = errors_of(untuned.outputs, expected), untuned.secs
+            errors[name] = errors_of(untuned.outputs, expected)
+            if _is_published_alike(lowered):
+                untuned_secs[name] = untuned.secs
             compare_least(others, lowered, partial(lowering.outputs, lowered))
         except DisagreementAtExtentsError as error:
             raise _with_operator(error, prepared.network.at(error.extents), lowered, lowering) from error
@@ -269,6 +272,13 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
     return dataclasses.replace(
         checked, expected=expected, other_extents=others, errors=errors, untuned_secs=untuned_secs
     )
+
+
+def _is_published_alike(lowered: LoweredNetwork) -> bool:
+    """Return true if the untuned network would be published as it runs here: kernels over dynamic extents run in
+    parallel then, and caches are overwritten in place of copied."""
+    on_cpu = device_kind(lowered.device_class.target) == "cpu"
+    return on_cpu and lowered.shapes is None and not overwrite_caches(lowered.module)[1]
 
 
 def _compare_further(

@@ -56,7 +56,7 @@ def publish_class(
     )
     untuned_secs: float | None = None
     if runner is not None:
-        untuned_secs = network.untuned_secs(runner.name)
+        untuned_secs = network.find_untuned_secs(runner.name)
         if untuned_secs is not None:
             runner.expect()
     with network_folder.staging(folder) as stage:
@@ -64,7 +64,7 @@ def publish_class(
         try:
             admitted = admit([task.id for task in lowered.tasks], incumbents, check.judge)
         except UnscheduledWrongError as error:
-            problem = f"it is wrong also as it was imported, without any schedule: {error}"
+            problem = f"it is wrong also without any schedule: {error}"
             return dataclasses.replace(result, published="nothing", problem=problem)
         except RunnerLostError as error:
             problem = f"it is wrong, and which kernel is at fault could not be found: {error}"

@@ -71,16 +71,19 @@ class ClassNetwork:
         extra = {**self._manifest(records), "tasks": {}}
         return self.compiler.compile_network(self.lowered, {}, folder, extra)
 
-    def untuned_secs(self, place: str) -> float | None:
-        """Return the seconds of the untuned network where it runs, as an earlier run has timed it, or this run when it
-        was compared with its framework; None where they are not known."""
-        earlier = self.request.untuned_times.find(self.lowered, self.fingerprint, place)
-        if earlier is None and place == THIS_MACHINE:
-            return self.request.untuned_secs.get(self.name)
-        return earlier
+    def find_untuned_secs(self, place: str) -> float | None:
+        """Return the seconds of the untuned network where it runs, as an earlier run has found them, or this run when
+        it was compared with its framework, which is kept for later ones; None where they are not known."""
+        times = self.request.untuned_times
+        found = times.find(self.lowered, self.fingerprint, place)
+        if found is None and place == THIS_MACHINE:
+            found = self.request.untuned_secs.get(self.name)
+            if found is not None:
+                times.keep_compared(self.lowered, self.fingerprint, place, found)
+        return found
 
     def keep_untuned_secs(self, place: str, secs: float) -> None:
-        """Keep the seconds of the untuned network for later runs."""
+        """Keep the measured seconds of the untuned network for later runs."""
         self.request.untuned_times.keep(self.lowered, self.fingerprint, place, secs)
 
     def estimated_secs(self, records: Mapping[str, Record]) -> float | None:

@@ -52,7 +52,8 @@ class CompileRequest:
     untuned_times: UntunedTimes = field(default_factory=UntunedTimes)
     """Times that earlier runs have measured."""
     untuned_secs: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of a run of the untuned network on one core of this machine, where it was compared."""
+    """Seconds of a run of the untuned network on one core of this machine, where it was compared and would be published
+    alike."""
     expected: tuple[Array, ...] | None = None
     """Outputs of the network's framework, if they are known."""
     at_extents: tuple[AtExtents, ...] = ()

@@ -1,6 +1,6 @@
 """A verified record for tasks that the tuning left without one: the analyzer's first choices, measured on a device.
 
-A short run does not come to every task, and every candidate of a task may have failed. Left as it was imported, a
+A short run does not come to every task, and every candidate of a task may have failed. Left without a schedule, a
 kernel may take a hundred times as long as almost any schedule of it; the first that the analyzer puts forward is seldom
 far from good, and takes a second to build and check.
 """

@@ -23,7 +23,7 @@ def made_of(
 
     Args:
         tasks: the tasks of the network.
-        records: the record of each task id; a task without one has the kernel that was imported.
+        records: the record of each task id; a task without one has a kernel without a schedule.
         rules: the sketch rule of each sketch id.
         fingerprint: the device class.
         store: the database of the records.

@@ -91,7 +91,6 @@ class NetworkTiming:
         times, run = self._known_times, self._checked.run
         if times is None or run is None or self._untuned_secs is None or times[0] * CLEARLY > self._untuned_secs:
             return None
-        self._network.keep_untuned_secs(self._runner.name, self._untuned_secs)
         timed = dataclasses.replace(
             result,
             tuned_secs=times[0],

@@ -70,7 +70,7 @@ def publish_networks(
     """Compile the network of every device class from its best records, check it where it runs, measure it beside the
     untuned one, and publish it if it is right.
 
-    A task without a record stays as it was imported. If the network is slower than the untuned one, the untuned one is
+    A task without a record stays unscheduled. If the network is slower than the untuned one, the untuned one is
     published. An error of one class is in its result and does not affect the others.
 
     Args:

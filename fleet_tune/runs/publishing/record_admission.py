@@ -14,7 +14,7 @@ from typing import Protocol
 from fleet_tune.base.domain import Measurement, Record
 from fleet_tune.base.errors import FleetTuneError
 
-# Records of a task that are tried before it stays as it was imported.
+# Records of a task that are tried before it stays unscheduled.
 ATTEMPTS = 4
 
 Judge = Callable[[Mapping[str, Record]], Measurement | None]

@@ -24,6 +24,7 @@ from torch import nn
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
+from tvm_ffi import structural_equal
 
 from devices.builds import executables
 from devices.builds.executables import Executable, build, kernel_calls
@@ -42,6 +43,7 @@ from devices.networks.network_folder import (
     update_manifest,
 )
 from devices.protocol import encode_task
+from devices.sketches.contiguous_loops import in_contiguous_order
 from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target, resolve_target
@@ -153,6 +155,12 @@ def test_weights_are_packed_at_compile_time(lowered: LoweredNetwork, best: dict[
     assert max(array.ndim for array in executable.parameters) > 4
     weights = sum(array.size for array in executable.parameters)
     assert weights == sum(array.size for array in build(lowered.module, CPU.target).parameters)
+
+
+def test_kernels_without_a_record_have_a_contiguous_order(lowered: LoweredNetwork) -> None:
+    made, ordered = schedule_kernels(lowered, {}), in_contiguous_order(lowered.module)
+    assert structural_equal(made, ordered)
+    assert not structural_equal(made, lowered.module)
 
 
 def test_a_folder_that_was_compiled_anew_is_loaded_anew(tmp_path: Path) -> None:

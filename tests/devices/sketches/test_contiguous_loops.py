@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import tvm
 from tvm import te, topi
-from tvm.tirx import For
-from tvm_ffi import structural_walk
 
-from devices.sketches.contiguous_loops import serial_kernels
+from devices.sketches.contiguous_loops import in_contiguous_order
 from devices.sketches.dynamic.rows import tensors
+from devices.sketches.spaces import unscheduled
+from devices.targets import NATIVE, parse_target, resolve_target, without_late_optimisations
+from tests.helpers.programs import program_task
 
 
 def convolution() -> Any:
@@ -48,7 +49,8 @@ def outputs(module: Any) -> Any:
     shapes = [tuple(int(extent) for extent in each.shape) for each in inputs]
     arrays = [tvm.runtime.tensor(generator.standard_normal(shape).astype("float32")) for shape in shapes]
     out = tvm.runtime.tensor(np.zeros([int(extent) for extent in result.shape], str(result.dtype)))
-    tvm.tirx.build(module, target="llvm")["main"](*arrays, out)
+    target = parse_target(without_late_optimisations(resolve_target(NATIVE)))
+    tvm.tirx.build(module, target=target)["main"](*arrays, out)
     return out.numpy()
 
 
@@ -56,27 +58,32 @@ def outputs(module: Any) -> Any:
 def test_it_computes_the_same_to_the_last_bit(kernel: Any) -> None:
     """Additions to one element keep their order."""
     module = tvm.IRModule({"main": kernel().with_attr("global_symbol", "main")})
-    np.testing.assert_array_equal(outputs(serial_kernels(module)), outputs(module))
+    np.testing.assert_array_equal(outputs(in_contiguous_order(module)), outputs(module))
 
 
 def test_the_last_axis_is_innermost_around_it_the_reductions() -> None:
-    module = serial_kernels(tvm.IRModule({"main": product().with_attr("global_symbol", "main")}))
-    loops: list[Any] = []
-    structural_walk(module["main"].body, (For, lambda loop: loops.append(int(loop.extent))))
-    assert sorted(loops) == [6, 6, 7, 8]
+    module = in_contiguous_order(tvm.IRModule({"main": product().with_attr("global_symbol", "main")}))
     assert "for k, ax1 in T.grid(8, 6)" in module.script()
 
 
 def test_kernels_that_are_scheduled_stay() -> None:
     kernel = product().with_attr("tirx.is_scheduled", True)
-    module = serial_kernels(tvm.IRModule({"kernel": kernel}))
+    module = in_contiguous_order(tvm.IRModule({"kernel": kernel}))
     assert module["kernel"].same_as(kernel)
 
 
 def test_private_kernels_stay_private() -> None:
     private = product().without_attr("global_symbol")
-    module = serial_kernels(
+    module = in_contiguous_order(
         tvm.IRModule({"private": private, "public": product().with_attr("global_symbol", "public")})
     )
     assert "global_symbol" not in module["private"].attrs
     assert module["public"].attrs["global_symbol"] == "public"
+
+
+def test_oracles_of_cpus_have_this_order() -> None:
+    x, w = te.placeholder((7, 8), name="x"), te.placeholder((8, 6), name="w")
+    tensors = (x, w, topi.matmul(x, w))
+    assert "for k, ax1 in T.grid(8, 6)" in unscheduled(program_task(tensors, resolve_target(NATIVE, 2))).module.script()
+    gpu = unscheduled(program_task(tensors, resolve_target({"kind": "cuda", "arch": "sm_87"}))).module.script()
+    assert "threadIdx.x" in gpu

@@ -128,3 +128,31 @@ def test_what_tvm_says_is_told_in_one_line() -> None:
     assert generation.first_line(ValueError(" one\ntwo")) == "ValueError: one"
     text = "ScheduleError: in 'compute-at'.\nThe IR is\n  x = 1\nError message: The block is no leaf\n"
     assert generation.first_line(RuntimeError(text)) == "RuntimeError: The block is no leaf"
+
+
+def test_who_schedules_a_candidate_makes_the_sketches_up_to_its_own(
+    squeeze: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = space(TARGET, "squeeze").sketches
+    assert first.rule == REGISTER_BLOCKED
+    asked: list[Any] = []
+    monkeypatch.setattr(spaces, "generated", lambda *given: asked.append(given) or generation.generated(*given))
+    designs = DesignSpace(squeeze)
+    (row,) = sample(first, 1, np.random.default_rng(0))
+    designs.schedule(Candidate(squeeze.id, first.index, first.id, tuple(map(int, row))))
+    assert not asked
+    assert [each.id for each in designs.sketches] == [each.id for each in (first, *others)]
+    assert len(asked) == 1
+
+
+def test_a_space_that_fails_once_fails_again(squeeze: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not pass for a smaller one."""
+
+    def failing(*_: Any) -> Any:
+        raise KeyError("no such target")
+
+    monkeypatch.setattr(spaces, "generated", failing)
+    designs = DesignSpace(squeeze)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="no such target"):
+            assert designs.left_out

@@ -253,7 +253,7 @@ def test_what_was_wrong_and_what_was_done_is_told() -> None:
     text = " ".join(_text(render_summary(dataclasses.replace(RESULT, networks=(network,))), 200).split())
     assert f"fallback conv: {wrong}: the next best of its records is used" in text
     assert f"fallback pool0, pool1, pool2 and 2 more: {late}: the analyzer's first choice is used" in text
-    assert f"fallback mask: {late}: left as it was imported" in text
+    assert f"fallback mask: {late}: left without a schedule" in text
     assert "2.5e-06 relative, against PyTorch, on device board" in text
     plain = to_json(dataclasses.replace(RESULT, networks=(network,)))["networks"][0]
     assert plain["fallbacks"][0] == {"task": "conv", "reason": wrong, "used": "record"}

@@ -13,7 +13,7 @@ from onnx import helper
 from torch import nn
 
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import LoweredNetwork, UntunedRun, import_network, run_untuned
+from devices.networks.lowering import LoweredNetwork, UntunedResult, import_network, run_untuned
 from devices.networks.network import Array
 from devices.networks.processes.lowering_process import LoweringProcess
 from devices.networks.silent_outputs import silent_outputs
@@ -37,11 +37,11 @@ class Here(LoweringProcess):
     def lowered(self, network: Network, device_class: DeviceClass) -> LoweredNetwork:
         return import_network(network, device_class)
 
-    def run(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> UntunedRun:
+    def run(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> UntunedResult:
         self.runs += 1
         untuned = run_untuned(lowered.module, inputs)
         first, *others = untuned.outputs
-        return UntunedRun((first + np.float32(self.wrong and len(others) > 0), *others), untuned.secs)
+        return UntunedResult((first + np.float32(self.wrong and len(others) > 0), *others), untuned.secs)
 
     def close(self) -> None: ...
 

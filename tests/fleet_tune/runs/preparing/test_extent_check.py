@@ -33,12 +33,6 @@ def test_what_the_framework_computes_at_other_extents_is_kept() -> None:
     assert not checked.left_out
 
 
-def test_the_time_of_the_untuned_network_is_kept() -> None:
-    checked = device_classes.check(prepared(layers()), LoweredHere())
-    assert checked.untuned_secs.keys() == {"cpu"}
-    assert 0 < checked.untuned_secs["cpu"] < 1
-
-
 def test_a_disagreement_at_the_smallest_extent_is_named_and_analysed_there() -> None:
     with pytest.raises(
         NetworkError, match=r"^with n = 2: the imported .* begin to differ at the operator .*linear"
