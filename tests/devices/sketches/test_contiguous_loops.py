@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import te, topi
+from tvm_ffi import structural_equal
 
 from devices.sketches.contiguous_loops import in_contiguous_order
 from devices.sketches.dynamic.rows import tensors
@@ -42,6 +43,19 @@ def whole_sum() -> Any:
     return te.create_prim_func([data, topi.sum(data)])
 
 
+def sum_of_rows() -> Any:
+    data = te.placeholder((4, 9), name="data")
+    return te.create_prim_func([data, topi.sum(data, axis=1)])
+
+
+def transposed_product() -> Any:
+    x, w = te.placeholder((7, 8), name="x"), te.placeholder((6, 8), name="w")
+    return te.create_prim_func([x, w, topi.nn.dense(x, w)])
+
+
+KERNELS = [convolution, product, pooling, largest_place, whole_sum, sum_of_rows, transposed_product]
+
+
 def outputs(module: Any) -> Any:
     """Return what a module computes on random numbers."""
     generator = np.random.default_rng(0)
@@ -54,7 +68,7 @@ def outputs(module: Any) -> Any:
     return out.numpy()
 
 
-@pytest.mark.parametrize("kernel", [convolution, product, pooling, largest_place, whole_sum])
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_it_computes_the_same_to_the_last_bit(kernel: Any) -> None:
     """Additions to one element keep their order."""
     module = tvm.IRModule({"main": kernel().with_attr("global_symbol", "main")})
@@ -64,6 +78,17 @@ def test_it_computes_the_same_to_the_last_bit(kernel: Any) -> None:
 def test_the_last_axis_is_innermost_around_it_the_reductions() -> None:
     module = in_contiguous_order(tvm.IRModule({"main": product().with_attr("global_symbol", "main")}))
     assert "for k, ax1 in T.grid(8, 6)" in module.script()
+
+
+@pytest.mark.parametrize("kernel", [sum_of_rows, transposed_product])
+def test_what_is_read_across_the_last_axis_stays(kernel: Any) -> None:
+    module = tvm.IRModule({"main": kernel().with_attr("global_symbol", "main")})
+    assert structural_equal(in_contiguous_order(module), module)
+    assert "T.parallel(" in in_contiguous_order(transposed(), in_parallel=True).script()
+
+
+def transposed() -> Any:
+    return tvm.IRModule({"main": transposed_product().with_attr("global_symbol", "main")})
 
 
 def test_kernels_that_are_scheduled_stay() -> None:
