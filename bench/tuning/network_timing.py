@@ -68,8 +68,8 @@ class Timing(Piece):
 def timings(model: str, tuned: Sequence[TunerRun], work: Path, rounds: int, block_secs: float) -> list[Timing]:
     """Return the pieces that time the networks of a model, whose runs are done.
 
-    The peer's network is one of the last moment that had passed. It takes part from when all of its kernels are tuned
-    that are in the end: one that is not takes whatever TVM makes of a kernel without a schedule."""
+    The peer's network is one of the last moment that had passed. It takes part once it has as many tuned kernels as in
+    the end: the others take whatever TVM makes of a kernel without a schedule."""
     last = tuple(run.networks()[-1] for run in tuned if run.form in PEERS)
     found: dict[float, list[dict[str, Any]]] = {}
     for run in tuned:

@@ -97,7 +97,7 @@ RunUntuned = Callable[[Network], tuple["LoweredNetwork", tuple[Array, ...]]]
 
 @dataclass(frozen=True)
 class UntunedResult:
-    """What a lowered network computes without any schedule, on one core of this machine's CPU."""
+    """The result of a lowered network without any schedule, on one core of this machine's CPU."""
 
     outputs: tuple[Array, ...]
     secs: float
