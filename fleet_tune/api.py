@@ -23,7 +23,7 @@ from fleet_tune.base.home import provide_home
 from fleet_tune.base.results import Collected, Plan, Progress, TuneResult
 
 if TYPE_CHECKING:
-    from devices.networks.network_folder import CompiledNetwork
+    from devices.networks.compiled.network_folder import CompiledNetwork
 
 __all__ = [
     "Collected",
@@ -185,7 +185,7 @@ def compile_network(
 def load(folder: Path | str) -> CompiledNetwork:
     """The compiled network in ``folder``: a callable on numpy arrays and torch tensors."""
     _provide_home(is_written=False)
-    from devices.networks import network_folder
+    from devices.networks.compiled import network_folder
 
     return network_folder.load(values.path("a compiled network", folder, "the output folder of a run"))
 

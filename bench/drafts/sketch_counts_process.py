@@ -15,7 +15,7 @@ import click
 
 from bench.processes import die_with_parent
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from devices.sketches.spaces import OWN_RULES, DesignSpace
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass, Task

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.peers.example import load_example
 from bench.result import BenchError
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from devices.targets import default_device_class_name, resolve_target
 from fleet_tune.base.config.fleet_file import load_fleet
 from fleet_tune.base.domain import DeviceClass, Task

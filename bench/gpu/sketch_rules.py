@@ -33,7 +33,7 @@ from devices.builds.builder import BuildWorker
 from devices.describing.worker import TASK_SECS
 from devices.device_factory import open_device
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from devices.protocol import Artifact, BuildRequest, BuildResult, Device, MeasureRequest
 from devices.sketches.spaces import DesignSpace
 from fleet_tune.base.config.fleet_file import load_fleet

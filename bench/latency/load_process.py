@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from bench.processes import die_with_parent
-from devices.networks import network_folder
+from devices.networks.compiled import network_folder
 from devices.networks.frameworks.array_file import read_arrays
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import tvm
 from tvm.s_tir.analysis import estimate_tir_flops
 
-from devices.networks.task_extraction import normal_form, workload_hash
+from devices.networks.tasks.extraction import normal_form, workload_hash
 from devices.targets import resolve_target
 from fleet_tune.base.domain import Workload
 from fleet_tune.base.errors import TransferError, UserError

@@ -98,7 +98,7 @@ def tune(
 
 
 def _outcome(finished: FinishedRun, secs: float) -> TuneOutcome:
-    from devices.networks.tensor_file import write
+    from devices.networks.compiled.tensor_file import write
     from fleet_tune.retuning.version_repository import INPUTS
 
     result = finished.result

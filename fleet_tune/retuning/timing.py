@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from devices.networks.network_files import NetworkFiles
-from devices.networks.tensor_file import read
+from devices.networks.compiled.network_files import NetworkFiles
+from devices.networks.compiled.tensor_file import read
 from devices.timing.network_device import NetworkDevice
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import NetworkRunError, OutputFolderError, UncheckedError

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devices.networks.tensor_file import file_digest
+from devices.networks.compiled.tensor_file import file_digest
 from fleet_tune.base.errors import DiskFullError, RetuneError
 from fleet_tune.base.records.files.atomic_file import sync_file, sync_folder, write_atomically
 from fleet_tune.base.records.files.lock_file import LockedError, release_lock, wait_for_lock

@@ -127,10 +127,10 @@ def time_frameworks(
 
     Raises :class:`RequestError` for a folder without a network that runs here, and :class:`NetworkError`.
     """
+    from devices.networks.compiled.manifest import read_manifest
     from devices.networks.frameworks.array_file import write_arrays
     from devices.networks.frameworks.runners import installed
     from devices.networks.frontend import load_network, locate
-    from devices.networks.manifest import read_manifest
 
     if not (folder / _MANIFEST).is_file():
         raise RequestError(f"{folder} has no compiled network", "name the output folder of 'fleet-tune tune'")

@@ -19,10 +19,10 @@ from fleet_tune.runs.shared_store.lookup import StoreLookup
 from fleet_tune.runs.transfer.transfer_prior import TransferPrior
 
 if TYPE_CHECKING:  # these modules load TVM
+    from devices.networks.dynamic.other_extents import OtherExtents
     from devices.networks.frontend import Network
-    from devices.networks.lowering import LoweredNetwork
     from devices.networks.network import Array
-    from devices.networks.other_extents import OtherExtents
+    from devices.networks.tasks.lowering import LoweredNetwork
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ def network_error_there(board: Board, folder: Path, tmp_path: Path) -> float:
         "import sys; sys.modules['torch'] = None\n"
         "import numpy as np\n"
         "from pathlib import Path\n"
-        "from devices.networks.compiled_network import CompiledNetwork\n"
+        "from devices.networks.compiled.network import CompiledNetwork\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "network = CompiledNetwork.read(folder / 'copied')\n"
         "np.save(folder / 'output.npy', network(np.load(folder / 'input.npy')))\n"

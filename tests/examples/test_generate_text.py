@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from bench.networks.torchvision_operators import load_or_define
+from devices.networks.compiled.network_folder import CompiledNetwork, compile_network, load
 from devices.networks.frontend import load_network
 from devices.networks.input_shapes import NetworkInputError
-from devices.networks.lowering import import_network
-from devices.networks.network_folder import CompiledNetwork, compile_network, load
+from devices.networks.tasks.lowering import import_network
 from examples import generate_text
 from examples.generate_text import ENTRY_POINTS, PROMPT, empty_cache, generate, in_torch
 from fleet_tune.base.shapes.shapes import parse_shapes
-from tests.devices.networks.test_decoding import CPU, Layer
+from tests.devices.networks.dynamic.test_decoding import CPU, Layer
 
 COUNT, LAYERS, HEADS, SHARED, WIDTH = 12, 2, 4, 2, 16
 

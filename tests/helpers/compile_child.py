@@ -16,7 +16,7 @@ CRASHES, WAITS, KILLED, STARVED = "it crashes", "it waits", "it is killed", "it 
 
 def main() -> None:
     load_tvm()
-    from devices.networks import network_folder
+    from devices.networks.compiled import network_folder
     from devices.networks.processes import compile_worker
 
     real = network_folder.compile_network

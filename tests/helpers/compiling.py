@@ -12,10 +12,10 @@ import pytest
 from tvm.s_tir import Schedule
 
 import fleet_tune
-from devices.networks import network_folder
+from devices.networks.compiled import network_folder
 from devices.networks.frontend import Network
-from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.networks.network import Array
+from devices.networks.tasks.lowering import LoweredNetwork, compare, import_network
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.sketches.traces import full_text
 from devices.targets import NATIVE, resolve_target

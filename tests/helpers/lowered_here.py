@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from devices.networks.lowering import LoweredNetwork, UntunedResult, import_network, run_untuned
 from devices.networks.network import Array, Network
 from devices.networks.processes.lowering_process import LoweringProcess
+from devices.networks.tasks.lowering import LoweredNetwork, UntunedResult, import_network, run_untuned
 from fleet_tune.base.domain import DeviceClass
 
 

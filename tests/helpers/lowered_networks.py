@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import (
+from devices.networks.tasks.lowering import (
     LoweredNetwork,
     check_network,
     import_network,

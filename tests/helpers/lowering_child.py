@@ -26,7 +26,7 @@ def act(how):
 
 def main():
     load_tvm()
-    import devices.networks.lowering as lowering
+    import devices.networks.tasks.lowering as lowering
     from tvm.relax import transform
 
     for name, how in MISBEHAVE.items():

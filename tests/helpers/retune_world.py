@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from devices.networks.tensor_file import digest
+from devices.networks.compiled.tensor_file import digest
 from fleet_tune.base.config.retune_file import NetworkConfig
 from fleet_tune.retuning.step_runner import PairedRun, StepError, StoppedError, TuneOutcome, VersionComparison
 from policies.measuring.duel import MAX_PAIRS, judged

@@ -139,7 +139,7 @@ def _tried(case: Any) -> tuple[str, str]:
 
     from devices.builds.executables import compile_host
     from devices.networks.frontend import load_network
-    from devices.networks.lowering import check_network, import_network
+    from devices.networks.tasks.lowering import check_network, import_network
     from devices.targets import resolve_target
     from fleet_tune.base.domain import DeviceClass
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from bench.networks.torchvision_operators import load_or_define
+from devices.networks.compiled.network_folder import compile_network, load
 from devices.networks.frontend import load_network
-from devices.networks.lowering import compare, import_network
-from devices.networks.network_folder import compile_network, load
+from devices.networks.tasks.lowering import compare, import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from tests.zoo.generation import DECODERS, NETWORKS

@@ -18,10 +18,10 @@ import onnx
 import torch
 
 from devices.builds.executables import compile_host
+from devices.networks.compiled.network_folder import schedule_kernels
 from devices.networks.frontend import load_network
-from devices.networks.lowering import LoweredNetwork, compare, import_network, tolerance
 from devices.networks.network import Network
-from devices.networks.network_folder import schedule_kernels
+from devices.networks.tasks.lowering import LoweredNetwork, compare, import_network, tolerance
 from devices.networks.torch.frontend import array_of
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass

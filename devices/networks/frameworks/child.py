@@ -19,7 +19,7 @@ import torch
 
 from devices.error_text import brief
 from devices.host.children.child import die_with_parent
-from devices.networks.comparison import compare
+from devices.networks.checks.comparison import compare
 from devices.networks.frameworks.array_file import read_arrays
 from devices.networks.frameworks.order import OURS, FrameworkOrder
 from devices.networks.frameworks.ours import ours

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from devices.networks.compiled_network import CompiledNetwork
+from devices.networks.compiled.network import CompiledNetwork
+from devices.networks.compiled.network_folder import load
 from devices.networks.frameworks.runners import Loaded
 from devices.networks.frameworks.texts import STEPS, Text
 from devices.networks.input_shapes import InputShapes
-from devices.networks.network_folder import load
 
 
 def ours(folder: str) -> Loaded:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx
 
-from devices.networks.dynamic_dimensions import DynamicDimension
+from devices.networks.dynamic.dimensions import DynamicDimension
 
 
 def named(model: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelProto, list[DynamicDimension]]:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from devices.error_text import brief
-from devices.networks.comparison import compare
-from devices.networks.dynamic_dimensions import bounded, with_dimensions
+from devices.networks.checks.comparison import compare
+from devices.networks.dynamic.dimensions import bounded, with_dimensions
 from devices.networks.frontend_errors import failing_onnx_node, silenced, unsupported_error
 from devices.networks.network import Array, Intermediate, Network, example_array, network_of
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
@@ -151,7 +151,7 @@ class _OnnxFramework:
 def from_onnx_file(file: Path, asked: Shapes | None = None) -> Network:
     """Read the network in an ONNX file. ``asked``: the user's bounds of its dynamic dimensions. Raises
     :class:`NetworkError`, :class:`UnsupportedNetworkError`, and as
-    :func:`devices.networks.dynamic_dimensions.bounded` does."""
+    :func:`devices.networks.dynamic.dimensions.bounded` does."""
     from devices.networks.onnx import file as onnx_file
     from devices.networks.onnx.dimensions import named, with_extents
 

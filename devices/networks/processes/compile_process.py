@@ -18,7 +18,7 @@ from devices.protocol import encode_task
 from fleet_tune.base.errors import FleetTuneError, MemoryLackedError
 
 if TYPE_CHECKING:
-    from devices.networks.lowering import LoweredNetwork
+    from devices.networks.tasks.lowering import LoweredNetwork
 
 
 class CompilationError(FleetTuneError):
@@ -50,8 +50,8 @@ class CompileProcess:
         out: Path,
         manifest_extra: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Compile a network; see :func:`devices.networks.network_folder.compile_network`, whose user errors this
-        raises; others become :class:`CompilationError`.
+        """Compile a network; see :func:`devices.networks.compiled.network_folder.compile_network`, whose user errors
+        this raises; others become :class:`CompilationError`.
 
         Raises :class:`MemoryLackedError` where the child was refused memory or was killed, ChildStartError where there
         is no child: neither is a fault of the network.

@@ -28,10 +28,10 @@ REFUSALS: dict[str, type[UserError]] = {
 
 def main() -> None:
     channel, requests = warm_child.connect_to_parent()
-    from devices.networks.lowering import LoweredNetwork
-    from devices.networks.network_folder import compile_network
+    from devices.networks.compiled.network_folder import compile_network
     from devices.networks.processes.module_file import read_module
-    from devices.networks.task_extraction import DynamicTask
+    from devices.networks.tasks.extraction import DynamicTask
+    from devices.networks.tasks.lowering import LoweredNetwork
 
     channel.send({"ready": True})
     while True:

@@ -21,6 +21,7 @@ from typing import Any
 
 from devices.host.children.exit_causes import describe_exit
 from devices.host.owned_folder import owned_folder
+from devices.networks.compiled.tensor_file import read, write
 from devices.networks.network import Array, WeightedInputs
 from devices.networks.processes.network_worker import (
     ALL,
@@ -35,7 +36,6 @@ from devices.networks.processes.network_worker import (
     SPECIAL_INPUTS,
     SPECIAL_OUTPUTS,
 )
-from devices.networks.tensor_file import read, write
 from devices.timing.in_network import InNetworkTimes, weighted_sum
 from fleet_tune.base.errors import NetworkRunError, UncheckedError
 

@@ -27,7 +27,7 @@ from fleet_tune.base.precision import Conversion, ConvertibleProduct, Precision
 if TYPE_CHECKING:
     from devices.builds.executables import SymbolicSpec
     from devices.networks.graph.low_precision.integer_products import ProductCounts
-    from devices.networks.lowering import LoweredNetwork, UntunedResult
+    from devices.networks.tasks.lowering import LoweredNetwork, UntunedResult
 
 ANSWER_SECS = 600.0
 """Seconds in one step of lowering, or in the run of a network, after which the child counts as hung."""
@@ -93,8 +93,8 @@ class LoweringProcess:
             self._process.start()
 
     def lowered(self, network: Network, device_class: DeviceClass) -> LoweredNetwork:
-        """Return ``network`` lowered for ``device_class``; see :func:`devices.networks.lowering.lower_network`, whose
-        errors this raises.
+        """Return ``network`` lowered for ``device_class``; see :func:`devices.networks.tasks.lowering.lower_network`,
+        whose errors this raises.
 
         Where TVM crashes, hangs or has too little memory also without anything optional, :class:`NetworkError` names
         the step.
@@ -126,8 +126,8 @@ class LoweringProcess:
         Raises :class:`NetworkError` where it crashes or fails, :class:`UncheckedError` where it takes too long or too
         much memory.
         """
-        from devices.networks import tensor_file
-        from devices.networks.lowering import UntunedResult
+        from devices.networks.compiled import tensor_file
+        from devices.networks.tasks.lowering import UntunedResult
 
         if self._conversions[lowered.device_class.name] != lowered.conversion:
             raise ValueError("the network was lowered with another conversion since: lower it again to run it")
@@ -200,9 +200,9 @@ class LoweringProcess:
 
 
 def _decoded(answer: Mapping[str, Any], network: Network, device_class: DeviceClass, into: Path) -> LoweredNetwork:
-    from devices.networks.lowering import LoweredNetwork
     from devices.networks.processes.module_file import read_module
-    from devices.networks.task_extraction import DynamicTask
+    from devices.networks.tasks.extraction import DynamicTask
+    from devices.networks.tasks.lowering import LoweredNetwork
 
     return LoweredNetwork(
         name=network.name,

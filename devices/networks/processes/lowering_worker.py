@@ -1,8 +1,8 @@
 """The child process of :mod:`devices.networks.processes.lowering_process`: lowers a network, and runs it untuned.
 
 Run as ``python -m devices.networks.processes.lowering_worker``. Networks, inputs and outputs are in files, which the
-request names (:mod:`devices.networks.processes.module_file`, :mod:`devices.networks.tensor_file`). A request for
-lowering is answered with ``step`` and ``optional`` before each step, then ``lowered`` or ``refused`` or, where TVM
+request names (:mod:`devices.networks.processes.module_file`, :mod:`devices.networks.compiled.tensor_file`). A request
+for lowering is answered with ``step`` and ``optional`` before each step, then ``lowered`` or ``refused`` or, where TVM
 fails, ``failed``; a request for a run with ``secs`` or ``failed``.
 """
 
@@ -25,7 +25,7 @@ from fleet_tune.base.shapes.shapes import Shapes, parse_shapes
 
 def main() -> None:
     channel, requests = warm_child.connect_to_parent()
-    import devices.networks.lowering  # noqa: F401 - slow to import: this process is ready when it has done so
+    import devices.networks.tasks.lowering  # noqa: F401 - slow to import: this process is ready when it has done so
 
     channel.send({"ready": True})
     while True:
@@ -38,8 +38,8 @@ def main() -> None:
 
 
 def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    from devices.networks.lowering import LoweringStepError, LoweringSteps, lower_network
     from devices.networks.processes.module_file import read_module, write_module
+    from devices.networks.tasks.lowering import LoweringStepError, LoweringSteps, lower_network
 
     def report_step(step: str, optional: bool) -> None:
         channel.send({"step": step, "optional": optional})
@@ -87,9 +87,9 @@ def _conversion(value: dict[str, Any]) -> Conversion:
 
 
 def _ran(request: dict[str, Any]) -> dict[str, Any]:
-    from devices.networks.lowering import run_untuned
+    from devices.networks.compiled.tensor_file import read, write
     from devices.networks.processes.module_file import read_module
-    from devices.networks.tensor_file import read, write
+    from devices.networks.tasks.lowering import run_untuned
 
     inputs = list(read(Path(request["inputs"])).values())
     run = run_untuned(read_module(Path(request["network"]), "r+"), inputs)

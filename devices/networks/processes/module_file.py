@@ -1,8 +1,8 @@
 """A network's module with its weights in a file, from which another process maps them: they are copied into it once.
 
-The file is one of :mod:`devices.networks.tensor_file`: the weights, and the module as JSON text, in which each weight
-is a parameter of ``main`` behind the inputs. Weights that are small, or of a type that the file does not know, stay in
-the text.
+The file is one of :mod:`devices.networks.compiled.tensor_file`: the weights, and the module as JSON text, in which
+each weight is a parameter of ``main`` behind the inputs. Weights that are small, or of a type that the file does not
+know, stay in the text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import Array, array_of, tensor_of
-from devices.networks.tensor_file import can_hold, contents, read
+from devices.networks.compiled.tensor_file import can_hold, contents, read
 from fleet_tune.base.records.files.atomic_file import write_atomically
 
 # Smaller constants stay: shapes may follow from them, and types would be lost.
@@ -46,7 +46,7 @@ def write_module(module: Any, path: Path) -> None:
 
 def read_module(path: Path, mode: Literal["r+", "c"]) -> Any:
     """Return the module in a file, with its weights mapped from it (``mode`` of
-    :func:`devices.networks.tensor_file.read`). Raises OSError."""
+    :func:`devices.networks.compiled.tensor_file.read`). Raises OSError."""
     arrays = read(path, mode)
     module = tvm.ir.load_json(arrays.pop(_MODULE).tobytes().decode())
     uses = [str(at) for at in arrays.pop(_USES)]

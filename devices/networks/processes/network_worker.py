@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from devices.error_text import last_line
 from devices.host.children.child import die_with_parent, load_tvm
 from devices.host.limits.memory import over_memory
+from devices.networks.compiled.tensor_file import read, write
 from devices.networks.network import Array
-from devices.networks.tensor_file import read, write
 
 if TYPE_CHECKING:
-    from devices.networks.compiled_network import CompiledNetwork
+    from devices.networks.compiled.network import CompiledNetwork
 
 KERNELS, ALL = "kernels", "all"
 AWAITED = "-"  # in place of a folder whose name comes on stdin
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     die_with_parent(int(arguments[3]))
     load_tvm()
-    from devices.networks.network_folder import load
+    from devices.networks.compiled.network_folder import load
 
     name = sys.stdin.readline().removesuffix("\n") if arguments[0] == AWAITED else arguments[0]
     if not name:

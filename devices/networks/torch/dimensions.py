@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from devices.networks.dynamic_dimensions import DynamicDimension
+from devices.networks.dynamic.dimensions import DynamicDimension
 from fleet_tune.base.errors import UnsupportedNetworkError
 from fleet_tune.base.shapes.extent_sums import ExtentSum
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from devices.error_text import brief
-from devices.networks.comparison import compare
-from devices.networks.dynamic_dimensions import bounded, with_dimensions
+from devices.networks.checks.comparison import compare
+from devices.networks.dynamic.dimensions import bounded, with_dimensions
 from devices.networks.frontend_errors import silenced, unsupported_error
 from devices.networks.network import Array, Intermediate, Network, example_array, network_of
 from devices.networks.torch.arrays import array_of, tensor_of
@@ -152,7 +152,7 @@ def from_torch(
         asked: the user's bounds of these.
 
     Raises :class:`NetworkError`, :class:`UnsupportedNetworkError`, and as
-    :func:`devices.networks.dynamic_dimensions.bounded` does.
+    :func:`devices.networks.dynamic.dimensions.bounded` does.
     """
     from devices.networks.torch.dimensions import dimension_names, dynamic_dimensions
     from devices.networks.torch.export import exported

@@ -17,9 +17,13 @@ from devices.error_text import brief
 from devices.host.file_cache import user_folder
 from devices.host.quiet_windows.quiet_window import QuietWindow
 from devices.networks.caches.static_caches import overwrite_caches
-from devices.networks.comparison import errors_of
+from devices.networks.checks.comparison import errors_of
+from devices.networks.checks.silent_outputs import silent_outputs
+from devices.networks.dynamic.other_extents import DisagreementAtExtentsError, compare_least, other_extents
 from devices.networks.frontend import Network
-from devices.networks.lowering import (
+from devices.networks.network import Array
+from devices.networks.processes.lowering_process import LoweringProcess
+from devices.networks.tasks.lowering import (
     DisagreementError,
     LoweredNetwork,
     RunUntuned,
@@ -28,10 +32,6 @@ from devices.networks.lowering import (
     computes,
     with_operator,
 )
-from devices.networks.network import Array
-from devices.networks.other_extents import DisagreementAtExtentsError, compare_least, other_extents
-from devices.networks.processes.lowering_process import LoweringProcess
-from devices.networks.silent_outputs import silent_outputs
 from devices.targets import NATIVE, device_kind, library_of, resolve_target, with_library
 from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.config.fleet_file import FleetConfig

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from devices.networks.comparison import errors_of
-from devices.networks.lowering import LoweredNetwork, tolerance
+from devices.networks.checks.comparison import errors_of
 from devices.networks.network import Array, Network
 from devices.networks.processes.lowering_process import LoweringProcess
+from devices.networks.tasks.lowering import LoweredNetwork, tolerance
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UncheckedError
 from fleet_tune.base.precision import ConvertibleProduct, Precision

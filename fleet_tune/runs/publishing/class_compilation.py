@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from devices.networks import network_folder
+from devices.networks.compiled import network_folder
 from fleet_tune.base.results import Fallback, FallbackKernel, NetworkResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.publishing import manifest

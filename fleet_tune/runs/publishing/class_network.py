@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from devices.networks.comparison import errors_of
-from devices.networks.lowering import LoweredNetwork, tolerance
+from devices.networks.checks.comparison import errors_of
+from devices.networks.checks.special_inputs import difference
 from devices.networks.network import Array
-from devices.networks.special_inputs import difference
+from devices.networks.tasks.lowering import LoweredNetwork, tolerance
 from fleet_tune.base.domain import Fingerprint, Record
 from fleet_tune.base.latency_estimate import estimated_secs
 from fleet_tune.base.records.stores.reader import RecordReader
@@ -24,7 +24,7 @@ from fleet_tune.runs.publishing.network_runners import THIS_MACHINE, NetworkRunR
 
 class NetworkCompiler(Protocol):
     """Compiles networks: :class:`~devices.networks.processes.compile_process.CompileProcess`, or in this process
-    :mod:`devices.networks.network_folder`."""
+    :mod:`devices.networks.compiled.network_folder`."""
 
     def compile_network(
         self,
@@ -33,7 +33,7 @@ class NetworkCompiler(Protocol):
         out: Path,
         manifest_extra: Mapping[str, Any] | None = None,
     ) -> Path:
-        """See :func:`devices.networks.network_folder.compile_network`."""
+        """See :func:`devices.networks.compiled.network_folder.compile_network`."""
 
 
 @dataclass(frozen=True)

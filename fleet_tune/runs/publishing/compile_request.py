@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from devices.networks.checks.special_inputs import special_inputs_of
+from devices.networks.dynamic.other_extents import AtExtents, frequent_inputs, other_extents
 from devices.networks.frontend import Network
-from devices.networks.lowering import LoweredNetwork
 from devices.networks.network import Array
-from devices.networks.other_extents import AtExtents, frequent_inputs, other_extents
-from devices.networks.special_inputs import special_inputs_of
+from devices.networks.tasks.lowering import LoweredNetwork
 from fleet_tune.base.domain import Fingerprint
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.search_task import SearchTask

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+from devices.networks.compiled.network_files import NetworkFiles
 from devices.networks.network import Array
-from devices.networks.network_files import NetworkFiles
 from devices.timing.in_network import InNetworkTimes
 from devices.timing.network_device import NetworkDevice, NetworkHandle
 from fleet_tune.base.config.fleet_file import DeviceConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from devices.networks.lowering import LoweredNetwork
+from devices.networks.tasks.lowering import LoweredNetwork
 from devices.timing.in_network import InNetworkTimes, kernel_of
 from fleet_tune.base.results import InNetwork, KernelTime
 

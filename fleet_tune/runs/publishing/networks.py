@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from devices.error_text import brief
-from devices.networks.lowering import LoweredNetwork
+from devices.networks.checks.special_inputs import special_outputs_of
 from devices.networks.processes.compile_process import CompileProcess
-from devices.networks.special_inputs import special_outputs_of
+from devices.networks.tasks.lowering import LoweredNetwork
 from fleet_tune.base.domain import Record
 from fleet_tune.base.errors import (
     RecordStoreError,

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from devices.host.file_cache import FileCache, key_of
-from devices.networks.lowering import LoweredNetwork
-from devices.networks.network_folder import made_of
+from devices.networks.compiled.network_folder import made_of
+from devices.networks.tasks.lowering import LoweredNetwork
 from fleet_tune.base.domain import Fingerprint
 
 CLEARLY = 4.0

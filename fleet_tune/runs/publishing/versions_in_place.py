@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from devices.networks.lowering import LoweredNetwork
+from devices.networks.tasks.lowering import LoweredNetwork
 from devices.timing.in_network import kernel_of
 from fleet_tune.base.domain import Record
 from fleet_tune.base.errors import UncheckedError

@@ -26,11 +26,11 @@ from bench.machine import bench_env
 from bench.networks.dynamic_extents import SHAPES
 from bench.processes import run_json
 from bench.result import BenchError
+from devices.networks.compiled.network_folder import compile_network
 from devices.networks.frameworks.array_file import read_arrays, write_arrays
 from devices.networks.frameworks.order import OURS
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
-from devices.networks.network_folder import compile_network
+from devices.networks.tasks.lowering import import_network
 from fleet_tune.base.shapes.shapes import parse_shapes
 from tests.helpers.compiling import CLASS
 

@@ -9,7 +9,7 @@ import torch
 
 from bench.networks import llama
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from fleet_tune.base.precision import Precision
 from tests.helpers.gpu_target import H200
 

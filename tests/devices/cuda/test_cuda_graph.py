@@ -13,7 +13,7 @@ from tvm import relax
 from devices.builds.executables import build
 from devices.cuda.compiler import find_compiler
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from tests.helpers.gpu_target import H200
 
 CAPTURED, REPLAY = "main_cuda_graph_capture", "vm.builtin.cuda_graph.run_or_capture"

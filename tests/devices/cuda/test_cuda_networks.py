@@ -14,7 +14,7 @@ import pytest
 
 from devices.cuda.compiler import find_compiler
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from devices.sketches.spaces import DesignSpace, ScheduleError
 from fleet_tune.base.domain import Candidate
 from fleet_tune.base.precision import Precision
@@ -32,8 +32,8 @@ COMPILE = """
 import json, sys
 from pathlib import Path
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
-from devices.networks.network_folder import compile_network
+from devices.networks.tasks.lowering import import_network
+from devices.networks.compiled.network_folder import compile_network
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.precision import Precision
 

@@ -19,7 +19,7 @@ from tvm.s_tir import Schedule
 from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.cuda.compiler import require_compiler
 from devices.networks.graph.low_precision.integer_products import integer_products
-from devices.networks.lowering import LoweringSteps, lower_network
+from devices.networks.tasks.lowering import LoweringSteps, lower_network
 from devices.sketches.byte_operators import DOT4, INTEGER_DOTS, SIGNED_DOT4, IntegerDot
 from devices.sketches.spaces import DesignSpace, ScheduleError, parse_module, unscheduled
 from devices.targets import parse_target, resolve_target

@@ -24,7 +24,7 @@ from devices.builds.passes.vector_math import use_vector_math
 from devices.builds.worker import PASS_OPTIONS
 from devices.client.output_check import OracleOutputs, all_runs, disagreement
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from devices.sketches.spaces import DesignSpace, Scheduled, ScheduleError, parse_module, unscheduled
 from devices.targets import parse_target, resolve_target
 from devices.timing.arguments import Array, poison

@@ -19,8 +19,8 @@ from devices.metaschedule.files import RECORDS, WORKLOADS
 from devices.metaschedule.schedules import DatabaseSchedules
 from devices.metaschedule.writing import write_database
 from devices.networks.frontend import load_network
-from devices.networks.lowering import LoweredNetwork, import_network
-from devices.networks.task_extraction import normal_form
+from devices.networks.tasks.extraction import normal_form
+from devices.networks.tasks.lowering import LoweredNetwork, import_network
 from devices.protocol import decode_task, encode_task
 from devices.sketches.programs import is_rewritten
 from devices.sketches.spaces import DesignSpace, apply_trace, parse_module

@@ -12,7 +12,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from devices.metaschedule.files import RECORDS
 from devices.metaschedule.learning import assumed, read_database
-from devices.networks.task_extraction import workload_hash
+from devices.networks.tasks.extraction import workload_hash
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.targets import parse_target, resolve_target
 from fleet_tune.base.domain import Candidate, DeviceClass, Task

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import nn
 
+from devices.networks.compiled.network_folder import compile_network
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
-from devices.networks.network_folder import compile_network
+from devices.networks.tasks.lowering import import_network
 from examples.networks import decode_step, mlp, small_cnn
 from fleet_tune.base.domain import DeviceClass
 

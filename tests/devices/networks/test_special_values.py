@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from devices.builds.executables import compile_host
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from devices.networks.compiled.network_folder import compile_network
 from devices.networks.frameworks.ours import ours
 from devices.networks.frameworks.texts import STEPS, Text
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
-from devices.networks.network_folder import compile_network
+from devices.networks.tasks.lowering import import_network
 from fleet_tune.base.shapes.shapes import parse_shapes
 from tests.helpers.compiling import CLASS
 

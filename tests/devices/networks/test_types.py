@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from devices.networks.compiled.network_folder import compile_network, load
 from devices.networks.frontend import load_network
-from devices.networks.lowering import check_network, import_network, tolerance
-from devices.networks.network_folder import compile_network, load
+from devices.networks.tasks.lowering import check_network, import_network, tolerance
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError

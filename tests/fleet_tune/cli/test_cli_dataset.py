@@ -55,7 +55,7 @@ class RecordedOutcome:
 @pytest.fixture(scope="module")
 def measured() -> tuple[Task, tuple[Sketch, ...], Fingerprint, list[Record]]:
     """A matrix product with its real sketches, and invented measurements of real candidates of them."""
-    from devices.networks.task_extraction import workload_hash
+    from devices.networks.tasks.extraction import workload_hash
     from tests.helpers.kernels import native_target
     from tests.helpers.programs import make_function, matmul, program_task
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from devices.networks.compiled.network_folder import compile_network
+from devices.networks.compiled.tensor_file import write
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
-from devices.networks.network_folder import compile_network
-from devices.networks.tensor_file import write
+from devices.networks.tasks.lowering import import_network
 from devices.targets import resolve_target
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import DeviceClass

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from devices.networks.compiled.network_folder import compile_network
 from devices.networks.frameworks import runners
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
 from devices.networks.network import Array, Network
-from devices.networks.network_folder import compile_network
+from devices.networks.tasks.lowering import import_network
 from fleet_tune.base.errors import NetworkError, RequestError
 from fleet_tune.base.shapes.shapes import parse_shapes
 from fleet_tune.cli.main import main

@@ -15,8 +15,8 @@ from torch import nn
 from devices.describing.cache import TaskDescription
 from devices.describing.describer import TaskDescriber
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import LoweredNetwork, import_network
 from devices.networks.processes.lowering_process import LoweringProcess
+from devices.networks.tasks.lowering import LoweredNetwork, import_network
 from devices.networks.torch.translations import Translations
 from devices.sketches.spaces import DesignSpace
 from devices.targets import resolve_target

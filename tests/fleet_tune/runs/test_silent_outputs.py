@@ -12,11 +12,11 @@ import torch
 from onnx import helper
 from torch import nn
 
+from devices.networks.checks.silent_outputs import silent_outputs
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import LoweredNetwork, UntunedResult, import_network, run_untuned
 from devices.networks.network import Array
 from devices.networks.processes.lowering_process import LoweringProcess
-from devices.networks.silent_outputs import silent_outputs
+from devices.networks.tasks.lowering import LoweredNetwork, UntunedResult, import_network, run_untuned
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError

@@ -13,7 +13,7 @@ from devices.builds.checks.check_plan import plan_of
 from devices.builds.checks.program_reading import ProgramReading
 from devices.builds.checks.quantization_draws import quantization_draws
 from devices.builds.passes.kernel_passes import use_kernel_passes
-from devices.networks.lowering import LoweringSteps, lower_network
+from devices.networks.tasks.lowering import LoweringSteps, lower_network
 from devices.sketches.spaces import parse_module, unscheduled
 from devices.targets import resolve_target
 from devices.timing.checked_inputs import make_checked_inputs

@@ -14,7 +14,7 @@ import tvm
 from devices.builds.passes.byte_instructions import fast_integer_dot
 from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.instruction_sets import missing_here
-from devices.networks.task_extraction import workload_hash
+from devices.networks.tasks.extraction import workload_hash
 from devices.sketches.byte_operators import DOT4, INT16_DOT2, INTEGER_DOTS, SIGNED_DOT4, IntegerDot
 from devices.targets import parse_target, resolve_target
 from tests.helpers.integer_dots import ROWS, Numbers, ends, operands, scheduled

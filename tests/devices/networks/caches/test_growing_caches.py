@@ -16,12 +16,12 @@ from tvm import relax
 
 from devices.builds.executables import flatten
 from devices.networks.caches.cache_buffers import CacheBuffers, GrowingCache
-from devices.networks.compiled_network import CompiledNetwork
+from devices.networks.compiled.network import CompiledNetwork
+from devices.networks.compiled.network_files import NetworkFiles
+from devices.networks.compiled.network_folder import compile_network, load
 from devices.networks.frontend import load_network
-from devices.networks.lowering import compare, import_network
 from devices.networks.network import Network
-from devices.networks.network_files import NetworkFiles
-from devices.networks.network_folder import compile_network, load
+from devices.networks.tasks.lowering import compare, import_network
 from devices.rpc.remote_linking import linked
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass

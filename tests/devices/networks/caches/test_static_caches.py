@@ -21,14 +21,14 @@ from tvm import relax
 
 from devices.builds.executables import flatten, kernel_calls
 from devices.networks.caches.static_caches import overwrite_caches
-from devices.networks.compiled_network import CompiledNetwork
+from devices.networks.compiled.network import CompiledNetwork
+from devices.networks.compiled.network_files import NetworkFiles
+from devices.networks.compiled.network_folder import compile_network, load, update_manifest
 from devices.networks.frameworks.ours import ours
 from devices.networks.frontend import load_network
 from devices.networks.input_shapes import NetworkInputError
-from devices.networks.lowering import compare, import_network
 from devices.networks.network import Network
-from devices.networks.network_files import NetworkFiles
-from devices.networks.network_folder import compile_network, load, update_manifest
+from devices.networks.tasks.lowering import compare, import_network
 from devices.rpc.remote_linking import linked
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from tests.helpers.attention import HEADS, WIDTH, Attention, by_hand, examples

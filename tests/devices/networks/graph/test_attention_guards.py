@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from devices.networks.compiled.network_folder import CompiledNetwork, compile_network, load
 from devices.networks.frontend import load_network
-from devices.networks.lowering import compare, import_network
-from devices.networks.network_folder import CompiledNetwork, compile_network, load
+from devices.networks.tasks.lowering import compare, import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.shapes.shapes import parse_shapes

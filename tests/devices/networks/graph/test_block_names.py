@@ -9,7 +9,7 @@ from torch import nn
 from devices.builds.executables import blocks
 from devices.networks.frontend import load_network
 from devices.networks.graph.block_names import rename_blocks, stable_name
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from devices.sketches.spaces import parse_module
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass

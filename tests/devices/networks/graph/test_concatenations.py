@@ -13,9 +13,9 @@ from torch import nn
 
 from devices.builds import concatenations
 from devices.builds.concatenations import AXIS
+from devices.networks.compiled.network_folder import compile_network, load
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
-from devices.networks.network_folder import compile_network, load
+from devices.networks.tasks.lowering import import_network
 from devices.targets import resolve_target
 from devices.timing.in_network import kernel_of
 from fleet_tune.base.domain import DeviceClass

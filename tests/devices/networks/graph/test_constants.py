@@ -16,7 +16,7 @@ from devices.networks.frontend import load_network
 from devices.networks.graph import constants, numpy_operators
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.rewrites.rewriter import rewrite
-from devices.networks.lowering import check_network, import_network
+from devices.networks.tasks.lowering import check_network, import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 

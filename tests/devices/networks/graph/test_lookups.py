@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from devices.networks.frontend import load_network
-from devices.networks.lowering import check_network, import_network
+from devices.networks.tasks.lowering import check_network, import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 

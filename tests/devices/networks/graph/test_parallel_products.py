@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import Dim
 
 from devices.networks.frontend import load_network
-from devices.networks.lowering import check_network, import_network
+from devices.networks.tasks.lowering import check_network, import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.shapes.shapes import parse_shapes

@@ -16,10 +16,10 @@ from tvm.tirx import Buffer
 from tvm_ffi import structural_walk
 
 from devices.builds.executables import kernel_calls
-from devices.networks.comparison import errors_of
+from devices.networks.checks.comparison import errors_of
 from devices.networks.frontend import Network, load_network
 from devices.networks.graph.precisions.weight_only import MOST_ROWS, quantized
-from devices.networks.lowering import (
+from devices.networks.tasks.lowering import (
     DisagreementError,
     LoweredNetwork,
     agreement,

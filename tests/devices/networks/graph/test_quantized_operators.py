@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from devices.builds.executables import compile_host
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from tests.helpers.lowered_networks import CPU
 
 OPERATORS = {

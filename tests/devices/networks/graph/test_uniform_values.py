@@ -14,7 +14,7 @@ from tvm import relax
 
 from devices.networks.frontend import load_network
 from devices.networks.graph.uniform_values import replace_uniform_values
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from tests.helpers.dynamic_networks import agree_at
 from tests.helpers.lowered_networks import CPU, names
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from devices.host.warm_process import ChildStartError
-from devices.networks import network_folder
+from devices.networks.compiled import network_folder
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.networks.processes.compile_process import CompilationError, CompileProcess
+from devices.networks.tasks.lowering import LoweredNetwork, compare, import_network
 from devices.targets import NATIVE, resolve_target
 from examples.networks import mlp
 from fleet_tune.base.domain import DeviceClass

@@ -14,9 +14,9 @@ import tvm_ffi
 
 from devices.host.warm_process import ChildStartError
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import LoweredNetwork, agreement, import_network
 from devices.networks.processes import exchange_folder
 from devices.networks.processes.lowering_process import LoweringProcess
+from devices.networks.tasks.lowering import LoweredNetwork, agreement, import_network
 from devices.targets import resolve_target
 from examples.networks import small_cnn
 from fleet_tune.base.domain import DeviceClass

@@ -16,7 +16,7 @@ from torch.export import Dim
 
 from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.networks.frontend import load_network
-from devices.networks.lowering import LoweredNetwork, import_network
+from devices.networks.tasks.lowering import LoweredNetwork, import_network
 from devices.sketches.dynamic.attention import dynamic_attention
 from devices.sketches.dynamic.attention_extents import AttentionExtents
 from devices.sketches.dynamic.default_schedule import default_schedule

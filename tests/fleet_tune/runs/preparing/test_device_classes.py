@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from devices.networks.lowering import LoweredNetwork
+from devices.networks.tasks.lowering import LoweredNetwork
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.config.request import run_request

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from devices.networks.lowering import import_network
+from devices.networks.dynamic.other_extents import other_extents
 from devices.networks.network import Network
-from devices.networks.other_extents import other_extents
+from devices.networks.tasks.lowering import import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError

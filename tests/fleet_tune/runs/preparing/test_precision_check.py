@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from devices.networks.comparison import errors_of
+from devices.networks.checks.comparison import errors_of
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network, run_untuned
+from devices.networks.tasks.lowering import import_network, run_untuned
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from devices.networks.comparison import errors_of
+from devices.networks.checks.comparison import errors_of
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import LoweredNetwork
 from devices.networks.network import Array
+from devices.networks.tasks.lowering import LoweredNetwork
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, RequestError, UncheckedError

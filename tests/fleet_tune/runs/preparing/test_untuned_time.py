@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from devices.networks.frontend import load_network
-from devices.networks.lowering import LoweredNetwork, UntunedResult, import_network
 from devices.networks.network import Array, Network
+from devices.networks.tasks.lowering import LoweredNetwork, UntunedResult, import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.runs.prepared import Prepared

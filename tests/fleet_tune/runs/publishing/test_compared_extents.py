@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from devices.networks.compiled.network_folder import compile_network, load
+from devices.networks.dynamic.other_extents import AtExtents, frequent_inputs, other_extents
 from devices.networks.network import Array
-from devices.networks.network_folder import compile_network, load
-from devices.networks.other_extents import AtExtents, frequent_inputs, other_extents
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.errors import NetworkRunError
 from fleet_tune.base.records.stores.store import RecordStore

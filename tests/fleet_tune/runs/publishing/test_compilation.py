@@ -12,7 +12,7 @@ import pytest
 from devices.builds.linking import LinkerError
 from devices.client.session import SessionLostError
 from devices.host.warm_process import ChildStartError
-from devices.networks import network_folder
+from devices.networks.compiled import network_folder
 from devices.networks.frontend import Network
 from devices.networks.network import Array
 from fleet_tune.base.domain import Outcome

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from devices.networks.checks.special_inputs import special_inputs_of
 from devices.networks.network import Array
 from devices.networks.processes.fresh_process import OtherInputs
-from devices.networks.special_inputs import special_inputs_of
 from fleet_tune.report.network import network_lines
 from fleet_tune.runs.publishing import network_check
 from tests.helpers.compiling import Example, Faked, Told

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from devices.networks import network_folder
-from devices.networks.lowering import LoweredNetwork
+from devices.networks.compiled import network_folder
+from devices.networks.tasks.lowering import LoweredNetwork
 from devices.timing.in_network import InNetworkTimes, kernel_of
 from fleet_tune.base.errors import DiskFullError
 from fleet_tune.base.records.stores.store import RecordStore

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tvm.s_tir import meta_schedule as ms
 
-from devices.networks.task_extraction import workload_hash
+from devices.networks.tasks.extraction import workload_hash
 from devices.sketches.spaces import DesignSpace, apply_trace, parse_module
 from devices.targets import parse_target, resolve_target
 from fleet_tune.base.domain import Candidate, DeviceClass, Limits, Task

@@ -12,7 +12,7 @@ import pytest
 
 from actors.tuning_session import TuningSession
 from devices.describing.describer import DescriberStartError
-from devices.networks.lowering import LoweredNetwork
+from devices.networks.tasks.lowering import LoweredNetwork
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.config.request import RunRequest, run_request

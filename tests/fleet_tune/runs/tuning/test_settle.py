@@ -10,7 +10,7 @@ import pytest
 
 from devices.describing.cache import DescriptionCache, TaskDescription
 from devices.host.file_cache import user_folder
-from devices.networks.lowering import LoweredNetwork
+from devices.networks.tasks.lowering import LoweredNetwork
 from fleet_tune.base.config.request import run_request
 from fleet_tune.base.domain import FewerRows
 from fleet_tune.base.records.stores.store import RecordStore

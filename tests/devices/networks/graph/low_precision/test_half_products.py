@@ -16,7 +16,7 @@ from devices.builds.executables import compile_host, kernel_calls
 from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.client.output_check import disagreement
 from devices.networks.graph.low_precision.half_products import half_products
-from devices.networks.lowering import LoweringSteps, lower_network
+from devices.networks.tasks.lowering import LoweringSteps, lower_network
 from devices.sketches.spaces import DesignSpace, parse_module, unscheduled
 from devices.targets import parse_target, resolve_target
 from devices.timing.checked_inputs import make_checked_inputs

@@ -13,7 +13,7 @@ from devices.builds.checks.check_plan import plan_of
 from devices.builds.executables import compile_host, kernel_calls
 from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.networks.graph.low_precision.integer_products import integer_products
-from devices.networks.lowering import LoweringSteps, lower_network
+from devices.networks.tasks.lowering import LoweringSteps, lower_network
 from devices.sketches.spaces import DesignSpace, parse_module, unscheduled
 from devices.targets import parse_target, resolve_target
 from fleet_tune.base.domain import Candidate

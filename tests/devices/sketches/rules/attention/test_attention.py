@@ -12,7 +12,7 @@ from tvm_ffi import structural_equal
 
 from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.networks.frontend import load_network
-from devices.networks.lowering import import_network
+from devices.networks.tasks.lowering import import_network
 from devices.sketches.rules.attention import uses_attention
 from devices.sketches.rules.attention.pattern import attention_of
 from devices.sketches.rules.attention.program import LANES, granule, lanes_of
