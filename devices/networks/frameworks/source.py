@@ -31,6 +31,6 @@ def read_source(
     if function:
         module = checked_example(call_function(file, function), spec)[0].eval()
         return NetworkSource(module, None, tensors, shapes)
-    from devices.networks.torch import quantization  # noqa: F401 - registers the operators that the file may have
+    from devices.networks.torch.operators import quantization  # noqa: F401 - registers the operators that the file may have
 
     return NetworkSource(load_program(file, trusted).module(), None, tensors, shapes)

@@ -15,14 +15,14 @@ import onnx.version_converter
 from onnx import TensorProto
 
 from devices.networks.frontend_errors import OTHER_OPERATORS, unsupported_error
-from devices.networks.onnx import quantization
 from devices.networks.onnx.folding import COMPUTED, CONTROL_FLOW, ONNX, RANDOM, folded, known, opset_of
-from devices.networks.onnx.microsoft import REWRITES as MICROSOFT_REWRITES
-from devices.networks.onnx.narrow import in_wider_types
 from devices.networks.onnx.nodes import FINAL, GraphFacts, NodeWriter, OnnxNode, UnknownValueError
-from devices.networks.onnx.old_versions import REWRITES as OLD_REWRITES
-from devices.networks.onnx.operators import REWRITES, Rewrite
-from devices.networks.onnx.sequences import SEQUENCE_OPERATORS, without_sequences
+from devices.networks.onnx.operators import quantization
+from devices.networks.onnx.operators.microsoft import REWRITES as MICROSOFT_REWRITES
+from devices.networks.onnx.operators.narrow import in_wider_types
+from devices.networks.onnx.operators.old_versions import REWRITES as OLD_REWRITES
+from devices.networks.onnx.operators.rewrites import REWRITES, Rewrite
+from devices.networks.onnx.operators.sequences import SEQUENCE_OPERATORS, without_sequences
 from fleet_tune.base.errors import UnsupportedNetworkError
 
 _MISREAD = frozenset({"Attention", "Mish", "Celu"})

@@ -171,8 +171,8 @@ def from_pt2(file: Path, trusted: bool = False, asked: Shapes | None = None) -> 
     :mod:`devices.networks.torch.program_file`). ``asked``: the user's bounds of its dynamic dimensions."""
     import torch
 
-    from devices.networks.torch import quantization  # noqa: F401 - registers the operators that the file may have
     from devices.networks.torch.dimensions import dynamic_dimensions, program_inputs, sum_of
+    from devices.networks.torch.operators import quantization  # noqa: F401 - registers the operators that the file may have
 
     with silenced():
         try:
@@ -235,10 +235,10 @@ def _refuse_random(program: torch.export.ExportedProgram, where: str) -> None:
 
 
 def _from_program(name: str, program: torch.export.ExportedProgram, framework: _TorchFramework, where: str) -> Network:
-    from devices.networks.torch.branches import inline_branches
-    from devices.networks.torch.decompositions import WHOLE_OPERATORS, decompose, decompose_further
     from devices.networks.torch.node_locations import first_of_each, with_place
-    from devices.networks.torch.operators import drop_other_outputs, translated, unknown_operators
+    from devices.networks.torch.operators.branches import inline_branches
+    from devices.networks.torch.operators.corrections import drop_other_outputs, translated, unknown_operators
+    from devices.networks.torch.operators.decompositions import WHOLE_OPERATORS, decompose, decompose_further
 
     _refuse_values(program, where)
     refusal = UnsupportedNetworkError(f"{where} cannot be imported", "simplify the network")

@@ -272,7 +272,7 @@ def test_a_decomposition_that_fails_is_named_not_the_operators_before_it(monkeyp
     def fail(*_: object) -> None:
         raise RuntimeError("a constant is missing")
 
-    monkeypatch.setattr("devices.networks.torch.decompositions.decompose", fail)
+    monkeypatch.setattr("devices.networks.torch.operators.decompositions.decompose", fail)
     with pytest.raises(UnsupportedNetworkError, match="a constant is missing") as caught:
         load_network((Samples(), (torch.ones(1, 2, 3, 3), torch.zeros(1, 4, 4, 2))))
     assert "grid_sampler" not in str(caught.value)

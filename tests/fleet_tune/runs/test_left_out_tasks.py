@@ -17,7 +17,7 @@ from devices.describing.describer import TaskDescriber
 from devices.networks.frontend import Network, load_network
 from devices.networks.processes.lowering_process import LoweringProcess
 from devices.networks.tasks.lowering import LoweredNetwork, import_network
-from devices.networks.torch.translations import Translations
+from devices.networks.torch.operators.translations import Translations
 from devices.sketches.spaces import DesignSpace
 from devices.targets import resolve_target
 from examples.networks import mlp, small_cnn

@@ -26,7 +26,7 @@ from devices.networks.tasks.lowering import (
     run_untuned,
     with_operator,
 )
-from devices.networks.torch.translations import Translations
+from devices.networks.torch.operators.translations import Translations
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError

@@ -15,7 +15,7 @@ from devices.builds.executables import compile_host
 from devices.networks.checks.comparison import compare
 from devices.networks.frontend import load_network
 from devices.networks.onnx.converters import is_readable
-from devices.networks.onnx.operators import REWRITES
+from devices.networks.onnx.operators.rewrites import REWRITES
 from devices.networks.tasks.lowering import import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass

@@ -24,7 +24,7 @@ from devices.builds.executables import compile_host
 from devices.networks.frontend import Network, load_network
 from devices.networks.onnx import frontend
 from devices.networks.tasks.lowering import DisagreementError, agreement, check_network, import_network, tolerance
-from devices.networks.torch import quantization
+from devices.networks.torch.operators import quantization
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import UnsupportedNetworkError

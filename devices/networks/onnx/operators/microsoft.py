@@ -1,5 +1,5 @@
 """Operators of com.microsoft on floats, which ONNX Runtime's optimiser and its quantiser of weights write, written with
-ONNX's. :mod:`devices.networks.onnx.quantization` has those on quantised tensors."""
+ONNX's. :mod:`devices.networks.onnx.operators.quantization` has those on quantised tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode, UnknownValueError
-from devices.networks.onnx.operators import Rewrite
+from devices.networks.onnx.operators.rewrites import Rewrite
 
 _ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "Relu": (),

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from devices.networks.onnx.control_flow import choose_branch, unroll_loop, unroll_scan
-from devices.networks.onnx.fourier import fourier, short_time_fourier
-from devices.networks.onnx.images import (
+from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode
+from devices.networks.onnx.operators.control_flow import choose_branch, unroll_loop, unroll_scan
+from devices.networks.onnx.operators.fourier import fourier, short_time_fourier
+from devices.networks.onnx.operators.images import (
     aligned_regions,
     convolution_at_offsets,
     folded_blocks,
@@ -24,9 +25,8 @@ from devices.networks.onnx.images import (
     transposed_to_shape,
     unpooled,
 )
-from devices.networks.onnx.nodes import Array, NodeWriter, OnnxNode
-from devices.networks.onnx.recurrent import recurrent
-from devices.networks.onnx.resizing import resized
+from devices.networks.onnx.operators.recurrent import recurrent
+from devices.networks.onnx.operators.resizing import resized
 
 Rewrite = Callable[[OnnxNode, NodeWriter], Sequence[str] | None]
 

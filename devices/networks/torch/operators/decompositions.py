@@ -12,7 +12,16 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table, get_decompositions
 
-from devices.networks.torch import arguments, functions, groups, order, quantization, scatters, vision, windows
+from devices.networks.torch.operators import (
+    arguments,
+    functions,
+    groups,
+    order,
+    quantization,
+    scatters,
+    vision,
+    windows,
+)
 
 # Core ATen wraps every matrix product in reshapes and broadcasts, which then separate the product from the operators
 # that should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from devices.networks.onnx.nodes import NodeWriter, OnnxNode
-from devices.networks.onnx.operators import Rewrite
-from devices.networks.onnx.resizing import upsampled
+from devices.networks.onnx.operators.resizing import upsampled
+from devices.networks.onnx.operators.rewrites import Rewrite
 
 
 def _hardmax(node: OnnxNode, write: NodeWriter) -> Sequence[str] | None:

@@ -20,10 +20,11 @@ from torch import fx
 from tvm import relax
 from tvm.ir import Call
 
-from devices.networks.torch import dynamic_extents, functions, quantization, resizing, scatters, shifts, vision, windows
+from devices.networks.torch import dynamic_extents
 from devices.networks.torch.dimensions import program_inputs
 from devices.networks.torch.node_locations import operator_name
-from devices.networks.torch.translations import Convert, Translations
+from devices.networks.torch.operators import functions, quantization, resizing, scatters, shifts, vision, windows
+from devices.networks.torch.operators.translations import Convert, Translations
 
 _HALF = (torch.float16, torch.bfloat16)
 _DIVISIONS = ("div.Tensor", "div.Scalar")
