@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -232,5 +231,6 @@ def _run(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(main())
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: _run(main)).result()
+    from fleet_tune.runs.interruption import run_in_thread
+
+    return run_in_thread(main)

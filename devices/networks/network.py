@@ -99,7 +99,7 @@ class Network:
     """What it is to be converted to when it is lowered. The user's options for it are part of the fingerprint."""
     shapes: Shapes | None = None
     """Its dynamic dimensions: their bounds, and how often each extent comes; None for a network of fixed shapes. The
-    bounds and the typical extents are part of the fingerprint; the other weights are not, as nothing is tuned for
+    bounds and the typical extents are part of the fingerprint; the other weights are not, as no task depends on
     them."""
     bounds: Shapes | None = None
     """Bounds of all dimensions that were dynamic when it was read, with those that have one extent. None for none."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fleet_tune.base.errors import RequestError
 
@@ -30,6 +32,12 @@ class Conversion:
     other precisions."""
     products: tuple[tuple[int, Precision], ...] = ()
     """The products that ``AUTO`` converts, by their place in the network. Empty until they are chosen."""
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> Conversion:
+        """Return the conversion of these fields, as ``dataclasses.asdict`` and JSON give them."""
+        products = tuple((at, Precision(precision)) for at, precision in fields["products"])
+        return cls(Precision(fields["precision"]), fields["max_error"], products)
 
     @property
     def options(self) -> str:

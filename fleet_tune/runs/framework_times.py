@@ -134,7 +134,7 @@ def time_frameworks(
 
     if not (folder / _MANIFEST).is_file():
         raise RequestError(f"{folder} has no compiled network", "name the output folder of 'fleet-tune tune'")
-    manifest = read_manifest(folder)
+    timed, manifest = _digest(folder), read_manifest(folder)  # another one may be published while this one is timed
     if shapes is None and "bounds" in manifest:
         shapes = parse_shapes(manifest["bounds"])
     file, function = locate(spec)
@@ -189,7 +189,7 @@ def time_frameworks(
         processor_name(),
         threads,
         time.time(),
-        _digest(folder),
+        timed,
         times[0],
         extents[0],
         tuple(ExtentTimes(*each) for each in zip(extents[1:], times[1:], strict=True)),

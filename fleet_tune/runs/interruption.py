@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+_INTERRUPT_SECS = 0.5
+"""Longest time in which an interrupt of a notebook's cell reaches its run."""
 
 
 class RunInterruptedError(Exception):
@@ -39,17 +42,26 @@ class Interruption:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen for signals in this block. Does nothing outside of the main thread, where no signal arrives."""
+        """Listen for signals in this block. No signal arrives outside of the main thread: see :func:`run_in_thread`."""
+        loop = asyncio.get_running_loop()
+        _LISTENING[loop] = self
         if threading.current_thread() is threading.main_thread():
             before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
             # "nohup" has SIGHUP ignored.
             self._previous = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
         for number in self._previous:
-            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
+            loop.add_signal_handler(number, self.interrupt, number)
         try:
             yield
         finally:
             self._restore()
+            _LISTENING.pop(loop, None)
+
+    def interrupt(self, number: int = signal.SIGINT) -> None:
+        """End the run as this signal does. To be called in its event loop."""
+        self._restore()
+        self.signal_number = number
+        self._event.set()
 
     async def unless(self, work: Awaitable[_T]) -> _T:
         """Return the result of ``work``. Raises :class:`RunInterruptedError` at once if a signal comes first, and as
@@ -69,9 +81,11 @@ class Interruption:
     async def _unless(self, work: Awaitable[_T], *ends: asyncio.Event) -> _T:
         working = asyncio.ensure_future(work)
         waiting = [asyncio.ensure_future(end.wait()) for end in ends]
-        await asyncio.wait([working, *waiting], return_when=asyncio.FIRST_COMPLETED)
-        for each in waiting:
-            each.cancel()
+        try:
+            await asyncio.wait([working, *waiting], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
         if working.done() and self._failure is None:
             return working.result()
         working.cancel()
@@ -79,16 +93,56 @@ class Interruption:
             await working
         raise self._failure or RunInterruptedError
 
-    def _interrupt(self, number: int) -> None:
-        self._restore()
-        self.signal_number = number
-        self._event.set()
-
     def _restore(self) -> None:
         previous, self._previous = self._previous, {}
         for number, handler in previous.items():
             asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, handler)
+
+
+_LISTENING: dict[asyncio.AbstractEventLoop, Interruption] = {}
+"""The runs of this process that can be interrupted, by their event loops."""
+
+
+def run_in_thread(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """Run a coroutine to its end in a thread of its own: for a caller in a running event loop, such as a notebook.
+
+    KeyboardInterrupt, which only the caller's thread gets, interrupts the run as SIGINT does. A second one, or one
+    before the run listens, cancels the coroutine and is raised once that has ended.
+    """
+    started: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = (
+        concurrent.futures.Future()
+    )
+
+    async def announced() -> _T:
+        task = asyncio.current_task()
+        assert task is not None
+        started.set_result((asyncio.get_running_loop(), task))
+        return await main()
+
+    def end() -> None:
+        loop, task = started.result()
+        run = _LISTENING.get(loop)
+        if run is None or run.came:
+            task.cancel()
+        else:
+            run.interrupt()
+
+    interrupt: KeyboardInterrupt | None = None
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        result = thread.submit(lambda: asyncio.run(announced()))
+        while not result.done():
+            try:
+                # A signal that comes just before this waits is seen when it ends.
+                concurrent.futures.wait([result], timeout=_INTERRUPT_SECS)
+            except KeyboardInterrupt as error:
+                interrupt = error
+                with contextlib.suppress(RuntimeError):  # the loop is closed: the coroutine has ended
+                    started.result()[0].call_soon_threadsafe(end)
+        try:
+            return result.result()
+        except asyncio.CancelledError as cancelled:
+            raise interrupt or cancelled from None
 
 
 @contextlib.asynccontextmanager

@@ -28,7 +28,7 @@ class ProgressReporter:
 
     Args:
         limits: when the run ends.
-        on_progress: is called with every snapshot.
+        on_progress: is called with every snapshot. What it raises is logged once, and ends nothing.
         companions: those are told the snapshots of the tuning too.
         file: keeps the snapshots for other processes; None: nothing does.
     """
@@ -55,6 +55,7 @@ class ProgressReporter:
         self._companions = companions
         self._file = file
         self._waits_for = ""
+        self._callback_failed = False
 
     @property
     def elapsed_secs(self) -> float:
@@ -146,8 +147,14 @@ class ProgressReporter:
     def _pass_on(self, progress: Progress) -> None:
         if self._file is not None:
             self._file.write(progress)
-        if self._on_progress is not None:
+        if self._on_progress is None:
+            return
+        try:
             self._on_progress(progress)
+        except Exception:  # the caller's own, such as a server of experiments that is away for a moment
+            if not self._callback_failed:
+                _LOG.exception("the progress callback failed: the run goes on, and calls it with each snapshot")
+            self._callback_failed = True
 
     def _enter(self, phase: str) -> None:
         for companion in self._companions:

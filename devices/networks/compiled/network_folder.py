@@ -240,10 +240,17 @@ def made_of(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> str:
     """Return a hash of everything that the library and the weights depend on."""
     target = lowered.device_class.target
     gpu = cuda_compiler.describe() if device_kind(target) == "cuda" else ""
-    parts = [SCHEMA, lowered.fingerprint, target, tvm.__version__, source_digest(), gpu]
+    parts = [SCHEMA, lowered.fingerprint, target, tvm.__version__, source_digest(), gpu, *_choices(lowered)]
     parts += [each.description for each in libraries.called_by(target, best.values())]
     traces = [[task.workload.hash, best.get(task.id)] for task in lowered.tasks]
     return digest([json.dumps([*parts, traces], sort_keys=True).encode()])
+
+
+def _choices(lowered: LoweredNetwork) -> list[Any]:
+    """Return what the lowered network depends on besides its fingerprint: the weights of its extents, which tiles of
+    rows are chosen by, the products that another precision was chosen for, and the steps that were left out."""
+    products = [] if lowered.conversion is None else lowered.conversion.products
+    return [str(lowered.shapes), products, [step for step, _ in lowered.left_out]]
 
 
 def _files_in(folder: Path) -> list[str]:

@@ -67,6 +67,8 @@ class CompileProcess:
             "inputs": [[name, asdict(spec)] for name, spec in lowered.inputs],
             "outputs": [asdict(spec) for spec in lowered.outputs],
             "shapes": lowered.shapes and str(lowered.shapes),
+            "left_out": [list(each) for each in lowered.left_out],
+            "conversion": lowered.conversion and asdict(lowered.conversion),
             "best": dict(best),
             "out": str(out.absolute()),
             "extra": json.dumps(manifest_extra or {}),

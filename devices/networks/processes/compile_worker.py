@@ -15,6 +15,7 @@ from devices.host import warm_child
 from devices.protocol import decode_task
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import DiskFullError, OutputFolderError, RecordStoreError, UserError
+from fleet_tune.base.precision import Conversion
 from fleet_tune.base.shapes.shapes import parse_shapes
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def main() -> None:
                 outputs=tuple(_spec(spec) for spec in request["outputs"]),
                 shapes=request["shapes"] and parse_shapes(request["shapes"]),
                 dynamic={name: DynamicTask(**task) for name, task in request["dynamic"].items()},
+                left_out=tuple((step, reason) for step, reason in request["left_out"]),
+                conversion=request["conversion"] and Conversion.of_fields(request["conversion"]),
             )
             compile_network(lowered, request["best"], Path(request["out"]), json.loads(request["extra"]))
         except UserError as error:

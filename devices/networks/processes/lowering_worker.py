@@ -19,7 +19,7 @@ from devices.networks.processes.exchange_folder import MORE_SPACE
 from devices.protocol import encode_task
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import NetworkError, UnsupportedNetworkError
-from fleet_tune.base.precision import Conversion, Precision
+from fleet_tune.base.precision import Conversion
 from fleet_tune.base.shapes.shapes import Shapes, parse_shapes
 
 
@@ -48,7 +48,7 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
     module = read_module(Path(request["network"]), "r+")
     device_class, names = DeviceClass(*request["device_class"]), request["input_names"]
     steps = LoweringSteps(request["name"], request["without"], report_step)
-    conversion = None if request["conversion"] is None else _conversion(request["conversion"])
+    conversion = None if request["conversion"] is None else Conversion.of_fields(request["conversion"])
     try:
         lowered = lower_network(module, "", names, device_class, steps, conversion, _shapes(request["shapes"]))
     except LoweringStepError as error:
@@ -79,11 +79,6 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
 
 def _shapes(text: str | None) -> Shapes | None:
     return None if text is None else parse_shapes(text)
-
-
-def _conversion(value: dict[str, Any]) -> Conversion:
-    products = tuple((at, Precision(precision)) for at, precision in value["products"])
-    return Conversion(Precision(value["precision"]), value["max_error"], products)
 
 
 def _ran(request: dict[str, Any]) -> dict[str, Any]:

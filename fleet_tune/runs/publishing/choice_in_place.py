@@ -15,6 +15,7 @@ from fleet_tune.base.results import THROTTLED_SHARE, is_busy
 from fleet_tune.runs.publishing import versions_in_place
 from fleet_tune.runs.publishing.class_network import CheckedNetwork, ClassNetwork
 from fleet_tune.runs.publishing.incumbents import Incumbents
+from fleet_tune.runs.publishing.network_check import NetworkCheck
 from fleet_tune.runs.publishing.network_runners import ROUNDS, NetworkRunner
 from fleet_tune.runs.publishing.versions_in_place import Ranked
 from policies.measuring.in_network import is_worth_it
@@ -28,18 +29,18 @@ class ChoiceInPlace:
 
     Args:
         network: the network.
+        check: checks it.
         runner: runs it.
         incumbents: the records, and the choices of earlier runs.
-        compile_secs: seconds that it takes to compile the network.
     """
 
     def __init__(
-        self, network: ClassNetwork, runner: NetworkRunner, incumbents: Incumbents, compile_secs: float
+        self, network: ClassNetwork, check: NetworkCheck, runner: NetworkRunner, incumbents: Incumbents
     ) -> None:
         self._network = network
+        self._check = check
         self._runner = runner
         self._incumbents = incumbents
-        self._compile_secs = compile_secs
 
     def chosen(self, checked: CheckedNetwork) -> CheckedNetwork:
         """Return the network with the records that are faster in it, if it is right with them and faster as a whole;
@@ -55,7 +56,9 @@ class ChoiceInPlace:
         networks = versions_in_place.networks_of(checked.records, near)
         if not networks:
             return checked
-        while networks and versions_in_place.expected_secs(len(networks), self._compile_secs) > request.spare_secs:
+        while (
+            networks and versions_in_place.expected_secs(len(networks), self._check.compile_secs) > request.spare_secs
+        ):
             networks.pop()
         if not networks:
             _LOG.info("no time to choose between kernels of %d tasks by their time in the network", len(near))
@@ -90,6 +93,9 @@ class ChoiceInPlace:
         errors, wrong = network.errors_of(runner.outputs(folder), runner.extent_outputs)
         if wrong:
             raise UncheckedError(f"with those it is wrong: {wrong}")
+        fault, special = self._check.special_fault(runner, records)
+        if fault is not None:
+            raise UncheckedError(f"with those it is wrong: {fault.detail}")
         before_secs, secs = self._in_turn(checked.folder, folder)
         if not is_worth_it(secs, before_secs):
             return checked
@@ -98,7 +104,7 @@ class ChoiceInPlace:
         is_calm = not is_busy(runner.others_cores) and runner.throttled < THROTTLED_SHARE
         if network.lowered.shapes is None and is_calm:
             self._incumbents.choose(choices)
-        return checked.with_choices(folder, records, errors, choices)
+        return checked.with_choices(CheckedNetwork(folder, records, errors, special=special, chosen=choices))
 
     def _in_turn(self, before: Path, after: Path) -> tuple[float, float]:
         """Measure the seconds of a run of two networks: the weighted sum over the extents that come most often."""

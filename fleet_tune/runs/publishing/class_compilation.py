@@ -78,17 +78,18 @@ def publish_class(
             records=admitted.records,
             errors=check.errors,
             run=check.run_of(admitted.records),
+            special=check.special,
             chosen=earlier_choices,
         )
         runner = check.runner
         if runner is not None:
-            checked = ChoiceInPlace(network, runner, incumbents, check.compile_secs).chosen(checked)
+            checked = ChoiceInPlace(network, check, runner, incumbents).chosen(checked)
         _warn_of_error(network, checked)
         result = dataclasses.replace(
             result.with_errors(checked.errors),
             checked_on="" if runner is None else runner.name,
             unchecked=check.unchecked if runner is None else "",
-            special="" if runner is None else check.special,
+            special="" if runner is None else checked.special,
             fallbacks=fallbacks,
             chosen_in_place=checked.chosen,
         )

@@ -161,20 +161,17 @@ class CheckedNetwork:
     """Errors of its outputs; None where it is not checked."""
     run: NetworkRunResult | None = None
     """Its times, if it was timed when it was checked."""
+    special: str = ""
+    """The difference of its outputs from its framework's on inputs with NaN and infinities; empty for none."""
     chosen: tuple[ChosenInPlace, ...] = ()
     """Tasks whose record was chosen by its time in the network."""
 
-    def with_choices(
-        self,
-        folder: Path,
-        records: Mapping[str, Record],
-        errors: OutputErrors,
-        choices: tuple[ChosenInPlace, ...],
-    ) -> CheckedNetwork:
-        """The network with other records for some tasks, compiled in another folder."""
-        changed = {each.task_id for each in choices}
-        chosen = (*(each for each in self.chosen if each.task_id not in changed), *choices)
-        return dataclasses.replace(self, folder=folder, records=records, errors=errors, run=None, chosen=chosen)
+    def with_choices(self, other: CheckedNetwork) -> CheckedNetwork:
+        """Return ``other``, the network with other records for the tasks that were chosen for it, and with the earlier
+        choices for the rest."""
+        changed = {each.task_id for each in other.chosen}
+        kept = (each for each in self.chosen if each.task_id not in changed)
+        return dataclasses.replace(other, chosen=(*kept, *other.chosen))
 
 
 def traces(records: Mapping[str, Record]) -> dict[str, str | None]:

@@ -96,11 +96,18 @@ class NetworkCheck:
         if wrong:
             return Measurement(Outcome.WRONG_OUTPUT, detail=wrong)
         self.errors = errors
-        return self._special_fault(self.runner, records)
+        fault, special = self.special_fault(self.runner, records)
+        if fault is None:
+            self.special = special
+        return fault
 
-    def _special_fault(self, runner: NetworkRunner, records: Mapping[str, Record]) -> Measurement | None:
-        """The fault of kernels that treat NaN and infinities otherwise than they do without a schedule. If the whole
-        network differs from its framework, its import does, and the network is right for all other inputs."""
+    def special_fault(self, runner: NetworkRunner, records: Mapping[str, Record]) -> tuple[Measurement | None, str]:
+        """Check the network that ``runner`` ran last, made of ``records``, on inputs with NaN and infinities.
+
+        Returns the fault of kernels that treat these otherwise than they do without a schedule, and the difference of
+        the network from its framework: its import causes one that it has without schedules too, and the network is
+        right for all other inputs.
+        """
         network, outputs = self._network, runner.special_outputs
         said = network.special_difference(outputs) if outputs else ""
         if said and any(uses_winograd(record.trace) for record in records.values()):
@@ -109,9 +116,8 @@ class NetworkCheck:
             unscheduled = self._run_unscheduled(runner)
             changed = network.special_difference(outputs, unscheduled) if unscheduled else ""
             if changed:
-                return Measurement(Outcome.WRONG_OUTPUT, detail=f"{changed}, as it has without a schedule")
-        self.special = said
-        return None
+                return Measurement(Outcome.WRONG_OUTPUT, detail=f"{changed}, as it has without a schedule"), said
+        return None, said
 
     def _run_unscheduled(self, runner: NetworkRunner) -> Sequence[tuple[Array, ...]]:
         """The outputs on the special inputs of the network without schedules; none where that fails."""

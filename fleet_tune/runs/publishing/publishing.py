@@ -128,7 +128,8 @@ def compiled_on(tuned: Tuned, records: Path) -> list[str]:
 
 def with_new_records(last: Progress, tuned: Tuned, records: Path) -> Progress:
     """Add to the last snapshot of a run what was stored while its networks were compiled: first choices of tasks
-    without a record, and records that turned out to be wrong."""
+    without a record, and records that turned out to be wrong. A task that turned out to have no sketch is not part of
+    it."""
     rules = {sketch.id: sketch.rule for entry in tuned.tasks for sketch in entry.sketches}
     now = {each.task_id: each for each in task_results((entry.task for entry in tuned.tasks), rules, records)}
     with RecordReader(records) as reader:
@@ -142,6 +143,7 @@ def with_new_records(last: Progress, tuned: Tuned, records: Path) -> Progress:
             best_rule=now[each.task_id].best_rule,
         )
         for each in last.tasks
+        if each.task_id in now
     )
     new_trials = last.new_trials + trials - sum(last.outcomes.values())
     return dataclasses.replace(last, tasks=tasks, outcomes=outcomes, trials=trials, new_trials=new_trials)

@@ -44,6 +44,22 @@ async def test_a_run_that_waits_for_a_turn_says_again_and_again_for_what_and_for
     assert seen[-1].doing == "importing the network, starting the devices"
 
 
+def test_a_callback_that_fails_ends_nothing_and_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Progress] = []
+
+    def tell(progress: Progress) -> None:
+        seen.append(progress)
+        raise ConnectionError("the server of experiments is away")
+
+    reporter = ProgressReporter(run_request("net.onnx", out=tmp_path / "out", store="").limits, tell)
+    reporter.announce()
+    reporter.announce()
+    assert len(seen) == 2
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
 def test_the_expected_end_is_the_budget_and_what_follows_it(tmp_path: Path) -> None:
     seen: list[Progress] = []
     reporter = ProgressReporter(run_request("net.onnx", out=tmp_path / "out", store="").limits, seen.append)
