@@ -10,7 +10,7 @@ from policies.retuning.allowance import WINDOW_SECS
 from policies.retuning.rules import Moment
 from policies.retuning.state import Action, AskDevices, CheckVersion, Deployment, LookAtFiles, TuneDeployment, Wait
 from policies.retuning.valuation import Valuation
-from policies.retuning.view import ServiceView
+from policies.retuning.view import OVERHEAD_SECS, ServiceView
 
 CHECK_SECS = 120.0
 """What a check is taken to need; it may take some times of that where the share allows."""
@@ -110,10 +110,12 @@ class ActionPlanner:
             return Wait(math.inf, f"{each.network} cannot be read: {state.file_problems[each.network]}")
         if each.retry_at > now:
             return Wait(each.retry_at, f"{each.name} failed and is tried again later")
-        overhead = self._view.overhead_secs(each)
         count, reserve = len(devices), self._view.reserve_secs(each.device_class)
         most = (rules.share * WINDOW_SECS - reserve / count) / times
-        secs, least = min(rules.span_secs, most - overhead, open_secs - overhead), min(LEAST_SPAN_SECS, rules.span_secs)
+        least = min(LEAST_SPAN_SECS, rules.span_secs)
+        # Runs that took too long may have been exceptions: the estimate is corrected by another one alone.
+        overhead = min(self._view.overhead_secs(each), max(OVERHEAD_SECS, most / 2))
+        secs = min(rules.span_secs, most - overhead, open_secs - overhead)
         if secs < least:
             if most - overhead < least:
                 return Wait(math.inf, f"the share of {rules.share:.1%} is too small for any run of {each.name}")
@@ -139,8 +141,14 @@ class ActionPlanner:
 
     def _checking(self, now: float, open_secs: float) -> CheckVersion | Wait | None:
         waits: list[Wait] = []
+        # What becomes free in their share is for the triggers.
+        taken = {
+            each.device_class
+            for each in self._view.active()
+            if each.pending and each.retry_at <= now and self._is_possible(each, now, open_secs)
+        }
         for each in self._view.active():
-            if each.secs is None or each.pending:
+            if each.secs is None or each.pending or each.device_class in taken:
                 continue
             found = self._check_of(each, now, open_secs)
             if isinstance(found, CheckVersion):
@@ -148,6 +156,11 @@ class ActionPlanner:
             if found is not None:
                 waits.append(found)
         return min(waits, key=lambda wait: wait.until, default=None)
+
+    def _is_possible(self, each: Deployment, now: float, open_secs: float) -> bool:
+        """True if it can be tuned now, or will be after some time."""
+        found = self._tuning(each, now, open_secs, 1.0, "")
+        return isinstance(found, TuneDeployment) or math.isfinite(found.until)
 
     def _check_of(self, each: Deployment, now: float, open_secs: float) -> CheckVersion | Wait | None:
         devices = [device.name for device in self._view.online(each.device_class)]

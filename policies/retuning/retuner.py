@@ -56,6 +56,10 @@ from policies.retuning.state import (
 from policies.retuning.valuation import Valuation
 from policies.retuning.view import ServiceView
 
+_MOST_LIMITS = 2.0
+"""An action is taken to have lasted for so many times its limit at most, after which it is ended by force: else the
+clock was set forward."""
+
 
 class Retuner:
     """The state machine of the service."""
@@ -105,7 +109,7 @@ class Retuner:
         doing = self.state.doing
         if doing is None:
             return False
-        ended = min(max(now, doing.began), doing.began + doing.action.limit_secs)
+        ended = _end_of(doing, now, doing.action.limit_secs)
         self._charge(doing.action, doing.began, ended)
         self.log_event(now, "restart", f"the interrupted action is repeated: {doing.action.kind}")
         self.state.doing = None
@@ -124,7 +128,7 @@ class Retuner:
         doing = self.state.doing
         assert doing is not None
         self.state.doing = None
-        ended = max(now, doing.began)
+        ended = _end_of(doing, now, _MOST_LIMITS * doing.action.limit_secs)
         self._charge(doing.action, doing.began, ended)
         return ended - doing.began
 
@@ -134,6 +138,8 @@ class Retuner:
         ``files``: a digest by network; ``problems``: the reasons why others have none.
         """
         state = self.state
+        if state.looked_at > now:
+            self._set_back(state.looked_at - now)
         state.looked_at = now
         for name, problem in problems.items():
             if state.file_problems.get(name) != problem:
@@ -146,6 +152,17 @@ class Retuner:
         if is_new:
             self._compare(now)
         return is_new
+
+    def _set_back(self, secs: float) -> None:
+        """The clock was set back by so many seconds at least: times that lie ahead would be waited for."""
+        state = self.state
+        state.used = [
+            dataclasses.replace(each, began=each.began - secs, ended=each.ended - secs) for each in state.used
+        ]
+        for each in state.deployments:
+            each.retry_at = max(0.0, each.retry_at - secs)
+            if each.suspicion is not None:
+                each.suspicion = dataclasses.replace(each.suspicion, again_at=each.suspicion.again_at - secs)
 
     def asked(self, devices: Sequence[DeviceAnswer], now: float) -> None:
         """The devices were asked."""
@@ -190,6 +207,8 @@ class Retuner:
                     self._trigger(each, new, now)
                 elif each.digest and each.digest != digest:
                     self._trigger(each, Trigger.CHANGED_NETWORK, now)
+                if each.failures and each.failed_digest not in ("", digest):
+                    each.failures, each.retry_at = 0, 0.0  # it may be mended
                 devices = self.view.online(name)
                 if each.digest and devices and each.origin != devices[0].origin:
                     detail = self._differences(each.origin, devices[0].origin)
@@ -229,6 +248,7 @@ class Retuner:
                 now, "problem", f"not timed on {action.device}: {result.problem}", each.network, each.device_class
             )
             self.state.asked_at = 0.0  # the device may be lost
+            each.suspicion = None  # the next check of its time looks again: one at once might fail again and again
             return
         against = each.baselines.get(action.device)
         if against is None:
@@ -268,8 +288,8 @@ class Retuner:
         if result.problem:
             each.failures += 1
             each.retry_at = now + min(DAY_SECS, self.rules.span_secs * 2**each.failures)
-            each.problem = result.problem
-            if each.overhead_secs is not None or wall_secs >= action.limit_secs:
+            each.problem, each.failed_digest = result.problem, action.digest
+            if wall_secs >= action.limit_secs:
                 each.overhead_secs = min(DAY_SECS, 2 * self.view.overhead_secs(each))
             self.log_event(now, "problem", f"not tuned: {result.problem}", each.network, each.device_class)
             self.state.asked_at = 0.0  # devices may be lost
@@ -298,3 +318,7 @@ class Retuner:
         else:
             self.log_event(now, "kept", result.why, each.network, each.device_class)
         self._compare(now)
+
+
+def _end_of(doing: ActionInProgress, now: float, most_secs: float) -> float:
+    return min(max(now, doing.began), doing.began + most_secs)

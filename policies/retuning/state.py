@@ -82,6 +82,8 @@ class Deployment:
     """Number of failures one after the other."""
     retry_at: float = 0.0
     """Time before which it is not tuned again after a failure."""
+    failed_digest: str = ""
+    """Digest of the network that failed last."""
     problem: str = ""
     """Problem of the last failure."""
     checked_at: float = 0.0

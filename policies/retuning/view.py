@@ -13,6 +13,8 @@ OVERHEAD_SECS = 300.0
 """What a run is taken to need beside its tuning before one was seen: import, description, compiling, comparing."""
 ASK_SECS = 60.0
 """What asking a device is taken to need before one was asked."""
+_MOST_ASKING = 0.25
+"""Largest part of a day's share that asking all devices once is taken to need."""
 
 
 class ServiceView:
@@ -44,8 +46,10 @@ class ServiceView:
 
     @property
     def ask_secs(self) -> float:
-        """Seconds that asking one device takes."""
-        return ASK_SECS if self.state.ask_secs is None else self.state.ask_secs
+        """Seconds that asking one device takes: no more than lets all be asked within the share, so that an estimate
+        that is too long is corrected."""
+        secs = ASK_SECS if self.state.ask_secs is None else self.state.ask_secs
+        return min(secs, _MOST_ASKING * self.rules.share * WINDOW_SECS / len(self.rules.devices))
 
     def counts(self, names: Sequence[str]) -> dict[str, int]:
         """Return the number of these devices that answered when they were asked last, by class."""

@@ -71,6 +71,22 @@ class Played:
         )
         self.retuner.tuned(action, result, self.now)
 
+    def until_tuning(self) -> object:
+        """Waits, and checks what is as it was, until something is tuned."""
+        while not isinstance(action := self.until_work(), TuneDeployment):
+            if isinstance(action, CheckVersion):
+                self.check(action, 0.02)
+            else:
+                assert isinstance(action, Wait)
+                assert math.isfinite(action.until)
+                self.now = action.until
+        return action
+
+    def fail(self, action: object, secs: float) -> None:
+        assert isinstance(action, TuneDeployment)
+        self.begin(action, secs)
+        self.retuner.tuned(action, TuneDeploymentResult(problem="no linker"), self.now)
+
     def check(self, action: object, network_secs: float) -> CheckVersion:
         assert isinstance(action, CheckVersion)
         self.begin(action, 20.0)
@@ -285,3 +301,86 @@ def test_what_fails_waits_longer_each_time_and_keeps_its_trigger() -> None:
         assert each.pending
         played.now = each.retry_at + 1.0
     assert played.only().problem == "no linker"
+
+
+def test_runs_that_fail_at_once_do_not_count_as_long_ones() -> None:
+    played = Played(Subject("rare", 10.0))
+    played.tune(played.until_work())
+    played.digests = {"rare": "second"}
+    played.now += HOUR
+    for _ in range(12):
+        played.fail(played.until_tuning(), 5.0)
+    assert played.only().overhead_secs is not None
+    assert played.only().overhead_secs <= 300.0
+    played.tune(played.until_tuning())
+
+
+def test_runs_that_took_too_long_are_tried_again_with_half_of_the_share() -> None:
+    played = Played(Subject("rare", 10.0))
+    for _ in range(8):
+        action = played.until_tuning()
+        assert isinstance(action, TuneDeployment)
+        played.fail(action, action.limit_secs)
+    played.tune(played.until_tuning())
+
+
+def test_a_corrected_network_is_tried_at_once() -> None:
+    played = Played(Subject("rare", 10.0))
+    for _ in range(6):
+        played.fail(played.until_tuning(), 5.0)
+    failed = played.now
+    assert played.only().retry_at > failed + 5 * HOUR
+    played.digests = {"rare": "corrected"}
+    action = played.until_tuning()
+    assert isinstance(action, TuneDeployment)
+    assert action.digest == "corrected"
+    assert played.now <= failed + played.retuner.rules.files_every_secs
+
+
+@pytest.mark.parametrize("secs", [3.0 * HOUR, 1e9])
+def test_a_clock_that_is_set_forward_while_devices_are_asked_ends_nothing(secs: float) -> None:
+    played = Played(Subject("rare", 10.0), devices=4)
+    played.tune(played.until_tuning())
+    played.now += 7 * HOUR
+    played.ask_secs = secs
+    played.until_work()
+    played.ask_secs = 10.0
+    played.digests = {"rare": "second"}
+    since = played.now
+    played.tune(played.until_tuning())
+    assert played.now < since + 3 * 24 * HOUR
+
+
+def test_a_clock_that_is_set_back_is_not_waited_for() -> None:
+    played = Played(Subject("rare", 10.0))
+    played.fail(played.until_tuning(), 5.0)
+    played.now -= 365 * 24 * HOUR
+    since = played.now
+    played.tune(played.until_tuning())
+    assert played.now < since + 2 * HOUR
+
+
+def test_a_check_that_fails_is_not_repeated_at_once() -> None:
+    played = Played(Subject("rare", 10.0))
+    played.tune(played.until_work())
+    played.now += 7 * HOUR
+    played.check(played.until_work(), 0.04)  # suspicious: to be confirmed
+    played.now += HOUR
+    action = played.until_work()
+    assert isinstance(action, CheckVersion)
+    played.begin(action, 20.0)
+    played.retuner.checked(action, CheckVersionResult(problem="out of memory"), played.now)
+    assert isinstance(played.until_work(), Wait)
+
+
+def test_what_becomes_free_in_the_share_is_for_a_trigger_that_waits_for_it() -> None:
+    played = Played(Subject("first", 1e9), Subject("second", 10.0))
+    played.tune(played.until_tuning())
+    played.tune(played.until_tuning())
+    while not isinstance(played.until_work(), Wait):  # the share of the day is used
+        played.tune(played.until_tuning())
+    played.digests = {"first": "first", "second": "changed"}
+    while not isinstance(action := played.until_work(), TuneDeployment):
+        assert isinstance(action, Wait)  # and no check of the first
+        played.now = action.until
+    assert action.network == "second"
