@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from actors.clients.artifacts import Artifacts
-from actors.clients.calls import LOST, ActorLostError, ActorTimeoutError, first_line
+from actors.clients.calls import LOST, ActorLostError, ActorTimeoutError, error_line, first_line
 from actors.clients.device import TURN_PATIENCE_SECS, DeviceHandle, NotOurTurnError, TaskArtifacts
 from actors.scheduling.record_batcher import RecordBatcher
-from devices.host.quiet_windows.quiet_window import WindowLostError
+from devices.host.quiet_windows.quiet_window import QuietTimeoutError, WindowLostError
 from fleet_tune.base.domain import Incumbent, StopRule
-from fleet_tune.base.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
+from fleet_tune.base.errors import DeviceUnreachableError, ProbeError, RecorderLostError, StaleLeaseError
 from fleet_tune.base.results import DeviceTime
 from policies.runs.commands import Measure, ShootOut
 from policies.runs.events import (
@@ -62,6 +62,10 @@ class DeviceExecutor:
             hangs = isinstance(error, ActorTimeoutError)
             outside = isinstance(error, ActorLostError | WindowLostError)
             return DeviceUnreachable(self.device_id, first_line(error), hangs, outside)
+        except RecorderLostError:
+            raise
+        except Exception as error:  # another TVM or key, a GPU without its driver: a matter of this device alone
+            return DeviceProbeFailed(self.device_id, error_line(error))
         return DeviceProbed(self.device_id, secs)
 
     def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost | BatchPostponed]:
@@ -94,7 +98,7 @@ class DeviceExecutor:
         try:
             waited_secs = await self._device.turn(self._report_wait, TURN_PATIENCE_SECS)
             measured = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
-        except (NotOurTurnError, WindowLostError):
+        except (NotOurTurnError, WindowLostError, QuietTimeoutError):
             return BatchPostponed(self.device_id, command.epoch)
         except LOST as error:
             return self._lost(command.epoch, error)
@@ -120,7 +124,7 @@ class DeviceExecutor:
         try:
             await self._device.turn(self._report_wait, TURN_PATIENCE_SECS)
             return await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
-        except (NotOurTurnError, WindowLostError):
+        except (NotOurTurnError, WindowLostError, QuietTimeoutError):
             return BatchPostponed(self.device_id, command.epoch)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)

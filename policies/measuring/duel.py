@@ -60,7 +60,8 @@ def judged(log_ratios: Sequence[float], out_of_time: bool = False) -> Verdict | 
     if not pairs or not all(map(math.isfinite, log_ratios)):
         raise ValueError(f"these are no ratios to judge by: {log_ratios}")
     mean = statistics.fmean(log_ratios)
-    deviation = max(statistics.stdev(log_ratios) if pairs > 1 else math.inf, FLOOR)
+    # Of one pair alone the ratio itself is the doubt: a finite number, which every format of records has.
+    deviation = max(statistics.stdev(log_ratios) if pairs > 1 else abs(mean), FLOOR)
     error = deviation / math.sqrt(pairs)
     faster = pairs >= LEAST_PAIRS and mean <= -t_quantile(_SURE, min(pairs, MAX_PAIRS)) * error
     in_sight = t_quantile(_SURE, MAX_PAIRS) * deviation / math.sqrt(MAX_PAIRS)

@@ -12,6 +12,7 @@ or a file that does not exist yet, has no orders.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -93,8 +94,15 @@ class FleetOrders:
     def _rows(self, query: str, *values: int) -> list[tuple]:  # type: ignore[type-arg]
         if not self.path.exists():
             return []
-        with self._connected("ro") as connection:
+        with self._connected(self._reading_mode) as connection:
+            if _is_empty(connection):
+                return []
             return connection.execute(query, values).fetchall()
+
+    @property
+    def _reading_mode(self) -> str:
+        """The mode in which what a killed writer left is undone, where this user may write."""
+        return "rw" if os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK) else "ro"
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -102,7 +110,7 @@ class FleetOrders:
             # From here on nobody else writes; without the COMMIT, closing undoes everything.
             connection.execute("BEGIN IMMEDIATE")
             if connection.execute("PRAGMA user_version").fetchone() == (0,):
-                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+                if not _is_empty(connection):
                     raise self._unusable("it holds something else")
                 for statement in _SCHEMA:
                     connection.execute(statement)
@@ -129,3 +137,9 @@ class FleetOrders:
             f"cannot use the orders of the fleet in {self.path}: {reason}",
             "make it writable, or move it away: without it every device is in use",
         )
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    """True for a file that its first writer has made, and not filled yet, or could not fill."""
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return bool(tables == 0)

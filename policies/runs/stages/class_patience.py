@@ -125,6 +125,10 @@ class ClassPatience:
                 self._timers.at(now + self._patience_secs, f"class {device_class}")
                 wait = f"its tasks wait {self._patience_secs:.0f} s for another"
                 commands.append(Log("warning", f"no device of class {device_class} is left: {wait}"))
-            elif now >= self._deserted_since[device_class] + self._patience_secs:
+            elif now < self._deserted_since[device_class] + self._patience_secs:
+                continue
+            elif self._others_go_on(device_class):  # its host may come back meanwhile
+                self._timers.at(now + self._patience_secs / 8, f"class {device_class}")
+            else:
                 given_up.append(device_class)
         return given_up, commands

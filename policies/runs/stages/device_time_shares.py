@@ -31,8 +31,8 @@ class DeviceTimeShares:
         """Return the number of devices of the class by what they do: measure, wait for their turn among the runs that
         use them, or wait for work, by what it waits for."""
         leased, idle, measured = self._leases.occupied(device_class)
-        lanes = (self._leases.lanes.get(each) for each in self._behind)
-        behind = min(leased, sum(lane is not None and lane.device_class == device_class for lane in lanes))
+        lanes = [self._leases.lanes[each] for each in self._behind if each in self._leases.lanes]
+        behind = sum(lane.is_leased and lane.device_class == device_class for lane in lanes)
         counts = {DeviceTime.MEASURE: leased - behind, DeviceTime.TURN: behind}
         return {**counts, self._awaited(device_class, measured): idle} if idle else counts
 

@@ -88,7 +88,8 @@ class Granting:
         commands = []
         # Several classes may be granted some at the same moment, but more than the least only what can be built soon.
         awaited = sum(task.reserved for task in self._tasks.values())
-        for searcher, tasks in self._sources[device_class].items():
+        sources = self._sources[device_class]
+        for searcher, tasks in list(sources.items()):
             source = device_class, searcher
             if source in self._asked or now < self._rests_until.get(source, now):
                 continue
@@ -103,6 +104,7 @@ class Granting:
                 lacking -= command.count
                 awaited += command.count
                 self._asked[source] = now
+                sources[searcher] = sources.pop(searcher)  # the others are asked first the next time
                 commands.append(command)
         return commands
 

@@ -184,8 +184,9 @@ class MeasureStage:
         self.queue.requeue(lane.device_class, batch)
 
     def batch_lost(self, event: BatchLost, now: float) -> list[Command]:
-        """Requeue the batch of a lost process on our side: nobody knows at which candidate it ended, if at one at all.
-        A process that was ended from outside blames neither the device nor a candidate."""
+        """Requeue the batch of a lost process on our side: nobody knows at which candidate it ended, if at one at all,
+        and each is measured alone from now on. A process that was ended from outside blames neither the device nor a
+        candidate."""
         commands: list[Command] = [Log("warning", f"device {event.device_id}: {event.detail}")]
         if event.hangs:
             commands.append(RestartDevice(event.device_id))
@@ -197,22 +198,22 @@ class MeasureStage:
             self.readiness.interrupted(lane, event.detail, now)
             self._requeue_killed(lane.device_class, batch, f"that owns device {event.device_id}", event.detail)
             return commands
+        if len(batch) > 1:
+            for trial in batch:
+                trial.alone = True
         return commands + self.lost(event.device_id, batch, batch[0] if len(batch) == 1 else None, event.detail, now)
 
     def lost(
         self, device_id: str, batch: Sequence[Trial], suspect: Trial | None, detail: str, now: float
     ) -> list[Command]:
-        """Requeue ``batch`` of a lost device. ``suspect``: the trial that it was running; None where that is unknown,
-        and then each of the batch is measured alone from now on."""
+        """Requeue ``batch`` of a lost device. ``suspect``: the trial that it was running; None where it ran none, or
+        that is unknown."""
         lane = self.leases.lanes[device_id]
         self.leases.end(lane)
         lane.detail = detail
         self._fleet.happened(device_id, health.Lost(detail, suspect.candidate.id if suspect else ""), now)
         commands: list[Command] = []
-        if suspect is None:
-            for trial in batch:
-                trial.alone = True
-        else:
+        if suspect is not None:
             suspect.losses.append(device_id)
             if health.is_poison(len(suspect.losses)):
                 batch = [trial for trial in batch if trial is not suspect]
@@ -234,7 +235,7 @@ class MeasureStage:
         back = []
         for trial in trials:
             trial.kills += 1
-            trial.alone = trial.kills > 1
+            trial.alone = trial.alone or trial.kills > 1
             if trial.kills >= self._plan.flow.kills and self.queue.is_under_way(trial):
                 self._given_up.append((trial, killed(what, trial.kills, detail)))
             else:

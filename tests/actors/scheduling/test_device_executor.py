@@ -12,11 +12,12 @@ from actors.clients.artifacts import Artifacts
 from actors.clients.calls import ActorLostError, ActorTimeoutError
 from actors.clients.device import DeviceHandle, NotOurTurnError
 from actors.scheduling.device_executor import DeviceExecutor
+from devices.host.quiet_windows.quiet_window import QuietTimeoutError
 from fleet_tune.base.domain import Incumbent, StopRule
-from fleet_tune.base.errors import DeviceUnreachableError, StaleLeaseError
+from fleet_tune.base.errors import DeviceUnreachableError, RecorderLostError, StaleLeaseError, UserError
 from fleet_tune.base.results import DeviceTime
 from policies.runs.commands import Measure, ShootOut
-from policies.runs.events import BatchLost, BatchMeasured, BatchPostponed, DeviceUnreachable
+from policies.runs.events import BatchLost, BatchMeasured, BatchPostponed, DeviceProbeFailed, DeviceUnreachable
 
 
 class Failing:
@@ -89,6 +90,23 @@ async def test_what_a_check_without_an_answer_says_of_the_device(error: Exceptio
     answer = await lane_of(error).probe()
     assert isinstance(answer, DeviceUnreachable)
     assert (answer.hangs, answer.outside) == expected
+
+
+@pytest.mark.parametrize("error", [UserError("the GPU has no driver", "install one"), RuntimeError("out of memory")])
+async def test_a_device_that_cannot_be_used_ends_its_check_and_not_the_run(error: Exception) -> None:
+    answer = await lane_of(error).probe()
+    assert isinstance(answer, DeviceProbeFailed)
+    assert str(error).splitlines()[0] in answer.detail
+
+
+async def test_a_recorder_that_is_gone_ends_the_run() -> None:
+    with pytest.raises(RecorderLostError):
+        await lane_of(RecorderLostError("its process ended", "run the same command again")).probe()
+
+
+async def test_a_window_that_does_not_come_free_puts_the_batch_back() -> None:
+    answer = await lane_of(QuietTimeoutError("held for 900 s")).measure(Measure("board", 1, (), {}, 10.0))
+    assert isinstance(answer, BatchPostponed)
 
 
 class ByValue(Failing):

@@ -200,6 +200,14 @@ def test_a_class_whose_devices_have_all_left_is_given_up_when_no_other_comes() -
     assert trials_by_class(world) == {OLD: 200, NEW: 200}
 
 
+def test_a_class_whose_devices_are_added_again_late_goes_on_if_others_went_on_meanwhile() -> None:
+    """Their host was restarted, which took longer than a device is waited for."""
+    name = f"{NEW}-0"
+    script = {300.0: ev.DeviceAdded(name), 301.0: ev.DeviceAnswered(name, NEW)}
+    world = played({f"{OLD}-0": Device(OLD, secs=2.0), name: Device(NEW)}, supply=300, leave={name: 6.0}, script=script)
+    assert trials_by_class(world) == {OLD: 300, NEW: 300}
+
+
 def test_a_class_whose_devices_are_lost_and_then_leave_waits_for_another_from_then_on() -> None:
     """It was lost for longer than a device is waited for, while others went on."""
     left_at = 300.0

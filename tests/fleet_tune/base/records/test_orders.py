@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import sqlite3
 import threading
 from pathlib import Path
@@ -85,3 +87,25 @@ def test_a_folder_in_the_place_of_the_file_is_told(orders: FleetOrders) -> None:
     os.mkdir(orders.path)
     with pytest.raises(FleetOrdersError, match="unable to open"):
         orders.give("a", Admin.DRAINING, "")
+
+
+def test_a_file_that_its_first_writer_could_not_fill_has_no_orders(orders: FleetOrders) -> None:
+    orders.path.touch()  # the disk was full
+    assert (orders.since(0), orders.latest(), orders.last_records()) == ([], {}, None)
+    orders.give("a", Admin.DRAINING, "")
+    assert [order.device_id for order in orders.since(0)] == ["a"]
+
+
+def test_what_a_killed_writer_left_is_undone_by_the_next_reader(orders: FleetOrders, tmp_path: Path) -> None:
+    orders.give("a", Admin.DRAINING, "")
+    with contextlib.closing(sqlite3.connect(orders.path, isolation_level=None)) as killed:
+        killed.execute("PRAGMA cache_size=1")
+        killed.execute("BEGIN IMMEDIATE")
+        for number in range(500):  # more than fits into the cache: pages are in the file, the old ones in the journal
+            killed.execute("INSERT INTO orders VALUES (NULL, ?, 'draining', ?, 0.0)", (f"d{number}", "x" * 500))
+        journal = Path(f"{orders.path}-journal")
+        left = FleetOrders(tmp_path / "left" / orders.path.name)
+        left.path.parent.mkdir()
+        shutil.copy(orders.path, left.path)
+        shutil.copy(journal, f"{left.path}-journal")
+    assert [order.device_id for order in left.since(0)] == ["a"]

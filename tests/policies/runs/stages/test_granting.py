@@ -47,3 +47,21 @@ def test_a_device_that_appears_counts_for_its_class() -> None:
     for event in (health.Joined(), health.ProbePassed(1e-3)):
         fleet.happened("new", event, 1.0)
     assert (fleet.usable("a"), fleet.usable_count("a"), fleet.usable_count("")) == (["new"], 1, 0)
+
+
+def test_searchers_take_turns_where_one_proposal_is_all_that_is_lacking() -> None:
+    tasks = [make_task("w1", device_class="a"), make_task("w2", device_class="a")]
+    planned = tuple(PlannedTask(task, ("rule",), 1e-9, searcher=at) for at, task in enumerate(tasks))
+    plan = RunPlan("run", planned, {"device-a": "a"}, builders=8, flow=InFlightLimits(in_flight=8, grant=8))
+    trials = {each.task.id: TaskTrials(each) for each in planned}
+    timers, pace = Timers(), Pace(plan.flow, ["a"])
+    granting = Granting(
+        plan, trials, method_named("random").make_task_bandit(0), Fleet(plan.devices, "run"), pace, timers
+    )
+    builds = BuildStage(range(8), plan.flow, timers, lambda _: 60.0)
+    asked = []
+    for second in range(4):
+        (proposal,) = granting.start(float(second), builds)
+        asked.append(proposal.task_id)
+        granting.answered(proposal.task_id, second + 0.5)
+    assert asked == [tasks[0].id, tasks[1].id] * 2
