@@ -109,6 +109,8 @@ class HistoryReader:
         self._course = _Course([], {}, {}, {})
         self._seq = 0
         """Number of the last record that was read."""
+        self._created = ""
+        """Time at which the store that was read was made."""
 
     def read(self) -> RunHistory:
         """Return the history as it is now.
@@ -116,6 +118,9 @@ class HistoryReader:
         Raises :class:`RequestError` for a folder without records, and :class:`RecordStoreError`.
         """
         with RecordReader(records_of(self._folder)) as reader:
+            created = reader.meta()["created_unix_secs"]
+            if created != self._created:  # another run has the folder now
+                self._course, self._seq, self._created = _Course([], {}, {}, {}), 0, created
             speeds, calls, tasks = reader.speeds.shown(), reader.speeds.call_secs(), reader.tasks()
             new = _after(reader, self._seq)
             # A revision says that what was known of an earlier candidate was wrong.

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from devices.host.children.child import die_with_parent
 from fleet_tune.base.config.fleet_file import DeviceConfig, FleetConfig, default_fleet, load_fleet
+from fleet_tune.base.device_state import Admin
 from fleet_tune.base.errors import FleetTuneError, UserError
 from fleet_tune.base.records.files.atomic_file import write_atomically
+from fleet_tune.base.records.orders import FleetOrders, orders_path
 from fleet_tune.retuning.step_runner import StepError, TuneOutcome
 
 if TYPE_CHECKING:
@@ -45,8 +47,15 @@ def ask(fleet: str | None, devices: Sequence[str], address: str | None = None) -
     from fleet_tune.runs.fleet.device_check import check_devices
     from fleet_tune.runs.origins import origin_of
 
-    answers = []
-    for check in check_devices(_fleet(fleet), devices, address):
+    orders = {} if fleet is None else FleetOrders(orders_path(Path(fleet))).latest()
+    # People have taken them out of use: for their sake nothing runs on them.
+    out = {name: orders[name] for name in devices if name in orders and orders[name].admin is not Admin.ACTIVE}
+    answers = [
+        {"name": name, "problem": f"out of use: {each.admin.value}{each.reason and f' ({each.reason})'}"}
+        for name, each in out.items()
+    ]
+    asked = [name for name in devices if name not in out]
+    for check in check_devices(_fleet(fleet), asked, address) if asked else ():
         if check.fingerprint is None or check.state != "good":
             answers.append({"name": check.device_id, "problem": check.detail or check.state})
             continue

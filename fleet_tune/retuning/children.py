@@ -162,24 +162,28 @@ class ProcessStepRunner:
         return count
 
     def hook(self, words: Sequence[str], about: dict[str, str]) -> str:
+        logs = self._config.folder / LOGS
+        log = logs / "hook.log"
         try:
-            done = subprocess.run(
-                list(words),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=HOOK_SECS,
-                check=False,
-                env={**os.environ, **about},
-            )
-        except subprocess.TimeoutExpired:
-            return f"it took more than {HOOK_SECS:g} s"
+            logs.mkdir(parents=True, exist_ok=True)
+            # A file and no pipe: what the hook starts in the background, such as a server, holds it open.
+            with log.open("wb") as output:
+                child = subprocess.Popen(
+                    list(words),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env={**os.environ, **about},
+                )
         except OSError as error:
-            return f"{words[0]}: {error.strerror}"
-        last = " ".join(done.stdout.split())[-_LAST_CHARACTERS:]
-        return "" if done.returncode == 0 else f"it ended with code {done.returncode}: {last}"
+            return f"{error.filename or words[0]}: {error.strerror}"
+        if self._waited_for(child, HOOK_SECS, keeps_background=True):
+            return f"it took more than {HOOK_SECS:g} s"
+        if child.returncode and self._stop.is_set():
+            raise StoppedError
+        last = " ".join(log.read_text(errors="replace").split())[-_LAST_CHARACTERS:]
+        return "" if child.returncode == 0 else f"it ended with code {child.returncode}: {last}"
 
     def _step(self, step: str, limit_secs: float, *, fleet: bool = True, **arguments: Any) -> Any:
         """The answer of a child. Its output is in ``logs``, of the last one of its kind."""
@@ -226,10 +230,11 @@ class ProcessStepRunner:
             raise (OtherNetworkError if is_other else StepError)(answer["problem"])
         return answer["answer"]
 
-    def _waited_for(self, child: subprocess.Popen[bytes], limit_secs: float) -> bool:
-        """Wait until the child has ended, by itself or by us. Returns true if it took too long."""
+    def _waited_for(self, child: subprocess.Popen[bytes], limit_secs: float, *, keeps_background: bool = False) -> bool:
+        """Wait until the child has ended, by itself or by us, and return true if it took too long. What it has started
+        ends with it, unless that ``keeps_background`` processes and has ended by itself."""
         deadline = time.monotonic() + limit_secs
-        late = False
+        late = ended = False
         try:
             while child.poll() is None:
                 late = time.monotonic() >= deadline
@@ -240,10 +245,13 @@ class ProcessStepRunner:
                     break
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(_LOOK_SECS)
+            else:
+                ended = True
             return late
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # and all that it has left
+            if not (ended and keeps_background):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)  # and all that it has left
             child.wait()
 
 

@@ -7,12 +7,12 @@ import logging
 import logging.handlers
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
 from fleet_tune.base.config.retune_file import RetuneConfig, load_retune
-from fleet_tune.base.errors import RetuneFileError, UserError
+from fleet_tune.base.errors import RetuneError, RetuneFileError, UserError
 from fleet_tune.base.records.files.lock_file import LockedError, release_lock, take_lock
 from fleet_tune.retuning.children import LOGS, ProcessStepRunner
 from fleet_tune.retuning.service import (
@@ -30,6 +30,7 @@ from fleet_tune.retuning.version_repository import PublishedVersion
 from policies.retuning.retuner import Retuner
 
 LOG_BYTES, LOG_FILES = 1 << 20, 5
+_AGAIN_SECS = 30.0
 _LOG = logging.getLogger("fleet_tune.retuning")
 
 
@@ -54,21 +55,37 @@ def run_service(config: RetuneConfig, once: bool = False) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             outer.callback(signal.signal, number, signal.signal(number, on_signal))
         outer.enter_context(_logged(config.folder / LOGS))
+        has_served = False
         while True:
-            config, steps = changes.config, ProcessStepRunner(changes.config, stop)
-            with contextlib.ExitStack() as stack:
-                service = Service(config, steps, changes, check_sole_owner)
-                if config.metrics_port is not None:
-                    from fleet_tune.retuning.metrics import RetuneMetrics
-
-                    stack.callback(RetuneMetrics(service, steps, config.metrics_port, config.metrics_host).close)
-                _LOG.info("keeping %d networks tuned in %s", len(config.networks), config.folder)
-                service.run(once)
+            try:
+                _serve(changes, stop, check_sole_owner, once)
+            except UserError as error:
+                if not has_served or once or isinstance(error, RetuneError):  # another service has its place
+                    raise
+                # What is wrong since the file changed, or for a moment, such as a full disk, ends no running service.
+                _LOG.error("nothing is kept tuned, and it is tried again in %.0f s: %s", _AGAIN_SECS, error)
+                stop.wait(_AGAIN_SECS)
+                changes()
+            has_served = True
             if stop.is_set() or once:
                 break
         if signals:
             _LOG.info("ended by %s", signal.Signals(signals[0]).name)
     return signals[0] if signals else 0
+
+
+def _serve(changes: ConfigWatch, stop: threading.Event, check_sole_owner: Callable[[], None], once: bool) -> None:
+    """Keep the networks of the file tuned until the service is stopped, or the file changes. Raises
+    :class:`UserError`."""
+    config, steps = changes.config, ProcessStepRunner(changes.config, stop)
+    with contextlib.ExitStack() as stack:
+        service = Service(config, steps, changes, check_sole_owner)
+        if config.metrics_port is not None:
+            from fleet_tune.retuning.metrics import RetuneMetrics
+
+            stack.callback(RetuneMetrics(service, steps, config.metrics_port, config.metrics_host).close)
+        _LOG.info("keeping %d networks tuned in %s", len(config.networks), config.folder)
+        service.run(once)
 
 
 class ConfigWatch:

@@ -419,7 +419,12 @@ class Service:
         while self.state.untold:
             each = self.state.untold[0]
             self._may_take(HOOK_SECS)
-            problem = call_hook(self.config, self.steps, self.repository, each.network, each.device_class, each.before)
+            try:
+                problem = call_hook(
+                    self.config, self.steps, self.repository, each.network, each.device_class, each.before
+                )
+            except StoppedError:
+                return  # it is told when the service starts again
             if problem:
                 self.state.hook_failures += 1
                 text = f"the hook failed: {problem}"

@@ -53,8 +53,11 @@ class RunFolder:
 
         Raises KeyError for a name that is none, and what :meth:`RunWatcher.look` raises.
         """
-        folder = self.names()[name]
+        names = self.names()
+        folder = names[name]
         with self._mutex:
+            for gone in self._watched.keys() - names.keys():
+                del self._watched[gone]
             watched = self._watched.setdefault(name, _Watched(RunWatcher(folder), threading.Lock()))
         with watched.mutex:
             return watched.watcher.look()

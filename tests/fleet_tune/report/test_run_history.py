@@ -122,6 +122,16 @@ def test_a_history_that_is_read_again_and_again_is_the_one_that_is_read_at_once(
     assert len(reader.read().tasks) == 3
 
 
+def test_another_run_in_the_same_folder_is_read_from_its_beginning(tmp_path: Path) -> None:
+    reader = HistoryReader(tmp_path)
+    path = database(tmp_path, *(record(ONCE, number, 100.0 + number, ok(1.0)) for number in range(5)))
+    assert reader.read().trials == 5
+    path.unlink()
+    database(tmp_path, record(ONCE, 1, 200.0, ok(2.0)), record(TWICE, 1, 201.0, ok(1.0)))
+    assert reader.read() == read_history(tmp_path)
+    assert reader.read().trials == 2
+
+
 def steps_until(steps: list[list[Record]], last: list[Record]) -> list[Record]:
     return [record for records in steps[: steps.index(last) + 1] for record in records]
 

@@ -40,6 +40,7 @@ _FAILED = " failed: "
 _MOST_BYTES = 4 * 2**20  # of a record, deflated or not
 _MOST_REASON = 200
 _AT_ONCE = 200  # records of a statement: some hundred kilobytes
+_REMOVED_AT_ONCE = 5000  # of a statement, which the server ends after _ANSWER_SECS
 _ANSWER_SECS = 30
 _HURRY_SECS = 3
 _STOPPED_SECS = 10
@@ -277,8 +278,11 @@ class TeamStore:
         copy of a record adds it again.
         """
         query = f"UPDATE fleet_tune.records SET body = '' WHERE uid = ANY(%s) AND {IS_THERE}"
-        with self._turn() as connection:
-            return connection.execute(query, (list(uids),)).rowcount
+        ordered, removed = list(uids), 0
+        for begin in range(0, len(ordered), _REMOVED_AT_ONCE):
+            with self._turn() as connection:
+                removed += connection.execute(query, (ordered[begin : begin + _REMOVED_AT_ONCE],)).rowcount
+        return removed
 
     def be_the_service(self) -> str:
         """Take the place of the one service that keeps networks tuned with this store, for as long as this connection
