@@ -84,6 +84,7 @@ def measuring_secs(device_time: Mapping[str, Mapping[str, float]], elapsed_secs:
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--budget-secs", type=float, required=True)
+@click.option("--trials", type=int, help="End after so many trials.")
 @click.option("--seed", type=int, default=0)
 @click.option("--method", default="fleet", show_default=True)
 @click.option("--fleet", type=click.Path(path_type=Path), help="Fleet file; else this machine's CPU.")
@@ -97,6 +98,7 @@ def main(
     model: str,
     out: Path,
     budget_secs: float,
+    trials: int | None,
     seed: int,
     method: str,
     fleet: Path | None,
@@ -112,7 +114,7 @@ def main(
     start_unix_secs = time.time()
     import fleet_tune
 
-    options: dict[str, Any] = {"seed": seed, "method": method, "fleet": fleet}
+    options: dict[str, Any] = {"seed": seed, "method": method, "fleet": fleet, "trials": trials}
     options |= {"precision": precision, "max_error": max_error, "pretrained": not no_pretrained}
     options |= {"shapes": shapes, "shapes_weights": shapes_weights}
     result = fleet_tune.tune(model, out=out, time_budget_secs=budget_secs, **options)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from fleet_tune.base.errors import UserError
 from policies.cost_models.registry import COST_MODELS, LABORATORY, CostModelEntry, problem_of
 from policies.measuring.evaluators import EVALUATORS
+from policies.search.allocation import JointSketches
 from policies.search.generators import LatentGenerator
 from policies.search.methods.adatune import ADATUNE
 from policies.search.methods.ansor import ANSOR, BANSOR
@@ -20,6 +22,8 @@ _METHODS = {method.name: method for method in (FLEET, AUTOTVM, ADATUNE, ANSOR, B
 METHOD_NAMES = tuple(_METHODS)
 OFFLINE = "offline"
 EQUATION_1 = "equation-1"
+JOINT = "joint"
+_ROUNDS = re.compile(r"rounds-([1-9]\d{0,3})")
 
 
 def method_named(name: str) -> Method:
@@ -27,9 +31,10 @@ def method_named(name: str) -> Method:
 
     A name may go on with a cost model that replaces the method's own, with ``offline``, and with an evaluator
     (:data:`policies.measuring.evaluators.EVALUATORS`): ``autotvm:boosted``, ``pruner:offline``, ``ansor:pacm:offline``,
-    ``adatune:deterministic``. ``pruner:equation-1`` drafts by Pruner's equation 1 as it is published. Such a method has
-    the whole name. With another model, or with one that is never trained, it does not start from a shipped model by
-    itself.
+    ``adatune:deterministic``. ``pruner:equation-1`` drafts by Pruner's equation 1 as it is published.
+    ``ansor:rounds-10`` has rounds of ten trials, and ``ansor:joint`` lets candidates of all sketches compete in each
+    round, as Ansor's code does. Such a method has the whole name. With another model, or with one that is never
+    trained, it does not start from a shipped model by itself.
     """
     base, *changes = name.split(":")
     choose = f"choose one of: {', '.join(METHOD_NAMES)}"
@@ -41,6 +46,15 @@ def method_named(name: str) -> Method:
             raise UserError(f"the method '{base}' does not draft by Pruner's analyzer", "choose pruner or moa-pruner")
         method = replace(method, name=name, generator=replace(method.generator, published=True))
         changes.remove(EQUATION_1)
+    if JOINT in changes:
+        method = replace(method, name=name, sketches=JointSketches())
+        changes.remove(JOINT)
+    rounds = [change for change in changes if _ROUNDS.fullmatch(change)]
+    if len(rounds) > 1:
+        raise UserError(f"'{name}' names {len(rounds)} sizes of rounds", "name one")
+    if rounds:
+        method = replace(method, name=name, batch=int(rounds[0].removeprefix("rounds-")))
+        changes.remove(rounds[0])
     evaluators = [change for change in changes if change in EVALUATORS]
     if len(evaluators) > 1:
         raise UserError(f"'{name}' names {len(evaluators)} evaluators", "name one")
@@ -86,7 +100,7 @@ def _variants(method: Method) -> list[str]:
     """Words that may follow the name of ``method``."""
     drafts = [EQUATION_1] if isinstance(method.generator, LatentGenerator) else []
     trained = [OFFLINE, *COST_MODELS] if method.training is not None else []
-    return [*EVALUATORS, *drafts, *trained]
+    return [*EVALUATORS, *drafts, JOINT, "rounds-10", *trained]
 
 
 def spec(method: str, model: str | None = None, *, offline: bool = False) -> str:

@@ -335,6 +335,17 @@ def test_ours_and_moa_pruner_start_from_a_model_that_comes_along() -> None:
     assert method_named("moa-pruner:equation-1").starts_from == "pretrained-pacm"
 
 
+def test_ansor_may_have_smaller_rounds_and_sketches_that_compete() -> None:
+    ansor = method_named("ansor")
+    other = method_named("ansor:rounds-10:joint")
+    assert other == replace(ansor, name="ansor:rounds-10:joint", batch=10, sketches=JointSketches())
+    assert method_named("bansor:rounds-16").sketches == method_named("bansor").sketches
+    with pytest.raises(UserError, match="names 2 sizes of rounds"):
+        method_named("ansor:rounds-10:rounds-16")
+    with pytest.raises(UserError, match="no cost model or variant 'rounds-0'"):
+        method_named("ansor:rounds-0")
+
+
 @pytest.mark.parametrize("name", ["pruner", "pruner:equation-1"])
 def test_before_the_first_model_pruner_goes_by_its_own_analyzer(
     name: str, tiled: Sketch, blocked: Sketch, cpu: DeviceAbstraction
