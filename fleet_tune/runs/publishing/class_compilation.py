@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from devices.networks.compiled import network_folder
@@ -11,7 +12,7 @@ from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.publishing import manifest
 from fleet_tune.runs.publishing.choice_in_place import ChoiceInPlace
 from fleet_tune.runs.publishing.class_network import CheckedNetwork, ClassNetwork
-from fleet_tune.runs.publishing.incumbents import Incumbents
+from fleet_tune.runs.publishing.incumbents import Incumbents, RecordSupplier
 from fleet_tune.runs.publishing.network_check import NetworkCheck, RunnerLostError
 from fleet_tune.runs.publishing.network_runners import NetworkRunner
 from fleet_tune.runs.publishing.network_timing import NetworkTiming, TimedNetwork
@@ -35,7 +36,7 @@ def publish_class(
     request, lowered = network.request, network.lowered
     incumbents = Incumbents(
         path=request.records,
-        supplier=request.suppliers.get(network.name),
+        supplier=_supplier(request.suppliers.get(network.name), runner),
         warn=request.progress.warn,
         run_id=request.run_id,
         network=lowered.fingerprint,
@@ -97,6 +98,18 @@ def publish_class(
         if runner is not None:
             timed = NetworkTiming(network, runner, checked, untuned_secs).timed(result)
         return _published(timed, folder, cancellation)
+
+
+def _supplier(supplier: RecordSupplier | None, runner: NetworkRunner | None) -> RecordSupplier | None:
+    """Let the supplier have the device while it measures there: a server has one client at a time."""
+    if supplier is None or runner is None:
+        return supplier
+
+    def supply(task_ids: Sequence[str]) -> None:
+        runner.release()
+        supplier(task_ids)
+
+    return supply
 
 
 def _warn_of_error(network: ClassNetwork, checked: CheckedNetwork) -> None:

@@ -100,6 +100,9 @@ class DeviceNetworkRunner:
             timed = [each.in_place(BUDGET_SECS / rounds) for each in ordered]
             yield timed if number % 2 == 0 else timed[::-1]
 
+    def release(self) -> None:
+        self.close()  # it is opened when it is needed again
+
     def close(self) -> None:
         self._device = None
         self._open.close()

@@ -165,6 +165,10 @@ class FirstChoices:
             else:
                 request = MeasureRequest(built, best_secs, following(rule, best_secs))
                 trace, measured = built.trace, device.measure(request)
+            if measured.outcome is Outcome.DEVICE_LOST:
+                task = self.entries[oracle.task_id].task.workload.name
+                self.progress.warn(f"no first choice for {task}: {measured.detail}")
+                return
             if not measured.outcome.blames_candidate:
                 continue
             if measured.verified:

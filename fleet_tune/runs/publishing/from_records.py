@@ -13,6 +13,7 @@ from fleet_tune.base.activity import ACTIVITY
 from fleet_tune.base.config.request import RunRequest
 from fleet_tune.base.errors import RecordStoreError
 from fleet_tune.base.records.datasets.sources import RECORDS_FILE
+from fleet_tune.base.records.stores.classes import classes_in
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.results import TuneResult
 from fleet_tune.runs.cancellation import Cancellation
@@ -69,11 +70,14 @@ def _published(tuned: Tuned, records: Path, out: Path, started: float) -> TuneRe
     prepared = tuned.prepared
     with RecordReader(records) as reader:
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
+    classes = len(prepared.lowered)
     if (out / RECORDS_FILE).exists():
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
+        with RecordReader(out / RECORDS_FILE) as reader:
+            classes = len(classes_in(reader.meta()))  # a class keeps its folder whoever of the others is there
     check_records(prepared.lowered, tuned.tasks, records, prepared.network.conversion)
     progress = CompileProgress(time.monotonic() - started)
-    request = compile_request(tuned, records, progress)
+    request = dataclasses.replace(compile_request(tuned, records, progress), classes=classes)
     with ACTIVITY.step("compiling") as say:
         progress.said = say
         networks = publish_networks(request, out, Cancellation())

@@ -91,6 +91,9 @@ class NetworkRunner(Protocol):
         """Measure the kernels of several networks round for round: this machine over the extents that come most often,
         a device at the typical ones."""
 
+    def release(self) -> None:
+        """Let others have the device until it is needed again."""
+
     def close(self) -> None: ...
 
 
@@ -178,6 +181,9 @@ class LocalNetworkRunner:
 
     def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InNetworkTimes]]:
         return fresh_process.in_place_in_turn(folders, self._frequent, rounds, BUDGET_SECS / rounds)
+
+    def release(self) -> None:
+        pass  # each run is a process of its own
 
     def close(self) -> None:
         if self._expecting is not None:

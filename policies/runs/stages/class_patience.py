@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from fleet_tune.base.errors import DevicesLostError
 from policies.runs.commands import Abort, Command, Log
 from policies.runs.fleet import Fleet
-from policies.runs.stages.leases import Lane, Leases
+from policies.runs.stages.leases import Lane, Leases, Work
 from policies.runs.tasks import TaskTrials
 from policies.runs.times.timers import Timers
 
@@ -70,7 +70,11 @@ class ClassPatience:
         if now < since + self._patience_secs:
             self._timers.at(since + self._patience_secs, lane.device_id)
             return commands
-        if self._others_go_on(device_class) or not self._is_wanted(device_class):
+        if (
+            self._others_go_on(device_class)
+            or not self._is_wanted(device_class)
+            or self._is_checking(device_class, since)
+        ):
             self._timers.at(now + self._patience_secs / 8, lane.device_id)
             return commands
         waited_secs = now - since
@@ -93,6 +97,11 @@ class ClassPatience:
         stuck = {device_class} | self._hopeless_since.keys() | self._deserted_since.keys()
         others = {task.device_class for task in self._tasks.values()} - stuck
         return any(self._is_wanted(each) for each in others)
+
+    def _is_checking(self, device_class: str, since: float) -> bool:
+        """Return true if a device of the class is being checked that has not failed since: it may answer yet."""
+        lanes = (lane for lane in self._leases.lanes.values() if lane.device_class == device_class)
+        return any(lane.work is Work.CHECK and lane.failed_secs < since for lane in lanes)
 
     def _is_wanted(self, device_class: str) -> bool:
         """Return true if there is something to tune for the class."""

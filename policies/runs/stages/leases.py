@@ -40,6 +40,8 @@ class Lane:
     """Trials on it under that lease."""
     check_due_secs: float = float("-inf")
     """Second of the run from which its probe is due."""
+    failed_secs: float = float("-inf")
+    """Second of the run at which its last check failed."""
     rests_until: float = float("-inf")
     """Second of the run before which a failed check is not tried again."""
     hot_batches: int = 0

@@ -75,7 +75,7 @@ class Readiness:
             self._fleet.happened(device_id, health.ProbePassed(event.secs), now)
             return []
         commands: list[Command] = []
-        lane.detail = event.detail
+        lane.detail, lane.failed_secs = event.detail, now
         if isinstance(event, DeviceProbeFailed):
             self._fleet.happened(device_id, health.Joined(), now)
             self._fleet.happened(device_id, health.ProbeFailed(event.detail), now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from devices.targets import NATIVE, resolve_target
 from examples.networks import mlp
 from fleet_tune.base.domain import DeviceClass
 from fleet_tune.base.errors import DiskFullError, MemoryLackedError, OutputFolderError, RecordStoreError
+from fleet_tune.base.precision import Conversion, Precision
 from tests.helpers.compile_child import CHILD, CRASHES, KILLED, STARVED, WAITS
 
 
@@ -41,6 +43,11 @@ def process() -> Iterator[CompileProcess]:
         yield opened
 
 
+def made_of(folder: Path) -> str:
+    found: str = json.loads((folder / "manifest.json").read_text())["made_of"]
+    return found
+
+
 def schedules(lowered: LoweredNetwork, trace: str) -> Mapping[str, str | None]:
     return {lowered.tasks[0].id: trace}
 
@@ -54,6 +61,10 @@ def test_a_network_is_compiled_as_in_this_process(
     assert error < 1e-5
 
     here = network_folder.compile_network(lowered, {}, tmp_path / "here", {"note": "kept", "threads": 2})
+    assert made_of(folder) == made_of(here) == network_folder.made_of(lowered, {})
+    chosen = Conversion(Precision.AUTO, 0.01, ((0, Precision.BF16),))
+    other = dataclasses.replace(lowered, conversion=chosen, left_out=(("a step", "a reason"),))
+    assert made_of(process.compile_network(other, {}, tmp_path / "other")) == network_folder.made_of(other, {})
     theirs, ours = (json.loads((each / "manifest.json").read_text()) for each in (folder, here))
     assert theirs["files"]["params.safetensors"] == ours["files"]["params.safetensors"]
     assert {**theirs, "files": None} == {**ours, "files": None}

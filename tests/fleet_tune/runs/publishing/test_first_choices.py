@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from devices.networks.network import Array
 from devices.protocol import BuildRequest
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.records.stores.reader import RecordReader
+from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import FallbackKernel
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.publishing.first_choices import FirstChoices
@@ -49,6 +53,44 @@ def test_tasks_without_a_record_get_the_analyzers_first_choice(
     assert all(entry["best_secs"] > 0 for entry in manifest["tasks"])
     with RecordReader(records) as reader:
         assert all(reader.best(task.id) is not None for task in example.tasks), "a run that resumes knows them"
+
+
+class Released(Faked):
+    """A board, whose server has one client at a time."""
+
+    is_free = False
+
+    def outputs(self, folder: Path) -> tuple[Array, ...]:
+        self.is_free = False
+        return super().outputs(folder)
+
+    def release(self) -> None:
+        self.is_free = True
+
+
+def test_the_device_is_free_for_the_first_choices(example: Example, tmp_path: Path) -> None:
+    board, found = Released(example.network), []
+    records = example.right(tmp_path / "records.db")
+    wrong = Measurement(Outcome.WRONG_OUTPUT, detail="wrong")
+    with RecordStore(records) as store:  # nothing is left: it is asked for more
+        for record in list(store):
+            store.append([dataclasses.replace(record, measurement=wrong, revision=record.revision + 1)])
+    example.built(records, board, suppliers={"cpu": lambda _: found.append(board.is_free)})
+    assert found == [True]
+
+
+def test_a_device_that_measures_none_is_told(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Measurement(Outcome.DEVICE_LOST, detail="the server has another client")
+    device: Any = SimpleNamespace(add_oracle=lambda _: None, measure=lambda _: lost)
+    monkeypatch.setattr("fleet_tune.runs.publishing.first_choices.opened", lambda *_: contextlib.nullcontext(device))
+    records = example.store(tmp_path / "records.db", [], [], [])
+    entry, progress = example.entries[0], Told()
+    config = DeviceConfig(name="local", threads=2)
+    FirstChoices({entry.task.id: entry}, config, records, tmp_path, seed=0, progress=progress)([entry.task.id])
+    told = {notice.text for notice in progress.notices}
+    assert told == {f"no first choice for {entry.task.workload.name}: the server has another client"}
+    with RecordReader(records) as reader:
+        assert not list(reader)
 
 
 def test_a_fault_of_the_first_choices_leaves_the_tasks_as_they_are(

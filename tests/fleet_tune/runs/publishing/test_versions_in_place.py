@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from devices.networks.checks.special_inputs import special_inputs_of
 from devices.networks.compiled import network_folder
+from devices.networks.network import Array
+from devices.networks.processes.fresh_process import OtherInputs
 from devices.networks.tasks.lowering import LoweredNetwork
 from devices.timing.in_network import InNetworkTimes, kernel_of
 from fleet_tune.base.errors import DiskFullError
@@ -89,6 +92,34 @@ def test_of_records_that_are_nearly_as_good_the_fastest_in_the_network_is_used(
         assert again.chosen_in_place == result.chosen_in_place
         entry = json.loads((tmp_path / "manifest.json").read_text())["tasks"][0]
         assert (entry["id"], entry["decisions"]) == (example.tasks[0].id, [number])
+
+
+class LosingNan(Timed):
+    """The network of the versions that are faster in it loses NaN."""
+
+    def __init__(self, example: Example, secs: list[float], whole: tuple[float, float]) -> None:
+        super().__init__(example, secs, whole)
+        self._others = OtherInputs(tuple(special_inputs_of(example.network).values()))
+
+    def outputs(self, folder: Path) -> tuple[Array, ...]:
+        outputs = super().outputs(folder)
+        if folder.name == "chosen":
+            self.special_outputs = [tuple(np.nan_to_num(each) for each in found) for found in self.special_outputs]
+        return outputs
+
+
+def test_versions_that_lose_nan_are_not_used(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions_in_place, "ROUNDS", 3)
+    with RecordStore(tmp_path / "records.db") as opened:
+        for task in example.tasks:
+            for at, cost_secs in enumerate((1.00e-6, 1.05e-6)):
+                opened.append([make_record(make_candidate(task, at), ok(cost_secs), trace=trace(task, rows=at + 1))])
+    told = Told()
+    result = example.built(tmp_path / "records.db", LosingNan(example, [1.0, 0.8], (2.0, 1.0)), progress=told)
+    assert (result.published, result.special, result.fallbacks, result.chosen_in_place) == ("tuned", "", (), ())
+    [notice] = told.notices
+    assert "finite where the framework's are NaN" in notice.text
+    assert all(entry["decisions"] == [0] for entry in example.published(tmp_path)[1]["tasks"])
 
 
 class FullDisk:
