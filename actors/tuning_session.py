@@ -191,8 +191,11 @@ class TuningSession:
 
     @property
     def members(self) -> dict[str, tuple[DeviceConfig, ...]]:
-        """The devices of each class that have answered, and have not left."""
-        return members_of(self._admission.classes, self._hosts.actors.configs)
+        """The devices of each class that have not left: those that have answered, then those of a known class that were
+        absent when the run began."""
+        here = self.devices
+        absent = {name: each for name, each in self._hosts.absent.expected.items() if each and name in here}
+        return members_of({**self._admission.classes, **absent}, self._hosts.actors.configs)
 
     async def admit_device(self, device: DeviceConfig) -> bool:
         """Add a device that the fleet file names now. It is used once it answers. Returns false while people have it
