@@ -307,3 +307,25 @@ def decode_task(message: dict[str, Any]) -> Task:
     workload, device_class = Workload(*message["workload"]), DeviceClass(*message["device_class"])
     fewer_rows = tuple(FewerRows(*each) for each in message["fewer_rows"])
     return Task(workload, device_class, message["weight"], tuple(message["imported"]), fewer_rows)
+
+
+def decode_check_plan(fields: dict[str, Any]) -> CheckPlan:
+    """Return a plan from its fields as a message has them."""
+    draws = tuple(_input_draw(draw) for draw in fields["draws"])
+    specials = tuple(_special_draw(special) for special in fields["specials"])
+    return CheckPlan(**{**fields, "draws": draws, "specials": specials})
+
+
+def _special_draw(fields: dict[str, Any]) -> SpecialDraw:
+    rows = fields["rows"] and SpecialRows(tuple(fields["rows"]["axes"]), fields["rows"]["exponential"])
+    base, scales = _input_draw(fields["base"]), tuple(fields["scales"])
+    return SpecialDraw(**{**fields, "base": base, "scales": scales, "rows": rows})
+
+
+def _input_draw(fields: dict[str, Any]) -> InputDraw:
+    return InputDraw(**{**fields, "ends": tuple(fields["ends"]), "selected": tuple(fields["selected"])})
+
+
+def decode_specs(listed: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    """Return specs from their fields as a message has them."""
+    return tuple(TensorSpec(tuple(each["shape"]), each["dtype"], each.get("holds", "")) for each in listed)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from devices.builds.cache import ArtifactCache, artifact_key, check_plan, usable_folder
+from devices.builds.cache import ArtifactCache, artifact_key, usable_folder
 from devices.builds.libraries import libraries_of
 from devices.builds.worker import CACHED_TASKS, PASS_OPTIONS
 from devices.cuda import compiler as cuda_compiler
@@ -31,6 +31,7 @@ from devices.protocol import (
     BuildRequest,
     BuildResult,
     TensorSpec,
+    decode_check_plan,
     encode_task,
 )
 from fleet_tune.base.domain import Measurement, Outcome
@@ -285,7 +286,7 @@ def _artifact(request: BuildRequest, answer: Mapping[str, Any], build_secs: floa
         packed=tuple(answer["packed"]),
         trace=answer["trace"],
         build_secs=build_secs,
-        check=check_plan(answer["check"]) if answer.get("check") else UNKNOWN,
+        check=decode_check_plan(answer["check"]) if answer.get("check") else UNKNOWN,
         flop=request.task.workload.flop,
         program=request.task.workload.module if request.candidate is None else "",
     )

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 from devices.host.file_cache import DEFAULT_BYTES, FileCache, key_of, source_digest, user_folder
-from devices.protocol import Artifact, BuildRequest, CheckPlan, InputDraw, SpecialDraw, SpecialRows, TensorSpec
+from devices.protocol import Artifact, BuildRequest, decode_check_plan, decode_specs
 
 
 def usable_folder(folder: Path) -> Path:
@@ -61,34 +61,13 @@ def _decode(fields: dict[str, Any], request: BuildRequest) -> Artifact:
         task_id=request.task.id,
         candidate=request.candidate,
         library=fields["library"],
-        args=_specs(fields["args"]),
-        original_args=_specs(fields["original_args"]),
+        args=decode_specs(fields["args"]),
+        original_args=decode_specs(fields["original_args"]),
         outputs=tuple(fields["outputs"]),
         packed=tuple(fields["packed"]),
         trace=fields["trace"],
         build_secs=fields["build_secs"],
-        check=check_plan(fields["check"]),
+        check=decode_check_plan(fields["check"]),
         flop=request.task.workload.flop,
         program=request.task.workload.module if request.candidate is None else "",
     )
-
-
-def check_plan(fields: dict[str, Any]) -> CheckPlan:
-    """Return a plan from its fields as a message has them."""
-    draws = tuple(_input_draw(draw) for draw in fields["draws"])
-    specials = tuple(_special_draw(special) for special in fields["specials"])
-    return CheckPlan(**{**fields, "draws": draws, "specials": specials})
-
-
-def _special_draw(fields: dict[str, Any]) -> SpecialDraw:
-    rows = fields["rows"] and SpecialRows(tuple(fields["rows"]["axes"]), fields["rows"]["exponential"])
-    base, scales = _input_draw(fields["base"]), tuple(fields["scales"])
-    return SpecialDraw(**{**fields, "base": base, "scales": scales, "rows": rows})
-
-
-def _input_draw(fields: dict[str, Any]) -> InputDraw:
-    return InputDraw(**{**fields, "ends": tuple(fields["ends"]), "selected": tuple(fields["selected"])})
-
-
-def _specs(listed: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(tuple(each["shape"]), each["dtype"], each.get("holds", "")) for each in listed)

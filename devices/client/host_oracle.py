@@ -133,7 +133,7 @@ def _request(artifact: Artifact) -> dict[str, Any]:
     return {
         "task_id": artifact.task_id,
         "program": artifact.program,
-        "args": [[list(spec.shape), spec.dtype] for spec in artifact.original_args],
+        "args": [asdict(spec) for spec in artifact.original_args],
         "outputs": list(artifact.outputs),
         "check": asdict(artifact.check),
     }

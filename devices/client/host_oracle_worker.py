@@ -11,10 +11,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from devices.builds.cache import check_plan
 from devices.error_text import last_line
 from devices.host import warm_child
-from devices.protocol import TensorSpec
+from devices.protocol import decode_check_plan, decode_specs
 from devices.timing.arguments import Array, numpy_dtype
 from devices.timing.checked_inputs import make_checked_inputs
 
@@ -47,8 +46,8 @@ def computed(request: dict[str, Any]) -> dict[str, Any]:
     from devices.client.output_check import all_runs
 
     kernel = compiled(request["program"])
-    args = [TensorSpec(tuple(shape), dtype) for shape, dtype in request["args"]]
-    plan = check_plan(request["check"])
+    args = decode_specs(request["args"])
+    plan = decode_check_plan(request["check"])
 
     def outputs(positive: bool, special: bool) -> list[Array]:
         arrays = make_checked_inputs(request["task_id"], args, request["outputs"], positive, plan, special)

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import tvm
 
-from devices.client.session import RpcSession
+from devices.client.session import RpcSession, SessionLostError
 from devices.client.shared_memory import SharedMemory
 from devices.client.tensor_cache import TensorCache
 from devices.protocol import Artifact, CheckPlan, TensorSpec
 from devices.rpc.remote_linking import is_archive
-from devices.timing.arguments import Array, make_inputs, nbytes, numpy_dtype, poison
-from devices.timing.checked_inputs import make_checked_inputs
+from devices.timing.arguments import Array, nbytes, numpy_dtype, poison
+from devices.timing.input_request import InputRequest
 from fleet_tune.base.timeouts import CPU, DeviceTimeouts
 
 
@@ -55,6 +55,8 @@ class Workbench:
         self._names = itertools.count()
         self._rng = np.random.default_rng(0)
         self._spacer: Any = None
+        self._make_inputs: Any = None
+        self._sends_inputs = not session.ours
 
     def load(self, library: bytes) -> Any:
         """Return the library as a module of the device's server, linked there if it is an archive of objects."""
@@ -69,7 +71,8 @@ class Workbench:
     def tensors(self, artifact: Artifact, positive: bool) -> list[Any]:
         """Return tensors of the task's original arguments: seeded inputs, zeroed outputs (see :func:`make_inputs`)."""
         sizes = _bytes(artifact.original_args)
-        return list(self._keep(_timed(artifact, positive), sizes, lambda: self._sent(_inputs(artifact, positive))))
+        request = InputRequest.timed(artifact, positive)
+        return list(self._keep(_timed(artifact, positive), sizes, lambda: self._made(request)))
 
     def arguments(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
         """Return tensors as ``main`` of the loaded ``module`` expects them: constant weights packed by its own
@@ -93,7 +96,7 @@ class Workbench:
     def drop_altered(self, artifact: Artifact, positive: bool, check: Check) -> bool:
         """Drop the inputs of a check if they are not on the device as they were sent: a kernel that writes outside of
         its tensors altered them. The next check sends them anew. Return true if they were dropped."""
-        arrays = _checked_inputs(artifact, positive, check)
+        arrays = _checked_inputs(artifact, positive, check).arrays()
         kept = self._checked(artifact, positive, check)
         altered = any(tensor.numpy().tobytes() != array.tobytes() for tensor, array in zip(kept, arrays, strict=True))
         if altered:
@@ -103,7 +106,7 @@ class Workbench:
     def _checked(self, artifact: Artifact, positive: bool, check: Check) -> list[Any]:
         key = _checked(artifact, positive, check)
         sizes = _bytes(artifact.original_args)
-        return self._keep(key, sizes, lambda: self._sent(_checked_inputs(artifact, positive, check)))
+        return self._keep(key, sizes, lambda: self._made(_checked_inputs(artifact, positive, check)))
 
     def _keep(self, key: Hashable, size: int, make: Callable[[], list[Any]]) -> list[Any]:
         """Return the kept tensors of ``key``, made where they are missing and the device has memory for them and a
@@ -116,6 +119,21 @@ class Workbench:
             return make()
 
         return self._kept.get(key, size, made)
+
+    def _made(self, request: InputRequest) -> list[Any]:
+        """Return the tensors of a request. A server of ours makes them itself: large ones take seconds to send."""
+        if not self._sends_inputs and self._make_inputs is None:
+            try:
+                self._make_inputs = self.session.function("fleet_tune.make_inputs")
+            except SessionLostError:
+                raise
+            except Exception:  # a server of an older version
+                self._sends_inputs = True
+        if self._sends_inputs:
+            return self._sent(request.arrays())
+        tensors = [self.empty(spec) for spec in request.args]
+        self._make_inputs(request.to_json(), *tensors)
+        return tensors
 
     def _sent(self, arrays: Iterable[Array]) -> list[Any]:
         return [tvm.runtime.tensor(array, self.device) for array in arrays]
@@ -162,13 +180,8 @@ def _checked(artifact: Artifact, positive: bool, check: Check) -> tuple[Any, ...
     return "checked", artifact.task_id, positive, check.special
 
 
-def _inputs(artifact: Artifact, positive: bool) -> list[Array]:
-    return make_inputs(artifact.task_id, artifact.original_args, artifact.outputs, positive)
-
-
-def _checked_inputs(artifact: Artifact, positive: bool, check: Check) -> list[Array]:
-    about = (artifact.task_id, artifact.original_args, artifact.outputs)
-    return make_checked_inputs(*about, positive, check.plan, check.special)
+def _checked_inputs(artifact: Artifact, positive: bool, check: Check) -> InputRequest:
+    return InputRequest(artifact.task_id, artifact.original_args, artifact.outputs, positive, check.plan, check.special)
 
 
 def _overwritten(artifact: Artifact, check: Check) -> Iterator[Array]:

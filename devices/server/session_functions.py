@@ -1,6 +1,8 @@
 """Functions that a session of our device server offers beyond TVM's own server, and TVM's upload with a limit.
 
 - ``fleet_tune.evaluate(module, entry, request, *tensors)``: the adaptive evaluator (:mod:`devices.timing.evaluator`);
+- ``fleet_tune.make_inputs(request, *tensors)``: fills the tensors of a kernel's arguments
+  (:class:`devices.timing.input_request.InputRequest`);
 - ``fleet_tune.time_in_place(module, kind, budget_secs, *tensors)``: JSON text of the times of a network's kernels
   (:mod:`devices.timing.in_network`);
 - ``fleet_tune.extra_secs(arguments, timeout_secs, *modules and tensors)``: seconds that kernels take longer in a round
@@ -54,6 +56,7 @@ from devices.timing.evaluator import (
     kill_after,
 )
 from devices.timing.in_network import time_in_place
+from devices.timing.input_request import InputRequest
 from devices.timing.kernel_round import (
     ROUNDS_SECS,
     KernelsAlone,
@@ -96,6 +99,7 @@ class SessionFunctions:
         self._last_exit = ""
         functions = {
             "fleet_tune.evaluate": self._evaluate,
+            "fleet_tune.make_inputs": _make_inputs,
             "fleet_tune.time_in_place": _time_in_place,
             "fleet_tune.extra_secs": self._extra_secs,
             "fleet_tune.describe": lambda: json.dumps(describe(root)),
@@ -181,6 +185,11 @@ class SessionFunctions:
 def _free_bytes(root: Path) -> int:
     free = shared_free_bytes(root)
     return -1 if free is None else free
+
+
+def _make_inputs(request: str, *tensors: Any) -> None:
+    for tensor, array in zip(tensors, InputRequest.from_json(request).arrays(), strict=True):
+        tensor.copyfrom(array)
 
 
 def _time_in_place(module: Any, kind: str, budget_secs: float, *tensors: Any) -> str:

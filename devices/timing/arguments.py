@@ -37,7 +37,10 @@ def make_inputs(task_id: str, args: Sequence[TensorSpec], outputs: Sequence[int]
         if is_float(numbers.dtype):
             low = 0.1 if positive else -1.0
             span = 1.0 if positive else 2.0
-            floats = (rng.random(numbers.shape, np.float32) * span + low).astype(numpy_dtype(numbers.dtype))
+            values = rng.random(numbers.shape, np.float32)
+            values *= span  # in place: weights of a large layer take most of their time to find new memory
+            values += low
+            floats = values.astype(numpy_dtype(numbers.dtype), copy=False)
             arrays.append(floats.view(dtype)[..., 0] if spec.holds else floats)
         elif spec.dtype == "bool":
             arrays.append(rng.integers(0, 2, spec.shape).astype(dtype))

@@ -1,0 +1,48 @@
+"""A request for the inputs of a kernel, which are the same wherever they are made: where the kernel runs, nothing is
+sent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from devices.protocol import Artifact, CheckPlan, TensorSpec, decode_check_plan, decode_specs
+from devices.timing.arguments import Array, make_inputs
+from devices.timing.checked_inputs import make_checked_inputs
+
+
+@dataclass(frozen=True)
+class InputRequest:
+    """The inputs of a timed run, or of one whose outputs are compared."""
+
+    task_id: str
+    args: tuple[TensorSpec, ...]
+    outputs: tuple[int, ...]
+    positive: bool
+    plan: CheckPlan | None = None
+    """Of a run whose outputs are compared; None for a timed one."""
+    special: bool = False
+    """True for inputs with special values."""
+
+    @classmethod
+    def timed(cls, artifact: Artifact, positive: bool) -> InputRequest:
+        """Return the request for a timed run; see :func:`devices.timing.arguments.make_inputs`."""
+        return cls(artifact.task_id, artifact.original_args, artifact.outputs, positive)
+
+    def arrays(self) -> list[Array]:
+        """Make the arrays of all arguments."""
+        if self.plan is None:
+            return make_inputs(self.task_id, self.args, self.outputs, self.positive)
+        return make_checked_inputs(self.task_id, self.args, self.outputs, self.positive, self.plan, self.special)
+
+    def to_json(self) -> str:
+        """Return the request as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> InputRequest:
+        """Return what :meth:`to_json` wrote."""
+        fields = json.loads(text)
+        fields["args"], fields["outputs"] = decode_specs(fields["args"]), tuple(fields["outputs"])
+        fields["plan"] = fields["plan"] and decode_check_plan(fields["plan"])
+        return cls(**fields)
