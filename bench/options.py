@@ -68,4 +68,6 @@ def methods_named(_context: click.Context, option: click.Parameter, text: str) -
     for each in methods:
         if each.partition(":")[0] not in METHOD_NAMES:
             raise click.BadParameter(f"there is no method {each!r}: choose of {', '.join(METHOD_NAMES)}", param=option)
+    if len({*methods}) < len(methods):
+        raise click.BadParameter(f"a method is named twice: {text}", param=option)
     return methods

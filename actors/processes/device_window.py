@@ -59,7 +59,7 @@ class DeviceWindow:
 
     def check(self) -> None:
         """Raises WindowLostError where others have taken the window of this block."""
-        if self._window is not None:
+        if self._shares_host and self._window is not None:
             self._window.check()
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from devices.error_text import last_line
 from devices.host import warm_child
 from devices.host.children.child import Channel
 from devices.host.limits.memory import resident_bytes
+from devices.host.limits.shortage import MORE_ROOM, is_shortage
 from devices.protocol import decode_task
 from fleet_tune.base.domain import Candidate, Task
 from fleet_tune.base.errors import UserError
@@ -45,7 +46,11 @@ def serve(channel: Channel, next_request: Callable[[], dict[str, Any]], compiler
         except UserError as error:
             answer = {"status": "user_error", "problem": error.problem, "next_step": error.next_step}
         except Exception as error:
-            answer = {"status": "error", "detail": last_line(error)}
+            if is_shortage(error):  # of this machine, and no fault of the candidate
+                problem = f"kernels cannot be built on this machine: {last_line(error)}"
+                answer = {"status": "user_error", "problem": problem, "next_step": MORE_ROOM}
+            else:
+                answer = {"status": "error", "detail": last_line(error)}
         answer["build_secs"] = time.perf_counter() - started
         answer["resident_bytes"] = resident_bytes()
         channel.send(answer)

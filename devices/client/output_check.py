@@ -104,6 +104,12 @@ class Oracle:
             self.plan = replace(self.plan, reproducible=False, compares_zeros=False)
             self.positive, self._runs, self.problem = outputs.positive, outputs.runs, ""
 
+    def ended_session(self, how: str) -> None:
+        """Note that it ended the session in which it ran, on a device that works: it crashed, or took too much
+        memory."""
+        self._tries += 1
+        self.problem = f"its unscheduled program ends its process: {how}"
+
     def runs(self, bench: Workbench) -> Sequence[CheckedRun]:
         """Return what it computes on each set of inputs. Raises OracleTimeoutError, SessionLostError, and
         OracleFailedError where a run fails."""

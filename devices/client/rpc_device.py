@@ -31,6 +31,7 @@ from devices.client.session_loss import DAMAGE, ILLEGAL, loss_measurement
 from devices.client.workbench import Workbench
 from devices.cuda.errors import context_lost_by, said
 from devices.error_text import last_line
+from devices.host.limits.shortage import is_shortage
 from devices.protocol import Artifact, MeasureRequest, OracleOutputs, measurable, oracle_task
 from devices.targets import TargetError, default_device_class_name, library_of
 from devices.timing.arguments import Array
@@ -188,6 +189,8 @@ class RpcDevice:
                     self._lost_exit()
                 except SessionUnreachedError as error:
                     unreached = DeviceUnreachableError(self.device_id, str(error))
+                except SessionLostError:
+                    self._oracle_ended_session(oracle)
         if unreached is not None:
             raise unreached
         return oracle.problem
@@ -298,6 +301,8 @@ class RpcDevice:
         except OracleFailedError:
             return measured
         except SessionLostError as error:  # not the candidate's fault
+            if self._oracle_ended_session(oracle):
+                return measured
             return self._failed(SessionLostError(f"while running the oracle: {error}"))
         try:
             difference = candidate.disagreement(oracle)
@@ -314,7 +319,8 @@ class RpcDevice:
         The server is asked how a lost session ended, if it is still there.
         """
         if not isinstance(error, SessionLostError):
-            return Measurement(Outcome.RUN_ERROR, detail=said(error))
+            outcome = Outcome.DEVICE_LOST if is_shortage(error) else Outcome.RUN_ERROR
+            return Measurement(outcome, detail=said(error))
         if self._connection.bench is None:  # none could be opened
             return Measurement(Outcome.DEVICE_LOST, detail=str(error))
         try:
@@ -323,6 +329,17 @@ class RpcDevice:
             self._connection.close()
             return Measurement(Outcome.DEVICE_LOST, detail=f"{error}; then {lost}")
         return loss_measurement(error, end, rule)
+
+    def _oracle_ended_session(self, oracle: Oracle) -> bool:
+        """Note that an oracle ended its session, if the server is there and says so, and return true then."""
+        try:
+            end = self._lost_exit()
+        except SessionLostError:
+            return False
+        if not end:
+            return False
+        oracle.ended_session(end)
+        return True
 
     def _lost_exit(self) -> str | None:
         """Return how the session that was just lost ended, as its server tells. Raises SessionLostError."""

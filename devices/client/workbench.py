@@ -121,7 +121,8 @@ class Workbench:
         return self._kept.get(key, size, made)
 
     def _made(self, request: InputRequest) -> list[Any]:
-        """Return the tensors of a request. A server of ours makes them itself: large ones take seconds to send."""
+        """Return the tensors of a request. A server of ours and of this version makes them itself:
+        large ones take seconds to send."""
         if not self._sends_inputs and self._make_inputs is None:
             try:
                 self._make_inputs = self.session.function("fleet_tune.make_inputs")
@@ -129,11 +130,12 @@ class Workbench:
                 raise
             except Exception:  # a server of an older version
                 self._sends_inputs = True
-        if self._sends_inputs:
-            return self._sent(request.arrays())
-        tensors = [self.empty(spec) for spec in request.args]
-        self._make_inputs(request.to_json(), *tensors)
-        return tensors
+        if not self._sends_inputs:
+            tensors = [self.empty(spec) for spec in request.args]
+            if self._make_inputs(request.to_json(), *tensors):
+                return tensors
+            self._sends_inputs = True
+        return self._sent(request.arrays())
 
     def _sent(self, arrays: Iterable[Array]) -> list[Any]:
         return [tvm.runtime.tensor(array, self.device) for array in arrays]

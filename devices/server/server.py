@@ -240,12 +240,15 @@ class DeviceServer:
             # Starts in half the time and half the memory; a device runs kernels and compiles none.
             "TVM_USE_RUNTIME_LIB": "1",
         }
-        child = ChildProcess(
-            "devices.server.session_server",
-            [settings.to_json()],
-            environment,
-            pass_fds=[settings.listening, settings.lock],
-        )
+        try:
+            child = ChildProcess(
+                "devices.server.session_server",
+                [settings.to_json()],
+                environment,
+                pass_fds=[settings.listening, settings.lock],
+            )
+        except OSError as error:  # no process, no memory, no space
+            raise ServerStartError(f"the device server's process cannot be started: {error.strerror}") from error
         # The secret is not on its command line, which everybody can read.
         child.channel.send_or_drop(self._secret or b"")
         try:

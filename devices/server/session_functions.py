@@ -2,7 +2,7 @@
 
 - ``fleet_tune.evaluate(module, entry, request, *tensors)``: the adaptive evaluator (:mod:`devices.timing.evaluator`);
 - ``fleet_tune.make_inputs(request, *tensors)``: fills the tensors of a kernel's arguments
-  (:class:`devices.timing.input_request.InputRequest`);
+  (:class:`devices.timing.input_request.InputRequest`); returns false to a client of another version;
 - ``fleet_tune.time_in_place(module, kind, budget_secs, *tensors)``: JSON text of the times of a network's kernels
   (:mod:`devices.timing.in_network`);
 - ``fleet_tune.extra_secs(arguments, timeout_secs, *modules and tensors)``: seconds that kernels take longer in a round
@@ -187,9 +187,14 @@ def _free_bytes(root: Path) -> int:
     return -1 if free is None else free
 
 
-def _make_inputs(request: str, *tensors: Any) -> None:
-    for tensor, array in zip(tensors, InputRequest.from_json(request).arrays(), strict=True):
+def _make_inputs(text: str, *tensors: Any) -> bool:
+    """Return false where the client has to send them."""
+    request = InputRequest.from_json(text)
+    if request is None:
+        return False
+    for tensor, array in zip(tensors, request.arrays(), strict=True):
         tensor.copyfrom(array)
+    return True
 
 
 def _time_in_place(module: Any, kind: str, budget_secs: float, *tensors: Any) -> str:

@@ -297,14 +297,20 @@ class SessionServer:
             self._registration.taken()
         try:
             folder = Path(tempfile.mkdtemp(prefix="session-", dir=self._folder))
-        except FileNotFoundError:
-            if not self._ending:
-                raise
-            client.connection.close()  # all folders are being removed
+        except OSError as error:
+            if not self._ending:  # else all folders are being removed
+                self._refuse(client, error)
+            client.connection.close()
             return
         own_pid = os.getpid()
         oom_kills = oom_kill_count()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._refuse(client, error)
+            client.connection.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            return
         if pid == 0:
             try:
                 die_with_parent(own_pid)
@@ -351,6 +357,9 @@ class SessionServer:
         self._session = None
         if self._registration is not None:
             self._registration.free(_RETURN_SECS if end else 0.0)
+
+    def _refuse(self, client: ConnectedClient, error: OSError) -> None:
+        self._log(f"no session can be started for {client.name or 'a client'}: {error.strerror}")
 
     def _log(self, line: str) -> None:
         self._channel.send_or_drop(json.dumps({"log": line}).encode())

@@ -6,6 +6,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+import numpy as np
+
+from devices.host.file_cache import source_digest
 from devices.protocol import Artifact, CheckPlan, TensorSpec, decode_check_plan, decode_specs
 from devices.timing.arguments import Array, make_inputs
 from devices.timing.checked_inputs import make_checked_inputs
@@ -37,12 +40,19 @@ class InputRequest:
 
     def to_json(self) -> str:
         """Return the request as text."""
-        return json.dumps(asdict(self))
+        return json.dumps([_made_by(), asdict(self)])
 
     @classmethod
-    def from_json(cls, text: str) -> InputRequest:
-        """Return what :meth:`to_json` wrote."""
-        fields = json.loads(text)
+    def from_json(cls, text: str) -> InputRequest | None:
+        """Return what :meth:`to_json` wrote; None if that was other code of ours, or another numpy: either may draw
+        other numbers."""
+        made_by, fields = json.loads(text)
+        if made_by != _made_by():
+            return None
         fields["args"], fields["outputs"] = decode_specs(fields["args"]), tuple(fields["outputs"])
         fields["plan"] = fields["plan"] and decode_check_plan(fields["plan"])
         return cls(**fields)
+
+
+def _made_by() -> list[str]:
+    return [np.__version__, source_digest()]

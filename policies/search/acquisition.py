@@ -115,6 +115,8 @@ class ExpectedImprovement:
 
     def energy(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
         """See :class:`Acquisition`."""
+        if not 0 < best_secs < math.inf:  # what it expects of several arrays could not be compared
+            return mean_log_secs
         return -self(mean_log_secs, deviation, best_secs)
 
 

@@ -152,8 +152,10 @@ class PublishedGradient:
 
     with ``g(t)`` the best cost after ``t`` rounds, ``dt = window`` rounds, ``C_i`` the task's operations and ``V_k``
     the best throughput of each similar task. Both values of the minimum are losses of latency: the smaller one is the
-    larger gain, ``max(g / t, g - beta C / max V)``. A task without similar ones has the first alone. While there are
-    not more rounds than the window, the recent gain is unknown and counts as 0, as in Ansor's code.
+    larger gain, ``max(g / t, g - beta C / max V)``. A task without similar ones has the first alone: all tasks, as long
+    as not ``similar``. Ansor's code knows similar tasks by a tag that its operators do not set, and the second value
+    does not fall with the rounds: a task that never gets half as fast as the fastest of its kind would take all. While
+    there are not more rounds than the window, the recent gain is unknown and counts as 0, as in Ansor's code.
 
     Beyond the paper, pending trials count as visits that gained nothing so far; a task with failures alone is valued by
     :func:`_of_failures`.
@@ -162,6 +164,8 @@ class PublishedGradient:
     alpha: float = ALPHA
     beta: float = BETA
     window: int = WINDOW_ROUNDS
+    similar: bool = False
+    """True where tasks of one kind are similar."""
 
     def __call__(self, states: Sequence[TaskState], at: int, round_trials: int, /) -> float:
         """See :class:`Gradient`."""
@@ -177,7 +181,12 @@ class PublishedGradient:
         throughputs = [
             each.flop / each.best_secs
             for number, each in enumerate(states)
-            if number != at and each.kind and each.kind == state.kind and _succeeded(each)
+            if self.similar
+            and number != at
+            and each.kind
+            and each.kind == state.kind
+            and each.flop > 0
+            and _succeeded(each)
         ]
         guess = best / rounds
         if throughputs:
@@ -357,9 +366,9 @@ def _gradients(gradient: Gradient, states: Sequence[TaskState], open_tasks: Sequ
 class TaskBandit:
     """Grants trials to tasks: by default UCB on the gradient of the network's latency (Bansor equations 2, 5, 6).
 
-    Objective: the sum over tasks of weight times best seconds. Untried tasks come first (Ansor's warm-up, one round of
-    round robin) as far as ``allocation`` says so, those with the most work foremost; finished tasks never; all
-    others as ``allocation`` says.
+    Objective: the sum over tasks of weight times best seconds. Untried tasks, which have no whole round yet, come first
+    (Ansor's warm-up, one round of round robin) as far as ``allocation`` says so, those with the most work foremost;
+    finished tasks never; all others as ``allocation`` says.
     ``round_trials``: trials that count as one visit in a bound; Bansor counts rounds.
     """
 
@@ -376,8 +385,8 @@ class TaskBandit:
         if not open_tasks:
             return None
         states = _with_floors_that_hold(states)
-        tried = [at for at in open_tasks if states[at].visits > 0]
-        untried = [at for at in open_tasks if states[at].visits == 0]
+        tried = [at for at in open_tasks if states[at].visits >= self._round_trials]
+        untried = [at for at in open_tasks if states[at].visits < self._round_trials]
         first = self._allocation.first(states, untried, self._round_trials) if tried and untried else untried
         if first:
             index = max(first, key=lambda at: (states[at].weight * states[at].flop, -at))

@@ -88,6 +88,7 @@ class Trainer:
         self._prior = prior
         self._model: CostModel | None = None
         self._learned: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}  # of the tasks, as the model knows them
 
     @property
     def offline(self) -> bool:
@@ -111,7 +112,7 @@ class Trainer:
     def resume(self, model: CostModel) -> None:
         """Go on from a model that an earlier process trained and saved: it has seen no record yet."""
         self._model = model
-        self._learned = {}
+        self._learned, self._numbers = {}, {}
 
     def train(self, training_sets: Mapping[str, TrainingSet], seed: int) -> CostModel | None:
         """Train the model on all records, by task. A model that learns on stays the same object. ``training_sets``: at
@@ -130,9 +131,10 @@ class Trainer:
             if len((tail := _from(each, self._learned.get(task, 0))).log_secs)
         }
         if fresh:
-            numbers = {task: at for at, task in enumerate(training_sets)}
-            self._model.update(*joined(fresh, self._model.views, numbers))
-            self._learned = {task: len(each.log_secs) for task, each in training_sets.items()}
+            for task in fresh:
+                self._numbers.setdefault(task, len(self._numbers))  # the model knows a task by its number
+            self._model.update(*joined(fresh, self._model.views, self._numbers))
+            self._learned.update({task: len(each.log_secs) for task, each in training_sets.items()})
         return self._model
 
     def _first_model(self, training_sets: Mapping[str, TrainingSet], seed: int) -> CostModel:

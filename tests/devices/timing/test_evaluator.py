@@ -64,6 +64,12 @@ def test_batches_have_as_many_runs_as_the_rule_says() -> None:
         assert kernel.batches == [1, 7, 7, 7]
 
 
+def test_a_batch_is_no_longer_than_the_timeout() -> None:
+    kernel = Kernel(0.5)
+    evaluate(kernel, replace(RULE, micro_batch_runs=50, timeout_secs=3.0), math.inf, after_three, kernel.clock)
+    assert set(kernel.batches) == {1, 6}
+
+
 def test_batches_last_as_long_as_the_rule_says() -> None:
     kernel = Kernel(0.001, cold=5.0)
     result = evaluate(kernel, RULE, math.inf, None, kernel.clock)
