@@ -209,6 +209,21 @@ def test_an_oracle_that_takes_longer_than_anybody_thought_has_twice_the_time_nex
     assert [each.verified for each in measured] == [False, True, True, True]
 
 
+@pytest.mark.parametrize("measured_first", [False, True])
+def test_an_oracle_that_ends_its_session_is_given_up_and_no_kernel_is_blamed(
+    device: RpcDevice, make_artifact: MakeArtifact, measured_first: bool
+) -> None:
+    device.add_oracle(make_artifact("crash", oracle=True, task_id="large"))
+    if not measured_first:
+        told = [device.run_oracle("large") for _ in range(2)]
+        assert all("its unscheduled program ends its process" in each and "SIGSEGV" in each for each in told)
+    for _ in range(3):
+        measured = measure(device, make_artifact("ok", task_id="large"))
+        assert (measured.outcome, measured.verified) == (Outcome.OK, False)
+    assert "SIGSEGV" in device.run_oracle("large")
+    assert measure(device, make_artifact("ok")).verified  # nor is the device
+
+
 def test_an_oracle_that_is_slower_than_its_limit_is_given_up_and_its_kernels_are_not_verified(
     device: RpcDevice, make_artifact: MakeArtifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
