@@ -94,7 +94,7 @@ def evaluate(
 def _batch_size(rule: StopRule, run_secs: float) -> int:
     """Return the runs of one micro-batch of a kernel that takes ``run_secs``: no more than fit into the timeout."""
     runs = rule.micro_batch_runs or max(1, math.ceil(rule.micro_batch_secs / max(run_secs, 1e-9)))
-    runs = min(runs, max(1, int(rule.timeout_secs / max(run_secs, 1e-9))))
+    runs = max(1, int(min(runs, rule.timeout_secs / max(run_secs, 1e-9))))
     return min(runs, MAX_FLUSHED_RUNS) if rule.flush_bytes else runs
 
 

@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -226,7 +227,8 @@ def test_the_folder_is_private() -> None:
     assert not folder.exists()
 
 
-def test_what_killed_servers_left_is_removed_by_the_next_one() -> None:
+def test_what_killed_servers_left_is_removed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # servers of other tests would remove it too
     code = "import sys; from devices.server.server import DeviceServer; s = DeviceServer(threads=1); s.start();"
     code += "print(s.folder, s.child_pid, flush=True); sys.stdin.readline()"
     with subprocess.Popen(
@@ -235,7 +237,7 @@ def test_what_killed_servers_left_is_removed_by_the_next_one() -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
     ) as owner:
         assert owner.stdout is not None
         folder_text, child_text = owner.stdout.readline().split()

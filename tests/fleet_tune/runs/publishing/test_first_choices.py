@@ -16,7 +16,6 @@ from devices.protocol import BuildRequest
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Measurement, Outcome
 from fleet_tune.base.records.stores.reader import RecordReader
-from fleet_tune.base.records.stores.store import RecordStore
 from fleet_tune.base.results import FallbackKernel
 from fleet_tune.runs.compile_progress import CompileProgress
 from fleet_tune.runs.publishing.first_choices import FirstChoices
@@ -70,11 +69,7 @@ class Released(Faked):
 
 def test_the_device_is_free_for_the_first_choices(example: Example, tmp_path: Path) -> None:
     board, found = Released(example.network), []
-    records = example.right(tmp_path / "records.db")
-    wrong = Measurement(Outcome.WRONG_OUTPUT, detail="wrong")
-    with RecordStore(records) as store:  # nothing is left: it is asked for more
-        for record in list(store):
-            store.append([dataclasses.replace(record, measurement=wrong, revision=record.revision + 1)])
+    records = example.store(tmp_path / "records.db", [], [], [])
     example.built(records, board, suppliers={"cpu": lambda _: found.append(board.is_free)})
     assert found == [True]
 
