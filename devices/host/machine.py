@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +86,34 @@ def _processor_fields(root: Path) -> dict[str, str]:
 
 def cache_sizes(root: Path = Path("/")) -> dict[str, int]:
     """Return the bytes of the data caches of core 0, by level ("1", "2", "3"); empty where the kernel does not tell."""
-    sizes: dict[str, int] = {}
-    for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
+    return {level: size for level, (size, _) in _data_caches(root, 0).items()}
+
+
+def last_caches_bytes(cpus: Iterable[int], root: Path = Path("/")) -> int:
+    """Return the bytes of the last caches of these CPUs together, each once: processors of several dies, and several
+    processors, have one for each. 0 where the kernel does not tell."""
+    last = {}
+    for cpu in cpus:
+        caches = _data_caches(root, cpu)
+        if caches:
+            size, sharers = caches[max(caches)]
+            last[sharers] = size
+    return sum(last.values())
+
+
+def _data_caches(root: Path, cpu: int) -> dict[str, tuple[int, str]]:
+    """Return the bytes of each level of a CPU's data caches, and the CPUs that share it."""
+    caches: dict[str, tuple[int, str]] = {}
+    for index in sorted((root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")):
         try:
             if (index / "type").read_text().strip() != "Instruction":
-                sizes[(index / "level").read_text().strip()] = parse_size((index / "size").read_text().strip())
+                size = parse_size((index / "size").read_text().strip())
+                shared = index / "shared_cpu_list"
+                sharers = shared.read_text().strip() if shared.exists() else ""
+                caches[(index / "level").read_text().strip()] = size, sharers
         except (OSError, ValueError):
             continue
-    return sizes
+    return caches
 
 
 def parse_size(text: str) -> int:

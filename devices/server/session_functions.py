@@ -42,7 +42,7 @@ from devices.host.board import shared_free_bytes
 from devices.host.clock_watch import ClockWatch
 from devices.host.limits.pool import bind_pool
 from devices.host.limits.priority import RealtimePriority, pin_beside_pool
-from devices.host.machine import cache_sizes, describe, native_target
+from devices.host.machine import describe, last_caches_bytes, native_target
 from devices.host.power_mode import power_mode
 from devices.host.vitals import read_vitals
 from devices.rpc.remote_linking import link_archive
@@ -92,8 +92,7 @@ class SessionFunctions:
         self._decide = decide
         self._upload_bytes = upload_bytes
         self._realtime = realtime
-        sizes = cache_sizes(root)
-        self._copies = WeightCopies(sizes.get("3", sizes.get("2", 0)))
+        self._copies = WeightCopies(last_caches_bytes(os.sched_getaffinity(0), root))
         self._watches = {kind: ClockWatch(root, kind) for kind in ("cpu", "cuda")}
         self._files = Path()
         self._last_exit = ""

@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+_ALIGNED_BYTES = 64
+"""TVM's kernels expect their tensors at multiples of it."""
 _LEAST_BYTES = 256 << 10
 """Smaller weights take less time to read than a call from here takes."""
 _CACHES = 2
@@ -23,7 +25,7 @@ class WeightCopies:
     """Memory of this process' CPU for copies of weights, which one kernel after the other uses."""
 
     def __init__(self, cache_bytes: int) -> None:
-        """``cache_bytes``: of the last cache, 0 where it is not known."""
+        """``cache_bytes``: of the last caches together, 0 where they are not known."""
         self._most_bytes = _CACHES * (cache_bytes or _UNKNOWN_CACHE_BYTES)
         self._memory: Any = None
 
@@ -49,7 +51,7 @@ class WeightCopies:
             copied = list(tensors)
             for at, size in sizes.items():
                 copied[at] = self._copy(tensors[at], place)
-                place += size
+                place += -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
             sets.append(copied)
         return sets
 

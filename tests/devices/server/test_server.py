@@ -19,7 +19,7 @@ import pytest
 
 from devices.client.rpc_device import RpcDevice
 from devices.client.session import RpcSession, SessionLostError, SessionTimeoutError
-from devices.host.machine import cache_sizes, describe, gpu_driver, parse_size, processor_name
+from devices.host.machine import cache_sizes, describe, gpu_driver, last_caches_bytes, parse_size, processor_name
 from devices.protocol import Artifact, MeasureRequest
 from devices.server.server import DeviceServer, ServerAddressError
 from fleet_tune.base.config.fleet_file import DeviceConfig
@@ -213,6 +213,20 @@ def test_sizes_of_sysfs() -> None:
         parse_size("K")
 
 
+def test_last_caches_are_counted_once_each(tmp_path: Path) -> None:
+    """Two dies of two cores each."""
+    for cpu in range(4):
+        for level, size, shared in ((2, "1M", f"{cpu}"), (3, "32M", "0-1" if cpu < 2 else "2-3")):
+            folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/cache/index{level}"
+            folder.mkdir(parents=True)
+            for name, text in (("type", "Unified"), ("level", level), ("size", size), ("shared_cpu_list", shared)):
+                (folder / name).write_text(f"{text}\n")
+    assert last_caches_bytes(range(4), tmp_path) == 64 << 20
+    assert last_caches_bytes([2, 3], tmp_path) == 32 << 20
+    assert last_caches_bytes([7], tmp_path) == 0
+    assert cache_sizes(tmp_path) == {"2": 1 << 20, "3": 32 << 20}
+
+
 def test_caches_and_model_are_read_from_the_kernels_files(tmp_path: Path) -> None:
     for index, (kind, level, size) in enumerate([("Data", 1, "32K"), ("Instruction", 1, "64K"), ("Unified", 2, "1M")]):
         folder = tmp_path / f"sys/devices/system/cpu/cpu0/cache/index{index}"
@@ -220,6 +234,7 @@ def test_caches_and_model_are_read_from_the_kernels_files(tmp_path: Path) -> Non
         for name, text in (("type", kind), ("level", str(level)), ("size", size)):
             (folder / name).write_text(text + "\n")
     assert cache_sizes(tmp_path) == {"1": 32 << 10, "2": 1 << 20}
+    assert last_caches_bytes([0], tmp_path) == 1 << 20
     (tmp_path / "proc").mkdir()
     cpuinfo = tmp_path / "proc/cpuinfo"
     cpuinfo.write_text("processor : 0\nmodel name : A CPU @ 2 GHz\n\nprocessor : 1\nmodel name : other\n")

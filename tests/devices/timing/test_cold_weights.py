@@ -28,6 +28,13 @@ def test_as_much_is_read_between_two_runs_as_the_network_reads() -> None:
         np.testing.assert_array_equal(each[1].numpy(), weights.numpy())
 
 
+def test_copies_are_aligned_as_kernels_expect_it() -> None:
+    weights = _tensor(350 * 1050)  # of no multiple of 64 bytes
+    sets = WeightCopies(16 * MEBIBYTE).argument_sets([weights, weights], [0, 1], 1 << 30)
+    assert len(sets) > 4
+    assert all(array_of(each).ctypes.data % 64 == 0 for one in sets for each in one)
+
+
 def test_no_more_than_empties_the_last_cache() -> None:
     assert len(WeightCopies(4 * MEBIBYTE).argument_sets([_tensor(MEBIBYTE // 4)], [0], 1 << 40)) == 8
     # Weights that fill it alone are cold without copies.
