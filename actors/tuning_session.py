@@ -191,11 +191,20 @@ class TuningSession:
 
     @property
     def members(self) -> dict[str, tuple[DeviceConfig, ...]]:
-        """The devices of each class that have not left: those that have answered, then those of a known class that were
+        """The devices of each class that have answered, and have not left."""
+        return members_of(self._admission.classes, self._hosts.actors.configs)
+
+    @property
+    def known_members(self) -> dict[str, tuple[DeviceConfig, ...]]:
+        """The devices of each class that have not left: the :attr:`members`, then those of a known class that were
         absent when the run began."""
-        here = self.devices
-        absent = {name: each for name, each in self._hosts.absent.expected.items() if each and name in here}
-        return members_of({**self._admission.classes, **absent}, self._hosts.actors.configs)
+        classes, here = self._admission.classes, self.devices
+        absent = {
+            name: each
+            for name, each in self._hosts.absent.expected.items()
+            if each and name in here and name not in classes
+        }
+        return members_of({**classes, **absent}, self._hosts.actors.configs)
 
     async def admit_device(self, device: DeviceConfig) -> bool:
         """Add a device that the fleet file names now. It is used once it answers. Returns false while people have it

@@ -58,9 +58,9 @@ class DeviceExecutor:
             secs = await self._device.probe()
         except ProbeError as error:
             return DeviceProbeFailed(self.device_id, first_line(error))
-        except (DeviceUnreachableError, WindowLostError, *LOST) as error:
+        except (DeviceUnreachableError, WindowLostError, QuietTimeoutError, *LOST) as error:
             hangs = isinstance(error, ActorTimeoutError)
-            outside = isinstance(error, ActorLostError | WindowLostError)
+            outside = isinstance(error, ActorLostError | WindowLostError | QuietTimeoutError)
             return DeviceUnreachable(self.device_id, first_line(error), hangs, outside)
         except RecorderLostError:
             raise

@@ -280,7 +280,11 @@ def table(result: Mapping[str, Any]) -> str:
         for model, of in details["models"].items()
         for method, found in of.items()
     ]
-    limit = f"{details['budget_secs']:g} s" if details["limit_trials"] is None else f"{details['limit_trials']} trials"
+    limit = (
+        f"{details['budget_secs']:g} s"
+        if details["limit_trials"] is None
+        else f"{details['limit_trials']} trials, {details['budget_secs']:g} s at most"
+    )
     seeds = f"{details['seeds']} seed{'s' if details['seeds'] > 1 else ''} of {limit}, no records"
     header = (seeds, "trials", "tasks searched beyond a first round", "ms estimated", "ms a run")
     parts = [markdown(header, rows)]
@@ -325,7 +329,16 @@ BENCHMARK = Benchmark(
         ),
         *sitting_options("bench-out/methods"),
     ),
-    short=("--models", "examples/networks.py:small_cnn", "--methods", "fleet,ansor", "--seeds", "1", "--budget", "30"),
+    short=(
+        "--models",
+        "examples/networks.py:small_cnn",
+        "--methods",
+        "fleet,ansor:rounds-10",
+        "--seeds",
+        "1",
+        "--budget",
+        "30",
+    ),
     run=run,
     table=table,
     pictures=method_pictures,

@@ -55,14 +55,21 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
 
 def curve(out: Path, first_record_secs: float) -> list[dict[str, float]]:
     """Return the estimated latency of the one network of a run: seconds since its start, trials, seconds that these
-    had the device, seconds."""
+    had the device, seconds. First choices that are measured after the tuning, which are of no method, are left out.
+
+    Raises :class:`BenchError` where a task had no valid trial.
+    """
     from fleet_tune.base.records.stores.reader import RecordReader
     from fleet_tune.report.run_history import read_history
 
     with RecordReader(out / "records.db") as reader:
-        measured = [record.measurement.measure_secs for record in reader if record.revision == 0]
+        stored = [record for record in reader if record.revision == 0]
+    measured = [record.measurement.measure_secs for record in stored if record.run_id == stored[0].run_id]
     by_trials = list(itertools.accumulate(measured, initial=0.0))
-    (points,) = read_history(out).curves.values()
+    (every,) = read_history(out).curves.values()
+    points = [point for point in every if point.trials <= len(measured)]
+    if not points:
+        raise BenchError("a task has no valid trial: give more --trials, or more seconds")
     return [
         {
             "secs": first_record_secs + point.secs,

@@ -44,7 +44,8 @@ MAX_START_SECS = 600.0
 
 
 class BuilderStartError(FleetTuneError):
-    """The child process could not be started: a fault of the installation, not of a candidate."""
+    """The child process could not be started, or is short of space or processes: a fault of the installation, not of a
+    candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,8 @@ class BuildWorker:
             case "ok":
                 self.last_timings = BuildTimings(answer["schedule_secs"], answer["compile_secs"], answer["link_secs"])
                 return _artifact(request, answer, build_secs)
+            case "short":
+                raise BuilderStartError(f"nothing can be built on this machine: {answer['detail']}")
             case "user_error":
                 raise UserError(answer["problem"], answer["next_step"])
             case _:

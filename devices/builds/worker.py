@@ -47,8 +47,7 @@ def serve(channel: Channel, next_request: Callable[[], dict[str, Any]], compiler
             answer = {"status": "user_error", "problem": error.problem, "next_step": error.next_step}
         except Exception as error:
             if is_shortage(error):  # of this machine, and no fault of the candidate
-                problem = f"kernels cannot be built on this machine: {last_line(error)}"
-                answer = {"status": "user_error", "problem": problem, "next_step": MORE_ROOM}
+                answer = {"status": "short", "detail": f"{last_line(error)}: {MORE_ROOM}"}
             else:
                 answer = {"status": "error", "detail": last_line(error)}
         answer["build_secs"] = time.perf_counter() - started

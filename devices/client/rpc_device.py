@@ -31,6 +31,7 @@ from devices.client.session_loss import DAMAGE, ILLEGAL, loss_measurement
 from devices.client.workbench import Workbench
 from devices.cuda.errors import context_lost_by, said
 from devices.error_text import last_line
+from devices.host.children.exit_causes import ended_from_outside
 from devices.host.limits.shortage import is_shortage
 from devices.protocol import Artifact, MeasureRequest, OracleOutputs, measurable, oracle_task
 from devices.targets import TargetError, default_device_class_name, library_of
@@ -190,7 +191,9 @@ class RpcDevice:
                 except SessionUnreachedError as error:
                     unreached = DeviceUnreachableError(self.device_id, str(error))
                 except SessionLostError:
-                    self._oracle_ended_session(oracle)
+                    end = self._lost_exit()
+                    if end and not ended_from_outside(end):
+                        oracle.ended_session(end)
         if unreached is not None:
             raise unreached
         return oracle.problem
@@ -301,9 +304,15 @@ class RpcDevice:
         except OracleFailedError:
             return measured
         except SessionLostError as error:  # not the candidate's fault
-            if self._oracle_ended_session(oracle):
-                return measured
-            return self._failed(SessionLostError(f"while running the oracle: {error}"))
+            lost_error = SessionLostError(f"while running the oracle: {error}")
+            try:
+                end = self._lost_exit()
+            except SessionLostError as lost:
+                return Measurement(Outcome.DEVICE_LOST, detail=f"{lost_error}; then {lost}")
+            if not end or ended_from_outside(end):
+                return loss_measurement(lost_error, end, None)
+            oracle.ended_session(end)
+            return measured
         try:
             difference = candidate.disagreement(oracle)
         except Exception as error:
@@ -319,7 +328,7 @@ class RpcDevice:
         The server is asked how a lost session ended, if it is still there.
         """
         if not isinstance(error, SessionLostError):
-            outcome = Outcome.DEVICE_LOST if is_shortage(error) else Outcome.RUN_ERROR
+            outcome = Outcome.KILLED if is_shortage(error) else Outcome.RUN_ERROR
             return Measurement(outcome, detail=said(error))
         if self._connection.bench is None:  # none could be opened
             return Measurement(Outcome.DEVICE_LOST, detail=str(error))
@@ -329,17 +338,6 @@ class RpcDevice:
             self._connection.close()
             return Measurement(Outcome.DEVICE_LOST, detail=f"{error}; then {lost}")
         return loss_measurement(error, end, rule)
-
-    def _oracle_ended_session(self, oracle: Oracle) -> bool:
-        """Note that an oracle ended its session, if the server is there and says so, and return true then."""
-        try:
-            end = self._lost_exit()
-        except SessionLostError:
-            return False
-        if not end:
-            return False
-        oracle.ended_session(end)
-        return True
 
     def _lost_exit(self) -> str | None:
         """Return how the session that was just lost ended, as its server tells. Raises SessionLostError."""

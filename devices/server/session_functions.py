@@ -56,7 +56,7 @@ from devices.timing.evaluator import (
     kill_after,
 )
 from devices.timing.in_network import time_in_place
-from devices.timing.input_request import InputRequest
+from devices.timing.input_request import InputRequest, made_by
 from devices.timing.kernel_round import (
     ROUNDS_SECS,
     KernelsAlone,
@@ -92,7 +92,10 @@ class SessionFunctions:
         self._decide = decide
         self._upload_bytes = upload_bytes
         self._realtime = realtime
-        self._copies = WeightCopies(last_caches_bytes(os.sched_getaffinity(0), root))
+        made_by()
+        cpus = sorted(os.sched_getaffinity(0))
+        used = cpus[: int(os.environ.get("TVM_NUM_THREADS", len(cpus)))]
+        self._copies = WeightCopies(last_caches_bytes(used, root))
         self._watches = {kind: ClockWatch(root, kind) for kind in ("cpu", "cuda")}
         self._files = Path()
         self._last_exit = ""
@@ -191,8 +194,11 @@ def _make_inputs(text: str, *tensors: Any) -> bool:
     request = InputRequest.from_json(text)
     if request is None:
         return False
-    for tensor, array in zip(tensors, request.arrays(), strict=True):
-        tensor.copyfrom(array)
+    try:
+        for tensor, array in zip(tensors, request.arrays(), strict=True):
+            tensor.copyfrom(array)
+    except MemoryError:  # what is sent needs no more than the tensors
+        return False
     return True
 
 

@@ -359,6 +359,8 @@ class SessionServer:
             self._registration.free(_RETURN_SECS if end else 0.0)
 
     def _refuse(self, client: ConnectedClient, error: OSError) -> None:
+        if self._registration is not None:
+            self._registration.free()
         self._log(f"no session can be started for {client.name or 'a client'}: {error.strerror}")
 
     def _log(self, line: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,12 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
 def make_inputs(task_id: str, args: Sequence[TensorSpec], outputs: Sequence[int], positive: bool) -> list[Array]:
-    """Return arrays for all arguments of a kernel: the same for the same task in every process; outputs are zero.
+    """Return what :func:`each_input` yields."""
+    return list(each_input(task_id, args, outputs, positive))
+
+
+def each_input(task_id: str, args: Sequence[TensorSpec], outputs: Sequence[int], positive: bool) -> Iterator[Array]:
+    """Yield arrays for all arguments of a kernel: the same for the same task in every process; outputs are zero.
 
     Floats are uniform in [-1, 1), or in [0.1, 1.1) where ``positive`` (for kernels that divide, or take roots or
     logarithms). Integers are small and not negative, so that they are valid as indices: below every extent of the
@@ -26,11 +31,10 @@ def make_inputs(task_id: str, args: Sequence[TensorSpec], outputs: Sequence[int]
     """
     extents = [extent for spec in args for extent in spec.shape if extent > 1]
     high = min([8, *extents])
-    arrays: list[Array] = []
     for index, spec in enumerate(args):
         dtype = numpy_dtype(spec.dtype)
         if index in outputs:
-            arrays.append(np.zeros(spec.shape, dtype))
+            yield np.zeros(spec.shape, dtype)
             continue
         rng = generator(f"{task_id}|{index}")
         numbers = spec.numbers
@@ -41,12 +45,11 @@ def make_inputs(task_id: str, args: Sequence[TensorSpec], outputs: Sequence[int]
             values *= span  # in place: weights of a large layer take most of their time to find new memory
             values += low
             floats = values.astype(numpy_dtype(numbers.dtype), copy=False)
-            arrays.append(floats.view(dtype)[..., 0] if spec.holds else floats)
+            yield floats.view(dtype)[..., 0] if spec.holds else floats
         elif spec.dtype == "bool":
-            arrays.append(rng.integers(0, 2, spec.shape).astype(dtype))
+            yield rng.integers(0, 2, spec.shape).astype(dtype)
         else:
-            arrays.append(rng.integers(0, high, spec.shape).astype(dtype))
-    return arrays
+            yield rng.integers(0, high, spec.shape).astype(dtype)
 
 
 def generator(key: str) -> np.random.Generator:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from devices.protocol import CheckPlan, InputDraw, SpecialDraw, SpecialRows, TensorSpec
-from devices.timing.arguments import Array, generator, is_float, make_inputs, numpy_dtype
+from devices.timing.arguments import Array, each_input, generator, is_float, numpy_dtype
 
 # Narrower ranges of integers are drawn evenly, and have all their values soon enough.
 _WIDE_RANGE = 64
@@ -39,20 +39,32 @@ def make_checked_inputs(
     plan: CheckPlan,
     special: bool = False,
 ) -> list[Array]:
-    """Return arrays for all arguments of a kernel for a run whose output is compared; outputs are zero.
+    """Return what :func:`each_checked_input` yields."""
+    return list(each_checked_input(task_id, args, outputs, positive, plan, special))
+
+
+def each_checked_input(
+    task_id: str,
+    args: Sequence[TensorSpec],
+    outputs: Sequence[int],
+    positive: bool,
+    plan: CheckPlan,
+    special: bool = False,
+) -> Iterator[Array]:
+    """Yield arrays for all arguments of a kernel for a run whose output is compared; outputs are zero.
 
     The values differ from those of the timed runs, of which memory may be full. Without a plan they are drawn as for
-    timing (:func:`devices.timing.arguments.make_inputs`). Where ``positive``, floats that are summed are in [0.5, 1),
+    timing (:func:`devices.timing.arguments.each_input`). Where ``positive``, floats that are summed are in [0.5, 1),
     and next to nothing where the plan has its ``rest``; the others are in [0.1, 1.1). ``special``: with the plan's
     special values, of both signs.
     """
     if not plan.draws:
-        return make_inputs(f"{task_id}|check", args, outputs, positive)
-    arrays = []
+        yield from each_input(f"{task_id}|check", args, outputs, positive)
+        return
     draws = [each.base for each in plan.specials] if special else plan.draws
     for index, (spec, draw) in enumerate(zip(args, draws, strict=True)):
         if index in outputs:
-            arrays.append(np.zeros(spec.shape, numpy_dtype(spec.dtype)))
+            yield np.zeros(spec.shape, numpy_dtype(spec.dtype))
             continue
         rng = generator(f"{task_id}|{'special' if special else 'check'}|{index}")
         held = numpy_dtype(spec.dtype)
@@ -66,8 +78,7 @@ def make_checked_inputs(
         else:
             drawn = _floats(rng, numbers.shape, draw)
         drawn = drawn.astype(numpy_dtype(numbers.dtype), copy=False)
-        arrays.append(drawn.view(held)[..., 0] if spec.holds else drawn)
-    return arrays
+        yield drawn.view(held)[..., 0] if spec.holds else drawn
 
 
 def _integers(rng: np.random.Generator, spec: TensorSpec, draw: InputDraw) -> Array:

@@ -3,15 +3,17 @@ sent."""
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from devices.host.file_cache import source_digest
 from devices.protocol import Artifact, CheckPlan, TensorSpec, decode_check_plan, decode_specs
-from devices.timing.arguments import Array, make_inputs
-from devices.timing.checked_inputs import make_checked_inputs
+from devices.timing.arguments import Array, each_input
+from devices.timing.checked_inputs import each_checked_input
 
 
 @dataclass(frozen=True)
@@ -29,30 +31,33 @@ class InputRequest:
 
     @classmethod
     def timed(cls, artifact: Artifact, positive: bool) -> InputRequest:
-        """Return the request for a timed run; see :func:`devices.timing.arguments.make_inputs`."""
+        """Return the request for a timed run; see :func:`devices.timing.arguments.each_input`."""
         return cls(artifact.task_id, artifact.original_args, artifact.outputs, positive)
 
-    def arrays(self) -> list[Array]:
-        """Make the arrays of all arguments."""
+    def arrays(self) -> Iterator[Array]:
+        """Make the arrays of all arguments, one after the other: each may be large."""
         if self.plan is None:
-            return make_inputs(self.task_id, self.args, self.outputs, self.positive)
-        return make_checked_inputs(self.task_id, self.args, self.outputs, self.positive, self.plan, self.special)
+            return each_input(self.task_id, self.args, self.outputs, self.positive)
+        return each_checked_input(self.task_id, self.args, self.outputs, self.positive, self.plan, self.special)
 
     def to_json(self) -> str:
         """Return the request as text."""
-        return json.dumps([_made_by(), asdict(self)])
+        return json.dumps([made_by(), asdict(self)])
 
     @classmethod
     def from_json(cls, text: str) -> InputRequest | None:
         """Return what :meth:`to_json` wrote; None if that was other code of ours, or another numpy: either may draw
         other numbers."""
-        made_by, fields = json.loads(text)
-        if made_by != _made_by():
+        theirs, fields = json.loads(text)
+        if theirs != made_by():
             return None
         fields["args"], fields["outputs"] = decode_specs(fields["args"]), tuple(fields["outputs"])
         fields["plan"] = fields["plan"] and decode_check_plan(fields["plan"])
         return cls(**fields)
 
 
-def _made_by() -> list[str]:
+@functools.cache
+def made_by() -> list[str]:
+    """Return what the numbers that are drawn depend on: versions of numpy and of our code. Called before the code on
+    disk may change."""
     return [np.__version__, source_digest()]

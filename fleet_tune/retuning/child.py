@@ -37,8 +37,20 @@ def _fleet(path: str | None) -> FleetConfig:
 def _device(fleet: str | None, name: str) -> DeviceConfig:
     for device in _fleet(fleet).devices:
         if device.name == name:
+            for why in _out_of_use(fleet, [name]).values():
+                raise StepError(f"device {name} is {why}")
             return device
     raise StepError(f"the fleet has no device {name} any more")
+
+
+def _out_of_use(fleet: str | None, devices: Sequence[str]) -> dict[str, str]:
+    """Return those of the devices that people have taken out of use, each with the reason: nothing runs on them."""
+    orders = {} if fleet is None else FleetOrders(orders_path(Path(fleet))).latest()
+    return {
+        name: f"out of use: {orders[name].admin.value}{orders[name].reason and f' ({orders[name].reason})'}"
+        for name in devices
+        if name in orders and orders[name].admin is not Admin.ACTIVE
+    }
 
 
 def ask(fleet: str | None, devices: Sequence[str], address: str | None = None) -> list[dict[str, str]]:
@@ -47,13 +59,8 @@ def ask(fleet: str | None, devices: Sequence[str], address: str | None = None) -
     from fleet_tune.runs.fleet.device_check import check_devices
     from fleet_tune.runs.origins import origin_of
 
-    orders = {} if fleet is None else FleetOrders(orders_path(Path(fleet))).latest()
-    # People have taken them out of use: for their sake nothing runs on them.
-    out = {name: orders[name] for name in devices if name in orders and orders[name].admin is not Admin.ACTIVE}
-    answers = [
-        {"name": name, "problem": f"out of use: {each.admin.value}{each.reason and f' ({each.reason})'}"}
-        for name, each in out.items()
-    ]
+    out = _out_of_use(fleet, devices)
+    answers = [{"name": name, "problem": why} for name, why in out.items()]
     asked = [name for name in devices if name not in out]
     for check in check_devices(_fleet(fleet), asked, address) if asked else ():
         if check.fingerprint is None or check.state != "good":

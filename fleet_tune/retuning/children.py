@@ -166,6 +166,7 @@ class ProcessStepRunner:
         log = logs / "hook.log"
         try:
             logs.mkdir(parents=True, exist_ok=True)
+            log.unlink(missing_ok=True)  # what an earlier one has started may still write to it
             # A file and no pipe: what the hook starts in the background, such as a server, holds it open.
             with log.open("wb") as output:
                 child = subprocess.Popen(

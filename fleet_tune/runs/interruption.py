@@ -131,10 +131,11 @@ def run_in_thread(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     interrupt: KeyboardInterrupt | None = None
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         result = thread.submit(lambda: asyncio.run(announced()))
-        while not result.done():
+        done = False
+        while not done:
             try:
                 # A signal that comes just before this waits is seen when it ends.
-                concurrent.futures.wait([result], timeout=_INTERRUPT_SECS)
+                done = bool(concurrent.futures.wait([result], timeout=_INTERRUPT_SECS).done)
             except KeyboardInterrupt as error:
                 interrupt = error
                 with contextlib.suppress(RuntimeError):  # the loop is closed: the coroutine has ended

@@ -27,6 +27,8 @@ from policies.measuring.adaptive_stopping import CONFIRM_BATCH_SECS
 from policies.measuring.student_t import t_quantile
 
 LEAST_PAIRS = 3
+_OF_ONE_PAIR = 10.0
+"""Deviation that one pair alone is taken to have: it says nothing, and every format of records has it."""
 MAX_PAIRS = 12
 FLOOR = 0.015
 """Least deviation of a pair: three that agree by chance, to a fifth, prove nothing."""
@@ -60,8 +62,7 @@ def judged(log_ratios: Sequence[float], out_of_time: bool = False) -> Verdict | 
     if not pairs or not all(map(math.isfinite, log_ratios)):
         raise ValueError(f"these are no ratios to judge by: {log_ratios}")
     mean = statistics.fmean(log_ratios)
-    # Of one pair alone the ratio itself is the doubt: a finite number, which every format of records has.
-    deviation = max(statistics.stdev(log_ratios) if pairs > 1 else abs(mean), FLOOR)
+    deviation = max(statistics.stdev(log_ratios) if pairs > 1 else _OF_ONE_PAIR, FLOOR)
     error = deviation / math.sqrt(pairs)
     faster = pairs >= LEAST_PAIRS and mean <= -t_quantile(_SURE, min(pairs, MAX_PAIRS)) * error
     in_sight = t_quantile(_SURE, MAX_PAIRS) * deviation / math.sqrt(MAX_PAIRS)

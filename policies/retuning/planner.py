@@ -18,6 +18,7 @@ LEAST_SPAN_SECS = 10.0
 LOST_AGAIN_SECS = 900.0
 """After which devices that did not answer are asked again."""
 IDLE = "nothing is worth doing"
+_TRIGGER = "a trigger waits for"
 _ASK_SPARE = 4.0
 _CHECK_SPARE = 5.0
 
@@ -75,15 +76,16 @@ class ActionPlanner:
     def _triggered(self, now: float, open_secs: float) -> TuneDeployment | Wait | None:
         waiting = [each for each in self._view.active() if each.pending]
         waiting.sort(key=lambda each: (-self._valuation.overdue_secs(each, now), -self._valuation.urgency(each)))
-        return self._first_that_fits(waiting, now, open_secs, 1.0, "a trigger waits for")
+        return self._first_that_fits(waiting, now, open_secs, 1.0, _TRIGGER)
 
     def _improving(self, now: float, open_secs: float) -> TuneDeployment | Wait | None:
-        slopes = self._valuation.slopes()
+        slopes, taken = self._valuation.slopes(), self._taken(now, open_secs)
         worth = [
             (value, each)
             for each in self._view.active()
             if each.secs is not None
             and not each.pending
+            and each.device_class not in taken
             and self._valuation.pays(value := self._valuation.value_with(each, now, None, slopes[each.name]))
         ]
         worth.sort(key=lambda each: -each[0].saved_secs_a_day / each[0].device_secs)
@@ -141,12 +143,7 @@ class ActionPlanner:
 
     def _checking(self, now: float, open_secs: float) -> CheckVersion | Wait | None:
         waits: list[Wait] = []
-        # What becomes free in their share is for the triggers.
-        taken = {
-            each.device_class
-            for each in self._view.active()
-            if each.pending and each.retry_at <= now and self._is_possible(each, now, open_secs)
-        }
+        taken = self._taken(now, open_secs)
         for each in self._view.active():
             if each.secs is None or each.pending or each.device_class in taken:
                 continue
@@ -157,10 +154,18 @@ class ActionPlanner:
                 waits.append(found)
         return min(waits, key=lambda wait: wait.until, default=None)
 
-    def _is_possible(self, each: Deployment, now: float, open_secs: float) -> bool:
-        """True if it can be tuned now, or will be after some time."""
-        found = self._tuning(each, now, open_secs, 1.0, "")
-        return isinstance(found, TuneDeployment) or math.isfinite(found.until)
+    def _taken(self, now: float, open_secs: float) -> set[str]:
+        """Return the classes where a trigger waits for the share: what becomes free in it is for that."""
+        found = (
+            (each, self._tuning(each, now, open_secs, 1.0, _TRIGGER))
+            for each in self._view.active()
+            if each.pending and each.retry_at <= now
+        )
+        return {
+            each.device_class
+            for each, wait in found
+            if isinstance(wait, Wait) and math.isfinite(wait.until) and wait.why.startswith(_TRIGGER)
+        }
 
     def _check_of(self, each: Deployment, now: float, open_secs: float) -> CheckVersion | Wait | None:
         devices = [device.name for device in self._view.online(each.device_class)]

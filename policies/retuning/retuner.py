@@ -12,6 +12,8 @@
 5. the deployment of the highest value for each device hour is tuned for one span, if that pays back in time. One span
    of the share is left for triggers that may come.
 
+Neither of the last two is begun where a trigger of the class waits for the share.
+
 What uses devices is begun only in the hours that are given, and where all that it may take fits into the share
 (:mod:`policies.retuning.allowance`) and into what is left of these hours.
 

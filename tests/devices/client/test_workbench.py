@@ -14,6 +14,7 @@ from devices.client.session import RpcSession
 from devices.client.workbench import Check, Workbench
 from devices.protocol import Artifact, CheckPlan, InputDraw, SpecialDraw, SpecialRows, TensorSpec
 from devices.server.server import DeviceServer
+from devices.timing import input_request
 from devices.timing.input_request import InputRequest
 
 ARGS = (
@@ -54,6 +55,18 @@ def bench(server: DeviceServer) -> Iterator[Workbench]:
         session.close()
 
 
+def note_sending(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note when inputs are sent."""
+    noted, send = [], bench._sent
+
+    def sending(arrays: Any) -> list[Any]:
+        noted.append("sent")
+        return send(arrays)
+
+    monkeypatch.setattr(bench, "_sent", sending)
+    return noted
+
+
 @pytest.mark.parametrize("positive", [False, True])
 def test_a_server_of_ours_makes_them_as_this_process_does(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, positive: bool
@@ -73,7 +86,7 @@ def test_another_server_is_sent_them(bench: Workbench, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(bench.session, "function", function)
     first, *_ = bench.tensors(KERNEL, positive=False)
-    np.testing.assert_array_equal(first.numpy(), InputRequest.timed(KERNEL, False).arrays()[0])
+    np.testing.assert_array_equal(first.numpy(), next(InputRequest.timed(KERNEL, False).arrays()))
 
 
 def test_a_request_is_the_same_after_its_way_to_a_server() -> None:
@@ -81,3 +94,11 @@ def test_a_request_is_the_same_after_its_way_to_a_server() -> None:
         request = InputRequest("task", ARGS, (8,), False, PLAN, special)
         assert InputRequest.from_json(request.to_json()) == request
     assert InputRequest.from_json(InputRequest.timed(KERNEL, True).to_json()) == InputRequest.timed(KERNEL, True)
+
+
+def test_a_server_with_another_numpy_makes_none(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_request, "made_by", lambda: ["1.0", "ours"])
+    sent = note_sending(bench, monkeypatch)
+    first, *_ = bench.tensors(KERNEL, positive=False)
+    np.testing.assert_array_equal(first.numpy(), next(InputRequest.timed(KERNEL, False).arrays()))
+    assert len(sent) == 1

@@ -367,3 +367,14 @@ def test_a_task_gets_what_it_gets_in_a_row() -> None:
     assert bandit.in_a_row(states[:1], choice, 8) == 8
     assert TaskBandit(0, UcbTasks(exploration_constant=0.0), round_trials=64).in_a_row(states, choice, 64) == 64
     assert [state.pending for state in states] == [0, 0]
+
+
+def test_a_task_is_untried_until_it_has_a_whole_round() -> None:
+    begun = TaskState(1.0, 4e9, (2.0,) * 6, pending=2)
+    other = TaskState(1.0, 1e9)
+    whole = replace(begun, pending=4)
+    bandit = TaskBandit(0, GradientTasks(epsilon=0.0), round_trials=10)
+    chosen = [bandit.choose(states) for states in ([begun, other], [whole, other], [whole, replace(begun, pending=4)])]
+    assert [(each.index, each.reason) for each in chosen if each is not None][:2] == [(0, "untried"), (1, "untried")]
+    assert chosen[2] is not None
+    assert chosen[2].reason != "untried"
