@@ -189,16 +189,10 @@ class TuningSession:
         hosts = self._hosts.actors
         return {name: hosts.configs[name] for name in (*hosts.devices, *self._device_watch.without_node)}
 
-    @property
-    def members(self) -> dict[str, tuple[DeviceConfig, ...]]:
-        """The devices of each class that have answered, and have not left."""
-        return members_of(self._admission.classes, self._hosts.actors.configs)
-
-    @property
-    def known_members(self) -> dict[str, tuple[DeviceConfig, ...]]:
-        """The devices of each class that have not left: the :attr:`members`, then those of a known class that were
-        absent when the run began."""
-        classes, here = self._admission.classes, self.devices
+    def members(self, with_absent: bool = False) -> dict[str, tuple[DeviceConfig, ...]]:
+        """Return the devices of each class that have answered, and have not left. ``with_absent``: then those of a known
+        class that were absent when the run began, which may have come since."""
+        classes, here = self._admission.classes, self.devices if with_absent else {}
         absent = {
             name: each
             for name, each in self._hosts.absent.expected.items()

@@ -125,7 +125,7 @@ class _FleetMeter(Companion):
     async def during(self, tuning: OngoingTuning) -> None:
         """Measure for the given time. A tuning that ends before is an error."""
         try:
-            _check_all_answer(self._fleet, tuning.session.members)
+            _check_all_answer(self._fleet, tuning.session.members())
             self.usage.set_result(await _watched(tuning.session, self._secs))
         except asyncio.CancelledError:
             if tuning.is_interrupted:
@@ -174,7 +174,7 @@ async def _watched(session: TuningSession, secs: float) -> FleetUsage:
     later, used_later, span = await session.progress(), await session.usage(), time.monotonic() - began
     trials = later.new_trials - before.new_trials
     busy = {name: shares.get(DeviceTime.MEASURE, 0.0) for name, shares in later.device_time.items()}
-    members = {name: len(devices) for name, devices in session.members.items()}
+    members = {name: len(devices) for name, devices in session.members().items()}
     devices, (builders, searchers) = sum(members.values()), session.helpers
     return FleetUsage(
         devices=devices,

@@ -244,7 +244,7 @@ async def test_devices_and_whole_classes_join_a_run_that_goes_on(tuned: Tuned, t
     await tuned.until_measured("late-1")
     await tuned.until_told("device late-1 answers: it is of class late, for which the network is prepared now")
     await tuned.until_told("class late joins: 1 tasks are tuned for it as they are described")
-    assert {name: len(each) for name, each in tuned.session.members.items()} == {"simulated": 2, "late": 1}
+    assert {name: len(each) for name, each in tuned.session.members().items()} == {"simulated": 2, "late": 1}
 
     # One for which it cannot be prepared.
     (tuned.there / "odd").touch()

@@ -110,7 +110,7 @@ class RunTuning:
 
     def result(self) -> Tuned:
         """The value of the tuning that is over."""
-        prepared = dataclasses.replace(self.prepared, devices=self.session.known_members)
+        prepared = dataclasses.replace(self.prepared, devices=self.session.members(with_absent=True))
         ready = [each for feed in self._feeds for each in feed.ready]
         tasks, left_out = in_order(prepared.undescribed, ready)
         return Tuned(
