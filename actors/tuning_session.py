@@ -190,8 +190,8 @@ class TuningSession:
         return {name: hosts.configs[name] for name in (*hosts.devices, *self._device_watch.without_node)}
 
     def members(self, with_absent: bool = False) -> dict[str, tuple[DeviceConfig, ...]]:
-        """Return the devices of each class that have answered, and have not left. ``with_absent``: then those of a known
-        class that were absent when the run began, which may have come since."""
+        """Return the devices of each class that have answered, and have not left. ``with_absent``: also those of a
+        known class that were absent when the run began, behind the others: they may have come since."""
         classes, here = self._admission.classes, self.devices if with_absent else {}
         absent = {
             name: each
