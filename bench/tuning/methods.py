@@ -57,8 +57,6 @@ UNITS = {"trials": "Times fewer trials", "secs": "Times less time"}
 """What methods need less of, in words."""
 _POINTS = 60
 """Points of a curve that are kept."""
-
-
 _AS_FAST = 1.02
 """Latencies relative to the baseline's last one that are as good as it."""
 
@@ -330,14 +328,8 @@ BENCHMARK = Benchmark(
         *sitting_options("bench-out/methods"),
     ),
     short=(
-        "--models",
-        "examples/networks.py:small_cnn",
-        "--methods",
-        "fleet,ansor:rounds-10",
-        "--seeds",
-        "1",
-        "--budget",
-        "30",
+        *("--models", "examples/networks.py:small_cnn", "--methods", "fleet,ansor:rounds-10"),
+        *("--seeds", "1", "--budget", "60"),
     ),
     run=run,
     table=table,

@@ -69,7 +69,8 @@ class Workbench:
         return tvm.runtime.empty(spec.shape, spec.dtype, self.device)
 
     def tensors(self, artifact: Artifact, positive: bool) -> list[Any]:
-        """Return tensors of the task's original arguments: seeded inputs, zeroed outputs (see :func:`make_inputs`)."""
+        """Return tensors of the task's original arguments: seeded inputs, zeroed outputs (see
+        :meth:`InputRequest.timed`)."""
         sizes = _bytes(artifact.original_args)
         request = InputRequest.timed(artifact, positive)
         return list(self._keep(_timed(artifact, positive), sizes, lambda: self._made(request)))
@@ -94,8 +95,8 @@ class Workbench:
         return self._packed(artifact, module, tensors)
 
     def drop_altered(self, artifact: Artifact, positive: bool, check: Check) -> bool:
-        """Drop the inputs of a check if they are not on the device as they were sent: a kernel that writes outside of
-        its tensors altered them. The next check sends them anew. Return true if they were dropped."""
+        """Drop the inputs of a check if they are not on the device as they were made: a kernel that writes outside of
+        its tensors altered them. The next check makes them anew. Return true if they were dropped."""
         arrays = _checked_inputs(artifact, positive, check).arrays()
         kept = self._checked(artifact, positive, check)
         altered = any(tensor.numpy().tobytes() != array.tobytes() for tensor, array in zip(kept, arrays, strict=True))

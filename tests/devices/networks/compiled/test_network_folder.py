@@ -34,7 +34,6 @@ from devices.networks.compiled import network_folder
 from devices.networks.compiled.network_folder import (
     compile_network,
     load,
-    made_of,
     publish,
     schedule_kernels,
     staging,
@@ -51,8 +50,6 @@ from devices.targets import parse_target, resolve_target
 from examples import networks
 from fleet_tune.base.domain import DeviceClass, Task
 from fleet_tune.base.errors import DiskFullError, OutputFolderError, RecordStoreError
-from fleet_tune.base.precision import Conversion, Precision
-from fleet_tune.base.shapes.shapes import parse_shapes
 
 ROOT = Path(__file__).resolve().parents[4]
 CPU = DeviceClass("cpu", resolve_target("native", 2))
@@ -322,21 +319,6 @@ def test_the_same_network_is_not_compiled_again(
     (out / "network.so").write_bytes(b"damaged")
     compile_network(lowered, dict.fromkeys(best), out)
     load(out)
-
-
-def test_what_was_chosen_when_it_was_lowered_makes_another_network(
-    lowered: LoweredNetwork, best: dict[str, str | None]
-) -> None:
-    chosen = [
-        Conversion(Precision.AUTO, 0.01, products)
-        for products in (((0, Precision.BF16),), ((1, Precision.BF16),), ((1, Precision.INT8W),))
-    ]
-    others = [replace(lowered, conversion=each) for each in chosen]
-    others += [replace(lowered, left_out=((step, "a reason"),)) for step in ("one step", "another")]
-    others += [replace(lowered, shapes=parse_shapes(f"n=1..8{weights}")) for weights in ("", "; n=8:1", "; n=6:1,8:1")]
-    assert len({made_of(each, best) for each in (lowered, *others)}) == 1 + len(others)
-    reworded = replace(lowered, left_out=(("one step", "another reason"),))
-    assert made_of(reworded, best) == made_of(others[3], best)
 
 
 def test_a_network_is_published_from_where_it_was_staged(
