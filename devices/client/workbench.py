@@ -122,8 +122,8 @@ class Workbench:
         return self._kept.get(key, size, made)
 
     def _made(self, request: InputRequest) -> list[Any]:
-        """Return the tensors of a request. A server of ours and of this version makes them itself:
-        large ones take seconds to send."""
+        """Return the tensors of a request. A server of this version makes them itself; to others they are sent, which
+        takes seconds for large ones."""
         if not self._sends_inputs and self._make_inputs is None:
             try:
                 self._make_inputs = self.session.function("fleet_tune.make_inputs")

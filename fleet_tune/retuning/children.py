@@ -232,8 +232,8 @@ class ProcessStepRunner:
         return answer["answer"]
 
     def _waited_for(self, child: subprocess.Popen[bytes], limit_secs: float, *, keeps_background: bool = False) -> bool:
-        """Wait until the child has ended, by itself or by us, and return true if it took too long. What it has started
-        ends with it, unless that ``keeps_background`` processes and has ended by itself."""
+        """Wait until the child has ended, by itself or by us, and return true if it took too long. The processes
+        that it has started end with it. With ``keeps_background`` they go on if it has ended by itself."""
         deadline = time.monotonic() + limit_secs
         late = ended = False
         try:

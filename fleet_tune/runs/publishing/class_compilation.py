@@ -101,7 +101,7 @@ def publish_class(
 
 
 def _supplier(supplier: RecordSupplier | None, runner: NetworkRunner | None) -> RecordSupplier | None:
-    """Let the supplier have the device while it measures there: a server has one client at a time."""
+    """Return the supplier, for which the runner releases the device first: a server has one client at a time."""
     if supplier is None or runner is None:
         return supplier
 

@@ -99,7 +99,7 @@ class ClassPatience:
         return any(self._is_wanted(each) for each in others)
 
     def _is_checking(self, device_class: str, since: float) -> bool:
-        """Return true if a device of the class is being checked that has not failed since: it may answer yet."""
+        """Return true if a device of the class is being checked, and no check of it has failed since."""
         lanes = (lane for lane in self._leases.lanes.values() if lane.device_class == device_class)
         return any(lane.work is Work.CHECK and lane.failed_secs < since for lane in lanes)
 
