@@ -155,7 +155,8 @@ class PublishedGradient:
     larger gain, ``max(g / t, g - beta C / max V)``. A task without similar ones has the first alone. So has every task
     where ``similar`` is false: Ansor's code finds similar tasks by a tag that the operators of networks do not set. The
     second value does not fall with the rounds, so that a task that stays at less than half the speed of the fastest of
-    its kind takes all of them. While there are not more rounds than the window, the recent gain is unknown and counts as 0, as in Ansor's code.
+    its kind takes all of them. While there are not more rounds than the window, the recent gain is unknown and counts
+    as 0, as in Ansor's code.
 
     Beyond the paper, pending trials count as visits that gained nothing so far; a task with failures alone is valued by
     :func:`_of_failures`.
