@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.benchmark import Benchmark
-from bench.latency.network_means import network_means
+from bench.latency.float32_summary import float32_summary, is_float32_row
 from bench.processes import ROOT
 from bench.result import BenchError
 from bench.saved_result import SavedResult
-from bench.tables import markdown
+from bench.tables import markdown, section_link
+from bench.tuning.quality_summary import is_quality, quality_summary
 from fleet_tune.base.records.files.atomic_file import write_atomically
 
 SUMMARY_PAGE = ROOT / "docs" / "benchmarks.md"
@@ -48,14 +49,21 @@ def with_summary(text: str, results: Sequence[SavedResult]) -> str:
 
 
 def summary_text(results: Sequence[SavedResult]) -> str:
-    """A row for each result, a line for each machine, and the float32 networks together."""
+    """The tables of time to quality and of the float32 networks; a row for each other result, a line for each of its
+    machines."""
     if not results:
         return "No results yet."
+    tables = [*filter(None, (quality_summary(results), float32_summary(results)))]
+    others = [saved for saved in results if not is_quality(saved) and not is_float32_row(saved)]
+    return "\n\n".join((*tables, *(_rows(others) if others else ())))
+
+
+def _rows(results: Sequence[SavedResult]) -> tuple[str, ...]:
     machines = list(dict.fromkeys(machine_line(saved) for saved in results))
     letters = {line: chr(ord("A") + at) if at < 26 else str(at) for at, line in enumerate(machines)}
     rows = [
         (
-            f"[{saved.key}](generated/benchmarks.md#{saved.key})",
+            section_link(saved.key, saved.key),
             *(_figure(saved.result[side]) for side in ("ours", "peer", "ratio")),
             str(saved.result["unit"]),
             f"{letters[machine_line(saved)]}, {saved.date[:10]}, {saved.commit[:8]}{_DIRTY if saved.dirty else ''}",
@@ -64,7 +72,7 @@ def summary_text(results: Sequence[SavedResult]) -> str:
     ]
     header = ("result", "ours", "peer", "ratio", "unit", "machine, date, commit")
     lines = [f"Machine {letter}: {line}" for line, letter in letters.items()]
-    return "\n\n".join(filter(None, (markdown(header, rows), *lines, network_means(results))))
+    return markdown(header, rows), *lines
 
 
 def _figure(value: float | None) -> str:

@@ -12,6 +12,11 @@ def markdown(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, tuple(align), *rows))
 
 
+def section_link(text: str, key: str) -> str:
+    """A link from docs/benchmarks.md to the section of the result ``key`` on the page of all tables."""
+    return f"[{text}](generated/benchmarks.md#{key})"
+
+
 def median_and_quartiles(figures: Mapping[str, Any], digits: int = 0) -> str:
     """``median (lower quartile to upper)``."""
     low, mid, high = (figures[key] for key in ("q1", "median", "q3"))

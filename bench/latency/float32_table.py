@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from bench.latency.network_means import LABEL
+from bench.latency.float32_summary import LABEL
 from bench.machine import bench_env, cores
 from bench.processes import run_json
 from bench.result import BenchError

@@ -59,7 +59,7 @@ def means_of(details: Mapping[str, Mapping[str, Any]], secs: str) -> dict[str, d
     where one does not reach it."""
 
     def mean(form: str, peer: str) -> float:
-        times = [_times_less(found["against"][peer], form, secs) for found in details.values()]
+        times = [times_less(found["against"][peer], form, secs) for found in details.values()]
         return statistics.geometric_mean(times) if all(times) else 0.0
 
     return {form: {peer: mean(form, peer) for peer in PEERS} for form in FORMS}
@@ -70,7 +70,7 @@ def least(details: Mapping[str, Mapping[str, Any]], form: str, peer: str) -> dic
     ``[model, how many times]``, 0 where it is not reached; ``ahead_mean``, the geometric mean, None where we have no
     network in time; ``models``, their number."""
     against = {model: found["against"][peer] for model, found in details.items()}
-    times = {model: _times_less(each, form, "peer_secs") for model, each in against.items()}
+    times = {model: times_less(each, form, "peer_secs") for model, each in against.items()}
     ahead = {model: each["ahead"][form] or 0.0 for model, each in against.items()}
 
     def worst(of: Mapping[str, float]) -> list[Any]:
@@ -80,6 +80,8 @@ def least(details: Mapping[str, Mapping[str, Any]], form: str, peer: str) -> dic
     return {"models": len(against), "times": worst(times), "ahead": worst(ahead), "ahead_mean": mean}
 
 
-def _times_less(against: Mapping[str, Any], form: str, secs: str) -> float:
+def times_less(against: Mapping[str, Any], form: str, secs: str) -> float:
+    """Return how many times less than the peer's ``secs`` one of our forms needs by :func:`compared`; 0: it does not
+    reach its network."""
     ours = against["times"][form]
     return 0.0 if ours is None else float(against[secs] / ours)
