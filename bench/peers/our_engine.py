@@ -3,7 +3,9 @@ search brings and what the engine brings can be told apart.
 
 What is not ours in it: MetaSchedule proposes, builds and measures a batch at a time, and each waits for the other.
 Every candidate is measured until its time has converged: MetaSchedule does not tell its runner of which task a kernel
-is, so that no candidate can be given up against the task's best.
+is, so that no candidate can be given up against the task's best. Weights may stay in the caches between two runs of a
+kernel, as in its own runner; ours come from memory where those of the network do not fit. The tasks are those of TVM's
+own pipeline, without our rewrites of the graph.
 """
 
 from __future__ import annotations

@@ -98,8 +98,10 @@ class Piece(ABC):
         return kept
 
     def _settings(self) -> dict[str, Any]:
+        """A run of another machine is another piece."""
         settings = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "folder"}
-        found: dict[str, Any] = json.loads(json.dumps(settings))
+        host = machine()
+        found: dict[str, Any] = json.loads(json.dumps({**settings, "cpu": host["cpu"], "cores": host["cores"]}))
         return found
 
 

@@ -22,21 +22,24 @@ _AS_FAST = 1.02
 """Latencies of the peer's own networks, relative to its last one, that are as good as it."""
 
 
-def compared(found: Mapping[str, Sequence[Mapping[str, Any]]], peer: str) -> dict[str, Any]:
+def compared(found: Mapping[str, Sequence[Mapping[str, Any]]], peer: str, budget_secs: float) -> dict[str, Any]:
     """Compare the curves (see :func:`curves`) with the last network of one form of the peer.
 
-    Returns ``own_secs``, in which the peer was as fast itself; ``times``, the seconds that each of our forms needs
-    (None: it does not reach it); ``ahead``, how many times as fast each is with as much time at most (None: it has no
-    network by then)."""
+    Returns ``peer_secs``, the seconds that it took, but no more than its budget: it ends with a batch, and not before
+    all kernels have had one, which is no merit of ours; ``own_secs``, in which it was as fast itself; ``times``, the
+    seconds that each of our forms needs (None: it does not reach it); ``ahead``, how many times as fast each is with as
+    much time at most (None: it has no network by then)."""
     last = found[peer][-1]
 
     def is_as_fast(point: Mapping[str, Any]) -> bool:
         return bool(point["latency"] <= point["last"][peer])
 
-    in_time = {form: [each for each in found[form] if each["secs"] <= last["secs"]] for form in FORMS}
+    peer_secs = min(last["secs"], budget_secs)
+    own_secs = _from_then_on(found[peer], lambda point: point["latency"] <= _AS_FAST * point["last"][peer])
+    in_time = {form: [each for each in found[form] if each["secs"] <= peer_secs] for form in FORMS}
     return {
-        "peer_secs": last["secs"],
-        "own_secs": _from_then_on(found[peer], lambda point: point["latency"] <= _AS_FAST * point["last"][peer]),
+        "peer_secs": peer_secs,
+        "own_secs": min(own_secs or peer_secs, peer_secs),
         "latency": last["latency"],
         "unscheduled": last["unscheduled"],
         "times": {form: _from_then_on(found[form], is_as_fast) for form in FORMS},

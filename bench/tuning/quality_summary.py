@@ -36,18 +36,26 @@ def quality_summary(results: Sequence[SavedResult]) -> str:
 def _table(method: str, peer_secs: float, of_model: Mapping[str, SavedResult]) -> str:
     figures = {model: [*_figures(saved.result["details"]["models"][model])] for model, saved in of_model.items()}
     rows = [
-        (section_link(f"`{model.rpartition(':')[2]}`", saved.key), *(f"{value:.2f}" for value in figures[model]))
+        (
+            section_link(f"`{model.rpartition(':')[2]}`", saved.key),
+            f"{saved.result['details']['peer_batch'] or 64}",
+            *(f"{value:.2f}" for value in figures[model]),
+        )
         for model, saved in of_model.items()
     ]
     columns = [*zip(*figures.values(), strict=True)]
     rows += [
-        ("least", *(f"{min(column):.2f}" for column in columns)),
-        ("geometric mean", *(f"{geometric_mean(column):.2f}" if all(column) else "-" for column in columns)),
-        ("asked", *_asked()),
+        ("least", "", *(f"{min(column):.2f}" for column in columns)),
+        (
+            f"geometric mean of {len(rows)}",
+            "",
+            *(f"{geometric_mean(column):.2f}" if all(column) else "-" for column in columns),
+        ),
+        ("asked, of 6", "", *_asked()),
     ]
     words = "times less time", "times as fast at equal time"
     cells = (f"{form}, {word}, {peer}" for peer in PEERS for form in FORMS for word in words)
-    header = (f"`{method}` against {peer_secs:g} s of MetaSchedule; 0: not reached", *cells)
+    header = (f"`{method}` against {peer_secs:g} s of MetaSchedule; 0: not reached", "its trials in a batch", *cells)
     return markdown(header, rows)
 
 

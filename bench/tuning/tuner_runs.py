@@ -17,7 +17,7 @@ PEERS = {PEER: (), "metaschedule on our engine": ("--our-engine",)}
 """The peer's forms, with the options of :mod:`bench.peers.metaschedule_network`."""
 FORMS = {"as it comes": (), "from nothing": ("--no-pretrained",)}
 """Our forms, with the options of :mod:`bench.tuning.tune_process`."""
-_QUARTERS = (0.0, 0.25, 0.5, 0.75)
+_SHARES = (0.0, 0.125, 0.25, 0.5, 0.75)
 """Of the peer's time: its networks are kept then too, the first as soon as all kernels have had trials. They show since
 when it has been as fast as in the end."""
 _FINISH_SECS = 1800.0
@@ -41,7 +41,7 @@ class TunerRun(Piece):
     method: str = ""
     """Our search method; empty for the peer."""
     batch: int | None = None
-    """Trials of a batch of the peer's scheduler; None: its default."""
+    """Trials of a batch of the peer's scheduler, with its own builder; None: its default."""
 
     @property
     def name(self) -> str:
@@ -63,11 +63,12 @@ class TunerRun(Piece):
             out = str(self.place / "network")
             command = ["-m", "bench.tuning.tune_process", self.model, out, *limits, "--method", self.method]
             command += FORMS[self.form]
-            shipped = {} if self.form == "as it comes" else {SHIPPED_VARIABLE: ""}
-            environment, finish_secs = (
-                bench_env(cores(), **{STORE_VARIABLE: ""}, **shipped, **self.own_cache),
-                _FINISH_SECS,
-            )
+            # The shipped records are read into a store: as it comes, there is one, and it is empty.
+            is_whole = self.form == "as it comes"
+            records = {} if is_whole else {SHIPPED_VARIABLE: ""}
+            store = str(self.place / "store.db") if is_whole else ""
+            environment = bench_env(cores(), **{STORE_VARIABLE: store}, **records, **self.own_cache)
+            finish_secs = _FINISH_SECS
         return run_json(command, env=environment, timeout_secs=self.budget_secs + finish_secs)
 
     def networks(self) -> list[dict[str, Any]]:
@@ -93,13 +94,13 @@ def runs(
     batch: int | None = None,
 ) -> Iterator[TunerRun]:
     """Yield all runs, the peer's of each model first."""
-    moments = [share * peer_secs for share in _QUARTERS]
-    of_peer = "" if batch is None else f"-{batch}"
+    moments = [share * peer_secs for share in _SHARES]
     for model in models:
         folder = model_folder(work, model)
         for form in PEERS:
-            place = folder / f"{form.replace(' ', '-')}{of_peer}"
-            yield TunerRun(model, place, form, peer_secs, tuple(moments), seed, batch=batch)
+            own = batch if form == PEER else None  # on our engine each kernel soon has a first batch of any size
+            place = folder / (form.replace(" ", "-") + ("" if own is None else f"-{own}"))
+            yield TunerRun(model, place, form, peer_secs, tuple(moments), seed, batch=own)
         for form in FORMS:
             for secs in (each for each in grid if each <= peer_secs):
                 name = f"{form.replace(' ', '-')}-{secs:g}"

@@ -13,7 +13,7 @@ def _saved(label: str, date: str, secs: dict[str, float | None], peer_secs: floa
     for name, of in secs.items():
         against = {"peer_secs": peer_secs, "times": dict.fromkeys(FORMS, of), "ahead": dict.fromkeys(FORMS, 2.0)}
         models[f"nets.py:{name}"] = {"against": dict.fromkeys(PEERS, against)}
-    result = {"details": {"method": "fleet", "peer_secs": peer_secs, "models": models}}
+    result = {"details": {"method": "fleet", "peer_batch": 16, "peer_secs": peer_secs, "models": models}}
     return SavedResult(SCHEMA, "time-to-quality", label, "", "0" * 40, False, date, 1.0, {}, {}, {}, result)
 
 
@@ -23,17 +23,17 @@ def test_the_newest_result_of_each_network_counts() -> None:
     lines = quality_summary([new, old]).splitlines()[2:]
     page = "generated/benchmarks.md#time-to-quality"
     assert lines == [
-        f"| [`a`]({page}-a) |" + " 20.00 | 2.00 |" * 4,
-        f"| [`b`]({page}-both) |" + " 40.00 | 2.00 |" * 4,
-        "| least |" + " 20.00 | 2.00 |" * 4,
-        "| geometric mean |" + " 28.28 | 2.00 |" * 4,
-        "| asked | 20 | 1.5 | 10 | 1.5 | 2.5 | 1.5 | 2.5 | 1.5 |",
+        f"| [`a`]({page}-a) | 16 |" + " 20.00 | 2.00 |" * 4,
+        f"| [`b`]({page}-both) | 16 |" + " 40.00 | 2.00 |" * 4,
+        "| least |  |" + " 20.00 | 2.00 |" * 4,
+        "| geometric mean of 2 |  |" + " 28.28 | 2.00 |" * 4,
+        "| asked, of 6 |  | 20 | 1.5 | 10 | 1.5 | 2.5 | 1.5 | 2.5 | 1.5 |",
     ]
 
 
 def test_a_network_that_is_not_reached_leaves_no_mean() -> None:
     lines = quality_summary([_saved("", "2026-11-25", {"a": None})]).splitlines()
-    assert lines[-2] == "| geometric mean |" + " - | 2.00 |" * 4
+    assert lines[-2] == "| geometric mean of 1 |  |" + " - | 2.00 |" * 4
 
 
 def test_results_of_another_time_have_a_table_of_their_own() -> None:

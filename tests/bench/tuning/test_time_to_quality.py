@@ -36,28 +36,34 @@ CURVES = {
 
 
 def test_a_short_run_counts_where_every_longer_one_is_as_fast() -> None:
-    found = compared(CURVES, PEER)
+    found = compared(CURVES, PEER, 1200.0)
     assert (found["peer_secs"], found["latency"]) == (1200.0, LAST)
     assert found["times"] == {"as it comes": 60.0, "from nothing": None}
 
 
 def test_at_equal_time_the_longest_run_counts_not_the_best() -> None:
-    assert compared(CURVES, PEER)["ahead"] == {"as it comes": 6.0 / 5.0, "from nothing": 6.0 / 6.5}
+    assert compared(CURVES, PEER, 1200.0)["ahead"] == {"as it comes": 6.0 / 5.0, "from nothing": 6.0 / 6.5}
 
 
 def test_the_peer_may_have_been_as_fast_long_before() -> None:
-    assert compared(CURVES, PEER)["own_secs"] == 300.0
+    assert compared(CURVES, PEER, 1200.0)["own_secs"] == 300.0
 
 
 def test_a_network_is_compared_with_the_peers_at_the_same_moment() -> None:
     slow = [{**point, "latency": 7.0, "last": dict.fromkeys(PEERS, 7.5)} for point in _points((40.0, 0.0))]
-    found = compared({**CURVES, "from nothing": slow}, PEER)
+    found = compared({**CURVES, "from nothing": slow}, PEER, 1200.0)
     assert found["times"]["from nothing"] == 40.0
     assert found["ahead"]["from nothing"] == pytest.approx(7.5 / 7.0)
 
 
+def test_what_the_peer_takes_beyond_its_budget_is_no_merit_of_ours() -> None:
+    found = compared(CURVES, PEER, 1000.0)
+    assert (found["peer_secs"], found["own_secs"]) == (1000.0, 300.0)
+    assert found["ahead"]["as it comes"] == 6.0 / 4.0, "the network after 1,100 s is too late"
+
+
 def test_a_form_without_a_network_in_time_is_told_as_such() -> None:
-    found = compared({PEER: _points((10.0, LAST)), "as it comes": _points((40.0, 5.0)), "from nothing": []}, PEER)
+    found = compared({PEER: _points((10.0, LAST)), "as it comes": _points((40.0, 5.0)), "from nothing": []}, PEER, 10.0)
     assert found["times"] == {"as it comes": 40.0, "from nothing": None}
     assert found["ahead"] == {"as it comes": None, "from nothing": None}
 
@@ -76,8 +82,10 @@ def test_another_method_needs_no_other_run_of_the_peer(tmp_path: Path) -> None:
     fleet, pruner = (list(runs([MODEL], 60.0, (60.0,), tmp_path, method=each)) for each in ("fleet", "pruner"))
     assert [one == other for one, other in zip(fleet, pruner, strict=True)] == [True, True, False, False]
     limited = list(runs([MODEL], 60.0, (60.0,), tmp_path, batch=8))
-    assert [one == other for one, other in zip(fleet, limited, strict=True)] == [False, False, True, True]
-    assert len({each.folder for each in (*fleet, *pruner, *limited)}) == 8
+    assert [one == other for one, other in zip(fleet, limited, strict=True)] == [False, True, True, True], (
+        "on our engine it keeps its own"
+    )
+    assert len({each.folder for each in (*fleet, *pruner, *limited)}) == 7
 
 
 def test_each_tuner_is_told_what_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -97,14 +105,17 @@ def test_each_tuner_is_told_what_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert command[1] == "bench.peers.metaschedule_network"
         assert command[4:8] == ["--budget-secs", "60.0", "--seed", "3"]
         moments = [secs for name, secs in itertools.pairwise(command) if name == "--moment"]
-        assert moments == ["0.0", "15.0", "30.0", "45.0"], "its first network, and those of its quarters"
-        assert command[command.index("--batch") + 1] == "8"
+        assert moments == ["0.0", "7.5", "15.0", "30.0", "45.0"], "its first network, and those of shares of its time"
+    assert shipped[0][shipped[0].index("--batch") + 1] == "8"
+    assert "--batch" not in searched[0]
     assert ("--our-engine" in shipped[0], "--our-engine" in searched[0]) == (False, True)
     for command, environment in ours:
         assert command[command.index("--method") + 1] == "pruner"
-        assert environment["FLEET_TUNE_STORE"] == ""
         assert environment["XDG_CACHE_HOME"].startswith(str(tmp_path)), "nothing is found that another run has kept"
-        assert environment["FLEET_TUNE_SHIPPED"] == ("" if "--no-pretrained" in command else "mine")
+        is_whole = "--no-pretrained" not in command
+        assert environment["FLEET_TUNE_SHIPPED"] == ("mine" if is_whole else "")
+        store = environment["FLEET_TUNE_STORE"]
+        assert store.startswith(str(tmp_path)) if is_whole else store == "", "shipped records are read into a store"
     assert len({environment["XDG_CACHE_HOME"] for _, environment in ours}) == len(ours)
     assert ["--no-pretrained" in command for command, _ in ours] == [False, False, True, True]
 
@@ -187,9 +198,9 @@ def test_kernels_without_a_valid_trial_are_told(monkeypatch: pytest.MonkeyPatch,
     assert "| `net`, as it comes | metaschedule, 2000.00 ms | 100 | 40 |" in text
 
 
-def _with_own_secs(found: Any, peer: str) -> dict[str, Any]:
+def _with_own_secs(found: Any, peer: str, budget_secs: float) -> dict[str, Any]:
     """As if the peer had been as fast after 40 s, or after 80 s where kernels have no valid trial."""
-    against = compared(found, peer)
+    against = compared(found, peer, budget_secs)
     return {**against, "own_secs": 80.0 if against["unscheduled"] else 40.0}
 
 
