@@ -249,7 +249,7 @@ def strided() -> Example:
 
 
 def untouched() -> Example:
-    """Ten workloads that nothing is ever fitted on, chosen or looked at by: for figures alone.
+    """Ten workloads; docs/datasets.md says what their records were used for.
 
     Convolutions in one dimension (k5, 256 to 256 on 64), in three (k3, 16 to 32 on 8x28x28), dilated, grouped,
     depthwise and transposed (two-dimensional, on 28x28 and 14x14); dense 96x1536 by 1536x640; softmax over 256x384;
@@ -282,7 +282,7 @@ def untouched() -> Example:
 
 
 def unseen() -> Example:
-    """Twelve workloads for figures alone: their records, of another CPU than all others, are never used for any choice.
+    """Twelve workloads; docs/datasets.md says what their records were used for.
 
     Convolutions in one dimension (k3 with stride 2, 192 to 320 on 96), in three (k3, 24 to 24 on 6x20x20), dilated by
     3, in five groups, depthwise 5x5, transposed, and 1x1 (two-dimensional, on 12x12 to 26x26); dense 72x896 by 896x320;
@@ -320,7 +320,7 @@ def unseen() -> Example:
 
 
 def fresh() -> Example:
-    """Thirteen workloads for figures alone; docs/lab/benchmarks.md says which methods had met their records, and when.
+    """Thirteen workloads; docs/datasets.md says what their records were used for.
 
     Convolutions in one dimension (k7, 64 to 128 on 400), in three (k3 with stride 2, 16 to 48 on 8x24x24), 5x5 dilated
     by 2, in six groups, depthwise 3x3 with stride 2 and 7x7, transposed, and 3x3 (two-dimensional, on 22x22 to 44x44);
@@ -361,7 +361,7 @@ def fresh() -> Example:
 
 
 def models() -> Example:
-    """Fourteen kernels whose shapes are those of well-known networks, for figures alone; see docs/lab/benchmarks.md.
+    """Fourteen kernels whose shapes are those of well-known networks; docs/datasets.md says what for.
 
     Convolutions: in one dimension, Whisper's first (k3, 80 to 384 on 300); in three, R3D's (k3, 64 to 64 on 4x14x14);
     dilated by 2, a DRN's (3x3, 128 to 128 on 28x28); in 13 groups, RegNetY-400MF's (3x3, 104 on 28x28); depthwise,
@@ -406,7 +406,7 @@ def models() -> Example:
 
 
 def deployed() -> Example:
-    """Fourteen more kernels with the shapes of well-known networks, for figures alone; see docs/lab/benchmarks.md.
+    """Fourteen more kernels with the shapes of well-known networks; docs/datasets.md says what for.
 
     Convolutions: in one dimension, wav2vec 2.0's (k3 with stride 2, 512 to 512 on 199); in three, I3D's (k3, 48 to 128
     on 2x7x7); 3x3, SqueezeNet's (64 to 256 on 13x13); 7x7 with stride 2, ResNet's first (3 to 64 on 224x224); dilated
@@ -451,7 +451,7 @@ def deployed() -> Example:
 
 
 def served() -> Example:
-    """Fifteen more kernels with the shapes of well-known networks, for figures alone; see docs/lab/benchmarks.md.
+    """Fifteen more kernels with the shapes of well-known networks; docs/datasets.md says what for.
 
     Convolutions: in one dimension, HiFi-GAN's (k3 dilated by 3, 128 to 128 on 256); in three, a 3D U-Net's (k3, 32 to
     64 on 4x16x16); 3x3, DenseNet-121's (128 to 32 on 28x28); dilated by 6, a branch of DeepLab's pyramid (3x3, 96 to 64
@@ -499,7 +499,7 @@ def served() -> Example:
 
 
 def hosted() -> Example:
-    """Fourteen more kernels with the shapes of well-known networks, for figures alone; see docs/lab/benchmarks.md.
+    """Fourteen more kernels with the shapes of well-known networks; docs/datasets.md says what for.
 
     Convolutions: in one dimension, Jasper's (k11, 128 to 128 on 200); in three, R(2+1)D's (1x3x3, 64 to 144 on
     4x14x14); 3x3, YOLOv3-tiny's (32 to 64 on 52x52); 3x3 with stride 2, MobileNet's first (3 to 32 on 224x224); dilated

@@ -23,6 +23,7 @@ class BuilderPool:
         self._builders = builders
         self._artifacts = artifacts
         self._lost: set[int] = set()  # whose process ended when it was last asked
+        self._has_built = False
 
     async def build(self, command: Build) -> Built | BuilderLost:
         """Build, and keep the artifact. One that was lost is given nothing before another process is in its place: on
@@ -39,8 +40,11 @@ class BuilderPool:
         request = BuildRequest(command.task, command.candidate, command.timeout_secs)
         try:
             built = await builder.build(request)
-        except UserError:
-            raise
+        except UserError as error:
+            if not self._has_built:
+                raise
+            # Of one machine: the others have what it lacks.
+            return BuilderLost(command.builder, str(error), BuilderLossCause.NOT_BEGUN)
         except ActorLostError as error:  # it compiles nothing itself: its child does
             self._lost.add(command.builder)
             return BuilderLost(command.builder, first_line(error), BuilderLossCause.OUTSIDE)
@@ -54,5 +58,6 @@ class BuilderPool:
             if built.outcome is Outcome.KILLED:
                 return BuilderLost(command.builder, built.detail, BuilderLossCause.OUTSIDE)
             return Built(command.builder, built)
+        self._has_built = True
         self._artifacts.put(command.task.id if command.candidate is None else command.candidate.id, built)
         return Built(command.builder)

@@ -14,7 +14,7 @@ from actors.clients.device import TURN_PATIENCE_SECS, DeviceHandle, NotOurTurnEr
 from actors.scheduling.record_batcher import RecordBatcher
 from devices.host.quiet_windows.quiet_window import QuietTimeoutError, WindowLostError
 from fleet_tune.base.domain import Incumbent, StopRule
-from fleet_tune.base.errors import DeviceUnreachableError, ProbeError, RecorderLostError, StaleLeaseError
+from fleet_tune.base.errors import DeviceUnreachableError, ProbeError, RecorderLostError
 from fleet_tune.base.results import DeviceTime
 from policies.runs.commands import Measure, ShootOut
 from policies.runs.events import (
@@ -100,7 +100,7 @@ class DeviceExecutor:
             measured = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
         except (NotOurTurnError, WindowLostError, QuietTimeoutError):
             return BatchPostponed(self.device_id, command.epoch)
-        except LOST as error:
+        except Exception as error:  # a matter of this device alone
             return self._lost(command.epoch, error)
         waits = {**measured.waits, **({DeviceTime.TURN: waited_secs} if waited_secs else {})}
         if measured.records:
@@ -126,9 +126,10 @@ class DeviceExecutor:
             return await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
         except (NotOurTurnError, WindowLostError, QuietTimeoutError):
             return BatchPostponed(self.device_id, command.epoch)
-        except (StaleLeaseError, *LOST) as error:
+        except Exception as error:  # a matter of this device alone
             return self._lost(command.epoch, error)
 
     def _lost(self, epoch: int, error: Exception) -> BatchLost:
         hangs, outside = isinstance(error, ActorTimeoutError), isinstance(error, ActorLostError)
-        return BatchLost(self.device_id, epoch, first_line(error), hangs, outside)
+        detail = first_line(error) if isinstance(error, LOST) else error_line(error)
+        return BatchLost(self.device_id, epoch, detail, hangs, outside)

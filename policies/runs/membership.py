@@ -92,4 +92,4 @@ class Membership:
         trials; and what people are told."""
         given_up, commands = self._devices.patience.deserted(now)
         tasks = (task for each in given_up for task in self._granting.by_class[each])
-        return [task for task in tasks if not task.finish_reason], commands
+        return [task for task in tasks if not task.finish_reason or task.in_flight], commands

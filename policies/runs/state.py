@@ -93,7 +93,8 @@ class RunState:
         classes = dict.fromkeys(task.device_class for task in self.tasks.values())
         pace = Pace(plan.flow, classes)
         self._measuring = MeasureStage(plan, self.fleet, self.tasks, pace, self._timers, classes)
-        self._granting = Granting(plan, self.tasks, bandit, self.fleet, pace, self._timers)
+        is_lost = self._measuring.patience.is_lost
+        self._granting = Granting(plan, self.tasks, bandit, self.fleet, pace, self._timers, is_lost)
         self._usage = Usage(classes)
         self._seen_secs = plan.before.secs  # until when the usage is counted
         self._members = Membership(plan, self.fleet, self._measuring, self._granting, pace, self._usage)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, Record, Task
@@ -116,6 +116,11 @@ class TaskTrials:
         return self.trials + len(self.candidates.given_up)
 
     @property
+    def shares_limit(self) -> bool:
+        """True if it has a share of the run's trials."""
+        return not self.planned.settled and not self.is_left_out
+
+    @property
     def limit(self) -> int | None:
         """Trials at which the task gets no more; those that were made before the run count."""
         return None if self._limit is None else max(self._limit, self.trials)
@@ -207,7 +212,8 @@ class TaskTrials:
         unwanted = {each for each in changed if not self.ranking.near_best(each)}
         if not record.measurement.run_secs:
             unwanted |= artifacts & {record.candidate.id}
-        return self.candidates.drop_artifacts(unwanted)
+        # What waits for its measurement stays: another run's record of it may have come.
+        return self.candidates.drop_artifacts(unwanted - self.candidates.under_way)
 
     def state(self, grant: int) -> TaskState:
         """Return the state of the task for the bandit."""
@@ -265,6 +271,11 @@ class TaskTrials:
 def gain_at_stake(task: TaskTrials) -> float:
     """Seconds of the network's latency that the task's incumbent takes: 0 without one."""
     return task.task.weight * task.best_secs if math.isfinite(task.best_secs) else 0.0
+
+
+def trials_left(limit: int, tasks: Collection[TaskTrials]) -> int:
+    """Return the trials of the run's limit that are neither made nor under way, nor given up."""
+    return limit - sum(task.spent for task in tasks) - in_flight(tasks)
 
 
 def in_flight(tasks: Iterable[TaskTrials]) -> int:

@@ -108,6 +108,8 @@ class _Attentions:
         self._readers: dict[Any, list[Any]] = defaultdict(list)
         self._moved: set[Any] = set()
         """Variables whose elements are computed from those of others at other places, without sums."""
+        self._taken: set[Any] = set()
+        """Variables of the attentions found so far: what is between two attentions belongs to the first."""
         for binding in self._bindings:
             read = relax.analysis.free_vars(binding.value)
             for variable in read:
@@ -120,18 +122,23 @@ class _Attentions:
 
     def groups(self) -> list[_Group]:
         """Return them, each found by its softmax."""
-        found = []
-        for binding in self._bindings:
-            if operator_name(binding.value) == SOFTMAX:
-                members = self._around(binding)
-                if members:
-                    found.append(_Group([each for each in self._bindings if each.var in members]))
-        return found
+        found = (members for _, members in self._found())
+        return [_Group([each for each in self._bindings if each.var in members]) for members in found]
 
     def grouped_softmaxes(self) -> set[int]:
         """Return the softmaxes of attentions, by their numbers in program order."""
+        return {number for number, _ in self._found()}
+
+    def _found(self) -> list[tuple[int, set[Any]]]:
+        """Return the number of the softmax and the variables of each attention. Called once."""
+        found = []
         softmaxes = [each for each in self._bindings if operator_name(each.value) == SOFTMAX]
-        return {number for number, each in enumerate(softmaxes) if self._around(each)}
+        for number, softmax in enumerate(softmaxes):
+            members = self._around(softmax)
+            if members:
+                self._taken |= members
+                found.append((number, members))
+        return found
 
     def _around(self, softmax: Any) -> set[Any]:
         """Return the variables of the attention of a softmax; none where it is another softmax."""
@@ -192,7 +199,7 @@ class _Attentions:
 
     def _product_of_scores(self, variable: Any, members: set[Any]) -> Any | None:
         """Return the product that the scores are computed from, and add what is between to ``members``."""
-        while variable in self._bound and self._is_inside(variable, members):
+        while variable in self._bound and variable not in self._taken and self._is_inside(variable, members):
             members.add(variable)
             binding = self._bound[variable]
             if operator_name(binding.value) == _PRODUCT:
@@ -230,7 +237,9 @@ class _Attentions:
         left to the product before it."""
         wanted = {each for each in operands if isinstance(each, relax.Var)}
         for binding in reversed(self._bindings):
-            if binding.var in wanted and binding.var in self._moved and self._is_inside(binding.var, members):
+            if binding.var not in wanted or binding.var in self._taken:
+                continue
+            if binding.var in self._moved and self._is_inside(binding.var, members):
                 members.add(binding.var)
                 wanted |= set(relax.analysis.free_vars(binding.value))
 
@@ -238,8 +247,11 @@ class _Attentions:
         return all(reader in members for reader in self._readers[variable])
 
     def _only_reader(self, variable: Any, members: set[Any]) -> Any | None:
+        """Return what reads a variable, where that is one operator outside of ``members`` and of other attentions."""
         readers = [each for each in self._readers[variable] if each is None or each not in members]
-        return self._bound[readers[0]] if len(readers) == 1 and readers[0] is not None else None
+        if len(readers) != 1 or readers[0] is None or readers[0] in self._taken:
+            return None
+        return self._bound[readers[0]]
 
     def _calls(self, variable: Any, name: str) -> bool:
         return variable in self._bound and operator_name(self._bound[variable].value) == f"relax.{name}"

@@ -53,9 +53,9 @@ _ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.sof
 # Operators whose rule in TVM is wrong: it raises, or (repeat of all elements) changes their order. Without a rule they
 # get their inputs in the original layout.
 _WRONG_LAYOUT_RULES = ("relax.stack", "relax.repeat", "relax.nn.dropout")
-# Operations of convolutions for each byte that changes its layout, from which on the change pays: between a single
-# depthwise convolution (2; 1.7 times as fast in its original layout) and a dense one (70 to 300).
-_WORTHWHILE = 32
+WORTHWHILE = 32
+"""Operations of convolutions for each byte that is moved, from which on a copy pays: between a single depthwise
+convolution (2; 1.7 times as fast in its original layout) and a dense one (70 to 300)."""
 # Time of an operation, relative to the time that channels last save of it.
 _OPERATION = 10
 
@@ -79,7 +79,7 @@ def gain(before: Any, after: Any) -> float:
     """Return how much better ``after`` is, which is ``before`` in other layouts, in units of the time that channels
     last save of an operation. At least 0 where it is worth its transposes."""
     saved = sum(_saved(call) for call in _convolutions(after["main"]))
-    return saved - _WORTHWHILE * (moved_bytes(after["main"]) - moved_bytes(before["main"]))
+    return saved - WORTHWHILE * (moved_bytes(after["main"]) - moved_bytes(before["main"]))
 
 
 def not_worthwhile(before: Any, after: Any) -> frozenset[int]:
@@ -99,7 +99,7 @@ def not_worthwhile(before: Any, after: Any) -> frozenset[int]:
     return frozenset(
         at
         for at, (island, call) in enumerate(zip(of, convolutions, strict=True))
-        if _has_channels_last(call) and saved[island] < _WORTHWHILE * islands.borders[island]
+        if _has_channels_last(call) and saved[island] < WORTHWHILE * islands.borders[island]
     )
 
 

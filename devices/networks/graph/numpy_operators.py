@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import Call
 
 Array = npt.NDArray[Any]
@@ -159,13 +159,15 @@ def evaluate(call: Call, operands: list[Array]) -> Array | None:
         elif name == "relax.broadcast_to":
             result = np.broadcast_to(operands[0], shape)
         elif name == "relax.arange":
-            start, end, step = (int(argument.value) for argument in call.args)
-            result = np.arange(start, end, step, dtype=str(call.ty.dtype))
+            bounds = [argument.value for argument in call.args]
+            if not all(isinstance(bound, int | tirx.IntImm) for bound in bounds):
+                return None
+            result = np.arange(*map(int, bounds), dtype=str(call.ty.dtype))
         elif name in _EVALUATE:
             result = _EVALUATE[name](call, operands)
         else:
             return None
-    except (NotImplementedError, ValueError, TypeError, AttributeError):
+    except (NotImplementedError, ValueError, TypeError, AttributeError, ArithmeticError, LookupError):
         return None  # left to :func:`devices.networks.graph.constants.fold_constants`
     # A different type means that numpy and TVM disagree on the operator (type promotion): keep TVM's.
     return np.asarray(result, order="C") if str(result.dtype) == str(call.ty.dtype) and result.shape == shape else None

@@ -51,7 +51,7 @@ def scatter_elements(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, ax
     axis %= len(shape)
     strides = [prod(shape[at + 1 :]) for at in range(len(shape))]
     before, length, behind = extents[:axis], extents[axis], extents[axis + 1 :]
-    chunk = 1 if on_gpu() else min(_CHUNK, prod(behind))
+    chunk = 1 if on_gpu() else max(1, min(_CHUNK, prod(behind)))
     chunks = -(-prod(behind) // chunk)
     combine = _COMBINED[reduction]
 
@@ -97,7 +97,7 @@ def scatter_nd(
     strides = [prod(shape[at + 1 :]) for at in range(len(shape))]
     others = _joined([(shape[at], strides[at]) for at in order[len(named) :]])
     inner = prod(extent for extent, _ in others)
-    chunk = 1 if on_gpu() else min(_CHUNK, inner)
+    chunk = 1 if on_gpu() else max(1, min(_CHUNK, inner))
     combine = _COMBINED[reduction]
 
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
@@ -218,7 +218,9 @@ def _less(old: Any, new: Any) -> Any:
 
 
 def _is_nan(value: Any) -> Any:
-    return tirx.isnan(value) if "float" in str(value.ty.dtype) else tirx.const(False, "bool")
+    if "float" not in str(value.ty.dtype):
+        return tirx.const(False, "bool")
+    return tirx.isnan(value.astype("float32") if "bfloat16" in str(value.ty.dtype) else value)
 
 
 _ZERO = tirx.const(0, "int64")

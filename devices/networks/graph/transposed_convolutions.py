@@ -10,6 +10,11 @@ which is, for each remainder ``r = i % s``, a convolution with every ``s``-th el
 of them are one convolution with ``s`` times as many channels, whose results ``(q, r)`` become the elements ``q * s +
 r``, cut at both ends: a plain convolution, and a copy into which what follows is fused.
 
+The results that are cut off are many for small images: with ``k = 4``, ``s = 2``, ``padding = 1``, a generator's usual
+numbers, an output of ``2 n`` elements has ``n + 1`` quotients of which each remainder needs ``n``. Where all remainders
+need as many, but not the same ones, each has a window of the input of its own. The windows are the groups of one
+convolution, which computes nothing that is cut off, for a copy of the input for each remainder.
+
 Along an axis with one element of input nothing overlaps: with ``s = k`` it is a matrix product.
 """
 
@@ -24,6 +29,7 @@ import numpy.typing as npt
 from tvm import relax, tirx
 from tvm.ir import Call, GenericConst
 
+from devices.networks.graph.layouts import WORTHWHILE
 from devices.networks.graph.main_function import replace_calls
 
 _PLAIN = {f"relax.nn.conv{n}d_transpose": f"conv{n}d" for n in (1, 2, 3)}
@@ -63,6 +69,30 @@ class _SpatialAxis:
         """Position of the first interleaved element of the output."""
         return self.padding - self.first * self.stride
 
+    @property
+    def has_windows(self) -> bool:
+        """True if each remainder has as many elements of the output; element ``j * stride + at`` is the ``j``-th of
+        its remainder."""
+        return self.output % self.stride == 0
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the remainders have results that are no elements of the output."""
+        return (self.last - self.first + 1) * self.stride > self.output
+
+    def remainder(self, at: int) -> int:
+        """Return the remainder of the elements from ``at`` on, a stride apart."""
+        return (at + self.padding) % self.stride
+
+    def begin(self, at: int) -> int:
+        """Return the position in the input of the first element that they read; negative in its padding."""
+        return (at + self.padding) // self.stride - (self.taps - 1)
+
+    @property
+    def window(self) -> int:
+        """Number of elements of the input that they read."""
+        return self.output // self.stride + self.taps - 1
+
 
 def replace_transposed_convolutions(module: Any) -> Any:
     """Return ``module`` with the transposed convolutions of ``main`` that have constant weights replaced."""
@@ -72,7 +102,60 @@ def replace_transposed_convolutions(module: Any) -> Any:
 def _as_convolution(builder: relax.BlockBuilder, call: Call) -> Any:
     """Return a convolution and the interleaving of its results; the call itself, where it is not replaced."""
     axes = _axes(call) if isinstance(call.args[1], GenericConst) else None
-    return call if axes is None else _interleaved(builder, call, axes)
+    if axes is None:
+        return call
+    in_windows = all(axis.has_windows and axis.dilation == 1 for axis in axes) and _saves_enough(call, axes)
+    return (_in_windows if in_windows else _interleaved)(builder, call, axes)
+
+
+def _saves_enough(call: Call, axes: list[_SpatialAxis]) -> bool:
+    """Return true if windows save more by what is not computed than their copies cost."""
+    inputs, each = (int(extent) for extent in call.args[1].ty.shape.values[:2])  # of all groups, of one
+    places = prod(axis.stride for axis in axes)
+    cut = prod(axis.last - axis.first + 1 for axis in axes) - prod(axis.output // axis.stride for axis in axes)
+    operations = 2 * cut * places * inputs * each * prod(axis.taps for axis in axes)
+    copied = places * inputs * prod(axis.window for axis in axes) * np.dtype(str(call.args[0].ty.dtype)).itemsize
+    return cut > 0 and operations >= WORTHWHILE * 2 * copied  # written and read
+
+
+def _in_windows(builder: relax.BlockBuilder, call: Call, axes: list[_SpatialAxis]) -> Any:
+    """Return a convolution of which each remainder is a group, and the interleaving of its results."""
+    groups, strides, n = int(call.attrs.groups), [axis.stride for axis in axes], len(axes)
+    places = [*np.ndindex(*strides)]
+    weight = _weight(call.args[1].value.numpy(), groups, axes)
+    kernels = weight.reshape(groups, *strides, -1, *weight.shape[1:])
+    of_places = [
+        kernels[(slice(None), *(axis.remainder(at) for axis, at in zip(axes, place, strict=True)))] for place in places
+    ]
+    ordered = np.stack(of_places).reshape(-1, *weight.shape[1:])
+    whole, before = _padded(builder, call.args[0], axes)
+    windows = []
+    for place in places:
+        begin = [axis.begin(at) + zeros for axis, at, zeros in zip(axes, place, before, strict=True)]
+        windows.append(_slice(builder, whole, begin, [axis.window for axis in axes]))
+    define = getattr(relax.op.nn, _PLAIN[call.op.name])
+    data = builder.emit(relax.op.concat(windows, 1))
+    weights = relax.const(np.ascontiguousarray(ordered), str(call.args[1].ty.dtype))
+    result = builder.emit(define(data, weights, groups=groups * len(places), out_dtype=call.attrs.out_dtype))
+    batch = result.ty.shape.values[0]
+    channels, *positions = (int(extent) for extent in result.ty.shape.values[1:])
+    each = channels // len(places)
+    # (batch, remainders, channel, quotients) to (batch, channel, quotient, remainder, ...)
+    parts = builder.emit(relax.op.reshape(result, (batch, *strides, each, *positions)))
+    order = [0, 1 + n, *(axis for at in range(n) for axis in (2 + n + at, 1 + at))]
+    parts = builder.emit(relax.op.permute_dims(parts, order))
+    return builder.emit(relax.op.reshape(parts, (batch, each, *(axis.output for axis in axes))))
+
+
+def _padded(builder: relax.BlockBuilder, data: Any, axes: list[_SpatialAxis]) -> tuple[Any, list[int]]:
+    """Return the input with the zeros that windows read, and how many are before it on each axis."""
+    before = [max(0, -min(axis.begin(at) for at in range(axis.stride))) for axis in axes]
+    ends = [max(axis.begin(at) for at in range(axis.stride)) + axis.window for axis in axes]
+    after = [max(0, end - axis.extent) for axis, end in zip(axes, ends, strict=True)]
+    if not any(before) and not any(after):
+        return data, before
+    widths = [0, 0, 0, 0, *(width for pair in zip(before, after, strict=True) for width in pair)]
+    return builder.emit(relax.op.nn.pad(data, widths)), before
 
 
 def _interleaved(builder: relax.BlockBuilder, call: Call, axes: list[_SpatialAxis]) -> Any:
@@ -85,7 +168,7 @@ def _interleaved(builder: relax.BlockBuilder, call: Call, axes: list[_SpatialAxi
     result = builder.emit(
         define(
             data,
-            relax.const(weight),
+            relax.const(weight, str(call.args[1].ty.dtype)),
             padding=pads,
             dilation=dilation,
             groups=groups,

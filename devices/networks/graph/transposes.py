@@ -85,7 +85,7 @@ class _TransposeMover(PyExprMutator):  # type: ignore[misc]
             case "relax.permute_dims":
                 order = axes_of(call.attrs, len(found.axes))
                 return relax.op.permute_dims(found.source, [found.axes[axis] for axis in order])
-            case "relax.strided_slice":
+            case "relax.strided_slice" if shape_of(call) is not None:
                 axes, *bounds = (ints(argument.fields) for argument in call.args[1:])
                 there = [found.axes[axis] for axis in axes]
                 inbound = bool(call.attrs.assume_inbound)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from fleet_tune.base.errors import DevicesLostError
 from policies.runs.commands import Abort, Command, Log
 from policies.runs.fleet import Fleet
 from policies.runs.stages.leases import Lane, Leases, Work
-from policies.runs.tasks import TaskTrials
+from policies.runs.tasks import TaskTrials, trials_left
 from policies.runs.times.timers import Timers
 
 
 class ClassPatience:
     """Hopeless classes (no device can work) and deserted ones (no device is left), with the second since when each is.
 
-    ``patience_secs``: longest wait. ``awaited``: device classes for which the network is being prepared.
+    ``patience_secs``: longest wait. ``awaited``: device classes for which the network is being prepared. ``trials``:
+    limit of those of the run; None for none.
     """
 
     def __init__(
@@ -26,7 +28,9 @@ class ClassPatience:
         leases: Leases,
         timers: Timers,
         awaited: Iterable[str],
+        trials: int | None,
     ) -> None:
+        self._trials = trials
         self._patience_secs = patience_secs
         self._fleet = fleet
         self._tasks = tasks
@@ -90,6 +94,12 @@ class ClassPatience:
             return []
         return [Log("notice", f"a device of class {device_class} answers again")]
 
+    def is_lost(self, device_class: str, now: float) -> bool:
+        """Return true for a class that has had no device that works, or none at all, for longer than one is waited
+        for."""
+        since = min(each.get(device_class, math.inf) for each in (self._hopeless_since, self._deserted_since))
+        return now >= since + self._patience_secs
+
     def _others_go_on(self, device_class: str) -> bool:
         """Return true if another class has a device that can work and something to tune."""
         if self._awaited:
@@ -105,8 +115,11 @@ class ClassPatience:
 
     def _is_wanted(self, device_class: str) -> bool:
         """Return true if there is something to tune for the class."""
-        of_class = (task for task in self._tasks.values() if task.device_class == device_class)
-        return any(task.in_flight or task.wanted(1) for task in of_class)
+        of_class = [task for task in self._tasks.values() if task.device_class == device_class]
+        if any(task.in_flight for task in of_class):
+            return True
+        no_trials = self._trials is not None and trials_left(self._trials, self._tasks.values()) <= 0
+        return not no_trials and any(task.wanted(1) for task in of_class)
 
     # Deserted classes ------------------------------------------------------------------------------------------------
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from policies.runs.commands import Propose
 from policies.runs.fleet import Fleet
 from policies.runs.plan import RunPlan
 from policies.runs.stages.building import BuildStage
 from policies.runs.stages.pace import Pace
-from policies.runs.tasks import TaskTrials, in_flight
+from policies.runs.stages.trial_shares import share_of_each_task
+from policies.runs.tasks import TaskTrials, in_flight, trials_left
 from policies.runs.times.timers import Timers
 from policies.search.bandits import TaskBandit, TaskChoice, TaskState
 
@@ -20,7 +22,10 @@ _LEAST_PART = 4
 
 class Granting:
     """One proposal of a device class at a time from each searcher: the next choice of the bandit knows of its
-    candidates. What is asked for follows the devices (:class:`policies.runs.stages.pace.Pace`)."""
+    candidates. What is asked for follows the devices (:class:`policies.runs.stages.pace.Pace`).
+
+    ``is_lost``: tells whether a device class has been without a working device for so long that nothing is kept for it.
+    """
 
     def __init__(
         self,
@@ -30,9 +35,11 @@ class Granting:
         fleet: Fleet,
         pace: Pace,
         timers: Timers,
+        is_lost: Callable[[str, float], bool],
     ) -> None:
         self._plan = plan
         self._bandit = bandit
+        self._is_lost = is_lost
         self._fleet = fleet
         self._pace = pace
         self._timers = timers
@@ -99,7 +106,7 @@ class Granting:
             if lacking < grant:
                 break
             self._rests_until.pop(source, None)
-            command = self._next(tasks, grant)
+            command = self._next(tasks, grant, now)
             if command is not None:
                 lacking -= command.count
                 awaited += command.count
@@ -145,32 +152,38 @@ class Granting:
         """Searchers that were lost over a task, and have not answered for it since."""
         return {self._tasks[task_id].planned.searcher for task_id in self._losses}
 
-    def room(self, grant: int) -> int:
-        """Trials that the run may grant now, at most ``grant``: an even share of all trials is kept for each task that
-        is still being described, whatever the others could do with it."""
+    def room(self, device_class: str, grant: int, now: float) -> int:
+        """Trials that the run may grant a class now, at most ``grant``. Each class that can use them has a share of the
+        limit by its number of tasks, and each task that is still being described its even share of that, whatever the
+        others could do with it."""
         limit = self._plan.limits.trials
         if limit is None:
             return grant
-        share = max(1, limit // len(self._tasks))
-        least = self._plan.flow.grant
-        awaited = (task for task in self._tasks.values() if task.is_awaited and task.wanted(least))
-        kept = sum(max(0, share - task.spent) for task in awaited)
-        return max(0, min(grant, self._left(limit) - kept))
+        sharing = [name for name, tasks in self.by_class.items() if self._takes_part(name, tasks, now)]
+        if device_class not in sharing:
+            return 0
+        used = {name: sum(task.spent for task in tasks) + in_flight(tasks) for name, tasks in self.by_class.items()}
+        counts = {name: sum(task.shares_limit for task in tasks) for name, tasks in self.by_class.items()}
+        share = share_of_each_task(limit, counts, used, sharing)
+        awaited = (task for task in self.by_class[device_class] if task.is_awaited and task.wanted(1))
+        kept = sum(max(0, math.floor(share) - task.spent) for task in awaited)
+        of_class = math.ceil(share * counts[device_class]) - used[device_class] - kept
+        return max(0, min(grant, of_class, trials_left(limit, self._tasks.values())))
 
-    def _left(self, limit: int) -> int:
-        """Trials that are neither made nor under way, nor given up."""
-        tasks = self._tasks.values()
-        return limit - sum(task.spent for task in tasks) - in_flight(tasks)
+    def _takes_part(self, device_class: str, tasks: Sequence[TaskTrials], now: float) -> bool:
+        """Return true if the class can use trials: others may have its share else."""
+        return not self._is_lost(device_class, now) and any(task.in_flight or task.wanted(1) for task in tasks)
 
     def _is_done(self, tasks: Sequence[TaskTrials]) -> bool:
         grant, limit = self._plan.flow.grant, self._plan.limits.trials
         if any(task.in_flight for task in tasks):
             return False
-        return (limit is not None and self._left(limit) <= 0) or not any(task.wanted(grant) for task in tasks)
+        no_trials = limit is not None and trials_left(limit, self._tasks.values()) <= 0
+        return no_trials or not any(task.wanted(grant) for task in tasks)
 
-    def _next(self, tasks: Sequence[TaskTrials], grant: int) -> Propose | None:
+    def _next(self, tasks: Sequence[TaskTrials], grant: int, now: float) -> Propose | None:
         """Return the proposal to ask a searcher for, which knows these ``tasks`` of a class; None for none."""
-        room = self.room(grant)
+        room = self.room(tasks[0].device_class, grant, now)
         if not room or not any(task.room(grant) for task in tasks):
             return None
         states = [task.state(grant) for task in tasks]

@@ -48,7 +48,13 @@ class MeasureStage:
         self.queue = BuiltQueue(tasks)
         self.leases = Leases(fleet)
         self.patience = ClassPatience(
-            plan.device_patience_secs, fleet, tasks, self.leases, timers, plan.awaited_classes
+            plan.device_patience_secs,
+            fleet,
+            tasks,
+            self.leases,
+            timers,
+            plan.awaited_classes,
+            plan.limits.trials,
         )
         self.readiness = Readiness(plan, fleet, self.leases, self.patience, timers)
         self._given_up: list[tuple[Trial, Measurement]] = []

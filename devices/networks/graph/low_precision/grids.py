@@ -313,6 +313,8 @@ def _convolution(call: Call, weight: npt.NDArray[Any]) -> ByteProduct | str:
     window = Window.of(call)
     if window is None:
         return "they are not channels last"
+    if shape_of(call) is None:
+        return "their extents are not known before they run"
     found = _whole_numbers(weight)
     if found is None:
         return _NOT_WHOLE

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tvm
 from tvm import relax
@@ -52,8 +53,9 @@ def fold_affine(context: RewriteContext, call: Call) -> Any:
         return relax.op.add(context.emit(linear), constant(_spread(total, rank, channel_axis)))
     factor = channels if name == "relax.multiply" else np.asarray(1 / channels, channels.dtype)
     weight = array_of(context.known(linear.args[1]).value)
-    scaled = (weight * _spread(factor, weight.ndim, output_axis)).astype(weight.dtype)
-    if not np.isfinite(scaled.astype(np.float32)).all():  # too large for the weights' type
+    spread = _spread(factor, weight.ndim, output_axis)
+    scaled = (weight * spread).astype(weight.dtype)
+    if not _are_exact(scaled, weight.astype(np.float64) * spread.astype(np.float64), output_axis):
         return call
     result = Call(linear.op, [linear.args[0], constant(scaled)], linear.attrs, linear.ty_args)
     if bias is None:
@@ -102,6 +104,17 @@ def _per_channel(array: Array, shape: tuple[Any, ...], axis: int) -> Array | Non
     if any(extent != 1 for at, extent in enumerate(padded.shape) if at != axis):
         return None
     return np.array(np.broadcast_to(padded.reshape(-1), (shape[axis],)))
+
+
+def _are_exact(rounded: Array, exact: Array, axis: int) -> bool:
+    """Return true if the weights of each channel of ``axis`` are about as near as their type has it: no number is too
+    large for it, and too few are too small to matter."""
+    if not np.isfinite(rounded.astype(np.float64)).all():
+        return False
+    others = tuple(at for at in range(exact.ndim) if at != axis)
+    off = np.square(rounded.astype(np.float64) - exact).sum(others)
+    eps = float(ml_dtypes.finfo(rounded.dtype).eps)
+    return bool((off <= np.square(eps) * np.square(exact).sum(others)).all())
 
 
 def _spread(vector: Array, rank: int, axis: int) -> Array:

@@ -34,6 +34,8 @@ def _take(context: RewriteContext, call: Call) -> Any:
         return _with_wrapped_indices(call, indices, shape)
     axis, mode = call.attrs.axis, _safe_mode(call)
     given = _before_reshapes(context, call.args[1])
+    if shape_of(call) is None:
+        given = call.args[1]
     if shape_of(given) == shape_of(call.args[1]):
         return relax.op.take(call.args[0], given, axis=axis, mode=mode)
     taken = context.emit(relax.op.take(call.args[0], given, axis=axis, mode=mode))

@@ -8,7 +8,10 @@ from tvm import relax
 from tvm.ir import Call
 
 from devices.networks.graph.numpy_operators import axes_of, ints, shape_of
-from devices.networks.graph.rewrites.context import RewriteContext, Rule, is_call
+from devices.networks.graph.rewrites.context import RewriteContext, Rule, is_call, operator_name
+
+_HALVES = ("float16", "bfloat16")
+_PRODUCTS = frozenset({"relax.matmul", *(f"relax.nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose"))})
 
 
 def _permute(context: RewriteContext, call: Call) -> Any:
@@ -46,22 +49,30 @@ def _reshape(context: RewriteContext, call: Call) -> Any:
 
 
 def _convert(context: RewriteContext, call: Call) -> Any:
-    """Drop the rounding of a float32 value to half precision if it becomes float32 again: sums of half-precision
-    products are float32."""
+    """Drop the rounding of sums of half-precision products, which are float32, if they become float32 again. Any other
+    rounding is what the network asks for."""
     producer = context.known(call.args[0])
     if not is_call(producer, "relax.astype"):
         return call
-    original, between = str(producer.args[0].ty.dtype), str(producer.ty.dtype)
-    widened_again = original == str(call.ty.dtype) == "float32" and between in ("float16", "bfloat16")
-    return producer.args[0] if widened_again else call
+    sums = producer.args[0]
+    widened_again = str(sums.ty.dtype) == str(call.ty.dtype) == "float32" and str(producer.ty.dtype) in _HALVES
+    return sums if widened_again and _are_of_halves(context, sums) else call
+
+
+def _are_of_halves(context: RewriteContext, value: Any) -> bool:
+    """Return true for the sums of a product of half precision, in another shape or not."""
+    found = context.known(value)
+    while any(is_call(found, name) for name in ("relax.reshape", "relax.permute_dims")):
+        found = context.known(found.args[0])
+    return operator_name(found) in _PRODUCTS and str(found.args[0].ty.dtype) in _HALVES
 
 
 def _squeeze(_context: RewriteContext, call: Call) -> Any:
     """Count axes from the front: TVM's rules for layouts read negative ones as sizes."""
-    shape = shape_of(call.args[0])
-    if shape is None or call.attrs.axis is None or min(ints(call.attrs.axis), default=0) >= 0:
+    rank = call.args[0].ty.ndim
+    if rank < 0 or call.attrs.axis is None or min(ints(call.attrs.axis), default=0) >= 0:
         return call
-    return relax.op.squeeze(call.args[0], [axis % len(shape) for axis in ints(call.attrs.axis)])
+    return relax.op.squeeze(call.args[0], [axis % rank for axis in ints(call.attrs.axis)])
 
 
 SHAPE_RULES: dict[str, Rule] = {

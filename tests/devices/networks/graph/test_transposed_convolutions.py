@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from devices.networks.frontend import load_network
+from devices.networks.graph import transposed_convolutions
 from devices.networks.tasks.lowering import LoweredNetwork, check_network, import_network
 from devices.targets import resolve_target
 from fleet_tune.base.domain import DeviceClass
@@ -36,9 +37,16 @@ def lowered_and_checked(module: nn.Module, *inputs: torch.Tensor) -> LoweredNetw
         ((1, 3, 5, 5), {"kernel_size": 3, "dilation": 2}),
         ((1, 3, 5, 5), {"kernel_size": 3, "dilation": 2, "stride": 2, "padding": 1}),
         ((1, 6, 5, 4), {"kernel_size": 4, "stride": 2, "padding": 1, "groups": 3}),
+        ((2, 6, 4, 5), {"kernel_size": (5, 4), "stride": (3, 2), "padding": (1, 1), "groups": 2}),
+        ((1, 3, 4, 5), {"kernel_size": (6, 3), "stride": (2, 1), "padding": (2, 1)}),
+        ((1, 3, 6, 6), {"kernel_size": 4, "stride": 2, "padding": 3}),
     ],
 )
-def test_every_geometry(shape: tuple[int, ...], options: dict[str, int]) -> None:
+@pytest.mark.parametrize("worthwhile", [0, 10**9], ids=["windows", "cut"])
+def test_every_geometry(
+    shape: tuple[int, ...], options: dict[str, int], worthwhile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transposed_convolutions, "WORTHWHILE", worthwhile)
     torch.manual_seed(0)
     lowered_and_checked(nn.ConvTranspose2d(shape[1], 6, **options), torch.randn(shape))  # type: ignore[arg-type]
 
@@ -61,6 +69,13 @@ def test_norms_are_folded_and_zeros_are_not_multiplied() -> None:
     assert "multiply" not in " ".join(names)
     # 9 x 9 positions, 4 remainders of 16 channels, 2 x 2 taps of 32 channels.
     assert lowered.tasks[1].workload.flop == 2 * 9 * 9 * 4 * 16 * 4 * 32
+
+
+def test_nothing_is_cut_off_where_copies_of_the_input_cost_less() -> None:
+    torch.manual_seed(0)
+    lowered = lowered_and_checked(nn.ConvTranspose2d(128, 128, 4, 2, 1), torch.randn(1, 128, 4, 4))
+    # 4 x 4 positions, 4 remainders of 128 channels, 2 x 2 taps of 128 channels.
+    assert max(task.workload.flop for task in lowered.tasks) == 2 * 4 * 4 * 4 * 128 * 4 * 128
 
 
 def test_groups_keep_their_norm() -> None:

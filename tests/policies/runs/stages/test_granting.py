@@ -16,6 +16,10 @@ from policies.search.methods import method_named
 from tests.helpers.tasks import make_task
 
 
+def _never_lost(_device_class: str, _now: float) -> bool:
+    return False
+
+
 def test_a_searcher_that_was_lost_is_asked_one_by_one_and_the_others_are_not() -> None:
     tasks = [make_task("w1", device_class="a"), make_task("w2", device_class="b"), make_task("w3", device_class="a")]
     planned = tuple(PlannedTask(task, ("rule",), 1e-9, searcher=at) for task, at in zip(tasks, (0, 0, 1), strict=True))
@@ -23,7 +27,7 @@ def test_a_searcher_that_was_lost_is_asked_one_by_one_and_the_others_are_not() -
     trials = {each.task.id: TaskTrials(each) for each in planned}
     timers, pace = Timers(), Pace(plan.flow, ["a", "b"])
     granting = Granting(
-        plan, trials, method_named("random").make_task_bandit(0), Fleet(plan.devices, "run"), pace, timers
+        plan, trials, method_named("random").make_task_bandit(0), Fleet(plan.devices, "run"), pace, timers, _never_lost
     )
     builds = BuildStage(range(8), plan.flow, timers, lambda _: 60.0)
     first, second, third = (task.id for task in tasks)
@@ -56,7 +60,7 @@ def test_searchers_take_turns_where_one_proposal_is_all_that_is_lacking() -> Non
     trials = {each.task.id: TaskTrials(each) for each in planned}
     timers, pace = Timers(), Pace(plan.flow, ["a"])
     granting = Granting(
-        plan, trials, method_named("random").make_task_bandit(0), Fleet(plan.devices, "run"), pace, timers
+        plan, trials, method_named("random").make_task_bandit(0), Fleet(plan.devices, "run"), pace, timers, _never_lost
     )
     builds = BuildStage(range(8), plan.flow, timers, lambda _: 60.0)
     asked = []

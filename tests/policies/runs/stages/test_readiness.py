@@ -30,7 +30,7 @@ class Stage:
         self.leases.add_class("board")
         self.leases.open_lane("a", "board")
         tasks = {planned.task.id: TaskTrials(planned)}
-        self.patience = ClassPatience(PATIENCE_SECS, self.fleet, tasks, self.leases, self.timers, ())
+        self.patience = ClassPatience(PATIENCE_SECS, self.fleet, tasks, self.leases, self.timers, (), None)
         self.readiness = Readiness(self.plan, self.fleet, self.leases, self.patience, self.timers)
 
 
