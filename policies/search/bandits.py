@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
@@ -104,6 +105,8 @@ class TaskState:
     """True if the task gets no more trials."""
     floor_secs: float = 0.0
     """Seconds that no schedule can beat (operations divided by the device's peak), 0 if unknown."""
+    assumed_secs: float = math.inf
+    """Cost in seconds by which a task with failures alone is valued; see :func:`_with_assumed_costs`."""
     kind: str = ""
     """Kind of the task (:func:`kind_of_name`): tasks of one kind are similar. Tasks of the empty kind are similar to
     none."""
@@ -158,8 +161,8 @@ class PublishedGradient:
     its kind takes all of them. While there are not more rounds than the window, the recent gain is unknown and counts
     as 0, as in Ansor's code.
 
-    Beyond the paper, pending trials count as visits that gained nothing so far; a task with failures alone is valued by
-    :func:`_of_failures`.
+    Beyond the paper, pending trials count as visits that gained nothing so far; a task with failures alone is
+    valued by its ``assumed_secs``.
     """
 
     alpha: float = ALPHA
@@ -174,7 +177,7 @@ class PublishedGradient:
         rounds = max(state.visits / round_trials, 1.0)
         best = state.best_secs
         if not _succeeded(state):
-            return _of_failures(state, rounds)
+            return state.weight * state.assumed_secs / rounds
         ago = len(state.best_history) - 1 - self.window * round_trials
         before = state.best_history[ago] if ago >= 0 else best
         gained = max(before - best, 0.0) if math.isfinite(before) else 0.0
@@ -201,21 +204,25 @@ class PublishedGradient:
 
 @dataclass(frozen=True)
 class FloorGradient:
-    """Ours: :func:`latency_gradient`, trial by trial, with no look at similar tasks."""
+    """Ours: :func:`latency_gradient`, trial by trial, with no look at similar tasks. A task with failures alone is
+    valued by its ``assumed_secs``."""
 
     alpha: float = ALPHA
     window: int = WINDOW
 
     def __call__(self, states: Sequence[TaskState], at: int, round_trials: int, /) -> float:  # noqa: ARG002
         """See :class:`Gradient`."""
-        return latency_gradient(states[at], self.alpha, self.window)
+        state = states[at]
+        if not _succeeded(state):
+            return state.weight * state.assumed_secs / max(state.visits, 1)
+        return latency_gradient(state, self.alpha, self.window)
 
     def bound(self, state: TaskState, /) -> float:
-        """See :class:`Gradient`: what the best cost is above the floor; of a task without a success, its cost is taken
-        for that of :func:`_of_failures`."""
+        """See :class:`Gradient`: what the best cost is above the floor; a task without a success is taken for one at
+        :data:`_SLOW` times its floor, and without a floor nothing is known of it."""
+        floor = _floor(state)
         if not _succeeded(state):
-            return _of_failures(state, 1.0)
-        floor = state.floor_secs if 0 < state.floor_secs < math.inf else 0.0
+            return state.weight * _SLOW * floor if floor > 0 else math.inf
         return state.weight * max(state.best_secs - floor, 0.0)
 
 
@@ -223,27 +230,50 @@ def _succeeded(state: TaskState) -> bool:
     return math.isfinite(state.best_secs) and state.best_secs > 0
 
 
-def _of_failures(state: TaskState, visits: float) -> float:
-    """A task with failures alone is valued like one at a hundredth of its device's peak, which is set by hand: as slow
-    as kernels are. With no floor known (0, NaN or infinite) its value is infinite."""
-    floor = state.floor_secs if 0 < state.floor_secs < math.inf else 0.0
-    return state.weight * 100.0 * floor / visits if floor > 0 else math.inf
+def _floor(state: TaskState) -> float:
+    """The floor of a task in seconds, 0 where none is known."""
+    return state.floor_secs if 0 < state.floor_secs < math.inf else 0.0
+
+
+_SLOW = 100.0
+"""Cost of the slowest kernels, relative to their floor: set by hand."""
+
+
+def _with_assumed_costs(states: Sequence[TaskState]) -> Sequence[TaskState]:
+    """Return the states with an assumed cost of each task with failures alone: so that it gets about as many trials as
+    the others, however long it goes on to fail.
+
+    Its best kernel is taken to be as far above the floor as those of the others, in the median; without a floor, to
+    cost as much as theirs. Where no task has a success, the cost is :data:`_SLOW` times the floor, and infinite without
+    one.
+    """
+    good = [each for each in states if _succeeded(each)]
+    if len(good) == len(states):
+        return states
+    ratios = [each.best_secs / _floor(each) for each in good if _floor(each) > 0]
+    ratio = statistics.median(ratios) if ratios else _SLOW
+    usual = statistics.median(each.best_secs for each in good) if good else math.inf
+
+    def assumed(state: TaskState) -> TaskState:
+        if _succeeded(state):
+            return state
+        return replace(state, assumed_secs=ratio * _floor(state) if _floor(state) > 0 else usual)
+
+    return [assumed(each) for each in states]
 
 
 def latency_gradient(state: TaskState, alpha: float = ALPHA, window: int = WINDOW) -> float:
-    """Seconds of network latency that one more trial is expected to save, not negative.
+    """Seconds of network latency that one more trial of a task with a success is expected to save, not negative.
 
     ``w (alpha (g(t - dt) - g(t)) / dt + (1 - alpha) min(g(t) / t, g(t) - floor))``: the gain of the last ``window``
     trials, and the guess that the cost falls like ``1 / t``, but not under the floor, which no schedule of the device
     can beat. It differs from Bansor's equation 2 (:class:`PublishedGradient`) in the second: that one takes the larger
     of two gains and bounds neither. Trials are visits, with the pending ones, which count as having gained nothing so
-    far. For a task with failures alone see :func:`_of_failures`.
+    far. For a task with failures alone see :class:`FloorGradient`.
     """
     trials = max(state.visits, 1)
     best = state.best_secs
-    floor = state.floor_secs if 0 < state.floor_secs < math.inf else 0.0
-    if not _succeeded(state):
-        return _of_failures(state, trials)
+    floor = _floor(state)
     span = min(window, len(state.best_history) - 1)
     before = state.best_history[-1 - span]
     slope = max(before - best, 0.0) / (span + state.pending) if span > 0 and math.isfinite(before) else 0.0
@@ -385,7 +415,7 @@ class TaskBandit:
         open_tasks = [at for at, state in enumerate(states) if not state.finished]
         if not open_tasks:
             return None
-        states = _with_floors_that_hold(states)
+        states = _with_assumed_costs(_with_floors_that_hold(states))
         tried = [at for at in open_tasks if states[at].visits >= self._round_trials]
         untried = [at for at in open_tasks if states[at].visits < self._round_trials]
         first = self._allocation.first(states, untried, self._round_trials) if tried and untried else untried
@@ -410,16 +440,20 @@ class TaskBandit:
 
 
 def _with_floors_that_hold(states: Sequence[TaskState]) -> Sequence[TaskState]:
-    """Return the states with floors that no best is under, in their proportions.
+    """Return the states with floors that all bests are well above, in their proportions.
 
-    A best under its floor shows that the device's peak was measured too low, on a busy host for example. The floors of
-    all tasks follow from it: those near theirs would get no trials.
+    A best under its floor shows that the device's peak was measured too low, on a busy host for example, and nobody
+    knows by how much. The floors of all tasks follow from it: a task at its floor gets no trials.
     """
     ratios = [state.best_secs / state.floor_secs for state in states if _succeeded(state) and state.floor_secs > 0]
-    scale = min(ratios, default=1.0)
-    if not 0 < scale < 1:
+    least = min(ratios, default=1.0)
+    if not 0 < least < 1:
         return states
-    return [replace(state, floor_secs=scale * state.floor_secs) for state in states]
+    return [replace(state, floor_secs=_HEADROOM * least * state.floor_secs) for state in states]
+
+
+_HEADROOM = 0.5
+"""Of a floor that did not hold: its task is taken to be at half of the peak."""
 
 
 def task_rewards(gradients: Floats) -> Floats:

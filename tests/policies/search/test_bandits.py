@@ -94,9 +94,9 @@ def test_gradient_by_hand() -> None:
     # At the floor nothing is left to gain.
     done = TaskState(2.0, 1e9, best_history=(3.0,) * 20, floor_secs=3.0)
     assert latency_gradient(done) == 0.0
-    failed = TaskState(2.0, 1e9, best_history=(INF,) * 4, floor_secs=0.01)
-    assert latency_gradient(failed) == pytest.approx(2.0 * 100 * 0.01 / 4)
-    assert latency_gradient(replace(failed, floor_secs=0.0)) == INF
+    failed = TaskState(2.0, 1e9, best_history=(INF,) * 4, floor_secs=0.01, assumed_secs=0.05)
+    assert FloorGradient()([failed], 0, 1) == pytest.approx(2.0 * 0.05 / 4)
+    assert FloorGradient().bound(failed) == pytest.approx(2.0 * 100 * 0.01)
 
 
 def test_the_published_gradient_by_hand() -> None:
@@ -123,8 +123,8 @@ def test_the_published_gradient_by_hand() -> None:
     # Half a round pending: 5.5 rounds, and the slope is 3 / 3.5.
     pending = replace(alone, pending=2)
     assert published([pending], 0, 4) == pytest.approx(2.0 * (0.2 * 3.0 / 3.5 + 0.8 * 5.0 / 5.5))
-    failed = TaskState(2.0, 1e9, (INF,) * 8, floor_secs=0.01)
-    assert published([failed], 0, 4) == pytest.approx(2.0 * 100 * 0.01 / 2)
+    failed = TaskState(2.0, 1e9, (INF,) * 8, floor_secs=0.01, assumed_secs=0.05)
+    assert published([failed], 0, 4) == pytest.approx(2.0 * 0.05 / 2)
 
 
 def test_ours_takes_the_smaller_gain_where_the_paper_takes_the_larger() -> None:
@@ -247,6 +247,30 @@ def test_other_policies() -> None:
 def test_all_failures_are_borne(tasks: TaskAllocation) -> None:
     states = [TaskState(1, 1e9, (INF, INF)), TaskState(1, 1e9, (INF,)), TaskState(1, 1e9, (1.0,))]
     assert sum(run(TaskBandit(0, tasks), states, 12)) == 12
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [TaskState(1, 1e9, floor_secs=1e-3), TaskState(1, 1e8, floor_secs=1e-4), TaskState(1, 0.0)],
+    ids=["of the same size", "small", "without operations"],
+)
+def test_a_task_that_always_fails_gets_no_more_than_its_share(failing: TaskState) -> None:
+    """The others are flat from their tenth trial on, at three times their floor."""
+    states = [TaskState(1, 1e9, floor_secs=1e-3)] * 8 + [failing]
+    bandit = TaskBandit()
+    for _ in range(600):
+        choice = bandit.choose(states)
+        assert choice is not None
+        state = states[choice.index]
+        done = len(state.best_history) + 1
+        secs = INF if choice.index == 8 else 3e-3 * max(1.0, 2.0 - done / 10)
+        states[choice.index] = replace(state, best_history=(*state.best_history, secs))
+    assert len(states[8].best_history) <= 1.3 * 600 / 9
+
+
+def test_a_task_under_its_floor_still_gets_trials() -> None:
+    states = [TaskState(1, 1e9, (1e-3,) * 3, floor_secs=2e-3), *[TaskState(1, 1e8, (1e-4,) * 3, floor_secs=1e-5)] * 3]
+    assert run(TaskBandit(), states, 100)[0] >= 25
 
 
 def test_a_task_has_converged() -> None:
