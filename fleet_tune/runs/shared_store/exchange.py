@@ -72,6 +72,7 @@ def take(
     factors: dict[str, float] = {}
     for name, secs in found.units.items():
         units = [store.unit(device_id, secs) for device_id in devices.get(name, ())]
+        store.unit(class_unit(name), units[0] if units else secs)  # of those that join later
         factors[name] = units[0] / secs if units else 1.0
     with SharedReader(own) as reader:
         known = {task_id: reader.revisions(task_id) for task_id in found.records}

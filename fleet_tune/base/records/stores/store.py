@@ -140,15 +140,20 @@ class RecordStore:
 
     def probed(self, device_id: str, device_class: str, usual_secs: float) -> tuple[float, float]:
         """Return the :meth:`unit` of a device, and the speed at which people see the seconds of its class. Both follow
-        from ``usual_secs`` of its probe where they are not given yet, and stay."""
-        unit_secs = self.unit(device_id, usual_secs)
+        from ``usual_secs`` of its probe where they are not given yet, and stay.
+
+        A device without a unit has that of its class, which is the unit of the class' first device: so the costs of all
+        its devices are comparable.
+        """
+        own, of_class, shown = UNIT + device_id, UNIT + class_unit(device_class), SHOWN + device_class
         with self._transaction() as connection:
-            key = SHOWN + device_class
-            connection.execute(
-                "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", (key, repr(unit_secs / usual_secs))
-            )
-            (speed,) = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-            return unit_secs, float(speed)
+            rows = connection.execute("SELECT key, value FROM meta WHERE key IN (?, ?)", (own, of_class))
+            known = dict(rows.fetchall())
+            unit = known.get(own) or known.get(of_class) or repr(usual_secs)
+            values = [(own, unit), (of_class, unit), (shown, repr(float(unit) / usual_secs))]
+            connection.executemany("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", values)
+            (speed,) = connection.execute("SELECT value FROM meta WHERE key = ?", (shown,)).fetchone()
+            return float(unit), float(speed)
 
     def calls_timed(self, device_class: str, timed: CallSecs) -> None:
         """Store what calls take on a class, in seconds at speed 1, unless it is known from more kernels."""

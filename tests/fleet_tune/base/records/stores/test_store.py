@@ -164,13 +164,14 @@ def test_the_unit_of_a_device_and_the_speed_of_what_is_shown_are_given_once(stor
     with RecordReader(path) as reader:
         assert reader.speeds.shown() == {}
         assert store.probed("a", "zen5", 5e-4) == (2e-3, 4.0)
-        # Another device of the class, and a later run in which the first one is slower.
-        assert store.probed("b", "zen5", 1e-3) == (1e-3, 4.0)
+        # Another device of the class counts alike, whatever its speed; a later run in which the first one is slower.
+        assert store.probed("b", "zen5", 1e-3) == (2e-3, 4.0)
+        assert store.probed("c", "orin", 1e-3) == (1e-3, 1.0)
         assert store.probed("a", "zen5", 8e-4) == (2e-3, 4.0)
-        assert reader.speeds.shown() == {"zen5": 4.0}
+        assert reader.speeds.shown() == {"zen5": 4.0, "orin": 1.0}
         store.show_at("zen5", 2.0)  # of a shared store: the last run's
         store.bind({"probe 3 shown: damaged": "nonsense", "probe 3 shown: none": "0"})
-        assert reader.speeds.shown() == {"zen5": 2.0}
+        assert reader.speeds.shown() == {"zen5": 2.0, "orin": 1.0}
 
 
 def test_what_calls_take_is_known_from_the_most_kernels(store: RecordStore, path: Path) -> None:
