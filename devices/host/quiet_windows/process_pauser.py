@@ -91,8 +91,12 @@ class PauseRegistration:
         (folder / "pausable").mkdir(exist_ok=True)
         self._path = folder / "pausable" / f"{process.pid}-{secrets.token_hex(4)}"
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        os.write(self._descriptor, process.text.encode())
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            os.write(self._descriptor, process.text.encode())
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Take the permission back. May be called twice."""

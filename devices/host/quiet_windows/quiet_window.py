@@ -84,7 +84,11 @@ class QuietWindow:
         when no window is open."""
         with self.working():
             child = start()
-            return child, PauseRegistration(self.path, PausableProcess.of(child.pid, group=True))
+            try:
+                return child, PauseRegistration(self.path, PausableProcess.of(child.pid, group=True))
+            except BaseException:  # no window would stop it
+                child.kill()
+                raise
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:

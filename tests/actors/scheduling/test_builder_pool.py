@@ -20,12 +20,15 @@ from tests.helpers.tasks import make_candidate, make_task
 
 
 class Failing:
-    """A builder that raises, or tells of a failure."""
+    """A builder that raises, or tells of a failure, while it ``lacks`` something."""
 
     def __init__(self, error: Exception | Measurement) -> None:
         self._error = error
+        self.lacks = True
 
     async def build(self, _request: Any) -> Any:
+        if not self.lacks:
+            return b"artifact"
         if isinstance(self._error, Measurement):
             return self._error
         raise self._error
@@ -99,3 +102,16 @@ async def test_a_lost_builder_is_given_nothing_before_another_process_is_in_its_
 async def test_what_the_user_can_mend_is_raised() -> None:
     with pytest.raises(UserError, match="install a linker"):
         await build_with(UserError("no linker", "install a linker"))
+
+
+async def test_what_one_machine_lacks_ends_no_run_in_which_others_build() -> None:
+    builder = Failing(UserError("no linker", "install a linker"))
+    builder.lacks = False
+    pool = BuilderPool({0: cast("BuilderClient", builder)}, Artifacts())
+    task = make_task("matmul")
+    assert isinstance(await pool.build(Build(0, task, make_candidate(task), 10.0)), Built)
+    builder.lacks = True
+    answer = await pool.build(Build(0, task, make_candidate(task, 2), 10.0))
+    assert isinstance(answer, BuilderLost)
+    assert answer.cause is BuilderLossCause.NOT_BEGUN
+    assert "install a linker" in answer.detail

@@ -69,6 +69,14 @@ async def lost_over_a_batch(lane: DeviceExecutor) -> tuple[bool, bool]:
     return answer.hangs, answer.outside
 
 
+async def test_an_error_of_one_device_ends_no_run() -> None:
+    full = OSError(28, "No space left on device")
+    assert await lost_over_a_batch(lane_of(full)) == (False, False)
+    answer = await lane_of(full).shoot_out(ShootOut("board", 1, "task", (), Incumbent(), StopRule(), 10.0))
+    assert isinstance(answer, BatchLost)
+    assert answer.detail == "OSError: [Errno 28] No space left on device"
+
+
 async def test_a_process_of_ours_that_ended_is_no_candidates_fault_and_a_late_answer_may_be() -> None:
     assert await lost_over_a_batch(lane_of(ActorLostError("its process ended"))) == (False, True)
     assert await lost_over_a_batch(lane_of(ActorTimeoutError("measure: no answer within 900 s"))) == (True, False)
