@@ -114,11 +114,15 @@ def _unpack_debian_package(cache: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[None]:
-    """One Ray cluster for all tests that this process runs: what they start uses it and leaves it as it was."""
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One Ray cluster for all tests that this process runs: what they start uses it and leaves it as it was. Their
+    quiet windows are their own: those of other workers' runs would stop them."""
+    from actors import host_actors
     from actors.clusters.cluster import connected
 
-    with connected(None):
+    windows = tmp_path_factory.mktemp("windows")
+    with pytest.MonkeyPatch.context() as patch, connected(None):
+        patch.setattr(host_actors, "own_window_folder", lambda: windows)
         yield
 
 
