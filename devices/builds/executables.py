@@ -20,6 +20,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.concatenations import write_in_place
+from devices.builds.linking import link
 from devices.builds.passes.kernel_passes import use_kernel_passes
 from devices.builds.passes.vector_math import use_vector_math
 from devices.builds.tensors import array_of, tensor_of
@@ -212,9 +213,12 @@ def _host_machine(module: Any, **options: str) -> Any:
     stay.
     """
     with owned_folder("network") as folder:
-        library = str(folder / "network.so")
-        module.export_library(library, workspace_dir=str(folder))
-        linked = tvm.runtime.load_module(library)
+        library = folder / "network.so"
+        if any(each.kind == "llvm" for each in module.imports):
+            library.write_bytes(link(module, _host_target()))
+        else:  # without a kernel: TVM writes what there is as a source file, which it compiles
+            module.export_library(str(library), workspace_dir=str(folder))
+        linked = tvm.runtime.load_module(str(library))
     return relax.VirtualMachine(linked, tvm.cpu(), **options)
 
 
@@ -260,10 +264,30 @@ def _transformed(module: Any, constants: list[Any]) -> tuple[Array, ...]:
     """Run the lifted layout conversion on this machine."""
     if not module[_TRANSFORM].ret_ty.fields:  # a network without weights: nothing to compile for
         return ()
+    handed_on = _handed_on(module[_TRANSFORM])
+    if handed_on is not None:  # kernels that read their weights as they are
+        return tuple(array_of(constants[at]) for at in handed_on)
     executable = _compile(module, parse_target(_host_target()))
     machine = _host_machine(executable.mod, memory_cfg="naive")
     # The function takes and returns tuples of tensors.
     return tuple(array_of(tensor) for tensor in machine[_TRANSFORM](constants))
+
+
+def _handed_on(function: Any) -> list[int] | None:
+    """Return the position of each result of a function of one tuple among its items; None if one is computed."""
+    bound = {binding.var: binding.value for block in function.body.blocks for binding in block.bindings}
+
+    def followed(value: Any) -> Any:
+        while value in bound:
+            value = bound[value]
+        return value
+
+    result = followed(function.body.body)
+    if result == function.params[0]:
+        return list(range(len(result.ty.fields)))
+    items = [followed(each) for each in result.fields] if isinstance(result, relax.Tuple) else []
+    of_parameter = (isinstance(each, relax.TupleGetItem) and each.tuple_value == function.params[0] for each in items)
+    return [int(each.index) for each in items] if items and all(of_parameter) else None
 
 
 def _compile(module: Any, target: tvm.target.Target) -> Any:
