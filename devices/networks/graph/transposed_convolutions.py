@@ -124,10 +124,8 @@ def _in_windows(builder: relax.BlockBuilder, call: Call, axes: list[_SpatialAxis
     places = [*np.ndindex(*strides)]
     weight = _weight(call.args[1].value.numpy(), groups, axes)
     kernels = weight.reshape(groups, *strides, -1, *weight.shape[1:])
-    of_places = [
-        kernels[(slice(None), *(axis.remainder(at) for axis, at in zip(axes, place, strict=True)))] for place in places
-    ]
-    ordered = np.stack(of_places).reshape(-1, *weight.shape[1:])
+    remainders: list[Any] = [[axis.remainder(at) for axis, at in zip(axes, place, strict=True)] for place in places]
+    ordered = np.stack([kernels[(slice(None), *each)] for each in remainders]).reshape(-1, *weight.shape[1:])
     whole, before = _padded(builder, call.args[0], axes)
     windows = []
     for place in places:

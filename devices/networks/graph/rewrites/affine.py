@@ -113,7 +113,7 @@ def _are_exact(rounded: Array, exact: Array, axis: int) -> bool:
         return False
     others = tuple(at for at in range(exact.ndim) if at != axis)
     off = np.square(rounded.astype(np.float64) - exact).sum(others)
-    eps = float(ml_dtypes.finfo(rounded.dtype).eps)
+    eps = float(ml_dtypes.finfo(rounded.dtype).eps)  # type: ignore[no-untyped-call]
     return bool((off <= np.square(eps) * np.square(exact).sum(others)).all())
 
 
