@@ -33,6 +33,7 @@ FRAMEWORKS_FILE = "frameworks.json"
 _MANIFEST = "manifest.json"
 _SCHEMA = 1
 _BLOCK_SECS = 0.5
+_WARM_SECS = 1.0
 _FEWER = 4
 """At extents of dynamic dimensions other than the typical ones, a framework has so many times fewer turns."""
 _ANSWER_SECS = 900.0
@@ -162,7 +163,9 @@ def time_frameworks(
         found: dict[str, list[Mapping[str, Any]]] = {}
         for name in names:
             say(f"starting {name}")
-            order = FrameworkOrder(name, spec, str(folder.absolute()), files, threads, trusted, network.input_shapes)
+            order = FrameworkOrder(
+                name, spec, str(folder.absolute()), files, threads, trusted, network.input_shapes, _WARM_SECS
+            )
             side = stack.enter_context(_started(order, work))
             ready = side.answer()
             if "problem" in ready:

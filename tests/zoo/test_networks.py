@@ -13,6 +13,8 @@ from tests.zoo import networks, trial
 from tests.zoo.catalogue import FAMILIES, FORMS, SMALL, Entry, entries, lifeless
 from tests.zoo.scheduling import Descriptions
 
+pytestmark = pytest.mark.timeout(300)  # so that it begins early: others wait for what begins last
+
 _SAMPLE = (
     "depthwise_separable",
     "transposed",

@@ -29,7 +29,6 @@ from devices.networks.frameworks.texts import Text
 from devices.networks.network import Array
 from devices.networks.torch.arrays import tensor_of
 
-_WARM_SECS = 1.0
 _FEWEST_RUNS = 5
 
 
@@ -51,7 +50,7 @@ def main(order_file: str, parent: str) -> None:
         try:
             sets = [read_arrays(file) for file in order.arrays]
             on = ours(order.folder) if order.framework == OURS else _theirs(order, sets[0][0])
-            ready = [_ready(on, *each) for each in sets]
+            ready = [_ready(on, *each, order.warm_secs) for each in sets]
         except Exception as problem:  # whatever a framework raises over the network
             answer({"problem": brief(problem)})
             return
@@ -65,13 +64,15 @@ def main(order_file: str, parent: str) -> None:
             answer({"secs": time_runs(run, float(least_secs), _FEWEST_RUNS) if run is not None else []})
 
 
-def _ready(on: Loaded, inputs: list[Array], expected: list[Array]) -> tuple[Run | None, dict[str, object]]:
+def _ready(
+    on: Loaded, inputs: list[Array], expected: list[Array], warm_secs: float
+) -> tuple[Run | None, dict[str, object]]:
     """Return the warm runner on some inputs, None where it fails on them, and what is to be told of it."""
     try:
         run = on(tuple(map(tensor_of, inputs)))
         outputs = run.once() if isinstance(run, Text) else run()
         error = compare(as_arrays(outputs), tuple(expected))[1]
-        time_runs(run, _WARM_SECS, _FEWEST_RUNS)
+        time_runs(run, warm_secs, _FEWEST_RUNS)
     except Exception as problem:  # whatever a framework raises over these inputs
         return None, {"problem": brief(problem)}
     return run, {"error": error}

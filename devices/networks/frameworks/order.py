@@ -24,3 +24,5 @@ class FrameworkOrder:
     trusted: bool
     shapes: tuple[tuple[int | str, ...], ...] = ()
     """Shapes of its inputs, with a name where an extent is dynamic. Empty for fixed shapes."""
+    warm_secs: float = 1.0
+    """Least seconds of the runs on each set of inputs before it counts as warm."""

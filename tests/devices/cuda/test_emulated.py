@@ -41,6 +41,8 @@ from tests.helpers.quantised_modules import QUANTISED
 from tests.helpers.scheduled import run
 from tests.helpers.small_operators import OPERATORS
 
+pytestmark = pytest.mark.timeout(300)  # so that it begins early: others wait for what begins last
+
 CANDIDATES = int(os.environ.get("GPU_CANDIDATES", "1"))
 """Of each sketch."""
 LOG = EmulatedLog(Path(os.environ["GPU_LOG"]) if os.environ.get("GPU_LOG") else None)

@@ -56,7 +56,8 @@ def test_a_fault_at_any_launch_is_no_fault_of_the_candidate_that_it_meets(
 
     undisturbed, launches = measured(None)
     assert undisturbed.verified
-    for launch in range(launches):
+    # The error comes back from whatever launch meets it: of the second kind the first and the last one stand for all.
+    for launch in range(launches) if error == ILLEGAL_ADDRESS else (0, launches - 1):
         found, again = measured(launch)
         assert found.verified, f"after {launch} launches: {found}"
         assert again > launches

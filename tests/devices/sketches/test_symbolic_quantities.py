@@ -36,6 +36,8 @@ from tests.helpers.lowered import Placed, Touch, common_loops, placed_blocks
 from tests.helpers.properties import examples
 from tests.helpers.workloads import TARGETS, WORKLOADS, space, task
 
+pytestmark = pytest.mark.timeout(300)  # so that it begins early: others wait for what begins last
+
 CPU = ("avx512", "avx2")
 CUDA = ("sm_90", "sm_87")
 MOST_POINTS = 1 << 19

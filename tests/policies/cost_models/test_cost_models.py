@@ -21,6 +21,8 @@ from policies.cost_models.statement_trees import StatementTreesModel
 from policies.features.table import FeatureTable
 from policies.features.views import VIEW_SHAPES
 
+pytestmark = pytest.mark.timeout(300)  # so that it begins early: others wait for what begins last
+
 
 def data(count: int, seed: int) -> tuple[FeatureTable, np.ndarray, np.ndarray]:
     """Features with missing values, log seconds near those of a prior in column 3, and one task."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,8 @@ from policies.runs.tasks import TaskTrials
 from tests.helpers.properties import examples
 from tests.helpers.run_world import World
 from tests.helpers.world_devices import Device, order, task_of
+
+pytestmark = pytest.mark.timeout(300)  # so that it begins early: others wait for what begins last
 
 SECS = st.floats(0.0, 200.0)
 CLASSES = ("server", "orin")

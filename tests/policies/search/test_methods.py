@@ -48,6 +48,8 @@ from policies.space.pools import Pool
 from policies.space.sampling import log_coordinates, sample, unique_rows
 from tests.helpers.properties import examples
 
+pytestmark = pytest.mark.timeout(300)  # so that it begins early: others wait for what begins last
+
 FLOP = 2.0 * 256**3
 SMALL_DRAFT = DraftSettings(size=64, population=128, generations=2)
 SMALL_ANNEALING = AnnealingSettings(chains=16, steps=12, patience=8)
