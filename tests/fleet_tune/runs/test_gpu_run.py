@@ -16,7 +16,7 @@ from tests.helpers import emulated_gpu
 from tests.helpers.emulated_gpu import ILLEGAL_ADDRESS, EmulatedGpu
 
 ROOT = Path(__file__).parents[3]
-TRIALS = 60
+TRIALS = 24
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -29,7 +29,7 @@ def test_a_network_is_tuned_checked_and_published(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.toml"
     target = ", ".join(f"{name} = {json.dumps(value)}" for name, value in gpu.target.items())
     fleet.write_text(f'[[device]]\nname = "gpu"\ntarget = {{ {target} }}\n')
-    gpu.fail_at(1000, ILLEGAL_ADDRESS)
+    gpu.fail_at(300, ILLEGAL_ADDRESS)
     options = ["--fleet", str(fleet), "--trials", str(TRIALS), "--out", str(tmp_path / "out"), "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "fleet_tune", "tune", f"{ROOT}/examples/networks.py:mlp", *options],

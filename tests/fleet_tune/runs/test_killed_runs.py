@@ -116,7 +116,9 @@ def test_nothing_is_left_of_runs_that_are_killed_at_any_moment(tmp_path: Path) -
     rng = random.Random(0)
     left: set[Path] = set()
     temporary = tmp_path
-    for number, point in enumerate(itertools.chain(*((point, "") for point in POINTS), ["raylet"])):
+    at_random = [""] * 4
+    mixed = itertools.zip_longest(POINTS, at_random)
+    for number, point in enumerate([*(each for pair in mixed for each in pair if each is not None), "raylet"]):
         run = KilledRun(tmp_path, number)
         if point:
             run.kill_at(point)
