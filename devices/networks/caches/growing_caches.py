@@ -26,8 +26,8 @@ from tvm.tirx.analysis import undefined_vars
 from devices.builds.concatenations import AXIS
 from devices.builds.executables import kernel_calls
 from devices.networks.caches.cache_buffers import GrowingCache
-from devices.networks.graph.dynamic_extents import is_long, largest_value
-from devices.networks.graph.main_function import results_of
+from devices.networks.graph.ir.dynamic_extents import is_long, largest_value
+from devices.networks.graph.ir.main_function import results_of
 from devices.sketches.dynamic.default_schedule import FEW
 from devices.sketches.dynamic.rows import is_dynamic, tensors
 from devices.sketches.dynamic.substitution import on_tensors

@@ -22,9 +22,9 @@ from tvm.ir import Call, GlobalVar
 from tvm.tirx import PrimFunc
 
 from devices.networks.caches.donation import StaticCache
-from devices.networks.graph.main_function import reads, results_of, with_values
-from devices.networks.graph.rewrites.context import is_call
-from devices.networks.graph.scatters import overwriting
+from devices.networks.graph.ir.calls import is_call
+from devices.networks.graph.ir.main_function import reads, results_of, with_values
+from devices.networks.graph.legalization.scatters import overwriting
 
 
 def overwrite_caches(module: tvm.IRModule) -> tuple[tvm.IRModule, tuple[StaticCache, ...]]:

@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm.tirx import PrimFunc
 
-from devices.networks.graph.block_names import rename_blocks
+from devices.networks.graph.ir.block_names import rename_blocks
 from devices.networks.tasks.extraction import normal_form
 from devices.networks.tasks.lowering import LoweredNetwork
 from devices.networks.tasks.tile_overlap import tile_overlap

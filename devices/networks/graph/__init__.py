@@ -1,1 +1,1 @@
-"""Graph passes that run before a network is lowered, one subject for each module, and names of the kernels' blocks."""
+"""Graph passes that run before a network is lowered, a package for each kind."""

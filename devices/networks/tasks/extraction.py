@@ -15,7 +15,7 @@ import tvm_ffi
 
 from devices.builds.concatenations import AXIS, IN_PLACE
 from devices.builds.executables import blocks, kernel_calls
-from devices.networks.graph.block_names import rename_blocks
+from devices.networks.graph.ir.block_names import rename_blocks
 from devices.networks.tasks.operations import flop_of
 from devices.networks.tasks.tile_overlap import tile_overlap
 from devices.networks.tasks.tiled_rows import TiledRows, dimensions_of

@@ -25,31 +25,36 @@ from devices.builds.executables import (
 from devices.error_text import brief
 from devices.networks.checks.comparison import INT8_WEIGHTS, compare, network_tolerance
 from devices.networks.checks.intermediates import Compare, first_difference
-from devices.networks.graph.attention import group_attention
-from devices.networks.graph.concatenations import mark_in_place
-from devices.networks.graph.constants import fold_constants, fold_lowered_constants
-from devices.networks.graph.dynamic_extents import dynamic_variables, has_known_shape, largest_value, simplify_extents
-from devices.networks.graph.float_order import replace_sorts
-from devices.networks.graph.group_extents import join_group_extents
-from devices.networks.graph.image_convolutions import read_images_as_given
-from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
-from devices.networks.graph.legalization import LEGALIZED
-from devices.networks.graph.lifted_views import lift_views
+from devices.networks.graph.folding.constants import fold_constants, fold_lowered_constants
+from devices.networks.graph.folding.uniform_values import replace_uniform_values
+from devices.networks.graph.fusion.attention import group_attention
+from devices.networks.graph.fusion.group_extents import join_group_extents
+from devices.networks.graph.fusion.parallel_products import combine_products
+from devices.networks.graph.fusion.views import make_output_views
+from devices.networks.graph.ir.dynamic_extents import (
+    dynamic_variables,
+    has_known_shape,
+    largest_value,
+    simplify_extents,
+)
+from devices.networks.graph.layouts.channels_last import channels_last, gain, has_convolutions, not_worthwhile
+from devices.networks.graph.layouts.transposes import fold_transposes
+from devices.networks.graph.legalization.concatenations import mark_in_place
+from devices.networks.graph.legalization.float_order import replace_sorts
+from devices.networks.graph.legalization.image_convolutions import read_images_as_given
+from devices.networks.graph.legalization.operators import LEGALIZED
+from devices.networks.graph.legalization.row_writes import write_inner_rows
 from devices.networks.graph.low_precision.byte_readers import keep_bytes
 from devices.networks.graph.low_precision.grids import Grids
 from devices.networks.graph.low_precision.half_products import half_products
 from devices.networks.graph.low_precision.integer_products import ProductCounts, count_products, integer_products
 from devices.networks.graph.low_precision.quantization import in_floats, quantizes
-from devices.networks.graph.parallel_products import combine_products
 from devices.networks.graph.precisions.conversion import HALF_TYPES, convert
 from devices.networks.graph.precisions.savings import convertible_products
+from devices.networks.graph.rewrites.lifted_views import lift_views
 from devices.networks.graph.rewrites.rewriter import rewrite
-from devices.networks.graph.row_writes import write_inner_rows
-from devices.networks.graph.scaled_weights import scale_weights
-from devices.networks.graph.transposed_convolutions import replace_transposed_convolutions
-from devices.networks.graph.transposes import fold_transposes
-from devices.networks.graph.uniform_values import replace_uniform_values
-from devices.networks.graph.views import make_output_views
+from devices.networks.graph.rewrites.scaled_weights import scale_weights
+from devices.networks.graph.rewrites.transposed_convolutions import replace_transposed_convolutions
 from devices.networks.network import Array, Network
 from devices.networks.symbolic_variables import named_shapes
 from devices.networks.tasks.extraction import DynamicTask, extract_tasks

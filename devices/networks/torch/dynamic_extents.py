@@ -14,7 +14,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from tvm import relax, tirx
 
-from devices.networks.graph.dynamic_extents import numbers
+from devices.networks.graph.ir.dynamic_extents import numbers
 from fleet_tune.base.errors import UnsupportedNetworkError
 
 Convert = Callable[[fx.Node], Any]

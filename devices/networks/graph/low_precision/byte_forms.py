@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
+from devices.networks.graph.ir.calls import constant
 from devices.networks.graph.low_precision.byte_kernels import Integers, pack, packing, single
 from devices.networks.graph.low_precision.packed_sums import Packing, packed
-from devices.networks.graph.rewrites.context import constant
 from devices.sketches.byte_operators import IntegerDot
 
 TILE = 16

@@ -18,8 +18,8 @@ import tvm
 from tvm import relax
 from tvm.ir import Call
 
+from devices.networks.graph.ir.calls import operator_name
 from devices.networks.graph.low_precision.op_patterns import BROADCAST, EPILOGUE_FUSABLE
-from devices.networks.graph.rewrites.context import operator_name
 from devices.sketches.description.accesses import leaf_blocks
 
 _BYTES = ("uint8", "int8")

@@ -18,6 +18,8 @@ from tvm import relax, te
 from tvm.ir import Call, GenericConst
 
 from devices.builds.tensors import array_of
+from devices.networks.graph.ir.calls import operator_name, shown_product
+from devices.networks.graph.ir.tensors import shape_of
 from devices.networks.graph.low_precision.byte_kernels import Integers
 from devices.networks.graph.low_precision.packed_sums import (
     Packing,
@@ -25,8 +27,6 @@ from devices.networks.graph.low_precision.packed_sums import (
     summed_convolution,
     summed_product,
 )
-from devices.networks.graph.numpy_operators import shape_of
-from devices.networks.graph.rewrites.context import operator_name, shown_product
 
 _MOST_TERMS = 2**31 // (255 * 128)
 """Longest sum that 32 bits hold."""

@@ -22,11 +22,11 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
+from devices.networks.graph.ir.calls import constant, operator_name
+from devices.networks.graph.ir.main_function import with_main_visited
+from devices.networks.graph.ir.tensors import shape_of
 from devices.networks.graph.low_precision.op_patterns import EPILOGUE_FUSABLE
 from devices.networks.graph.low_precision.packed_sums import Packing, Window, packed, summed_convolution, summed_product
-from devices.networks.graph.main_function import with_main_visited
-from devices.networks.graph.numpy_operators import shape_of
-from devices.networks.graph.rewrites.context import constant, operator_name
 from devices.sketches.half_operators import PAIRED, dot2, pair
 
 _TERMS = 2

@@ -38,6 +38,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.passes.byte_instructions import fast_integer_dot, multiplies_bytes_in_tiles
 from devices.builds.tensors import array_of
+from devices.networks.graph.ir.calls import constant, operator_name
+from devices.networks.graph.ir.main_function import with_main_visited
+from devices.networks.graph.ir.tensors import shape_of
 from devices.networks.graph.low_precision.byte_forms import ByteForm, byte_form
 from devices.networks.graph.low_precision.byte_kernels import (
     column_sums,
@@ -52,9 +55,6 @@ from devices.networks.graph.low_precision.byte_kernels import (
 from devices.networks.graph.low_precision.grids import ComputedProduct, FloatProduct, Grid, Grids
 from devices.networks.graph.low_precision.op_patterns import EPILOGUE_FUSABLE
 from devices.networks.graph.low_precision.packed_sums import summed_product
-from devices.networks.graph.main_function import with_main_visited
-from devices.networks.graph.numpy_operators import shape_of
-from devices.networks.graph.rewrites.context import constant, operator_name
 from devices.sketches.byte_operators import IntegerDot
 
 _SMALLEST_STEP = 2.0**-100

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tvm import te, tirx
 from tvm.ir import Call
 
-from devices.networks.graph.numpy_operators import ints
+from devices.networks.graph.ir.tensors import ints
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.executables import calls
-from devices.networks.graph.main_function import with_main_visited
+from devices.networks.graph.ir.main_function import with_main_visited
 
 _QUANTIZE, _DEQUANTIZE = "relax.quantize", "relax.dequantize"
 

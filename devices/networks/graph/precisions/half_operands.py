@@ -25,9 +25,9 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
-from devices.networks.graph.main_function import with_main_visited
+from devices.networks.graph.ir.calls import operator_name
+from devices.networks.graph.ir.main_function import with_main_visited
 from devices.networks.graph.precisions.products import is_product, products_of
-from devices.networks.graph.rewrites.context import operator_name
 
 _OPTIONS = ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout")
 _HAND_ON = frozenset(

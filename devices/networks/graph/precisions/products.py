@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm.ir import Call
 
-from devices.networks.graph.rewrites.context import operator_name
+from devices.networks.graph.ir.calls import operator_name
 
 MATMUL = "relax.matmul"
 _PRODUCTS = frozenset({MATMUL, *(f"relax.nn.conv{n}d" for n in (1, 2, 3))})

@@ -13,10 +13,10 @@ import tvm
 from tvm.ir import Call
 
 from devices.builds.passes.half_instructions import has_fast_dot2
-from devices.networks.graph.numpy_operators import shape_of
+from devices.networks.graph.ir.calls import operator_name, shown_product
+from devices.networks.graph.ir.tensors import shape_of
 from devices.networks.graph.precisions.products import MATMUL, is_product, products_of
 from devices.networks.graph.precisions.weight_only import OPERATIONS_PER_BYTE, takes_its_weights_time
-from devices.networks.graph.rewrites.context import operator_name, shown_product
 from fleet_tune.base.precision import ConvertibleProduct, Precision
 
 _SPEED = 2.0

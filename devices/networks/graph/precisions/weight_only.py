@@ -23,11 +23,11 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
+from devices.networks.graph.ir.calls import constant, operator_name
+from devices.networks.graph.ir.main_function import with_main_visited
+from devices.networks.graph.ir.tensors import Array, shape_of
 from devices.networks.graph.low_precision.op_patterns import EPILOGUE_FUSABLE
-from devices.networks.graph.main_function import with_main_visited
-from devices.networks.graph.numpy_operators import Array, shape_of
 from devices.networks.graph.precisions.products import MATMUL, is_product, products_of
-from devices.networks.graph.rewrites.context import constant, operator_name
 
 OPERATIONS_PER_BYTE = 8
 """Operations of float32 in the time of reading a byte from memory."""

@@ -17,8 +17,9 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 
 from devices.builds.tensors import array_of
-from devices.networks.graph.numpy_operators import Array, extents_of, have_one_shape, shape_of
-from devices.networks.graph.rewrites.context import RewriteContext, Rule, constant
+from devices.networks.graph.ir.calls import constant
+from devices.networks.graph.ir.tensors import Array, extents_of, have_one_shape, shape_of
+from devices.networks.graph.rewrites.context import RewriteContext, Rule
 
 _CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose"))
 

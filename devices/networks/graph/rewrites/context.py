@@ -7,12 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import tvm
 from tvm import relax
 from tvm.ir import Call, GenericConst
-
-from devices.networks.graph.numpy_operators import Array, shape_of
 
 
 @dataclass(frozen=True)
@@ -54,25 +50,3 @@ class RewriteContext:
 
 Rule = Callable[[RewriteContext, Call], Any]
 """Returns the expression that takes the place of a call; the call itself where nothing changes."""
-
-
-def is_call(expression: Any, name: str) -> bool:
-    """Return true if ``expression`` is a call of the operator ``name``."""
-    return operator_name(expression) == name
-
-
-def operator_name(expression: Any) -> str:
-    """Return the name of the operator that ``expression`` calls; empty for anything else."""
-    return str(expression.op.name) if isinstance(expression, Call) and isinstance(expression.op, tvm.ir.Op) else ""
-
-
-def shown_product(call: Call) -> str:
-    """Return a product in words: its operator, and the extents of its result without a batch of one."""
-    operator = operator_name(call).removeprefix("relax.").removeprefix("nn.")
-    extents = [str(each) for each in shape_of(call) or ()]
-    return f"{operator} {'x'.join(extents[1:] if extents[:1] == ['1'] and len(extents) > 1 else extents)}"
-
-
-def constant(array: Array) -> Any:
-    """Return ``array`` as a constant of Relax."""
-    return relax.const(np.asarray(array, order="C"), str(array.dtype))

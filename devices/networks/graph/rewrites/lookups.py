@@ -14,8 +14,9 @@ import numpy as np
 from tvm import relax
 from tvm.ir import Call, GenericConst
 
-from devices.networks.graph.numpy_operators import Array, axes_of, ints, shape_of
-from devices.networks.graph.rewrites.context import RewriteContext, Rule, constant, is_call
+from devices.networks.graph.ir.calls import constant, is_call
+from devices.networks.graph.ir.tensors import Array, axes_of, ints, shape_of
+from devices.networks.graph.rewrites.context import RewriteContext, Rule
 
 #: Ranges of indices that are read as slices; for more of them a look-up is as good.
 _MOST_RANGES = 4

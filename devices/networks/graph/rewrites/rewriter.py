@@ -20,10 +20,11 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
-from devices.networks.graph.main_function import with_main_visited
-from devices.networks.graph.numpy_operators import evaluate
+from devices.networks.graph.folding.numpy_operators import evaluate
+from devices.networks.graph.ir.calls import constant, is_call, operator_name
+from devices.networks.graph.ir.main_function import with_main_visited
 from devices.networks.graph.rewrites.affine import AFFINE_RULES
-from devices.networks.graph.rewrites.context import RewriteContext, Rule, constant, is_call, operator_name
+from devices.networks.graph.rewrites.context import RewriteContext, Rule
 from devices.networks.graph.rewrites.lookups import LOOKUP_RULES, split_part
 from devices.networks.graph.rewrites.shapes import SHAPE_RULES
 from devices.networks.graph.rewrites.windows import WINDOW_RULES

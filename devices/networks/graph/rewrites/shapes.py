@@ -7,8 +7,9 @@ from typing import Any
 from tvm import relax
 from tvm.ir import Call
 
-from devices.networks.graph.numpy_operators import axes_of, ints, shape_of
-from devices.networks.graph.rewrites.context import RewriteContext, Rule, is_call, operator_name
+from devices.networks.graph.ir.calls import is_call, operator_name
+from devices.networks.graph.ir.tensors import axes_of, ints, shape_of
+from devices.networks.graph.rewrites.context import RewriteContext, Rule
 
 _HALVES = ("float16", "bfloat16")
 _PRODUCTS = frozenset({"relax.matmul", *(f"relax.nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose"))})

@@ -9,8 +9,9 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 
 from devices.builds.tensors import array_of
-from devices.networks.graph.numpy_operators import ints, shape_of
-from devices.networks.graph.rewrites.context import RewriteContext, Rule, constant
+from devices.networks.graph.ir.calls import constant
+from devices.networks.graph.ir.tensors import ints, shape_of
+from devices.networks.graph.rewrites.context import RewriteContext, Rule
 
 _ADAPTIVE = {f"relax.nn.adaptive_avg_pool{n}d": getattr(relax.op.nn, f"avg_pool{n}d") for n in (1, 2, 3)}
 

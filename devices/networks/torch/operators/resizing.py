@@ -12,7 +12,7 @@ import numpy as np
 from torch import fx
 from tvm import relax
 
-from devices.networks.graph.dynamic_extents import numbers
+from devices.networks.graph.ir.dynamic_extents import numbers
 from devices.networks.resampling import CUBIC_REACH, LINEAR_REACH, Filter, Floats, cubic, linear, smoothing
 
 Convert = Callable[[fx.Node], Any]

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 from tvm import relax
 
-from devices.networks.graph.dynamic_extents import numbers
+from devices.networks.graph.ir.dynamic_extents import numbers
 
 Convert = Callable[[fx.Node], Any]
 

@@ -15,7 +15,7 @@ from torch import fx
 from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-from devices.networks.graph.dynamic_extents import numbers
+from devices.networks.graph.ir.dynamic_extents import numbers
 from devices.networks.torch.dynamic_extents import SymbolVariables, scalar
 
 Convert = Callable[[fx.Node], Any]

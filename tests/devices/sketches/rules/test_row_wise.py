@@ -12,7 +12,7 @@ from tvm import IRModule, compile, runtime, te, topi
 from tvm.s_tir import Schedule, Trace
 from tvm.target import Target
 
-from devices.networks.graph.legalization import group_norm
+from devices.networks.graph.legalization.operators import group_norm
 from devices.sketches import intrinsics
 from devices.sketches.description.undescribed import UndescribedError
 from devices.sketches.rules.row_wise import row_wise, row_wise_kernel

@@ -12,9 +12,9 @@ import tvm
 from tvm import relax
 
 from devices.builds.executables import compile_host, kernel_calls
+from devices.networks.graph.ir.calls import constant
 from devices.networks.graph.low_precision.byte_kernels import dequantize, quantize
 from devices.networks.graph.low_precision.byte_readers import keep_bytes
-from devices.networks.graph.rewrites.context import constant
 from tests.helpers.quantised_graphs import network
 
 Array = npt.NDArray[Any]

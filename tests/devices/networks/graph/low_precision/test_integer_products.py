@@ -13,9 +13,9 @@ from tvm import relax
 
 from devices.builds.executables import calls, compile_host, kernel_calls
 from devices.builds.passes.kernel_passes import use_kernel_passes
+from devices.networks.graph.ir.calls import operator_name
 from devices.networks.graph.low_precision.grids import FloatProduct, Grid, Grids
 from devices.networks.graph.low_precision.integer_products import ProductCounts, count_products, integer_products
-from devices.networks.graph.rewrites.context import operator_name
 from devices.targets import parse_target
 from tests.helpers.properties import examples
 from tests.helpers.quantised_graphs import (

@@ -1,0 +1,1 @@
+"""Operators that become one kernel, or none: attention, products of one input, views."""

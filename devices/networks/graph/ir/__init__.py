@@ -1,0 +1,1 @@
+"""Expressions of Relax: the main function, calls, tensors and names of blocks."""

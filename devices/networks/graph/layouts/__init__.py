@@ -1,0 +1,1 @@
+"""Layouts of values: channels last, and transposes."""
