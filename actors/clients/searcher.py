@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 from actors.clients import waiting
 from actors.clients.base import RestartedClient, retrying
@@ -15,7 +16,9 @@ from actors.heartbeat import Heartbeat
 from devices.host.quiet_windows.quiet_window import QuietWindow
 from policies.runs.events import Proposed
 
+_T = TypeVar("_T")
 _START_SECS = 120.0
+_READ_SECS = 3600.0
 _MISSED_BEATS = 4
 """In a row, and it counts as hanging: searchers share their host with builders and devices."""
 
@@ -30,8 +33,9 @@ class SearcherClient(RestartedClient):
         self._is_lost = False
 
     async def start(self) -> None:
-        """Until it has read the records of earlier runs."""
-        await ask(self._actor.start.remote(), _START_SECS, "searcher")
+        """Until it has read the records of earlier runs, which takes minutes for millions of them."""
+        await self._is_there()
+        await self._while_alive(ask(self._actor.start.remote(), _READ_SECS, "read the records of earlier runs"))
 
     async def propose(self, task_id: str, count: int, last_proposal: int) -> Proposed:
         """Return up to ``count`` new candidates of a task. After a loss it waits for the process that takes over.
@@ -39,14 +43,11 @@ class SearcherClient(RestartedClient):
         ``last_proposal``: number of the task's last proposal that was received.
         """
         if self._is_lost:
-            async for attempt in retrying(_START_SECS, waiting.clock_of(self._window)):
-                with attempt:
-                    await self._beat()
+            await self._is_there()
             self._is_lost = False
         working = ask(self._actor.propose.remote(task_id, count, last_proposal), WINDOW_WAIT_SECS, "propose candidates")
         try:
-            clock = waiting.clock_of(self._window)
-            return await waiting.while_alive(working, self._beat, _MISSED_BEATS, "the searcher", clock)
+            return await self._while_alive(working)
         except LOST:
             self._is_lost = True
             raise
@@ -58,6 +59,16 @@ class SearcherClient(RestartedClient):
     def restart(self) -> None:
         self._is_lost = True
         super().restart()
+
+    async def _is_there(self) -> None:
+        """Wait until its process has started."""
+        async for attempt in retrying(_START_SECS, waiting.clock_of(self._window)):
+            with attempt:
+                await self._beat()
+
+    async def _while_alive(self, working: Awaitable[_T]) -> _T:
+        clock = waiting.clock_of(self._window)
+        return await waiting.while_alive(working, self._beat, _MISSED_BEATS, "the searcher", clock)
 
     async def _beat(self) -> Heartbeat:
         answer: Heartbeat = await ask(self._actor.beat.remote(), waiting.BEAT_SECS, "a sign of life")
