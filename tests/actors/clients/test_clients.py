@@ -193,6 +193,26 @@ async def test_seconds_in_which_a_searcher_stands_still_are_none_of_its_silence(
         assert beats == 31
 
 
+async def test_a_searcher_may_read_for_as_long_as_it_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.clients.waiting._BEAT_EVERY_SECS", 0.001)
+    monkeypatch.setattr("actors.clients.searcher._START_SECS", 0.001)
+    monkeypatch.setattr("actors.clients.base._RETRY_SECS", 0.001)
+    read, beats = asyncio.Event(), 0
+
+    async def start() -> None:
+        await read.wait()
+
+    async def beat() -> Heartbeat:
+        nonlocal beats
+        beats += 1
+        if beats == 30:
+            read.set()
+        return Heartbeat()
+
+    await SearcherClient(Actor(start=start, beat=beat)).start()
+    assert beats == 30
+
+
 async def test_seconds_in_which_a_learner_stands_still_are_none_of_its_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.clients.learner._FOLLOW_SECS", 0.001)
     monkeypatch.setattr("actors.clients.learner._FOLLOW_SPARE_SECS", 0.001)
