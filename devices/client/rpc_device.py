@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -93,6 +93,7 @@ class RpcDevice:
         self._oracles: dict[str, Oracle] = {}
         self._probe: Probe | None = None
         self._abstraction: DeviceAbstraction | None = None  # once it was probed
+        self._server: tuple[int, str] | None = None  # threads and version of TVM, likewise
 
     @property
     def device_id(self) -> str:
@@ -123,6 +124,7 @@ class RpcDevice:
             try:
                 found = fingerprints.probe(bench, device_class, self._config.threads)
                 self._abstraction = found.abstraction
+                self._server = found.threads, found.tvm_version
                 if self.vitals().get(HOT):
                     _LOG.warning("device %s is hot: its highest speeds were found at a lower clock", self.device_id)
                 return found
@@ -355,8 +357,27 @@ class RpcDevice:
 
     def _run_probe(self, bench: Workbench) -> float:
         if self._probe is None or self._probe.bench is not bench:  # what was loaded is lost with its session
+            self._check_unchanged(bench)
             self._probe = Probe(bench, self._connection.target)
         return self._probe.secs()
+
+    def _check_unchanged(self, bench: Workbench) -> None:
+        """Raises ProbeError if the server has come back with other threads or another TVM than the fingerprint has: the
+        probe does not see that, and times would not be comparable."""
+        if self._server is None:
+            return
+        with bench.session.deadline(self._config.patience.probe_secs):
+            now = _server_of(fingerprints.describe(bench))
+        if now != self._server:
+            came, was = (f"TVM {version} on {threads} CPUs" for threads, version in (now, self._server))
+            reason = f"its server has come back with {came}, and this run began with {was}"
+            raise ProbeError(self.device_id, f"{reason}: start it as it was, or end the run and begin it again")
+
+
+def _server_of(says: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the threads and the version of TVM of a server, from what :func:`devices.client.fingerprint.describe`
+    has."""
+    return int(says["threads"]), str(says["tvm_version"])
 
 
 def _answering(bench: Workbench) -> Workbench:

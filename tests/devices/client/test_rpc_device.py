@@ -28,7 +28,7 @@ from devices.targets import TargetError
 from devices.timing.evaluator import Evaluation
 from fleet_tune.base.config.fleet_file import DeviceConfig
 from fleet_tune.base.domain import Candidate, Measurement, Outcome, StopRule
-from fleet_tune.base.errors import DeviceUnreachableError
+from fleet_tune.base.errors import DeviceUnreachableError, ProbeError
 from tests.helpers.kernels import MakeArtifact
 
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=60.0)
@@ -347,6 +347,20 @@ def test_a_killed_server_process_comes_back(
         _, alive = psutil.wait_procs([session], timeout=60)
         assert not alive
         assert measure(device, make_artifact("ok")).verified
+
+
+def test_a_server_that_comes_back_with_other_threads_is_refused(native_target: str, free_port: int) -> None:
+    """Its probe is of each core: it takes no longer."""
+    device = RpcDevice(DeviceConfig(name="test", target=native_target), "127.0.0.1", free_port)
+    try:
+        with DeviceServer(port=free_port, threads=2):
+            assert device.fingerprint().threads == 2
+        with DeviceServer(port=free_port, threads=2):
+            assert device.probe_secs() > 0
+        with DeviceServer(port=free_port, threads=1), pytest.raises(ProbeError, match=r"come back with TVM \S+ on 1 CPUs, and this run began with TVM \S+ on 2"):
+            device.probe_secs()
+    finally:
+        device.close()
 
 
 def test_a_server_process_killed_during_a_run_is_no_fault_of_the_candidate(
