@@ -56,7 +56,9 @@ def fold_affine(context: RewriteContext, call: Call) -> Any:
     weight = array_of(context.known(linear.args[1]).value)
     spread = _spread(factor, weight.ndim, output_axis)
     scaled = (weight * spread).astype(weight.dtype)
-    if not _are_exact(scaled, weight.astype(np.float64) * spread.astype(np.float64), output_axis):
+    if not np.isfinite(scaled.astype(np.float32)).all():  # too large for the weights' type
+        return call
+    if weight.dtype.itemsize == 2 and not _are_exact(scaled, weight.astype(np.float64) * spread, output_axis):
         return call
     result = Call(linear.op, [linear.args[0], constant(scaled)], linear.attrs, linear.ty_args)
     if bias is None:
@@ -108,10 +110,8 @@ def _per_channel(array: Array, shape: tuple[Any, ...], axis: int) -> Array | Non
 
 
 def _are_exact(rounded: Array, exact: Array, axis: int) -> bool:
-    """Return true if the weights of each channel of ``axis`` are about as near as their type has it: no number is too
-    large for it, and too few are too small to matter."""
-    if not np.isfinite(rounded.astype(np.float64)).all():
-        return False
+    """Return true if the weights of each channel of ``axis`` are about as near as their type has it: too few are too
+    small for it to matter."""
     others = tuple(at for at in range(exact.ndim) if at != axis)
     off = np.square(rounded.astype(np.float64) - exact).sum(others)
     eps = float(ml_dtypes.finfo(rounded.dtype).eps)  # type: ignore[no-untyped-call]
