@@ -71,6 +71,8 @@ def fleet_tune(
     records = _records(options or {})
     varying = [at for at, each in enumerate(arguments) if not _is_weight(each)]
     reason = _refusal(arguments, varying)
+    if not reason and _changes_arguments(region, arguments):
+        reason = "it changes its inputs or buffers in place"
     if reason:
         return _left(region, reason)
     folder = tempfile.TemporaryDirectory(prefix="fleet-tune-torch-")
@@ -109,6 +111,16 @@ def _records(options: Mapping[str, Any]) -> Path:
 def _is_weight(argument: Any) -> bool:
     """Return true for parameters and buffers: TorchDynamo gives them as arguments, and marks buffers."""
     return isinstance(argument, torch.nn.Parameter) or getattr(argument, "_dynamo_static_input_type", None) is not None
+
+
+def _changes_arguments(region: torch.fx.GraphModule, arguments: Sequence[Any]) -> bool:
+    """Return true if a run changes tensors that it is given: a compiled network returns new ones, and times of the
+    region would be taken on the caller's."""
+    given = [each.detach().clone() for each in arguments]
+    before = [each._version for each in given]
+    with torch.no_grad():
+        region(*given)
+    return any(each._version != version for each, version in zip(given, before, strict=True))
 
 
 def _refusal(arguments: Sequence[Any], varying: Sequence[int]) -> str:

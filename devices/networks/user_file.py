@@ -41,8 +41,33 @@ def _names_function(text: str) -> bool:
     return re.search(r"\.py:[^/\\:]*$", text) is not None
 
 
+_OURS = ("actors", "devices", "fleet_tune", "policies")
+_neighbours: dict[str, Path] = {}
+"""Modules that files of networks have imported from beside them, with the folder."""
+
+
 def call_function(file: Path, function: str) -> object:
-    """Run ``function`` of the Python ``file``, which may import its neighbours and the current folder."""
+    """Run ``function`` of the Python ``file``, which may import its neighbours and the current folder. Neighbours of
+    another folder's file of the same name are not taken for its own."""
+    folder = file.resolve().parent
+    for name in [name for name, of in _neighbours.items() if of != folder]:
+        del _neighbours[name]
+        sys.modules.pop(name, None)
+    before = set(sys.modules)
+    try:
+        return _called(file, function)
+    finally:
+        for name in sys.modules.keys() - before:
+            source = getattr(sys.modules[name], "__file__", None)
+            if name.partition(".")[0] not in _OURS and source is not None and _is_beside(Path(source), folder):
+                _neighbours[name] = folder
+
+
+def _is_beside(source: Path, folder: Path) -> bool:
+    return source.is_relative_to(folder) and "site-packages" not in source.parts
+
+
+def _called(file: Path, function: str) -> object:
     spec = importlib.util.spec_from_file_location(f"_fleet_tune_network_{file.stem}", file.resolve())
     if spec is None or spec.loader is None:
         raise NetworkError(f"{file} is not a Python file", FORMS)

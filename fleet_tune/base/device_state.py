@@ -78,6 +78,11 @@ class DeviceState:
     """Measurements since the last failure."""
 
     @property
+    def is_lost(self) -> bool:
+        """True if it has worked and does not answer."""
+        return self.connectivity is Connectivity.OFFLINE and bool(self.losses)
+
+    @property
     def word(self) -> str:
         """The state in one word, for views and metrics: what keeps the device from work, or ``good``."""
         if self.admin is not Admin.ACTIVE:
@@ -85,7 +90,7 @@ class DeviceState:
         if self.health is Health.QUARANTINED:
             return self.health.value
         if self.connectivity is Connectivity.OFFLINE:
-            return "lost" if self.losses else "joining"
+            return "lost" if self.is_lost else "joining"
         return self.health.value
 
 

@@ -130,9 +130,15 @@ class Prepared:
         return None if prior is None or not learning else prior.summary(learning)
 
     def device_of(self, device_class: str, states: Mapping[str, DeviceState]) -> DeviceConfig | None:
-        """The first device of a class that is in use and works, by its last known state; None without one."""
-        for config in self.devices.get(device_class, ()):
-            state = states.get(config.name, DeviceState())
-            if state.admin is Admin.ACTIVE and state.health is not Health.QUARANTINED:
-                return config
-        return None
+        """The first device of a class that is in use and works, by its last known state, one that was lost only where
+        there is no other; None without one."""
+
+        def state(config: DeviceConfig) -> DeviceState:
+            return states.get(config.name, DeviceState())
+
+        usable = [
+            config
+            for config in self.devices.get(device_class, ())
+            if state(config).admin is Admin.ACTIVE and state(config).health is not Health.QUARANTINED
+        ]
+        return min(usable, key=lambda config: state(config).is_lost, default=None)

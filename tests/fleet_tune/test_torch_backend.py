@@ -169,3 +169,19 @@ def test_torch_finds_the_backend_by_its_name() -> None:
     [found] = importlib.metadata.entry_points(group="torch_dynamo_backends", name="fleet_tune")
     assert found.load() is torch_backend.fleet_tune
     assert "fleet_tune" in torch.compiler.list_backends()
+
+
+def test_a_region_that_changes_what_it_is_given_keeps_the_original(
+    records: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def step(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        cache.add_(x)
+        return cache * 2
+
+    compiled = torch.compile(step, backend="fleet_tune", options={"records": str(records)})
+    cache = torch.zeros(4)
+    with torch.no_grad():
+        outputs = compiled(cache, torch.ones(4))
+    assert cache.tolist() == [1.0] * 4
+    assert outputs.tolist() == [2.0] * 4
+    assert "it changes its inputs or buffers in place" in caplog.text

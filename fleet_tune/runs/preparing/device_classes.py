@@ -295,9 +295,12 @@ def _compare_further(
     silent = silent_outputs(network, expected) if compared else []
     for name, lowered in compared.items():
         try:
-            for each in silent:
+            values_before = ""
+            # The values before the outputs come last: they are those of another network, which is run from then on.
+            for each in sorted(silent, key=lambda each: each.others is None):
                 if each.others is None:
-                    found = f"on any inputs that were tried; {_values_before(network, lowered, lowering)}"
+                    values_before = values_before or _values_before(network, lowered, lowering)
+                    found = f"on any inputs that were tried; {values_before}"
                 else:
                     other, outputs = each.others
                     try:

@@ -12,6 +12,7 @@ from fleet_tune.base.records.sharing.shared import SharedReader
 from fleet_tune.base.records.stores.store import BOUND, NAME, PRECISION, SHAPES, RecordStore, class_unit
 from fleet_tune.base.results import SkippedPart
 from fleet_tune.runs.prepared import Prepared
+from fleet_tune.runs.preparing.present_network import refuse_other_network
 from fleet_tune.runs.shared_store.damaged_records import set_aside
 from fleet_tune.runs.shared_store.exchange import RecordSink, take
 
@@ -59,6 +60,7 @@ def introduce(prepared: Prepared, request: RunRequest, run_id: str, store: RunSt
 def open_run_store(prepared: Prepared, request: RunRequest, run_id: str) -> tuple[Prepared, dict[str, str]]:
     """Bind the store of a run that begins and write what is known. Returns the network, with what of the store cannot
     be read, and the result of :func:`bind_store`."""
+    refuse_other_network(request.out, prepared.network.name)
     meta = bind_store(request.records, prepared)
     with RecordStore(request.records) as store:
         introduce(prepared, request, run_id, store)

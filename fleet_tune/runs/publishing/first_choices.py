@@ -185,6 +185,8 @@ class _Builders:
         count = min(4, usable_cpus())
         start_secs = max(1.0, deadline - time.monotonic())
         self._workers = [BuildWorker(artifacts, count, start_timeout_secs=start_secs) for _ in range(count)]
+        for worker in self._workers:
+            worker.start()  # beside the choice of what is built
         self._deadline = deadline
 
     def __len__(self) -> int:

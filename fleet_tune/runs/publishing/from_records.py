@@ -22,6 +22,7 @@ from fleet_tune.runs.fleet.fleet_probe import probe_fleet
 from fleet_tune.runs.preparing.device_classes import check, described_tasks, lower_network
 from fleet_tune.runs.preparing.library_check import check_library
 from fleet_tune.runs.preparing.out_folder import held_folder
+from fleet_tune.runs.preparing.present_network import refuse_other_network
 from fleet_tune.runs.preparing.ready_tasks import in_order
 from fleet_tune.runs.preparing.run_store import bind_store, without_damaged
 from fleet_tune.runs.publishing.compile_request import compile_request
@@ -71,6 +72,7 @@ def _published(tuned: Tuned, records: Path, out: Path, started: float) -> TuneRe
     with RecordReader(records) as reader:
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
     classes = len(prepared.lowered)
+    refuse_other_network(out, prepared.network.name)
     if (out / RECORDS_FILE).exists():
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
         with RecordReader(out / RECORDS_FILE) as reader:

@@ -18,16 +18,14 @@ from devices.networks.checks.special_inputs import special_outputs_of
 from devices.networks.processes.compile_process import CompileProcess
 from devices.networks.tasks.lowering import LoweredNetwork
 from fleet_tune.base.domain import Record
-from fleet_tune.base.errors import (
-    RecordStoreError,
-    UserError,
-)
+from fleet_tune.base.errors import RecordStoreError
 from fleet_tune.base.precision import Conversion
 from fleet_tune.base.records.stores.reader import RecordReader
 from fleet_tune.base.records.stores.store import BOUND, PRECISION
 from fleet_tune.base.results import NetworkResult
 from fleet_tune.base.search_task import SearchTask
 from fleet_tune.runs.cancellation import Cancellation
+from fleet_tune.runs.preparing.present_network import published_class
 from fleet_tune.runs.publishing.class_compilation import publish_class
 from fleet_tune.runs.publishing.class_network import ClassNetwork, NetworkCompiler
 from fleet_tune.runs.publishing.compile_request import CompileRequest
@@ -40,8 +38,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def folder_of(out: Path, device_class: str, classes: int) -> Path:
-    """The folder of the network of a class: ``out`` itself for the only class, else a folder in it."""
-    return out if classes == 1 else out / device_class
+    """The folder of the network of a class: ``out`` itself for the only class, and for the one whose network is there
+    since it was the only one; else a folder in it."""
+    return out if classes == 1 or published_class(out) == device_class else out / device_class
 
 
 def check_records(
@@ -79,7 +78,7 @@ def publish_networks(
         cancellation: once it came, nothing is published and some error is raised.
         compiler: compiles the networks; None for a process of its own.
 
-    Raises UserError for what the user can mend, and the first error where no class got a network.
+    Raises the first error where no class got a network. What keeps one class from its network costs no other its own.
     """
     if compiler is None:
         limit_secs = compile_limit_secs(request.lowered.values(), request.records)
@@ -99,8 +98,6 @@ def publish_networks(
         network = ClassNetwork(request, lowered, compiler, expected, special)
         try:
             results.append(publish_class(network, folder, runner, cancellation))
-        except UserError:
-            raise
         except Exception as error:
             if cancellation.came:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -31,3 +32,27 @@ def test_any_other_error_is_to_be_mended(tmp_path: Path, text: str, do: str) -> 
     with pytest.raises(NetworkError, match="division by zero") as raised:
         call_function(file, "make")
     assert raised.value.next_step == f"{do} it with {sys.executable} and fix it"
+
+
+def test_helpers_beside_one_file_are_not_those_beside_another(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "helper_of_two_folders.py").write_text(f"WHERE = {name!r}\n")
+        (folder / "net.py").write_text(
+            "import helper_of_two_folders\n\n\ndef make():\n    return helper_of_two_folders.WHERE\n"
+        )
+    found = [call_function(tmp_path / name / "net.py", "make") for name in ("a", "b", "b", "a")]
+    assert found == ["a", "b", "b", "a"]
+
+
+def test_a_helper_that_the_program_has_imported_itself_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "helper_of_a_program.py").write_text("COUNT = []\n")
+    (tmp_path / "net.py").write_text("import helper_of_a_program as h\n\n\ndef make():\n    return h.COUNT\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "net.py").write_text("def make():\n    return None\n")
+    helper = importlib.import_module("helper_of_a_program")
+    for file in (tmp_path / "net.py", tmp_path / "other" / "net.py", tmp_path / "net.py"):
+        found = call_function(file, "make")
+    assert found is helper.COUNT

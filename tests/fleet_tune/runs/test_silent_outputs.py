@@ -28,18 +28,21 @@ GIVE = ": give other inputs with --inputs"
 
 
 class Here(LoweringProcess):
-    """Lowers and runs networks in this process. ``wrong``: the first value between is."""
+    """Lowers and runs networks in this process; as the other one it runs what was lowered last for a class. ``wrong``:
+    the first value between is."""
 
     def __init__(self, wrong: bool = False) -> None:
         self.wrong = wrong
         self.runs = 0
+        self._last: dict[str, LoweredNetwork] = {}
 
     def lowered(self, network: Network, device_class: DeviceClass) -> LoweredNetwork:
-        return import_network(network, device_class)
+        self._last[device_class.name] = import_network(network, device_class)
+        return self._last[device_class.name]
 
     def run(self, lowered: LoweredNetwork, inputs: Sequence[Array]) -> UntunedResult:
         self.runs += 1
-        untuned = run_untuned(lowered.module, inputs)
+        untuned = run_untuned(self._last.get(lowered.device_class.name, lowered).module, inputs)
         first, *others = untuned.outputs
         return UntunedResult((first + np.float32(self.wrong and len(others) > 0), *others), untuned.secs)
 
@@ -109,6 +112,17 @@ def test_other_inputs_are_tried_where_an_output_says_nothing_on_the_given_ones()
     told = _check(Root(), -torch.ones(2, 2) * torch.tensor([1.0, 2.0]))
     where = "a comparison of it says nothing on these inputs (the network's own examples); on others it agrees"
     assert told == [f"output 1 has no finite number, and {where}{GIVE}", f"output 2 is 0 everywhere, and {where}{GIVE}"]
+
+
+def test_an_output_that_nothing_shows_does_not_keep_the_next_one_from_its_comparison() -> None:
+    class Both(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            return torch.arange(4.0) + (x > x).float(), x.relu(), torch.ones(4) * (x < x).float()
+
+    told = _check(Both(), -torch.ones(4))
+    assert sorted(each.partition(" ")[2].partition(" ")[0] for each in told) == ["0", "1", "2"]
+    (first,) = [each for each in told if each.startswith("output 1")]
+    assert "on others it agrees" in first
 
 
 def test_other_networks_are_not_doubted() -> None:

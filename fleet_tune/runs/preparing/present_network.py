@@ -1,0 +1,33 @@
+"""What an output folder holds before a run: the compiled network of an earlier one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from devices.networks.compiled.manifest import read_manifest
+from fleet_tune.base.errors import OutputFolderError
+
+
+def published_class(folder: Path) -> str | None:
+    """Return the device class of the network in a folder; None where there is none."""
+    return None if (manifest := _manifest(folder)) is None else str(manifest["device_class"])
+
+
+def refuse_other_network(out: Path, name: str) -> None:
+    """Raises :class:`OutputFolderError` where ``out`` has the compiled network of another name: it would be
+    overwritten."""
+    manifest = _manifest(out)
+    present = name if manifest is None else str(manifest.get("model", name))
+    if present != name:
+        raise OutputFolderError(
+            f"{out} holds the compiled network {present}, not {name}", "choose another folder with --out, or delete it"
+        )
+
+
+def _manifest(folder: Path) -> Mapping[str, Any] | None:
+    with contextlib.suppress(OutputFolderError):
+        return read_manifest(folder)
+    return None
