@@ -16,6 +16,7 @@ from typing import Any
 
 from devices.builds.cache import ArtifactCache, artifact_key, usable_folder
 from devices.builds.libraries import libraries_of
+from devices.builds.linking import find_linker
 from devices.builds.worker import CACHED_TASKS, PASS_OPTIONS
 from devices.cuda import compiler as cuda_compiler
 from devices.host.children.child import ChildProcess
@@ -265,11 +266,12 @@ class BuildWorker:
 @cache
 def built_by(target: str) -> str:
     """Return everything that an artifact depends on besides its request: versions, options of code generation, the
-    compiler of a GPU's code, the library that kernels may call. Raises LibraryMissingError where that is not
-    installed."""
+    compiler of a GPU's code, the linker, without which there are object files alone, the library that kernels may call.
+    Raises LibraryMissingError where that is not installed, LinkerError where this machine has none for itself."""
     gpu = cuda_compiler.describe() if json.loads(target)["kind"] == "cuda" else ""
     libraries = [each.description for each in libraries_of(target)]
-    return json.dumps([tvm_versions(), PASS_OPTIONS, gpu, libraries], sort_keys=True)
+    links = find_linker(target) is not None
+    return json.dumps([tvm_versions(), PASS_OPTIONS, gpu, links, libraries], sort_keys=True)
 
 
 def memory_limit(total_bytes: int, workers: int) -> int:

@@ -77,11 +77,12 @@ class LoadedCandidate:
     def disagreement(self, oracle: Oracle) -> str:
         """Run it once on each set of inputs of ``oracle``, which ran before, and return why its outputs are not the
         oracle's; empty if they agree. They are overwritten first with values that differ from these."""
-        for run in oracle.runs(self.bench):
+        trace = self._artifact.trace
+        for run in (each for each in oracle.runs(self.bench) if oracle.compares(each, trace)):
             check = Check(oracle.plan, run.special, run.outputs)
-            text = oracle.disagreement(run, self._outputs(oracle, check), self._artifact.trace)
+            text = oracle.disagreement(run, self._outputs(oracle, check), trace)
             if text and self._drop_altered_inputs(oracle, check):  # an earlier candidate may have altered them
-                text = oracle.disagreement(run, self._outputs(oracle, check), self._artifact.trace)
+                text = oracle.disagreement(run, self._outputs(oracle, check), trace)
             if text:
                 return text
         return ""

@@ -138,13 +138,17 @@ class Oracle:
             self.positive, self._runs, self.problem = found.positive, found.runs, ""
         return self._runs
 
+    def compares(self, run: CheckedRun, trace: str) -> bool:
+        """Return true if the outputs of a candidate with this ``trace`` on the inputs of a run are compared: with
+        Winograd's transforms NaN and infinities reach whole tiles."""
+        return not (run.special and uses_winograd(trace))
+
     def disagreement(self, run: CheckedRun, outputs: Sequence[Array], trace: str = "") -> str:
         """Return why the ``outputs`` of a candidate are not those of a run of the oracle; empty if they agree.
         ``trace``: of the candidate."""
-        if uses_winograd(trace):
-            # NaN and infinities reach whole tiles, and the transforms round.
+        if uses_winograd(trace):  # the transforms round
             plan = replace(self.plan, reproducible=False, compares_zeros=False)
-            return "" if run.special else disagreement(run.outputs, outputs, plan, rounded=self.positive)
+            return disagreement(run.outputs, outputs, plan, rounded=self.positive)
         if run.special:
             expected: Sequence[Array] = run.outputs
             if uses_library(trace):
