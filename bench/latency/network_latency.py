@@ -59,12 +59,14 @@ def measure_sides(
     kinds: Mapping[str, str] | None = None,
     low_precision: Collection[str] = (),
     fewest_runs: int | None = None,
+    unchecked: Collection[str] = (),
 ) -> dict[str, Any]:
     """Times ``sides`` on ``model`` in turn; per side the spread of the seconds per run and what it said when ready.
 
     ``folders``: where the compiled network is, for the sides that have one. ``kinds``: what those sides are that have
     names of their own (of :mod:`bench.peers.frameworks`). ``low_precision``: sides that compute in fewer bits.
-    ``fewest_runs``: of a block, for sides that may be slow."""
+    ``fewest_runs``: of a block, for sides that may be slow. ``unchecked``: sides that are timed whatever their outputs
+    are."""
     threads = cores()
     with ExitStack() as stack:
         running: dict[str, Conversation] = {}
@@ -83,6 +85,8 @@ def measure_sides(
                 args += ["--folder", str(folders[side])]
             if side in low_precision:
                 args.append("--low-precision")
+            if side in unchecked:
+                args.append("--unchecked")
             if fewest_runs is not None:
                 args += ["--fewest-runs", str(fewest_runs)]
             running[side] = stack.enter_context(Conversation(args, env=bench_env(threads)))

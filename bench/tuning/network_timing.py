@@ -43,7 +43,8 @@ class Timing(Piece):
 
     def take(self) -> dict[str, Any]:
         """Return ``latency``: seconds of each network of the moment, in their order; ``spread``: their extremes and
-        number of runs; ``last``: seconds of those of the peer's forms in the end."""
+        number of runs; ``last``: seconds of those of the peer's forms in the end; ``errors`` and ``last_errors``: the
+        largest error of their outputs, by the largest output."""
         every = (*self.networks, *self.last)
         sides = {f"{number}, {each['form']} {each['secs']:.0f}": each for number, each in enumerate(every)}
         timed = measure_sides(
@@ -53,15 +54,20 @@ class Timing(Piece):
             rounds=self.rounds,
             block_secs=self.block_secs,
             kinds={name: PEER if network["form"] in PEERS else "ours" for name, network in sides.items()},
+            # Its kernels are compared with nothing: a wrong network is what its users have, and is told.
+            unchecked=[name for name, network in sides.items() if network["form"] in PEERS],
             fewest_runs=1,  # a kernel that the peer has not tuned yet may take seconds
         )
         spreads = [timed[name]["secs"] for name in sides]
         medians = [each["median"] for each in spreads]
-        count = len(self.networks)
+        errors = [float(timed[name]["relative_error"]) for name in sides]
+        count, forms = len(self.networks), [network["form"] for network in self.last]
         return {
             "latency": medians[:count],
             "spread": spreads[:count],
-            "last": {network["form"]: secs for network, secs in zip(self.last, medians[count:], strict=True)},
+            "errors": errors[:count],
+            "last": dict(zip(forms, medians[count:], strict=True)),
+            "last_errors": dict(zip(forms, errors[count:], strict=True)),
         }
 
 
@@ -88,16 +94,19 @@ def timings(model: str, tuned: Sequence[TunerRun], work: Path, rounds: int, bloc
 def curves(timed: Sequence[Timing]) -> dict[str, list[dict[str, Any]]]:
     """Return the points of each form, by their seconds: ``secs``, ``trials``, ``device_secs``, ``latency``, and
     ``last``, the latency of the peer's forms in the end beside it. That of these networks themselves is the median over
-    all moments."""
+    all moments. ``error``: of its outputs."""
     lasts = [each.figures()["last"] for each in timed]
+    last_errors = timed[0].figures()["last_errors"]
     in_the_end = {form: statistics.median(each[form] for each in lasts) for form in PEERS}
     points: dict[str, list[dict[str, Any]]] = {form: [] for form in (*PEERS, *FORMS)}
     for piece, last in zip(timed, lasts, strict=True):
         figures = piece.figures()
-        for network, latency, spread in zip(piece.networks, figures["latency"], figures["spread"], strict=True):
-            points[network["form"]].append({**_point(network, latency, last), "spread": spread})
+        measured = (figures[name] for name in ("latency", "spread", "errors"))
+        for network, latency, spread, error in zip(piece.networks, *measured, strict=True):
+            points[network["form"]].append({**_point(network, latency, last), "spread": spread, "error": error})
     for network in timed[0].last:
-        points[network["form"]].append(_point(network, in_the_end[network["form"]], in_the_end))
+        form = network["form"]
+        points[form].append({**_point(network, in_the_end[form], in_the_end), "error": last_errors[form]})
     return {form: sorted(of, key=lambda point: point["secs"]) for form, of in points.items()}
 
 

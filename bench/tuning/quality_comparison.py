@@ -42,6 +42,7 @@ def compared(found: Mapping[str, Sequence[Mapping[str, Any]]], peer: str, budget
         "own_secs": min(own_secs or peer_secs, peer_secs),
         "latency": last["latency"],
         "unscheduled": last["unscheduled"],
+        "error": last["error"],
         "times": {form: _from_then_on(found[form], is_as_fast) for form in FORMS},
         "ahead": {form: of[-1]["last"][peer] / of[-1]["latency"] if of else None for form, of in in_time.items()},
     }

@@ -10,6 +10,8 @@ from bench.tuning.pieces import sources_text
 from bench.tuning.quality_comparison import ASKED_AHEAD, ASKED_LEAST, ASKED_LEAST_AHEAD
 from bench.tuning.tuner_runs import FORMS
 
+WRONG = 1e-2
+"""Error of outputs, by the largest one, from which on they are called wrong."""
 _CLAIM = {"pruner": " (in its paper: 4.08 times less time than MetaSchedule, on tensor cores)"}
 """What papers claim against the peer, by method."""
 
@@ -21,6 +23,7 @@ def table(result: Mapping[str, Any]) -> str:
         name = model.rpartition(":")[2]
         for peer, against in found["against"].items():
             left = f", {against['unscheduled']} kernels without a valid trial" if against.get("unscheduled") else ""
+            left += f", outputs wrong by {against['error']:.0%}" if against.get("error", 0.0) > WRONG else ""
             for form in FORMS:
                 secs, ahead, own = against["times"][form], against["ahead"][form], against["own_secs"]
                 rows.append(

@@ -13,7 +13,8 @@ Each run is independent of the others, so that a short one may be lucky: our tim
 every longer one is as fast too, and at equal time the longest counts, not the best. Beside the peer's whole time stands
 that in which it was as fast as in the end itself, and each has a mean. The peer may end with kernels of which no trial
 was valid: it measures on random numbers, with which a look-up in a table fails. They stay unscheduled, as its users
-have them, and the table says how many they are.
+have them, and the table says how many they are. It compares its kernels with nothing either: a network whose outputs
+are wrong counts, and the table says so.
 
 Each run of a tuner and each moment's timing is a piece with a file of its own in the folder ``work``: the same command
 goes on where it was interrupted, and ends early where a sitting is limited (:mod:`bench.tuning.pieces`). It names the

@@ -71,7 +71,8 @@ def test_curves_have_each_network_beside_the_last_ones_of_the_peer(
     def measure_sides(_model: str, names: list[str], **options: Any) -> dict[str, Any]:
         asked.append({**options, "names": names})
         slower = len(asked)  # the machine, at the second moment
-        return {name: {"secs": {"median": slower * float(name.rpartition(" ")[2]), "count": 9}} for name in names}
+        secs = {name: slower * float(name.rpartition(" ")[2]) for name in names}
+        return {name: {"secs": {"median": secs[name], "count": 9}, "relative_error": 0.5} for name in names}
 
     monkeypatch.setattr(network_timing, "measure_sides", measure_sides)
     for piece in timed:
@@ -80,6 +81,7 @@ def test_curves_have_each_network_beside_the_last_ones_of_the_peer(
     assert asked[1]["names"] == [*names, f"5, {OTHER} 110"]
     assert asked[1]["kinds"][names[4]] == PEER
     assert asked[1]["kinds"][names[2]] == "ours"
+    assert asked[1]["unchecked"] == [names[0], names[1], names[4], f"5, {OTHER} 110"]
     assert asked[1]["folders"][names[2]] == Path("as it comes 50")
     found = curves(timed)
     [first, second] = found["as it comes"]
@@ -94,4 +96,5 @@ def test_curves_have_each_network_beside_the_last_ones_of_the_peer(
     }
     assert [(each["secs"], each["latency"]) for each in found[PEER]] == [(70.0, 140.0), (130.0, 195.0)]
     assert [(each["secs"], each["unscheduled"]) for each in found[OTHER]] == [(74.0, 2), (110.0, 2)]
+    assert {each["error"] for of in found.values() for each in of} == {0.5}
     json.dumps(found)

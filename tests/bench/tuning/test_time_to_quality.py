@@ -25,7 +25,9 @@ LAST = 6.0
 
 def _points(*points: tuple[float, float]) -> list[dict[str, Any]]:
     last = dict.fromkeys(PEERS, LAST)
-    return [{"secs": secs, "latency": latency, "last": last, "unscheduled": 0} for secs, latency in points]
+    return [
+        {"secs": secs, "latency": latency, "last": last, "unscheduled": 0, "error": 0.0} for secs, latency in points
+    ]
 
 
 CURVES = {
@@ -127,6 +129,7 @@ class Tuners:
         """``unscheduled``: kernels of which the peer has no valid trial in the end, by model."""
         self.ran: list[str] = []
         self._unscheduled = unscheduled or {}
+        self.is_wrong = False
         monkeypatch.setattr(TunerRun, "take", self._take())
         monkeypatch.setattr(network_timing, "measure_sides", self._measured)
 
@@ -147,7 +150,9 @@ class Tuners:
     def _measured(self, model: str, names: list[str], **_options: Any) -> dict[str, Any]:
         assert model in (MODEL, OTHER)
         self.ran.append("timing")
-        return {name: {"secs": {"median": 1.0 if "comes 20" in name else 2.0, "count": 9}} for name in names}
+        secs = {name: {"median": 1.0 if "comes 20" in name else 2.0, "count": 9} for name in names}
+        errors = {name: 0.6 * (self.is_wrong and "metaschedule 100" in name) for name in names}
+        return {name: {"secs": secs[name], "relative_error": errors[name]} for name in names}
 
 
 def _run(
@@ -196,6 +201,16 @@ def test_kernels_without_a_valid_trial_are_told(monkeypatch: pytest.MonkeyPatch,
     assert "| as it comes, against metaschedule | 2 | 5.0 (20) | 5.00, `other` (4) |" in text
     assert "| `other`, as it comes | metaschedule, 2000.00 ms, 2 kernels without a valid trial | 100 | 80 |" in text
     assert "| `net`, as it comes | metaschedule, 2000.00 ms | 100 | 40 |" in text
+
+
+def test_a_wrong_network_of_the_peer_counts_and_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its users have it too."""
+    Tuners(monkeypatch).is_wrong = True
+    found = _run(tmp_path)
+    assert found.ours == pytest.approx(5.0)
+    text = BENCHMARK.table({"details": json.loads(found.to_json())["details"]})
+    assert "| `net`, as it comes | metaschedule, 2000.00 ms, outputs wrong by 60% | 100 |" in text
+    assert "| `net`, as it comes | metaschedule on our engine, 2000.00 ms | 100 |" in text
 
 
 def _with_own_secs(found: Any, peer: str, budget_secs: float) -> dict[str, Any]:
