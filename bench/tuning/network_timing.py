@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.latency.network_latency import measure_sides
+from bench.result import BenchError
 from bench.tuning.pieces import Piece, model_folder
 from bench.tuning.tuner_runs import FORMS, PEER, PEERS, TunerRun
 
@@ -42,33 +43,53 @@ class Timing(Piece):
         return count * (_START_SECS + self.rounds * (self.block_secs + 1.0))
 
     def take(self) -> dict[str, Any]:
-        """Return ``latency``: seconds of each network of the moment, in their order; ``spread``: their extremes and
+        """Return ``networks``: which of the moment's run, by their positions; ``latency``: seconds of each of these; ``spread``: their extremes and
         number of runs; ``last``: seconds of those of the peer's forms in the end; ``errors`` and ``last_errors``: the
         largest error of their outputs, by the largest output."""
-        every = (*self.networks, *self.last)
+        try:
+            return self._taken(self.networks)
+        except BenchError:  # a network that the peer had on its way may crash: then it had none yet
+            running = tuple(each for each in self.networks if each["form"] not in PEERS or self._runs(each))
+            if len(running) == len(self.networks):
+                raise
+            return self._taken(running)
+
+    def _taken(self, networks: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+        every = (*networks, *self.last)
         sides = {f"{number}, {each['form']} {each['secs']:.0f}": each for number, each in enumerate(every)}
-        timed = measure_sides(
-            self.model,
-            list(sides),
-            folders={name: Path(network["folder"]) for name, network in sides.items()},
-            rounds=self.rounds,
-            block_secs=self.block_secs,
-            kinds={name: PEER if network["form"] in PEERS else "ours" for name, network in sides.items()},
-            # Its kernels are compared with nothing: a wrong network is what its users have, and is told.
-            unchecked=[name for name, network in sides.items() if network["form"] in PEERS],
-            fewest_runs=1,  # a kernel that the peer has not tuned yet may take seconds
-        )
+        timed = self._measured(sides, self.rounds)
         spreads = [timed[name]["secs"] for name in sides]
         medians = [each["median"] for each in spreads]
         errors = [float(timed[name]["relative_error"]) for name in sides]
-        count, forms = len(self.networks), [network["form"] for network in self.last]
+        count, forms = len(networks), [network["form"] for network in self.last]
         return {
+            "networks": [self.networks.index(each) for each in networks],
             "latency": medians[:count],
             "spread": spreads[:count],
             "errors": errors[:count],
             "last": dict(zip(forms, medians[count:], strict=True)),
             "last_errors": dict(zip(forms, errors[count:], strict=True)),
         }
+
+    def _runs(self, network: dict[str, Any]) -> bool:
+        try:
+            self._measured({"it": network}, 1)
+        except BenchError:
+            return False
+        return True
+
+    def _measured(self, sides: Mapping[str, dict[str, Any]], rounds: int) -> dict[str, Any]:
+        return measure_sides(
+            self.model,
+            list(sides),
+            folders={name: Path(network["folder"]) for name, network in sides.items()},
+            rounds=rounds,
+            block_secs=self.block_secs,
+            kinds={name: PEER if network["form"] in PEERS else "ours" for name, network in sides.items()},
+            # Its kernels are compared with nothing: a wrong network is what its users have, and is told.
+            unchecked=[name for name, network in sides.items() if network["form"] in PEERS],
+            fewest_runs=1,  # a kernel that the peer has not tuned yet may take seconds
+        )
 
 
 def timings(model: str, tuned: Sequence[TunerRun], work: Path, rounds: int, block_secs: float) -> list[Timing]:
@@ -102,7 +123,9 @@ def curves(timed: Sequence[Timing]) -> dict[str, list[dict[str, Any]]]:
     for piece, last in zip(timed, lasts, strict=True):
         figures = piece.figures()
         measured = (figures[name] for name in ("latency", "spread", "errors"))
-        for network, latency, spread, error in zip(piece.networks, *measured, strict=True):
+        # Those of older pieces are all networks.
+        networks = [piece.networks[at] for at in figures.get("networks", range(len(piece.networks)))]
+        for network, latency, spread, error in zip(networks, *measured, strict=True):
             points[network["form"]].append({**_point(network, latency, last), "spread": spread, "error": error})
     for network in timed[0].last:
         form = network["form"]
