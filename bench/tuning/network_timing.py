@@ -43,9 +43,9 @@ class Timing(Piece):
         return count * (_START_SECS + self.rounds * (self.block_secs + 1.0))
 
     def take(self) -> dict[str, Any]:
-        """Return ``networks``: which of the moment's run, by their positions; ``latency``: seconds of each of these; ``spread``: their extremes and
-        number of runs; ``last``: seconds of those of the peer's forms in the end; ``errors`` and ``last_errors``: the
-        largest error of their outputs, by the largest output."""
+        """Return ``networks``: the positions of the moment's networks that run; ``latency``: seconds of each of these;
+        ``spread``: their extremes and number of runs; ``last``: seconds of those of the peer's forms in the end;
+        ``errors`` and ``last_errors``: the largest error of their outputs, by the largest output."""
         try:
             return self._taken(self.networks)
         except BenchError:  # a network that the peer had on its way may crash: then it had none yet
