@@ -6,6 +6,7 @@ times of the same minutes. A moment is a piece of its own, and no more networks 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class Timing(Piece):
         timed = self._measured(sides, self.rounds)
         spreads = [timed[name]["secs"] for name in sides]
         medians = [each["median"] for each in spreads]
-        errors = [float(timed[name]["relative_error"]) for name in sides]
+        errors = [_known(timed[name]["relative_error"]) for name in sides]
         count, forms = len(networks), [network["form"] for network in self.last]
         return {
             "networks": [self.networks.index(each) for each in networks],
@@ -90,6 +91,11 @@ class Timing(Piece):
             unchecked=[name for name, network in sides.items() if network["form"] in PEERS],
             fewest_runs=1,  # a kernel that the peer has not tuned yet may take seconds
         )
+
+
+def _known(error: float) -> float:
+    """Return the error of outputs, by the largest one; 1 where they are no numbers."""
+    return error if math.isfinite(error) else 1.0
 
 
 def timings(model: str, tuned: Sequence[TunerRun], work: Path, rounds: int, block_secs: float) -> list[Timing]:

@@ -1,4 +1,4 @@
-"""What an output folder holds before a run: the compiled network of an earlier one."""
+"""The compiled network that an output folder holds before a run."""
 
 from __future__ import annotations
 

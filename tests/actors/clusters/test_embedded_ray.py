@@ -143,8 +143,7 @@ def test_nothing_is_left_of_a_cluster_whose_owner_is_killed_while_it_starts() ->
     points (tests/fleet_tune/runs/test_killed_runs.py)."""
     with subprocess.Popen([sys.executable, "-c", STARTING]) as owner:
         try:
-            starts = lambda: any("setup_worker.py" in each for each in commands_below(owner.pid))  # noqa: E731
-            wait_until(starts, "a worker starts")
+            wait_until(lambda: any("setup_worker.py" in each for each in commands_below(owner.pid)), "a worker starts")
             mine = folders_of(owner.pid)
         finally:
             owner.kill()

@@ -1,1 +1,1 @@
-"""What is known when a network is lowered: constants, and values that are one number."""
+"""Constant folding, and values that are one number."""

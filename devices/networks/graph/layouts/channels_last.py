@@ -33,7 +33,7 @@ from tvm.ir import Call, GenericConst
 
 from devices.builds.executables import calls
 from devices.networks.graph.ir.dynamic_extents import is_long, known
-from devices.networks.graph.ir.machine_balance import WORTHWHILE
+from devices.networks.graph.machine_balance import WORTHWHILE
 
 _DESIRED_LAYOUTS = {
     "relax.nn.conv1d": ["NWC", "WIO"],

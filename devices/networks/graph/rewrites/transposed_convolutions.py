@@ -29,8 +29,8 @@ import numpy.typing as npt
 from tvm import relax, tirx
 from tvm.ir import Call, GenericConst
 
-from devices.networks.graph.ir.machine_balance import WORTHWHILE
 from devices.networks.graph.ir.main_function import replace_calls
+from devices.networks.graph.machine_balance import WORTHWHILE
 
 _PLAIN = {f"relax.nn.conv{n}d_transpose": f"conv{n}d" for n in (1, 2, 3)}
 

@@ -1,4 +1,4 @@
-"""What an output folder holds before a run: no network of another name is overwritten, and a class keeps its folder."""
+"""The network that a folder holds before a run: another one does not overwrite it, and a class keeps its folder."""
 
 from __future__ import annotations
 

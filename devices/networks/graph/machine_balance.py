@@ -1,4 +1,4 @@
-"""What a copy costs, in operations."""
+"""The cost of a copy in operations."""
 
 from __future__ import annotations
 
