@@ -57,6 +57,7 @@ def _tuned_before(request: RunRequest, records: Path) -> Tuned:
         with ACTIVITY.step("reading the network"):
             network = load_network(request.network, request.inputs, request.trust_model, request.shapes)
             network = network.in_precision(request.precision, request.max_error)
+        refuse_other_network(request.out, network.name)
         with ACTIVITY.step("probing the devices"):
             devices = probe_fleet(request.fleet)
         prepared = lower_network(network, devices, request.fleet, lowering)
@@ -72,7 +73,6 @@ def _published(tuned: Tuned, records: Path, out: Path, started: float) -> TuneRe
     with RecordReader(records) as reader:
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
     classes = len(prepared.lowered)
-    refuse_other_network(out, prepared.network.name)
     if (out / RECORDS_FILE).exists():
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
         with RecordReader(out / RECORDS_FILE) as reader:
