@@ -25,7 +25,7 @@ _FIRST_TURN_SECS = 5.0
 TURN_PATIENCE_SECS = 60.0
 """What is to be measured is not kept for longer for a device that other runs use."""
 _MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
-_MISSED_BEATS_BEFORE_ANSWER = 4  # a device that says what it is may be a slow one
+_MISSED_BEATS_BEFORE_ANSWER = 8  # as long as a process may take to start: the device or its host may be slow
 
 _T = TypeVar("_T")
 

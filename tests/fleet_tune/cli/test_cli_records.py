@@ -22,7 +22,8 @@ from fleet_tune.base.records.sharing.records_file import RecordsFileWriter
 from fleet_tune.base.records.sharing.shared import STORE_VARIABLE, SharedReader
 from fleet_tune.base.records.stores.origin import Effort, Origin
 from fleet_tune.base.records.stores.reader import RecordReader
-from fleet_tune.base.records.stores.store import RecordStore
+from fleet_tune.base.records.stores.store import RecordStore, class_unit
+from fleet_tune.base.records.stores.stored_speeds import UNIT
 from fleet_tune.cli import main as cli
 from fleet_tune.runs.shared_store.upkeep import versions_now
 from tests.helpers.records import named_record
@@ -228,7 +229,9 @@ def test_what_is_merged_into_the_folder_of_a_run_is_no_trial_of_it(
         opened.bind({"network": "a network"})
         opened.put_task(dataclasses.replace(CONV, weight=5))
     with sqlite3.connect(out) as connection:  # the folder's device takes twice as long for the probe
-        connection.execute("UPDATE meta SET value = '0.002' WHERE key = 'probe 3 unit: dev'")
+        connection.execute(
+            "UPDATE meta SET value = '0.002' WHERE key IN (?, ?)", (UNIT + "dev", UNIT + class_unit("zen5"))
+        )
     with SharedReader(out) as reader:
         trials, efforts = reader.counts(CONV.id), reader.efforts()
     assert told(capsys, "merge", store, "--store", out.parent)["records"] == 3

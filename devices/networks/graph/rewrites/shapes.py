@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import relax
-from tvm.ir import Call
+from tvm.ir import Call, GenericConst
 
 from devices.networks.graph.ir.calls import is_call, operator_name
 from devices.networks.graph.ir.tensors import axes_of, ints, shape_of
@@ -61,11 +61,15 @@ def _convert(context: RewriteContext, call: Call) -> Any:
 
 
 def _are_of_halves(context: RewriteContext, value: Any) -> bool:
-    """Return true for the sums of a product of half precision, in another shape or not."""
+    """Return true for the sums of a product of half precision, with a bias or without, in another shape or not."""
     found = context.known(value)
-    while any(is_call(found, name) for name in ("relax.reshape", "relax.permute_dims")):
+    while operator_name(found) in ("relax.reshape", "relax.permute_dims") or _is_biased(context, found):
         found = context.known(found.args[0])
     return operator_name(found) in _PRODUCTS and str(found.args[0].ty.dtype) in _HALVES
+
+
+def _is_biased(context: RewriteContext, value: Any) -> bool:
+    return is_call(value, "relax.add") and isinstance(context.known(value.args[1]), GenericConst)
 
 
 def _squeeze(_context: RewriteContext, call: Call) -> Any:
