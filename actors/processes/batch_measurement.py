@@ -94,7 +94,7 @@ class BatchMeasurement:
         if measured.verified and rival is not None and confirm is not None:
             result = duel(self.ask, rival, incumbent, artifact, following_rule, verified=True)
             if not (result.rival_failed and result.measured.outcome.blames_candidate):
-                # The search learns what trials of its sketch take; what a winner takes beyond that is no argument.
+                # The search learns what an ordinary trial of the sketch takes: a duel's extra time is not part of it.
                 measured = dataclasses.replace(result.measured, measure_secs=measured.measure_secs)
             else:
                 measured = self.ask(MeasureRequest(artifact, incumbent_secs, confirm.rule, placed_anew=True))
@@ -107,8 +107,8 @@ class BatchMeasurement:
         """Return the measurements between two probes, in order, at the speed of that time; ``known``: the incumbents
         before.
 
-        Meanwhile times were taken for those of one speed. What they are worth is known now, and no time of a speed that
-        nobody knew remains as a bar for others.
+        The incumbents that were found between the probes are set again, with their times at the speed that is known
+        now.
         """
         self.incumbents.go_back(known)
         settled = all_at_speed(measured, self.probe.speed.between(*probes))

@@ -159,7 +159,7 @@ class DeviceActor:
         with self._window.quiet():
             waits = {DeviceTime.WINDOW: time.monotonic() - asked}
             try:
-                # What went away between two batches was lost by no candidate.
+                # A device that is lost here was lost between two batches: no candidate is to blame.
                 before_secs = self._probe.first_secs(self._recorder(recorder), next(iter(tasks)), power)
             except (DeviceUnreachableError, ProbeError) as error:
                 unchecked = self._oracles.unchecked(tasks, checked_again)
@@ -217,7 +217,8 @@ class DeviceActor:
             except (DeviceUnreachableError, ProbeError) as error:
                 unchecked = self._oracles.unchecked([task_id], checked_again)
                 return ShootOutMeasured(self._device_id, epoch, error.detail, unchecked=unchecked)
-            # Pairs need no speed, but those that meet nobody do: that of before the tournament, until it is over.
+            # A pair's ratio needs no speed. A finalist without an opponent has the speed before the tournament until the
+            # tournament is over.
             speed = self._probe.speed.between(before_secs, before_secs)
             found = tournament(lambda asked: at_speed(self._batch.ask(asked), speed), artifacts, task.incumbent, rule)
             if isinstance(found, Measurement):

@@ -74,9 +74,8 @@ def tournament(
 ) -> dict[int, Measurement] | Measurement:
     """Let the finalists of a task meet: each meets the best of those before it. Return their measurements by number.
 
-    ``artifacts``: the incumbent's is the first, if it takes part; nothing is found of it unless it fails. The device's
-    loss ends it all: then that measurement alone. Nothing is found of those that did not meet because a process was
-    ended from outside.
+    ``artifacts``: the incumbent's is the first, if it takes part. It has a result only if it fails. A candidate whose
+    process was ended from outside has no result. If the device is lost, the result is the measurement that tells it.
     """
     found: dict[int, Measurement] = {}
     champion: int | None = None

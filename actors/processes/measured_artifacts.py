@@ -25,7 +25,8 @@ def at_speed(measurement: Measurement, speed: tuple[float, float]) -> Measuremen
 
 
 def all_at_speed(measured: Sequence[MeasuredArtifact], speed: tuple[float, float]) -> list[MeasuredArtifact]:
-    """:func:`at_speed` of each, in order; who met another one of these met it as that one is now."""
+    """Return :func:`at_speed` of each, in order. The duel of a candidate whose opponent is among these counts the
+    opponent at this speed too."""
     ranks: dict[str, float] = {}
     settled: list[MeasuredArtifact] = []
     for artifact, raw in measured:
@@ -34,7 +35,7 @@ def all_at_speed(measured: Sequence[MeasuredArtifact], speed: tuple[float, float
         if each.comparison is not None and each.comparison.against in ranks:
             comparison = dataclasses.replace(each.comparison, against_rank_secs=ranks[each.comparison.against])
             each = dataclasses.replace(each, comparison=comparison)
-        if each.outcome is Outcome.OK:  # who failed at last was still met as it was before
+        if each.outcome is Outcome.OK:  # the duels of an opponent that failed later count it as it was
             ranks[artifact.candidate.id] = each.rank_secs
         settled.append((artifact, each))
     return settled

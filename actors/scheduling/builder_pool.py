@@ -26,8 +26,8 @@ class BuilderPool:
         self._has_built = False
 
     async def build(self, command: Build) -> Built | BuilderLost:
-        """Build, and keep the artifact. One that was lost is given nothing before another process is in its place: on
-        a machine that is gone a job would be lost as often as somebody looks."""
+        """Build, and keep the artifact. A builder that was lost gets no job before its process runs again: on a machine
+        that is gone, each retry would lose the job once more."""
         builder = self._builders[command.builder]
         if command.builder in self._lost:
             try:

@@ -296,7 +296,7 @@ class RpcDevice:
             return measured
         try:
             oracle.runs(candidate.bench)
-        except OracleTimeoutError as error:  # nor the device's, which answers everything else
+        except OracleTimeoutError as error:  # neither the candidate nor the device is at fault
             try:
                 self._lost_exit()
             except SessionLostError as lost:

@@ -384,8 +384,8 @@ class ChosenInPlace:
 
 
 BUSY_CORES = 0.25
-"""Processor cores that others take of a network's from which on its times are not those of the machine: its threads
-wait for each other, so that the one beside which another process runs delays all."""
+"""If other processes use at least this many of the cores of a network, its times do not count: its threads wait for
+each other, so that one disturbed thread delays all."""
 
 
 SLOW = 1.15

@@ -47,7 +47,8 @@ class Prepared:
     errors: Mapping[str, OutputErrors] = field(default_factory=dict)
     """Errors of the untuned network of each device class, where it was compared."""
     untuned_secs: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of a run of that network on one core of this machine, where it would be published alike."""
+    """Seconds of a run of that network on one core of this machine, by class. Classes whose untuned network would be
+    published in another form have none."""
     found: StoreLookup | None = None
     """Records of the tasks in the shared store; None in a run without one."""
     priors: Mapping[str, TransferPrior] = field(default_factory=dict)

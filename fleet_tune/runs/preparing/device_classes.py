@@ -223,24 +223,25 @@ def needs_no_trial(prepared: Prepared, request: RunRequest) -> bool:
     return bool(tasks) and prepared.found.settled.issuperset(tasks)
 
 
-def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = ()) -> Prepared:
+def check(prepared: Prepared, lowering: LoweringProcess, skip: Collection[str] = ()) -> Prepared:
     """Compare the lowered networks with the network's framework, and end ``lowering``.
 
     A network that this machine cannot run is not compared here; the tuned network is compared before it is published.
-    Of outputs that say nothing on the example inputs, other inputs are tried, and the values before them.
+    An output may tell nothing on the example inputs: all of it is one number, say. Then other inputs are tried, and
+    after those the values that it is computed from.
 
     Args:
         prepared: the network.
         lowering: the process that runs it.
-        but: names of classes whose network is compared later, on the example inputs: here it is on others alone, where
-            outputs say nothing on these.
+        skip: names of the classes whose networks are compared on the example inputs later. Here they are run on other
+            inputs only, and only if an output tells nothing on the example inputs.
 
     Raises NetworkError where they disagree, with the operator at fault, or where the network crashes.
     """
     unchecked: list[SkippedPart] = []
     errors: dict[str, OutputErrors] = {}
     untuned_secs: dict[str, float] = {}
-    compared = {name: lowered for name, lowered in prepared.lowered.items() if name not in but}
+    compared = {name: lowered for name, lowered in prepared.lowered.items() if name not in skip}
     expected, others = prepared.expected, prepared.other_extents
     if prepared.lowered and expected is None:
         with ACTIVITY.step("running the network in its framework, to compare"):
@@ -267,7 +268,7 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
             unchecked.append(SkippedPart("check", "", name, "", str(error)))
     for part in unchecked:
         compared.pop(part.device_class, None)
-    later = {name: lowered for name, lowered in prepared.lowered.items() if name in but}
+    later = {name: lowered for name, lowered in prepared.lowered.items() if name in skip}
     unchecked += _compare_further(prepared.network, expected or (), {**compared, **later}, lowering)
     lowering.close()
     checked = prepared.with_left_out(*unchecked)
@@ -278,7 +279,7 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
 
 def _is_published_alike(lowered: LoweredNetwork) -> bool:
     """Return true if the untuned network would be published as it runs here: kernels over dynamic extents run in
-    parallel then, and caches are overwritten in place of copied."""
+    parallel then, and caches are overwritten instead of copied."""
     on_cpu = device_kind(lowered.device_class.target) == "cpu"
     return on_cpu and lowered.shapes is None and not overwrite_caches(lowered.module)[1]
 

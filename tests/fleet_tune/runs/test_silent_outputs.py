@@ -62,10 +62,10 @@ class Headless(nn.Module):
         return self.head(self.body(x).relu())  # type: ignore[no-any-return]
 
 
-def _check(module: nn.Module, *inputs: torch.Tensor, here: Here | None = None, but: Sequence[str] = ()) -> list[str]:
+def _check(module: nn.Module, *inputs: torch.Tensor, here: Here | None = None, skip: Sequence[str] = ()) -> list[str]:
     network = load_network((module, inputs))
     prepared = Prepared(network, {}, {"cpu": import_network(network, CLASS)}, frozenset(), {})
-    parts = device_classes.check(prepared, here or Here(), but).left_out
+    parts = device_classes.check(prepared, here or Here(), skip).left_out
     assert {(each.what, each.device_class) for each in parts} <= {("output", "cpu")}
     return [each.reason for each in parts]
 
@@ -82,10 +82,10 @@ def test_a_network_whose_outputs_are_zero_is_compared_further_in() -> None:
 
 def test_what_outputs_of_zeros_do_not_show_is_compared_although_the_network_is_compared_later() -> None:
     here = Here()
-    [told] = _check(Headless(), torch.randn(2, 8), here=here, but=["cpu"])
+    [told] = _check(Headless(), torch.randn(2, 8), here=here, skip=["cpu"])
     assert "the 3 values before the outputs agree" in told
     assert here.runs == 1
-    assert _check(nn.Linear(8, 4), torch.randn(2, 8), here=here, but=["cpu"]) == []
+    assert _check(nn.Linear(8, 4), torch.randn(2, 8), here=here, skip=["cpu"]) == []
     assert here.runs == 1
 
 
