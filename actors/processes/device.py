@@ -217,8 +217,8 @@ class DeviceActor:
             except (DeviceUnreachableError, ProbeError) as error:
                 unchecked = self._oracles.unchecked([task_id], checked_again)
                 return ShootOutMeasured(self._device_id, epoch, error.detail, unchecked=unchecked)
-            # A pair's ratio needs no speed. A finalist without an opponent has the speed before the tournament until the
-            # tournament is over.
+            # A pair's ratio needs no speed. A finalist without an opponent has the speed of before until the tournament
+            # is over.
             speed = self._probe.speed.between(before_secs, before_secs)
             found = tournament(lambda asked: at_speed(self._batch.ask(asked), speed), artifacts, task.incumbent, rule)
             if isinstance(found, Measurement):

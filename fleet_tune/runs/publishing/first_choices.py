@@ -119,9 +119,9 @@ class FirstChoices:
         return left
 
     def _contenders(self, entry: SearchTask, count: int) -> dict[Candidate, int]:
-        """The fastest candidates that ran and were not verified, because a wrong one was faster. If there are none: those
-        with which the search would begin, or go on after the failed ones. Each with the revision number of its next
-        record."""
+        """The fastest candidates that ran and were not verified, because a wrong one was faster. If there are none:
+        those with which the search would begin, or go on after the failed ones. Each with the revision number of its
+        next record."""
         task = entry.task
         index = {sketch.id: sketch.index for sketch in entry.sketches}
         with RecordReader(self.records) as reader:
